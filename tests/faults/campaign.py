@@ -110,12 +110,15 @@ class Campaign:
         self.filled = root / "filled"
         shutil.copytree(self.cache, self.filled)
 
-    def run(self, options: list[str], kill_at: tuple[int, float, signal.Signals] | None = None) -> Ended:
+    def run(
+        self, options: list[str], kill_at: tuple[int, float, signal.Signals] | None = None, group: bool = False
+    ) -> Ended:
         """Builds with a terminal as standard error, which shows when stages begin.
 
         Args:
             options: The options of the build.
             kill_at: The number of a stage, seconds after its begin, and the signal to send then.
+            group: Send the signal to all processes of the build, as a terminal does.
         """
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
@@ -133,7 +136,8 @@ class Campaign:
                 stages = len(_STARTED.findall(said))
                 if pending is not None and stages >= pending[0]:
                     time.sleep(pending[1])
-                    process.send_signal(pending[2])
+                    with contextlib.suppress(ProcessLookupError):
+                        (os.killpg if group else os.kill)(process.pid, pending[2])
                     pending = None
         os.close(ours)
         return Ended(process.wait(), said.decode(errors="replace"), stages)
@@ -163,7 +167,7 @@ class Campaign:
         self.prepare(mode)
         stage = 1 if mode == "hit" else self.chance.randint(1, stages)
         delay = self.chance.random() * (0.05 if mode == "hit" else 1.0)
-        ended = self.run(MODES[mode], (stage, delay, number))
+        ended = self.run(MODES[mode], (stage, delay, number), group=self.chance.random() < 0.5)
         self.counts["kills"] += 1
         self.counts[f"killed by {number.name}"] += ended.code != 0
         stopped = ended.code == 130 and "etbuild: interrupted" in ended.said

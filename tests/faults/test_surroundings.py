@@ -204,8 +204,11 @@ def test_builds_into_one_directory_take_turns(tmp_path: Path) -> None:
 SWALLOW = """\
 import os, signal, sys
 from etbuild.cli.main import main
+from etbuild.processes.ending import Interrupts
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it
+interrupts = Interrupts()
+interrupts.install()
 
 def restart(limit):
     try:
@@ -213,7 +216,7 @@ def restart(limit):
     except KeyboardInterrupt:
         raise ImportError("as PyTorch does while it is imported") from None
 
-sys.exit(main(["build", sys.argv[1], "--no-cache", "-o", sys.argv[3]], restart))
+sys.exit(main(["build", sys.argv[1], "--no-cache", "-o", sys.argv[3]], restart, interrupts=interrupts))
 """
 
 

@@ -7,8 +7,10 @@ installed ones by itself.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 _SUPERVISED = "--supervised="
 _WORKER = ["--persistent_worker"]
@@ -19,6 +21,8 @@ error: Buck2 started a local worker, which speaks gRPC; this one speaks Bazel's 
 
 def main() -> int:
     """Runs the command line."""
+    # They wait until there is a handler. Until then, Python would print a traceback, or end without a word.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     if not os.environ.get("PYTHONSAFEPATH") and sys.path[0] in ("", _current_directory()):
         del sys.path[0]  # `python -m` put it there
     if os.environ.get("PYTHONPATH"):
@@ -29,19 +33,37 @@ def main() -> int:
         return 2
     if arguments == _WORKER or arguments[:1] == ["watch"]:
         _restart(arguments)
-    from etbuild.cli.main import main as run_command
-
     if arguments == _WORKER:
+        import etbuild.cli.main  # noqa: F401 - once, and not in the fork of each request
         from etbuild.worker import server
 
-        return server.serve(run_command)
+        return server.serve(_run)
     if arguments and arguments[0].startswith(_SUPERVISED):
         from etbuild.processes.supervisor import work_for_parent
 
         descriptor, *handed = map(int, arguments.pop(0).removeprefix(_SUPERVISED).split(","))
         # The parent knows why this process is interrupted, and says so.
-        work_for_parent(descriptor, handed, lambda: run_command(arguments, tell_interrupt=lambda: None))
-    return run_command(arguments, lambda limit: _supervise(arguments, limit))
+        work_for_parent(descriptor, handed, lambda: _run(arguments, tell_interrupt=lambda: None))
+    try:
+        code = _run(arguments, restart=lambda limit: _supervise(arguments, limit))
+    except SystemExit as asked:  # raised by the parser of the command line
+        code = asked.code if isinstance(asked.code, int) else 1
+    return _end(code)
+
+
+def _run(arguments: list[str], **settings: Any) -> int:
+    """Runs one command, which signals may interrupt. Returns its exit code."""
+    from etbuild.cli.main import main as run_command
+    from etbuild.processes.ending import Interrupts
+
+    return run_command(arguments, interrupts=Interrupts(), **settings)
+
+
+def _end(code: int) -> NoReturn:
+    """Ends this process. Python would handle signals differently while it ends by itself."""
+    from etbuild.processes.ending import end_process
+
+    end_process(code)
 
 
 def _current_directory() -> str:

@@ -7,7 +7,6 @@ import errno
 import importlib
 import io
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from etbuild.errors import (
     check_current_directory,
     did_you_mean,
 )
+from etbuild.processes.ending import Interrupts
 
 _VERBS = (
     "init",
@@ -100,13 +100,15 @@ OWN_EXIT_CODES = {
 
 
 def _tell_interrupt() -> None:
-    print("etbuild: interrupted", file=sys.stderr)
+    with suppress(OSError):  # standard error is full or closed, and the exit code still tells
+        print("etbuild: interrupted", file=sys.stderr)
 
 
 def main(
     arguments: Sequence[str] | None = None,
     restart: Callable[[float | None], None] = lambda limit: None,
     tell_interrupt: Callable[[], None] = _tell_interrupt,
+    interrupts: Interrupts | None = None,
 ) -> int:
     """Runs one command.
 
@@ -115,6 +117,8 @@ def main(
         restart: Verbs that build call it before they import torch, with the time limit of the build in seconds. It runs
             the command in a process with a fixed environment, unless the current process is already such a process.
         tell_interrupt: Called after a signal ended the command. It prints a message.
+        interrupts: Handles the signals of this process from the start of the command, and is over when the command is.
+            None: the caller handles them.
 
     Returns:
         The exit code.
@@ -122,22 +126,32 @@ def main(
     Raises:
         Exception: A bug of the driver. Errors that a user can fix are printed, and become an exit code.
     """
-    _mend_streams()
-    interrupts = _catch_interrupts()
+    handled, interrupts = interrupts is not None, interrupts or Interrupts()
     try:
+        _mend_streams()
+        if handled:
+            interrupts.install()
         words = _expand(list(sys.argv[1:] if arguments is None else arguments))
         options = _parse(words)
         options.restart = partial(restart, getattr(options, "timeout", None))
         code = _run(options)
         sys.stdout.flush()
+        interrupts.over = True
         return code
     except SystemExit:  # from argparse
+        interrupts.over = True
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            return _tell(error)
         raise
     except Elsewhere as done:
+        interrupts.over = True
         return done.code
     except BaseException as error:  # noqa: BLE001 - `_tell` raises a bug of the driver again
+        interrupts.over = True
         # Libraries turn an interrupt into other errors: PyTorch does, for example, while it is imported.
-        if interrupts or isinstance(error, KeyboardInterrupt):
+        if interrupts.received or isinstance(error, KeyboardInterrupt):
             tell_interrupt()
             return INTERRUPTED
         return _tell(error)
@@ -200,26 +214,6 @@ def _mend_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, "w"))
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _catch_interrupts() -> list[int]:
-    """Makes signals end the command as Ctrl-C does, so that it can clean up. Returns a list that they are added to."""
-    received: list[int] = []
-
-    def interrupt(number: int, frame: object) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    if _in_main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                signal.signal(number, interrupt)
-    return received
-
-
-def _in_main_thread() -> bool:
-    threading = sys.modules.get("threading")  # if it is not imported, there is only one thread
-    return threading is None or threading.current_thread() is threading.main_thread()
 
 
 def _expand(arguments: list[str]) -> list[str]:

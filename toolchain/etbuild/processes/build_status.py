@@ -7,12 +7,12 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from etbuild.errors import Problem
 from etbuild.files import scratch
+from etbuild.processes.ending import end_process
 
 GRACE_SECONDS = 5.0
 """The time that a process has to remove unfinished files after SIGTERM, or to end after its work is done."""
@@ -131,7 +131,6 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
         run: Runs the command, and returns its exit code.
         end: Is called when nothing is left to do.
     """
-    import atexit
     import traceback
 
     global _slate, _owner
@@ -147,11 +146,7 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
     finally:
         if os.getpid() == _owner:
             slate.write(code=code)
-            # Does not wait for threads that a model has left. Runs exit handlers, such as those that remove temporary
-            # directories, and also flushes what they print.
-            for last in (atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush, end):
-                with contextlib.suppress(BaseException):
-                    last()
+            end_process(code, end)
         os._exit(code)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -17,6 +16,7 @@ from etbuild.errors import BuildError, EtbuildError
 from etbuild.foreign_errors import system_error
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
+from etbuild.processes.ending import Interrupts, blocked
 from etbuild.processes.process_state import undone
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM)  # signals for which a child has handlers of its own
@@ -62,10 +62,10 @@ def run(
                 name, task = waiting.pop(0)
                 result, write_end = context.Pipe(duplex=False)
                 process = context.Process(target=_run, args=(name, task, write_end, os.getpid()))
-                with _signals_blocked():  # until the child has handlers of its own
+                with blocked(*_HANDLED):  # until the child has handlers of its own
                     process.start()
+                    running[result] = (name, process)
                 write_end.close()
-                running[result] = (name, process)
             for work in meanwhile:
                 if not wait(list(running), 0):
                     work()
@@ -90,38 +90,33 @@ def _end(children: list[BaseProcess]) -> None:
         child.join()
 
 
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _stop(number: int, frame: object) -> None:
-    raise _Ended
-
-
 def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) -> None:
-    """Runs in the child. Sends the result of the task, or its error."""
+    """Runs in the child, and sends the outcome of the task."""
     # The parent also gets a terminal's Ctrl-C. Programs that the task starts do not inherit a handler.
     signal.signal(signal.SIGINT, lambda number, frame: None)
-    signal.signal(signal.SIGTERM, _stop)
     sandbox.end_with(parent)
     try:
+        Interrupts(_Ended).install([signal.SIGTERM])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-        with undone():
-            value = task()
-        result.send((value, None))
-    except (EtbuildError, KeyboardInterrupt) as error:
-        result.send((None, error))
-    except MemoryError:
-        result.send((None, BuildError([out_of_memory(name)])))
+        result.send(_outcome(name, task))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     except _Ended:
         os._exit(128 + signal.SIGTERM)
+
+
+def _outcome(name: str, task: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """The result of the task, or its error."""
+    try:
+        with undone():
+            return task(), None
+    except (EtbuildError, KeyboardInterrupt) as error:
+        return None, error
+    except _Ended:
+        raise
+    except MemoryError:
+        return None, BuildError([out_of_memory(name)])
     except BaseException as error:  # noqa: BLE001 - the parent has to hear of every exception
-        result.send((None, system_error(error) or ChildFailed(traceback.format_exc())))
+        return None, system_error(error) or ChildFailed(traceback.format_exc())
 
 
 def _finish(result: Connection, name: str, process: BaseProcess) -> Any:

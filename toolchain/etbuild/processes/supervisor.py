@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, Problem, check_current_directory
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, in_words, work
+from etbuild.processes.ending import STOPPING, blocked
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
 _LONGEST_SLEEP_SECONDS = 1.0  # writing to the slate sends no signal, so it is checked this often
 _WORK = {"bench": "the benchmark"}  # what a verb does, if it is not building
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def work_for_parent(descriptor: int, handed: list[int], run: Callable[[], int]) -> NoReturn:
@@ -104,10 +104,12 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     command = environment.command([option.format(",".join(map(str, descriptors))), *arguments])
     sandbox.adopt_orphans()
     with _Signals() as signals:
-        process = subprocess.Popen(command, env=environment.environment(), pass_fds=descriptors)
+        with blocked(*STOPPING):  # they wait in the new process until it handles them
+            process = subprocess.Popen(command, env=environment.environment(), pass_fds=descriptors)
         watched = _Watched(process, slate)
         try:
             _watch(watched, signals, limit)
+            watched.interrupted |= bool(signals.received)
         finally:
             process.kill()
             process.wait()
@@ -166,7 +168,7 @@ class _Signals:
         os.set_blocking(self._wakeup, False)
         os.set_blocking(self._woken, False)
         self._other = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        for number in _STOPPING:
+        for number in STOPPING:
             if signal.getsignal(number) != signal.SIG_IGN:  # `nohup`, for example, ignores SIGHUP
                 self._before[number] = signal.signal(number, lambda number, frame: self.received.append(number))
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda number, frame: None)

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -23,11 +23,11 @@ from etbuild.errors import BuildError
 from etbuild.files.scratch import Scratch, remove_left
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, work
+from etbuild.processes.ending import STOPPING, Interrupts, blocked
 from etbuild.worker.protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
 from etbuild.worker.warm_up import warm
 
 _OUTPUT_BYTES = 1 << 20  # this many bytes from the end of a request's output are kept; Bazel holds them in memory
-_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 Run = Callable[[list[str]], int]
 
@@ -76,13 +76,8 @@ def serve(run: Run) -> int:
     os.set_blocking(wakeup, False)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)  # a signal without a handler does not wake the worker
-    for number in _STOPPING:
-        signal.signal(number, _stop)
+    Interrupts(_Stopped).install()
     return _Worker(run, requests, responses, (woken, wakeup)).serve()
-
-
-def _stop(number: int, frame: object) -> None:
-    raise _Stopped(number)
 
 
 class _Worker:
@@ -179,7 +174,7 @@ class _Worker:
         except OSError:
             os.close(output)
             raise
-        with _signals_blocked():  # a signal between the fork and its entry in `jobs` would lose the fork
+        with blocked(*STOPPING):  # a signal between the fork and its entry in `jobs` would lose the fork
             try:
                 pid = os.fork()
             except OSError:
@@ -215,7 +210,7 @@ class _Worker:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sandbox.leave_network()
         sandbox.end_with(parent)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         os.dup2(output, 1)
         os.dup2(output, 2)
         for descriptor in (self.requests, self.responses, *self.wakeup, *self._descriptors()):
@@ -250,7 +245,7 @@ class _Worker:
 
     def _kill_all(self) -> None:
         """Ends all forks."""
-        for number in _STOPPING:
+        for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)  # the worker is already ending
         for job in self.jobs.values():
             _signal_group(job, signal.SIGTERM)
@@ -262,15 +257,6 @@ class _Worker:
             os.waitpid(job.pid, 0)
             remove_left(job.slate.left())
             _remove(job.view)
-
-
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
 
 
 def _verb(request: WorkRequest) -> str:

@@ -1,0 +1,106 @@
+"""How a process ends: when a signal asks it to, or when its work is done."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The signals with which users and systems ask a process to end."""
+
+_AGAIN_SECONDS = 0.01  # by then, what has dropped the error has usually returned
+
+
+class Interrupts:
+    """Makes signals raise an error in the main thread, so that this process can clean up before it ends.
+
+    Python prints an error that is raised in a destructor, a callback of a library, or an exit handler, and goes on. An
+    error of this class is not lost there: nothing is printed, and the error is raised again shortly after.
+
+    Args:
+        error: The type of the error. Its argument is the number of the first signal.
+
+    Attributes:
+        received: The received signals.
+        over: Nothing is left to interrupt, so signals do nothing from now on. Python handles no signal between the end
+            of a call and an assignment to this attribute.
+    """
+
+    def __init__(self, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.received: list[int] = []
+        self.over = False
+        self._error = error
+        self._other_hook = sys.unraisablehook
+
+    def install(self, numbers: Sequence[int] = STOPPING) -> None:
+        """Handles these signals from now on, except those that this process ignores, and also those that waited.
+
+        The main thread must call it, where the error may be raised.
+        """
+        for number in numbers:
+            if signal.getsignal(number) != signal.SIG_IGN:  # `nohup`, for example, ignores SIGHUP
+                signal.signal(number, self._raise)
+        sys.unraisablehook = self._raise_again
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:
+        if not self.over:
+            self.received.append(number)
+            if not _runs(Interrupts._raise_again, frame):  # which raises it soon
+                raise self._error(self.received[0])
+
+    def _raise_again(self, dropped: UnraisableHookArgs) -> None:
+        if self.received and dropped.exc_type is self._error:
+            signal.signal(signal.SIGALRM, self._raise)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        else:
+            self._other_hook(dropped)
+
+
+def _runs(function: Callable[..., object], frame: FrameType | None) -> bool:
+    """Whether a frame belongs to a call of a function, or to what it calls."""
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+@contextlib.contextmanager
+def blocked(*numbers: int) -> Iterator[None]:
+    """Keeps signals waiting, also in processes that start meanwhile: there until they are unblocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # handles those that have arrived, and may raise an error
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_process(code: int, last: Callable[[], None] = lambda: None) -> NoReturn:
+    """Ends this process.
+
+    Runs exit handlers, such as those that remove temporary directories, and flushes what they print. Does not wait for
+    threads that a model has left.
+
+    Args:
+        code: The exit code.
+        last: Is called when nothing else is left to do.
+    """
+    for step in (atexit._run_exitfuncs, _flush, last):
+        with contextlib.suppress(BaseException):
+            step()
+    os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # a model has replaced or closed it
+            stream.flush()
