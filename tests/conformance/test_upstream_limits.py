@@ -180,6 +180,21 @@ def _(run: Run) -> bool:
     return differs(run, quantized(net, image, dynamic=True), image, partitioners=(XnnpackPartitioner(),))
 
 
+@probe("convolutions-of-one-input")
+def _(run: Run) -> bool:
+    image = torch.randn(1, 4, 8, 8)
+    net = Net(lambda self, x: self.conv(x) + self.short(x), conv=nn.Conv2d(4, 4, 3, 1, 1), short=nn.Conv2d(4, 4, 1))
+    return differs(run, quantized(net, image, dynamic=True), image, partitioners=(XnnpackPartitioner(),))
+
+
+@probe("dynamic-layers-after-images")
+def _(run: Run) -> bool:
+    image = torch.randn(1, 4, 8, 8)
+    net = Net(lambda self, x: self.linear(self.conv(x)), conv=nn.Conv2d(4, 4, 1), linear=nn.Linear(8, 8))
+    net, partitioners = quantized(net, image, dynamic=True), (XnnpackPartitioner(),)
+    return fails("should both be quantized", lambda: lower(net, image, partitioners=partitioners))
+
+
 @probe("xnnpack-bias-twice")
 def _(run: Run) -> bool:
     net = Net(lambda self, x: self.linear(self.linear(x).relu()), linear=nn.Linear(4, 4))
@@ -190,6 +205,91 @@ def _(run: Run) -> bool:
 def _(run: Run) -> bool:
     net, partitioners = Net(lambda self, x: self.conv(self.conv(x)), conv=nn.Conv1d(2, 2, 1)), (XnnpackPartitioner(),)
     return fails("Conv1dUnsqueezePass", lambda: lower(net, X[None], partitioners=partitioners))
+
+
+@probe("xnnpack-transposed-twice")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: self.conv(nn.functional.conv_transpose2d(x, self.conv.weight)), conv=nn.Conv2d(3, 3, 2))
+    return differs(run, net, IMAGE, partitioners=(XnnpackPartitioner(),))
+
+
+@probe("xnnpack-own-weight")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: self.linear(self.linear.weight) + x, linear=nn.Linear(4, 4))
+    return bool(run(net, X[:1], partitioners=(XnnpackPartitioner(),), process=True) == -signal.SIGSEGV)
+
+
+@probe("xnnpack-prelu")
+def _(run: Run) -> bool:
+    net, partitioners = Net(lambda self, x: self.prelu(x), prelu=nn.PReLU()), (XnnpackPartitioner(),)
+    return fails("ChannelsLastTaggedReshapePass", lambda: lower(net, X, partitioners=partitioners))
+
+
+@probe("moved-buffers")
+def _(run: Run) -> bool:
+    def move(self: Any, x: torch.Tensor) -> torch.Tensor:
+        self.first.copy_(self.second)
+        return x + 1
+
+    lowered = lower(Net(move, first=torch.zeros(4), second=torch.ones(4)), X).to_executorch()
+    return not lowered.exported_program().graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+
+
+@probe("buffers-of-one-value")
+def _(run: Run) -> bool:
+    def write(self: Any, x: torch.Tensor) -> torch.Tensor:
+        self.first.copy_(x)
+        self.second.copy_(x)
+        return x + 1
+
+    net = Net(write, first=torch.zeros(2, 4), second=torch.ones(2, 4))
+    return fails("is not in the correct order", lambda: lower(net, X))
+
+
+@probe("xnnpack-addmm")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: torch.addmm(self.bias, x, self.weight, alpha=2), bias=torch.ones(4), weight=torch.eye(4))
+    return differs(run, net, X, partitioners=(XnnpackPartitioner(),))
+
+
+@probe("xnnpack-softmax")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: self.conv(x).softmax(-1), conv=nn.Conv2d(3, 4, 1))
+    return differs(run, net, torch.randn(1, 3, 4, 4), partitioners=(XnnpackPartitioner(),))
+
+
+@probe("xnnpack-scale")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear"))
+    return differs(run, net, torch.randn(1, 3, 4, 4), partitioners=(XnnpackPartitioner(),))
+
+
+@probe("xnnpack-written-weight")
+def _(run: Run) -> bool:
+    def multiply(self: Any, x: torch.Tensor) -> Any:
+        found = x @ self.state
+        self.state.copy_(found * 0.5)
+        return found
+
+    lowered = lower(Net(multiply, state=torch.eye(2)), X[:, :2], partitioners=(XnnpackPartitioner(),))
+    return not lowered.exported_program().graph_signature.buffers_to_mutate
+
+
+@probe("xnnpack-quantized-input")
+def _(run: Run) -> bool:
+    image = IMAGE.to(memory_format=torch.channels_last)
+    net = quantized(Net(lambda self, x: self.linear(x), linear=nn.Linear(8, 8)), image)
+    return fails("execute() failed", lambda: run(net, image, partitioners=(XnnpackPartitioner(),)))
+
+
+@probe("xnnpack-borders")
+def _(run: Run) -> bool:
+    def read_twice(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self.linear(x)
+        return found, found[..., None] * 2
+
+    net = quantized(Net(read_twice, linear=nn.Linear(4, 4)), X)
+    return not torch.allclose(run(net, X, partitioners=(XnnpackPartitioner(),)), net(X)[0], atol=1e-4)
 
 
 @probe("layouts-of-quantized-results")

@@ -366,6 +366,33 @@ class Net(torch.nn.Module):
     def kernel(self, x):
         return self.short(self.short(x.view(1, 4, 2)).relu()) + self.short.weight[:, :2, 0]
 
+    def joined(self, x):
+        return torch.cat([self.linear.weight, self.linear(x)])
+
+    def of_itself(self, x):
+        return self.linear(self.linear.weight)[:2] + x
+
+    def transposed(self, x):
+        image = x.view(1, 4, 2, 1).repeat(1, 1, 2, 4)
+        return self.conv(torch.nn.functional.conv_transpose2d(image, self.conv.weight))
+
+    def sums(self, x):
+        return [torch.addmm(bias, x, self.linear.weight) for bias in (self.linear.bias[:1], self.linear.weight[:2])]
+
+    def channels(self, x):
+        image = self.conv(x.view(1, 4, 2, 1).repeat(1, 1, 2, 4))
+        return image.softmax(-1), image.permute(0, 2, 3, 1).softmax(-1)
+
+    def scaled(self, x):
+        return torch.addmm(self.linear.bias, x, self.linear.weight, alpha=2.0, beta=0.5)
+
+    def resized(self, x):
+        return torch.nn.functional.interpolate(x[None, None], scale_factor=1.7, mode="bilinear")
+
+    def rows(self, x):
+        prelu = torch.nn.functional.prelu
+        return prelu(x, self.linear.bias), prelu(x[:, :, None], self.linear.bias)
+
 def create():
     return Net()
 """
@@ -373,7 +400,10 @@ def create():
 
 def test_a_weight_may_have_readers_beside_its_layer(build: Build, tmp_path: Path) -> None:
     """XNNPACK packs weights of layers and frees them, also if another operator of the delegate reads them."""
-    names = ("linear_weight", "linear_bias", "conv_bias", "product", "square", "kernel")
+    names = (
+        *("linear_weight", "linear_bias", "conv_bias", "product", "square", "kernel"),
+        *("joined", "of_itself", "transposed", "rows", "sums", "scaled", "resized", "channels"),
+    )
     methods = ", ".join(f"{name}: {{example_inputs: [{{shape: [2, 4]}}]}}" for name in names)
     head = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create", seed: 1}\n'
     built = build(f"{head}defaults: {{partitioners: [xnnpack]}}\nmethods: {{{methods}}}\n", model=PACKED)
@@ -385,8 +415,47 @@ def test_a_weight_may_have_readers_beside_its_layer(build: Build, tmp_path: Path
     for name in names:
         [found] = runtime.run(built.directory / "net.pte", [[(name, [x])]], tmp_path)
         expected = getattr(model, name)(x)
-        expected = [*expected] if isinstance(expected, tuple) else [expected]
+        expected = [*expected] if isinstance(expected, tuple | list) else [expected]
         torch.testing.assert_close(found[0], expected, rtol=0.0, atol=1e-5)
+
+
+FILTER = """
+import torch
+from torch.nn import functional
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.change = torch.nn.Parameter(torch.eye(4) + 0.1)
+        self.register_buffer("covariance", torch.eye(4))
+        self.register_buffer("kernel", torch.ones(1, 1, 2, 2))
+        self.register_buffer("slope", torch.full((1,), 0.25))
+
+    def forward(self, x):
+        found = [x @ self.covariance, functional.linear(x, self.covariance), functional.prelu(x, self.slope)]
+        found.append(functional.conv2d(x[None, None], self.kernel))
+        self.covariance.copy_(0.5 * self.change @ self.covariance @ self.change.T)
+        self.kernel.mul_(0.5)
+        self.slope.add_(1.0)
+        return tuple(found)
+
+def create():
+    return Net()
+"""
+
+
+def test_weights_may_be_buffers_that_the_method_writes(build: Build, tmp_path: Path) -> None:
+    """XNNPACK's partitioner takes each buffer for a constant. Filters and fast weights write theirs."""
+    manifest = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+    manifest += "methods: {forward: {example_inputs: [{shape: [2, 4]}], partitioners: [xnnpack]}}\n"
+    built = build(manifest, model=FILTER)
+    assert built.code == 0, built.err
+    scope = dict[str, Any]()
+    exec(FILTER, scope)
+    model, x = scope["create"](), torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    [found] = runtime.run(built.directory / "net.pte", [[("forward", [x])] * 3], tmp_path)
+    for results in found:
+        torch.testing.assert_close(results, [*model(x)], rtol=0.0, atol=1e-5)
 
 
 SPLIT = """\
@@ -421,6 +490,16 @@ def test_the_parts_of_a_split_keep_dynamic_sizes(build: Build, tmp_path: Path) -
     results = runtime.run(built.directory / "net.pte", [[("forward", [x])] for x in inputs], tmp_path)
     expected = [[[x[:, :3].sigmoid() * x[:, 3:]]] for x in inputs]
     torch.testing.assert_close(results, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_input_may_have_the_name_of_a_function(build: Build, tmp_path: Path) -> None:
+    """PyTorch gives it another name while it decomposes the method. `Sequential` calls its input `input`."""
+    model = SPLIT.replace("x)", "input)").replace("x.chunk", "input.chunk")
+    built = build(DYNAMIC.replace("[xnnpack]", "[]"), model=model)
+    assert built.code == 0, built.err
+    x = torch.randn(7, 6)
+    [[[found]]] = runtime.run(built.directory / "net.pte", [[("forward", [x])]], tmp_path)
+    torch.testing.assert_close(found, x[:, :3].sigmoid() * x[:, 3:])
 
 
 def test_a_size_that_a_pass_fixes_is_an_error(build: Build) -> None:

@@ -666,7 +666,9 @@ class Before(torch.nn.Module):
         self.first = torch.nn.Conv2d(3, 8, 3, 2, 1)
         self.norm = torch.nn.GroupNorm(2, 8)
         self.second = torch.nn.Conv2d(8, 16, 3, 2, 1)
-        self.third = torch.nn.Conv2d(3, 3, 3, 1, 1)
+        self.third, self.fourth = torch.nn.Conv2d(3, 3, 3, 1, 1), torch.nn.Conv2d(3, 3, 1)
+        self.rows = torch.nn.Linear(8, 8)
+        self.offset = torch.nn.Parameter(torch.randn(1, 3, 8, 8))
 
     def forward(self, x):
         return self.second(torch.nn.functional.silu(self.norm(self.first(x))))
@@ -679,14 +681,29 @@ class Before(torch.nn.Module):
         y = self.third(x).relu()
         return self.third(y) + x
 
+    def branches(self, x):
+        return self.third(x) + self.fourth(x)
+
+    def by_rows(self, x):
+        y = self.third(x).relu()
+        return self.rows(y) * self.fourth(y)
+
+    def copied(self, x):
+        y = x.relu()
+        return self.third(y) + y.to(memory_format=torch.channels_last) * 2
+
+    def averages(self, x):
+        return self.third(x).mean((2, 3)) + (x + self.offset).mean((2, 3))
+
 def create():
     return Before()
 """
 
 
 def test_operators_before_a_convolution_with_dynamic_quantization(build: Build, tmp_path: Path) -> None:
-    """ExecuTorch's own program computes other numbers for `forward`, and cannot run `joined`."""
-    names = ("forward", "joined", "again")
+    """ExecuTorch's own program computes other numbers for `forward` and `branches`, cannot run `joined` and `averages`,
+    and cannot be lowered for `by_rows`."""
+    names = ("forward", "joined", "again", "branches", "by_rows", "copied", "averages")
     methods = ", ".join(f"{name}: {{example_inputs: [{{shape: [1, 3, 8, 8]}}]}}" for name in names)
     made = build(
         f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create", seed: 1}}\n'
@@ -712,6 +729,7 @@ class Shared(torch.nn.Module):
         self.linear, self.conv, self.short = torch.nn.Linear(8, 8), torch.nn.Conv2d(8, 8, 1), torch.nn.Conv1d(8, 8, 1)
         self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(8) for _ in range(2))
         self.norms[1].running_var.fill_(9.0)
+        self.even = torch.nn.Conv2d(8, 8, 2, padding="same")
 
     def linears(self, x):
         return self.linear(self.linear(x).relu()) * self.linear.bias
@@ -725,6 +743,13 @@ class Shared(torch.nn.Module):
 
     def mish(self, x):
         return torch.nn.functional.mish(self.conv(x.view(1, 8, 1, 2)))
+
+    def borders(self, x):
+        found = self.linear(x)
+        return found, found[..., None] * 2, found.t() * 2, found.exp()
+
+    def padded(self, x):
+        return self.even(x.view(1, 8, 1, 2).repeat(1, 1, 2, 2)).relu()
 
     def sequence(self, x):
         return self.short(self.short(x.view(1, 8, 2)).relu())
@@ -750,18 +775,21 @@ def shared(*methods: str) -> str:
 
 
 def test_values_with_several_readers(build: Build, tmp_path: Path) -> None:
-    """ExecuTorch's own program computes other numbers for `linears` and `mish`, and cannot be loaded for `convs`. The
-    bias of each call of a layer has a scale of its own, and each reader of an image the layout that it needs."""
-    made = build(shared("linears", "convs", "mish", "computed"), model=SHARED)
+    """ExecuTorch's own program computes other numbers for `linears`, `mish` and `borders`, and cannot be loaded for
+    `convs`. The bias of each call of a layer has a scale of its own, each reader of an image the layout that it needs,
+    and what reads float32 gets float32."""
+    made = build(shared("linears", "convs", "mish", "padded", "borders", "computed"), model=SHARED)
     assert made.code == 0, made.err
     assert "takes only scales of float64, so the method ends the process at run time" in made.err
     scope = dict[str, Any]()
     exec(SHARED, scope)
     torch.manual_seed(1)
     model, [(x,), *_] = scope["create"](), scope["batches"]()
-    for name in ("linears", "convs", "mish"):
+    for name in ("linears", "convs", "mish", "padded"):
         [[[found]]] = run(made.directory / "net.pte", [[(name, [x])]], tmp_path)
         torch.testing.assert_close(found, getattr(model, name)(x), rtol=0, atol=0.02)
+    [[found]] = run(made.directory / "net.pte", [[("borders", [x])]], tmp_path)
+    torch.testing.assert_close(found, [*model.borders(x)], rtol=0, atol=0.1)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(8, 8)
-        self.weight = torch.nn.Parameter(torch.ones(8))
+        self.kernel = torch.nn.Parameter(torch.ones(1, 1, 2, 2))
         self.register_buffer("scale", torch.ones(8).to(torch.float8_e5m2))
 
     def product(self, x):
@@ -47,8 +47,8 @@ class Net(torch.nn.Module):
         return torch.linalg.eigh(y @ y.T)[0]
 
     def delegated(self, x):
-        y = x * 2
-        return torch.nn.functional.prelu(y, self.weight)
+        y = torch.conv2d(x[None, None], self.kernel)
+        return torch.conv2d(self.kernel, self.kernel) + y
 
     def branches(self, x):
         return torch.cond(x.sum() > 0, lambda x: self.linear(x), lambda x: self.linear(x * 2), (x,))
@@ -115,7 +115,7 @@ ERRORS = [
     ),
     ("mixed", "[]", "`aten.where.self` takes no", [at("return torch.where(y > 0, y, y.double().sum())")]),
     ("eigenvalues", "[]", "is not in Core ATen opset", [at("return torch.linalg.eigh(y @ y.T)[0]")]),
-    ("delegated", "[xnnpack]", "non-NHWC", [at("return torch.nn.functional.prelu(y, self.weight)")]),
+    ("delegated", "[xnnpack]", "NCHW format", [at("return torch.conv2d(self.kernel, self.kernel) + y")]),
     (
         "branches",
         "[xnnpack]",
@@ -191,7 +191,7 @@ def test_a_method_that_is_exported_while_it_is_lowered_knows_its_lines(build: Bu
     weights = {
         "linear.weight": torch.eye(8),
         "linear.bias": torch.ones(8),
-        "weight": torch.ones(8),
+        "kernel": torch.ones(1, 1, 2, 2),
         "scale": torch.ones(8),
     }
     text = manifest("eigenvalues").replace('create"', 'create", weights: w.safetensors')

@@ -104,7 +104,22 @@ LIMITS = (
         "XNNPACK computes wrong numbers for an operator before a dynamically quantized convolution, unless another "
         "convolution of the same delegate is before it.",
         WORKAROUND,
-        "backends/xnnpack_corrections.py",
+        "backends/xnnpack_layouts.py",
+        "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+    ),
+    UpstreamLimit(
+        "convolutions-of-one-input",
+        "XNNPACK computes wrong numbers for two dynamically quantized convolutions of the same input if their kernels "
+        "have different sizes, as in Inception.",
+        WORKAROUND,
+        "backends/xnnpack_graphs.py",
+        "executorch: backends/xnnpack",
+    ),
+    UpstreamLimit(
+        "dynamic-layers-after-images",
+        "A dynamically quantized linear layer after a convolution, as in ConvNeXt, cannot be lowered for XNNPACK.",
+        WORKAROUND,
+        "backends/xnnpack_layouts.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
     ),
     UpstreamLimit(
@@ -211,7 +226,7 @@ LIMITS = (
         "xnnpack-dimensions",
         "XNNPACK's partitioner takes tensors of more than 6 dimensions: the method cannot be loaded.",
         WORKAROUND,
-        "backends/xnnpack_corrections.py",
+        "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/partition/config/xnnpack_config.py",
     ),
     UpstreamLimit(
@@ -233,7 +248,7 @@ LIMITS = (
         "If XNNPACK has a layer and another operator that reads the layer's weight or bias, a method that comes from a "
         "file crashes.",
         WORKAROUND,
-        "backends/xnnpack_corrections.py",
+        "backends/xnnpack_graphs.py",
         f"{_PULLS}/21480",
     ),
     UpstreamLimit(
@@ -241,22 +256,102 @@ LIMITS = (
         "If a quantized layer is called twice, both calls have the bias of one: XNNPACK computes wrong numbers, or the "
         "method cannot be loaded.",
         WORKAROUND,
-        "backends/xnnpack_corrections.py",
+        "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack/operators/node_visitor.py",
     ),
     UpstreamLimit(
         "xnnpack-kernel-twice",
         "A one-dimensional convolution that is called twice cannot be lowered for XNNPACK.",
         WORKAROUND,
-        "backends/xnnpack_corrections.py",
+        "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack/_passes/conv1d_unsqueeze_pass.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-transposed-twice",
+        "If a convolution and a transposed one have one kernel, XNNPACK computes wrong numbers for the second.",
+        WORKAROUND,
+        "backends/xnnpack_graphs.py",
+        "executorch: backends/xnnpack/operators/node_visitor.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-own-weight",
+        "XNNPACK crashes if the weight of a layer with a bias is also its input.",
+        WORKAROUND,
+        "backends/xnnpack_operators.py",
+        "executorch: backends/xnnpack/partition/config/gemm_configs.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-prelu",
+        "XNNPACK's partitioner takes PReLU of tensors that are no batches of images, and then lowering fails.",
+        WORKAROUND,
+        "backends/xnnpack_operators.py",
+        "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+    ),
+    UpstreamLimit(
+        "moved-buffers",
+        "If a method writes the content of a buffer into another one, the program writes nothing.",
+        WORKAROUND,
+        "lower/old_buffers.py",
+        "executorch: exir/passes/insert_write_back_for_buffers_pass.py",
+    ),
+    UpstreamLimit(
+        "buffers-of-one-value",
+        "A method that writes one tensor into two buffers cannot be lowered.",
+        WORKAROUND,
+        "export/old_values.py",
+        "torch: torch/export/graph_signature.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-addmm",
+        "XNNPACK computes `addmm` as a linear layer, without its `alpha` and `beta`, and with a bias of any shape.",
+        WORKAROUND,
+        "backends/xnnpack_operators.py",
+        "executorch: backends/xnnpack/_passes/convert_to_linear.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-softmax",
+        "XNNPACK computes softmax over the channels in place of the last dimension if its input is in the format "
+        "channels_last, such as the result of a convolution.",
+        WORKAROUND,
+        "backends/xnnpack_layouts.py",
+        "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-scale",
+        "XNNPACK resizes an image by the ratio of its sizes, also if the model gives another scale.",
+        WORKAROUND,
+        "backends/xnnpack_operators.py",
+        "executorch: backends/xnnpack/partition/config/generic_node_configs.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-written-weight",
+        "XNNPACK's partitioner takes a buffer that the method writes for the constant weight of a layer. What is "
+        "written is then lost, or lowering fails.",
+        WORKAROUND,
+        "backends/xnnpack_operators.py",
+        "executorch: backends/xnnpack/partition/config/gemm_configs.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-quantized-input",
+        "XNNPACK takes a quantized input in the format channels_last for a row-major one, and the method fails when it "
+        "runs.",
+        WORKAROUND,
+        "backends/xnnpack_layouts.py",
+        "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-borders",
+        "XNNPACK writes no result of a statically quantized delegate that a quantized operator in it reads too.",
+        WORKAROUND,
+        "backends/xnnpack_graphs.py",
+        "executorch: backends/xnnpack/partition/config/generic_node_configs.py",
     ),
     UpstreamLimit(
         "layouts-of-quantized-results",
         "XNNPACK computes wrong numbers for an operator that is not quantized, such as the `exp` of Mish, if it and an "
         "operator outside the delegate read the result of a statically quantized convolution.",
         WORKAROUND,
-        "backends/xnnpack_corrections.py",
+        "backends/xnnpack_layouts.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
     ),
     UpstreamLimit(
@@ -264,7 +359,7 @@ LIMITS = (
         "PT2E leaves the first call of a layer that is called twice in fp32. For a one-dimensional convolution XNNPACK "
         "does not notice: the method cannot be loaded.",
         ERROR,
-        "backends/xnnpack_corrections.py",
+        "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack/_passes/conv1d_unsqueeze_pass.py",
     ),
     UpstreamLimit(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext
-from etbuild.backends.xnnpack_corrections import corrected
 from etbuild.errors import Problem
 
 _DYNAMIC_WEIGHTS = "force_non_static_weights_for_f32_linear"
@@ -63,9 +62,16 @@ class Xnnpack(BuiltInBackend):
 
         return quantizer.set_filter_function(quantized)
 
-    def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which XNNPACK makes programs that the runtime loads and that compute correct numbers."""
-        return corrected(partitioners, Xnnpack.delegate_id)
+    @contextmanager
+    def lowering_context(self, partitioners: Partitioners) -> Iterator[None]:
+        """A context in which XNNPACK makes programs that the runtime loads and that compute correct numbers, by what
+        `upstream_limits` says of it."""
+        from etbuild.backends.xnnpack_graphs import corrected_graphs
+        from etbuild.backends.xnnpack_layouts import corrected_layouts
+        from etbuild.backends.xnnpack_operators import corrected_operators
+
+        with corrected_operators(partitioners, Xnnpack.delegate_id), corrected_layouts(), corrected_graphs():
+            yield
 
     def check_delegated(self, options: Options, operators: Collection[str]) -> list[Problem]:
         """Rejects convolutions if an option for linear layers is set: the runtime would not load them (ExecuTorch

@@ -1,0 +1,217 @@
+"""Corrects the graphs of XNNPACK's delegates: their constants, and where they convert between float32 and int8."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from etbuild.backends.xnnpack_operators import operator_of
+from etbuild.patching import replaced
+
+_LAYERS = ("aten.linear.default", "aten.convolution.default")
+_KERNEL, _BIAS = 1, 2  # the indexes of a layer's arguments
+_PACKED = {  # by operator: the indexes of the arguments that the runtime packs
+    **dict.fromkeys(_LAYERS, (_KERNEL, _BIAS)),
+    "aten.mm.default": (1,),
+    "aten.addmm.default": (0, 2),
+}
+_KERNEL_DIMENSIONS = 3  # of a one-dimensional convolution
+
+
+@contextlib.contextmanager
+def corrected_graphs() -> Iterator[None]:
+    """Gives readers of a constant that need it in different forms a constant each. Equal constants are stored once.
+
+    - The runtime packs weights and biases when it loads a delegate, and then frees the constants that it has packed. It
+      frees them also if another operator reads them later, which then crashes.
+    - The bias of a quantized layer has a scale of its own for each call of the layer, and ExecuTorch writes the first.
+    - ExecuTorch gives the kernel of a one-dimensional convolution another shape, again for each call of the layer.
+    - The kernel of a transposed convolution has another layout than that of a convolution, and ExecuTorch writes the
+      first.
+    """
+    from executorch.backends.xnnpack.xnnpack_preprocess import XNNPACKPassManager
+
+    original = XNNPACKPassManager.transform
+
+    def transform(self: Any) -> Any:
+        _convert_at_borders(self.exported_program.graph)
+        _quantize_for_each_convolution(self.exported_program.graph)
+        _separate(self.exported_program, _kernel_of)
+        program = original(self)
+        _separate(program, _form)
+        _check_convolutions(program)
+        return program
+
+    with replaced(XNNPACKPassManager, "transform", transform):
+        yield
+
+
+def _separate(program: Any, form: Callable[[Any, Any, int], str]) -> None:
+    """Gives the readers of each constant that need different forms of it a constant each.
+
+    Args:
+        program: The ExportedProgram of a delegate. It is changed in place.
+        form: Names the form that a reader needs. It takes the constant, the reader, and the argument's index.
+    """
+    from executorch.backends.transforms.utils import is_param_node
+
+    for constant in program.graph.find_nodes(op="placeholder"):
+        uses: dict[str, list[tuple[Any, int]]] = {}
+        for user in constant.users:
+            for index in [index for index, argument in enumerate(user.args) if constant in _nodes(argument)]:
+                uses.setdefault(form(constant, user, index), []).append((user, index))
+        if len(uses) < 2 or not is_param_node(program, constant):
+            continue
+        for number, readers in enumerate([*uses.values()][1:], 1):
+            copy = _copied(program, constant, f"{constant.name}_{number}_of_{len(uses)}")
+            for user, index in readers:
+                argument = user.args[index]
+                one = [copy if each is constant else each for each in _nodes(argument)]
+                user.update_arg(index, one if isinstance(argument, list | tuple) else copy)
+
+
+def _nodes(argument: Any) -> Sequence[Any]:
+    """The operators and constants that an argument consists of: several for `cat`, for example."""
+    return argument if isinstance(argument, list | tuple) else [argument]
+
+
+def _copied(program: Any, constant: Any, name: str) -> Any:
+    """A new constant with the content of another one. ExecuTorch's function for that does not take the graph that its
+    passes leave."""
+    from executorch.backends.transforms.utils import get_param_tensor
+    from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+
+    with program.graph.inserting_before(constant):
+        copy = program.graph.placeholder(name)
+    copy.meta = dict(constant.meta)
+    program.state_dict[copy.name] = get_param_tensor(program, constant)
+    specs = program.graph_signature.input_specs
+    place = next(index for index, spec in enumerate(specs) if spec.arg.name == constant.name)
+    specs.insert(place, InputSpec(InputKind.PARAMETER, TensorArgument(copy.name), copy.name))
+    return copy
+
+
+def _form(constant: Any, user: Any, index: int) -> str:
+    """The form in which an operator of a finished graph reads a constant."""
+    from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_dynamic_qdq
+
+    user, index = _reader(user, index)
+    operator = operator_of(user)
+    if index not in _PACKED.get(operator, ()):
+        return "as it is"
+    source = user.args[0]
+    if operator in _LAYERS and index == _BIAS and is_dequant(source) and not is_dynamic_qdq(source):
+        return f"of {user.name}"
+    if operator == "aten.convolution.default" and index == _KERNEL:
+        transposed, _, groups = user.args[6:9]
+        return f"packed for a transposed convolution of {groups} groups" if transposed else "packed"
+    return "packed"
+
+
+def _kernel_of(constant: Any, user: Any, index: int) -> str:
+    """The convolution whose one-dimensional kernel a constant is, if it is one, before ExecuTorch's passes."""
+    reader, _ = _reader(user, index)
+    is_kernel = operator_of(reader) == "aten.convolution.default" and constant.meta["val"].dim() == _KERNEL_DIMENSIONS
+    return f"of {user.name}" if is_kernel else ""
+
+
+def _reader(user: Any, index: int) -> tuple[Any, int]:
+    """The operator that reads a constant, and the index of the argument. ExecuTorch gives each reader of a quantized
+    constant a `dequantize` of its own."""
+    if "dequantize" not in operator_of(user) or index != 0 or not user.users:
+        return user, index
+    reader = next(iter(user.users))
+    return reader, next(place for place, argument in enumerate(reader.args) if user in _nodes(argument))
+
+
+def _convert_at_borders(graph: Any) -> None:
+    """Adds the conversions between float32 and int8 that ExecuTorch leaves out of a statically quantized delegate.
+
+    It marks a `quantize` or `dequantize` as a part of a quantized operator, which needs no conversion, also if others
+    read its result as float32, or if the operator is not in the delegate. Nothing then writes the float32 numbers.
+    """
+    from executorch.backends.xnnpack.utils import quant_utils
+
+    for node in list(graph.nodes):
+        if not quant_utils.is_tagged_as_implicit_q_dq(node) or quant_utils.is_dynamic_qdq(node):
+            continue
+        if quant_utils.is_quant(node) and node.args[0].op == "placeholder":
+            del node.meta[quant_utils.IS_IMPLICIT_Q_DQ_TAG]
+        if quant_utils.is_dequant(node) and not all(map(_computes_with_integers, node.users)):
+            with graph.inserting_after(node):
+                implicit = graph.node_copy(node)
+            del node.meta[quant_utils.IS_IMPLICIT_Q_DQ_TAG]  # this one may be a result, which has its name
+            for reader in filter(_computes_with_integers, list(node.users)):
+                reader.replace_input_with(node, implicit)
+            if not implicit.users:
+                graph.erase_node(implicit)
+
+
+def _computes_with_integers(reader: Any) -> bool:
+    """Whether a reader of a `dequantize` is a part of a quantized operator: a layer, or what ends in a `quantize`."""
+    from executorch.backends.xnnpack.utils.quant_utils import is_quant, is_tagged_as_implicit_q_dq
+
+    users = [*reader.users]
+    if operator_of(reader) == "aten.constant_pad_nd.default" and len(users) == 1 and operator_of(users[0]) in _LAYERS:
+        return True  # ExecuTorch pads the integers
+    if len(users) == 1 and not is_quant(users[0]):  # an activation
+        users = [*users[0].users]
+    ends = len(users) == 1 and is_quant(users[0]) and is_tagged_as_implicit_q_dq(users[0])
+    return ends or operator_of(reader) in _PACKED
+
+
+def _quantize_for_each_convolution(graph: Any) -> None:
+    """Gives a dynamically quantized convolution operators of its own that quantize its input, if others share them.
+
+    XNNPACK computes wrong numbers for convolutions with kernels of different sizes that share these operators.
+    """
+    from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_dynamic_qdq
+
+    for node in list(graph.nodes):
+        if (
+            operator_of(node) == "aten.convolution.default"
+            and is_dequant(node.args[0])
+            and is_dynamic_qdq(node.args[0])
+        ):
+            readers = [reader for each in node.args[0].args[0].users for reader in each.users]
+            if len({_geometry(reader) for reader in readers}) > 1:
+                dequantize = _own(graph, node.args[0], node)
+                _own(graph, dequantize.args[0], dequantize)
+
+
+def _geometry(node: Any) -> str:
+    """The size of a convolution's kernel, its stride, padding and so on; empty for other operators."""
+    if operator_of(node) != "aten.convolution.default":
+        return ""
+    return f"{node.args[_KERNEL].meta['val'].shape[2:]} {node.args[_BIAS + 1 :]}"
+
+
+def _own(graph: Any, node: Any, reader: Any) -> Any:
+    """A node that has no other reader: the given one, or a copy of it."""
+    if len(node.users) == 1:
+        return node
+    with graph.inserting_after(node):
+        own = graph.node_copy(node)
+    reader.replace_input_with(node, own)
+    return own
+
+
+def _check_convolutions(program: Any) -> None:
+    """Fails if the runtime could not load a convolution: its result is quantized, and its kernel is not.
+
+    PT2E leaves the first call of a layer that is called twice in fp32. For a one-dimensional convolution, ExecuTorch
+    does not notice that.
+    """
+    from executorch.backends.xnnpack.utils.quant_utils import (
+        is_dequant,
+        is_dynamic_qdq,
+        is_quant,
+        is_tagged_as_implicit_q_dq,
+    )
+
+    for node in program.graph.nodes:
+        of_floats = operator_of(node) == "aten.convolution.default" and not is_dequant(node.args[1])
+        fused = [user for user in node.users if is_quant(user) and is_tagged_as_implicit_q_dq(user)]
+        if of_floats and not all(map(is_dynamic_qdq, fused)):
+            raise ValueError("PT2E cannot quantize a one-dimensional convolution that is called twice")

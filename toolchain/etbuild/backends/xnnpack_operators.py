@@ -1,0 +1,159 @@
+"""Which operators XNNPACK takes: none that the runtime could not load, or that ExecuTorch's passes get wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from etbuild.backends.backend import Partitioners
+from etbuild.patching import replaced
+
+_MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime loads no method with a delegate that has tensors of more
+_IMAGE_DIMENSIONS = 4
+_INPUTS = 2  # of a layer without a bias
+
+
+@contextlib.contextmanager
+def corrected_operators(partitioners: Partitioners, delegate_id: str) -> Iterator[None]:
+    """A context in which XNNPACK takes whole layers, and only operators that it computes as PyTorch does.
+
+    Args:
+        partitioners: The partitioners of each method.
+        delegate_id: ExecuTorch's name of the backend.
+    """
+    with _without_unusual_operators(partitioners, delegate_id), _biases_of_layers():
+        yield
+
+
+def operator_of(node: Any) -> str:
+    """The name of the operator that a node calls, such as `aten.linear.default`; empty if it calls none."""
+    return str(getattr(node.target, "__name__", ""))
+
+
+@contextlib.contextmanager
+def _without_unusual_operators(partitioners: Partitioners, delegate_id: str) -> Iterator[None]:
+    """XNNPACK takes no operators that the runtime could not load, or for which its own passes fail."""
+    from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
+
+    with contextlib.ExitStack() as changed:
+        for partitioner in {id(one): one for own in partitioners.values() for one in own}.values():
+            if isinstance(partitioner, ConfigerationBasedPartitioner) and _is_for(partitioner, delegate_id):
+                for config in partitioner.target_partitioner_configs.values():
+                    changed.enter_context(replaced(config, "check_constraints", _of_usual_tensors(config)))
+        yield
+
+
+def _is_for(partitioner: Any, delegate_id: str) -> bool:
+    return bool(partitioner.delegation_spec.backend_id == delegate_id)
+
+
+@contextlib.contextmanager
+def _biases_of_layers() -> Iterator[None]:
+    """Takes the bias of each layer into the delegate, also if two other arguments of the layer are one tensor.
+
+    ExecuTorch then finds no bias, and the runtime crashes.
+    """
+    from executorch.backends.transforms.utils import is_param_node
+    from executorch.backends.xnnpack.partition.config.gemm_configs import GEMMConfig
+
+    original = GEMMConfig._get_bias_deps
+
+    def get_bias_deps(self: Any, node: Any, program: Any, precision: Any) -> Any:
+        if self.force_non_static_weights_for_f32_linear or self.bias_idx is None:
+            return original(self, node, program, precision)
+        if len(node.all_input_nodes) > _INPUTS or len(node.args) <= self.bias_idx:
+            return original(self, node, program, precision)
+        bias = node.args[self.bias_idx]
+        return (True, []) if bias is None else (is_param_node(program, bias), [bias])
+
+    with replaced(GEMMConfig, "_get_bias_deps", get_bias_deps):
+        yield
+
+
+def _of_usual_tensors(config: Any) -> Callable[[Any, Any], bool]:
+    """Returns the check of an operator's configuration, which is also false in these cases:
+
+    - A tensor has more dimensions than XNNPACK knows.
+    - `_USUAL` has a check of the operator, which is false.
+    - A weight of the operator is a buffer that the method writes. ExecuTorch would take it for a constant.
+    """
+    check = config.check_constraints
+
+    def checked(node: Any, program: Any) -> bool:
+        is_usual = _USUAL.get(operator_of(node).removeprefix("aten."), lambda node: True)
+        if max(_ranks(node)) > _MAX_DIMENSIONS or not is_usual(node) or not check(node, program):
+            return False
+        written = _written_buffers(program)
+        return not written or all(each.name not in written for each in config.get_node_and_deps(node, program))
+
+    return checked
+
+
+def _is_of_images(node: Any) -> bool:
+    """Whether the input of PReLU is a batch of images, as ExecuTorch's passes assume."""
+    return len(_shape(node.args[0])) == _IMAGE_DIMENSIONS
+
+
+def _adds_a_row(node: Any) -> bool:
+    """Whether `addmm` adds one number to each column, as a linear layer does, and multiplies by no other number."""
+    *others, columns = _fixed(_shape(node.args[0])) or (1,)
+    factors = {node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)}
+    return factors == {1} and [columns] == _fixed(_shape(node)[-1:]) and all(size == 1 for size in others)
+
+
+def _scales_by_sizes(node: Any) -> bool:
+    """Whether the scale of a resize is the ratio of its sizes, as XNNPACK assumes."""
+    before, after = _fixed(_shape(node.args[0])[2:]), _fixed(_shape(node)[2:])
+    _, _, align_corners, scales = (*node.args, None)[:4]
+    if not scales or align_corners:
+        return True
+    sizes = zip(before, scales, after, strict=True)
+    return all(a is not None and b is not None and math.isclose(a * scale, b, rel_tol=1e-6) for a, scale, b in sizes)
+
+
+def _is_needless(node: Any) -> bool:
+    """Whether a copy may be left out, as XNNPACK does. A result may not be another one too, or an input."""
+    source = node.args[0]
+    if not _is_result(node):
+        return True
+    others = [user for user in source.users if user is not node and operator_of(user) == operator_of(node)]
+    return source.op != "placeholder" and not _is_result(source) and not any(map(_is_result, others))
+
+
+def _is_result(node: Any) -> bool:
+    return any(user.op == "output" for user in node.users)
+
+
+_USUAL: dict[str, Callable[[Any], bool]] = {
+    "addmm.default": _adds_a_row,
+    "dim_order_ops._clone_dim_order.default": _is_needless,
+    "prelu.default": _is_of_images,
+    "upsample_bilinear2d.vec": _scales_by_sizes,
+}
+"""By operator: whether XNNPACK computes a call of it as PyTorch does."""
+
+
+def _written_buffers(program: Any) -> set[str]:
+    """The names of the inputs that stand for buffers that a method writes."""
+    written = set(program.graph_signature.buffers_to_mutate.values())
+    return {name for name, buffer in program.graph_signature.inputs_to_buffers.items() if buffer in written}
+
+
+def _shape(node: Any) -> Sequence[Any]:
+    shape: Sequence[Any] = node.meta["val"].shape
+    return shape
+
+
+def _fixed(sizes: Sequence[Any]) -> list[int | None]:
+    """Sizes, with None for a dynamic one: a comparison would fix it."""
+    return [size if isinstance(size, int) else None for size in sizes]
+
+
+def _ranks(node: Any) -> Iterator[int]:
+    """The numbers of dimensions of an operator's inputs and results."""
+    for each in (node, *node.all_input_nodes):
+        value = each.meta.get("val")
+        for one in value if isinstance(value, tuple | list) else (value,):
+            yield len(getattr(one, "shape", ()))
