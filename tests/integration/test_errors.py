@@ -360,13 +360,9 @@ def test_undeclared_files_beside_a_package_are_not_imported(build: Build) -> Non
 
 
 def test_the_cause_of_a_failed_lowering_is_shown(build: Build) -> None:
-    model = MODEL.replace("self.linear(x).relu()", "torch.nn.functional.prelu(x, self.linear.bias[:1])")
-    model = model.replace("torch.nn.Linear(8, 4)", "torch.nn.Linear(8, 8)").replace(
-        "self.linear.bias[:1]", "self.weight"
-    )
-    model = model.replace(
-        "        self.linear =", "        self.weight = torch.nn.Parameter(torch.ones(8))\n        self.linear ="
-    )
+    two = "torch.conv2d(x[None, None], self.kernel) + torch.conv2d(self.kernel, self.kernel)"  # in two formats
+    kernel = "self.kernel = torch.nn.Parameter(torch.ones(1, 1, 2, 2))"
+    model = MODEL.replace("self.linear(x).relu()", two).replace("self.linear =", f"{kernel}; self.linear =")
     outcome = build(model=model)
     expect(outcome, 1, "methods.forward", "Cause: ")
 

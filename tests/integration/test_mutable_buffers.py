@@ -13,6 +13,8 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 
+from tests.helpers.runtime import run
+
 from .conftest import Build, Outcome
 
 MODEL = """\
@@ -302,3 +304,94 @@ def test_a_view_of_another_buffer_is_not_written_to(build: Build, methods: str, 
             for name in methods.split():
                 x = torch.ones(1)
                 torch.testing.assert_close(program.load_method(name).execute([x])[0], getattr(module, name)(x))
+
+
+MOVED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("first", torch.zeros(3))
+        self.register_buffer("second", torch.ones(3))
+        self.register_buffer("start", torch.full((3,), 7.0))
+
+    def seen(self):
+        return self.first * 1, self.second * 1
+
+    def follows(self, x):
+        seen = self.seen()
+        self.first.copy_(self.second)
+        self.second.add_(x)
+        return *seen, self.first, self.second
+
+    def leads(self, x):
+        seen = self.seen()
+        self.second.copy_(self.first)
+        self.first.copy_(x)
+        return *seen, self.first, self.second
+
+    def views(self, x):
+        seen = self.seen()
+        self.second.copy_(self.first.view(3, 1).view(3))
+        self.first.add_(x)
+        return *seen, self.second
+
+    def swaps(self, x):
+        seen, first = self.seen(), self.first.clone()
+        self.first.copy_(self.second)
+        self.second.copy_(first + x)
+        return *seen, first, self.first, self.second
+
+    def starts(self, x):
+        seen = self.seen()
+        self.first.copy_(self.start)
+        self.second[:] = self.start
+        return *seen, x + 1
+
+    def both(self, x):
+        seen, new = self.seen(), self.first + x
+        self.first.copy_(new)
+        self.second.copy_(new)
+        return *seen, new
+
+    def keeps(self, x):
+        seen = self.seen()
+        self.first.add_(x)
+        self.second.copy_(self.first)
+        return *seen, self.first, self.second
+
+    def takes(self, x):
+        seen = self.seen()
+        self.first.copy_(x)
+        self.second.copy_(x)
+        return seen
+
+    def assigns(self, x):
+        seen, old = self.seen(), self.second
+        self.second = self.first
+        self.first = old
+        self.second.add_(x)
+        return seen
+
+def create():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize("partitioners", ["[]", "[xnnpack]"])
+def test_a_buffer_may_get_what_another_one_has(build: Build, partitioners: str, tmp_path: Path) -> None:
+    """ExecuTorch 1.5.1 writes nothing then, or returns what is written later, or cannot lower the method."""
+    names = ("follows", "leads", "views", "swaps", "starts", "both", "keeps", "takes", "assigns")
+    methods = ", ".join(f"{name}: {{example_inputs: [{{shape: [3]}}]}}" for name in names)
+    manifest = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+    made = build(f"{manifest}defaults: {{partitioners: {partitioners}}}\nmethods: {{{methods}}}\n", model=MOVED)
+    assert made.code == 0, made.err
+    scope = dict[str, Any]()
+    exec(MOVED, scope)
+    x = torch.tensor([1.0, 2.0, 3.0])
+    for name in names:
+        model = scope["create"]()
+        [found] = run(made.directory / "net.pte", [[(name, [x])] * 3], tmp_path)
+        for results in found:
+            torch.testing.assert_close(results, [each.clone() for each in getattr(model, name)(x)])

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.accelerate import exporting
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
-from etbuild.exception_text import shortened, summary
+from etbuild.exception_text import summary
 from etbuild.export import (
     assignments,
     core_operators,
@@ -30,6 +30,7 @@ from etbuild.export import (
     old_values,
     pt2_file,
     strict_names,
+    violated_shapes,
 )
 from etbuild.export.example_values import DynamicShapes
 from etbuild.export.pt2_strings import Refused
@@ -182,6 +183,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
             program.constants[name] = row_major(constant)
     if strict:
         strict_names.restore(program, module, root)
+    old_values.copy_sources(program)
     old_values.copy_results(program, assigned.kept)
     old_values.copy_inputs(program, prepared.name)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
@@ -491,7 +493,7 @@ _EXPORT_HINTS = (
         "entry",
         "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check",
     ),
-    ("Constraints violated", "dynamic_shapes", "the model fixes or narrows a dynamic dimension"),
+    (violated_shapes.MARK, "dynamic_shapes", None),
     (
         "ConstraintViolation",
         "dynamic_shapes",
@@ -508,6 +510,8 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
     method, finder = what.plan.methods[name], what.finder
     text = f"{type(error).__name__}: {error}"
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
+    if violated_shapes.MARK in text:
+        hint = violated_shapes.hint(text)
     action = failed(f"exporting `{method.entry}`", error, finder, _quoted_line(str(error), finder))
     path: DocumentPath = ("methods", name, part)
     huggingface = what.plan.model.huggingface
@@ -519,13 +523,12 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
 
 
 def _message(error: BaseException) -> str:
-    """torch's message without references to logs and settings. For violated constraints it keeps the suggestions."""
+    """torch's message without references to logs and settings."""
     text = str(error).partition(" If this type holds tensors")[0]
     if text != str(error):
         return f"{type(error).__name__}: {text}"
-    if "Constraints violated" in text:
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return shortened(" ".join(lines[:8]))
+    if violated_shapes.MARK in text:
+        return violated_shapes.message(text)
     return summary(error)
 
 

@@ -46,6 +46,30 @@ def copy_results(program: ExportedProgram, assigned: Collection[str]) -> None:
         program.graph_module.recompile()
 
 
+def copy_sources(program: ExportedProgram) -> None:
+    """Copies tensors that are written into several buffers, and buffers that are written into others.
+
+    ExecuTorch cannot lower a method in which two buffers end as one tensor, as after `self.previous.copy_(self.state)`.
+
+    Args:
+        program: The method. It is changed in place.
+    """
+    buffers = program.graph_signature.inputs_to_buffers
+    of_buffers = {memory_of(node) for node in program.graph.find_nodes(op="placeholder") if node.name in buffers}
+    of_buffers.discard(None)
+    seen = set(of_buffers)
+    for write in list(program.graph.find_nodes(op="call_function", target=_ATEN.copy_.default)):
+        buffer, source = write.args[:2]
+        memory = memory_of(source)
+        if memory_of(buffer) not in of_buffers or memory in (None, memory_of(buffer)):
+            continue
+        if memory in seen:
+            with program.graph.inserting_before(write):
+                write.update_arg(1, _copy(program.graph, source))
+        seen.add(memory)
+    program.graph_module.recompile()
+
+
 def copy_inputs(program: ExportedProgram, method: str) -> None:
     """Lets a method write to copies of its inputs, and prints a note about each input that it writes to.
 

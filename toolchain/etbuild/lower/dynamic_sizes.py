@@ -20,8 +20,9 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from etbuild.errors import BuildError, Problem
 from etbuild.patching import replaced
 
-Sizes = dict[str, set[tuple[str, int]]]
-"""The names of inputs and the numbers of their dynamic dimensions, by method."""
+Sizes = dict[str, dict[tuple[int, int], str]]
+"""By method: the names of inputs with dynamic sizes, by their numbers and those of the dimensions. Passes may change a
+name: `input`, for example, becomes `input_1`."""
 
 
 @contextlib.contextmanager
@@ -59,15 +60,16 @@ def _is_unlimited(size: int | torch.SymInt) -> bool:
 
 def of_inputs(programs: Mapping[str, ExportedProgram]) -> Sizes:
     """The dynamic sizes of the inputs of methods."""
-    return {name: set(_dynamic(program)) for name, program in programs.items()}
+    return {name: dict(_dynamic(program)) for name, program in programs.items()}
 
 
-def _dynamic(program: ExportedProgram) -> Iterator[tuple[str, int]]:
-    inputs = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
-    for node in program.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("val")
-        if node.name in inputs and isinstance(value, torch.Tensor):
-            yield from ((node.name, place) for place, size in enumerate(value.shape) if free_symbols(size))
+def _dynamic(program: ExportedProgram) -> Iterator[tuple[tuple[int, int], str]]:
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    for number, spec in enumerate(specs):
+        value = values.get(spec.arg.name)
+        sizes = value.shape if isinstance(value, torch.Tensor) else ()
+        yield from (((number, place), spec.arg.name) for place, size in enumerate(sizes) if free_symbols(size))
 
 
 def check(before: Sizes, edge: EdgeProgramManager) -> None:
@@ -81,7 +83,8 @@ def check(before: Sizes, edge: EdgeProgramManager) -> None:
     problems = [
         Problem(f"lowering fixes dimension {place} of the input `{name}`, which is dynamic", ("methods", method), hint)
         for method in sorted(edge.methods)
-        for name, place in sorted(before.get(method, set()) - after[method])
+        for (number, place), name in sorted(before.get(method, {}).items())
+        if (number, place) not in after[method]
     ]
     if problems:
         raise BuildError(problems)

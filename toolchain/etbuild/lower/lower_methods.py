@@ -33,6 +33,7 @@ from etbuild.lower import (
     method_graph,
     named_data,
     nonzero_rows,
+    old_buffers,
     partitioners,
     passes,
     preprocess_results,
@@ -110,6 +111,7 @@ def lower_programs(
         lists.claims.check(edge)
     dequantize.fuse_embeddings(edge)
     edge = passes.edge_manager(lower_plan, edge, finder, recipe)
+    old_buffers.copy(edge)
     dynamic_sizes.check(dynamic, edge)
     _check_written_parameters(edge)
     _check_delegated(lower_plan, edge)
@@ -290,6 +292,11 @@ _HINTS = (
         "GuardOnDataDependent",
         "a shape or an index depends on the values of a tensor: use torch._check, or tensor operations; for a model of "
         "`huggingface` remove `cache`, or write a factory",
+    ),
+    (
+        "found dependency cycles",
+        "the backend's operators depend on each other through operators that it does not take: for dynamic int8 on "
+        "XNNPACK, write `partitioners: [{backend: xnnpack, options: {config_precisions: [dynamic_quant]}}, xnnpack]`",
     ),
     (
         "mismatched dtypes",

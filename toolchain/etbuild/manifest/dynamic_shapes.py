@@ -1,7 +1,7 @@
 """Checks dynamic shapes against the inputs that they belong to, and normalizes them for the plan.
 
 A dimension has a name and a range. The size of a derived dimension is a multiple of another's, plus or minus a number:
-`2*seq + 1`.
+`2*seq + 1`. Its range may stand in place of the other's, since each follows from the other.
 """
 
 from __future__ import annotations
@@ -36,6 +36,26 @@ class _Named:
     size: int | None
 
 
+@dataclass(frozen=True)
+class _Range:
+    """The range that stands beside a dimension, which may be derived. Each size is `plus` and a multiple of `times`.
+
+    Attributes:
+        text: The size as the manifest states it.
+        low, high: The smallest and the largest size.
+        times, plus: The sizes are `times * number + plus`. For a dimension that is not derived, `times` is what divides
+            each size.
+        size: The size in the example input; None if that is unknown.
+    """
+
+    text: str
+    low: int
+    high: int
+    times: int
+    plus: int
+    size: int | None
+
+
 def is_dim(shapes: Any) -> bool:
     """Whether a part of dynamic shapes is a dimension, and not the shapes of a mapping of inputs."""
     return isinstance(shapes, dict) and isinstance(shapes.get("dim"), str)
@@ -64,9 +84,18 @@ def normalized(shapes: Any, named: dict[str, dict[str, Any]]) -> Any:
 def named_dims(shapes: Any) -> dict[str, dict[str, Any]]:
     """The named dimensions in the dynamic shapes of a method, which give derived ones their range."""
     if is_dim(shapes):
-        return {shapes["dim"]: {"min": shapes.get("multiple_of", 1), **shapes}} if "max" in shapes else {}
+        return _ranged(shapes) if "max" in shapes else {}
     parts = shapes.values() if isinstance(shapes, dict) else shapes if isinstance(shapes, list) else ()
     return {name: dim for part in parts for name, dim in named_dims(part).items()}
+
+
+def _ranged(dim: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The range of the dimension that has a name, which follows from that of a derived one."""
+    name, times, plus = _parsed(dim["dim"])
+    if (times, plus) == (1, 0):
+        return {name: {"min": dim.get("multiple_of", 1), **dim}}
+    low = (dim["min"] - plus) // times if "min" in dim else 1
+    return {name: {"min": low, "max": (dim["max"] - plus) // times}}
 
 
 def _parsed(text: str) -> tuple[str, int, int]:
@@ -112,13 +141,13 @@ class Check:
             dim = self._named.get(name)
             if dim is None and text == name:
                 yield Problem("the key `max` is missing", path, "add `max: 128`")
-            elif dim is None:
-                near = did_you_mean(name, self._named) if number < COMPARED else None
-                hint = near or f"write the range of `{name}` where it stands by itself"
-                yield Problem(f"`{text}` needs a dimension `{name}`, and the method has none", (*path, "dim"), hint)
             elif parts:
                 hint = "repeat the whole range with `max`, or leave it out"
                 yield Problem(f"`{parts[0]}` stands here without `max`", (*path, parts[0]), hint, at_key=True)
+            elif dim is None:
+                near = did_you_mean(name, self._named) if number < COMPARED else None
+                hint = near if near and near.startswith("did you mean") else "write a range here, with `max`"
+                yield Problem(f"`{text}` needs a dimension `{name}`, and the method has none", (*path, "dim"), hint)
             elif times < 1 or times * dim.low + plus < 0:
                 yield Problem(f"`{text}` is {times * dim.low + plus} for {name} = {dim.low}", (*path, "dim"))
             elif size is not None and dim.size is not None and size != times * dim.size + plus:
@@ -177,36 +206,53 @@ class Check:
                 yield Problem("the input is a tensor", (*path, index), hint)
 
     def _of_dim(self, dim: dict[str, Any], size: int | None, path: DocumentPath) -> Iterator[Problem]:
-        text, multiple_of = dim["dim"], dim.get("multiple_of", 1)
-        low, high = dim.get("min", multiple_of), dim.get("max")
-        if _parsed(text) != (text, 1, 0) or "max" not in dim:
-            yield from self._of_derivation(dim, size, path)
-        elif isinstance(low, int) and isinstance(high, int) and isinstance(multiple_of, int) and multiple_of > 0:
-            named = _Named(low, high, multiple_of, size)
-            yield from _range_problems(named, path) or self._clashes(text, named, path)
-            self._named.setdefault(text, named)
+        name, times, plus = _parsed(dim["dim"])
+        is_derived = (times, plus) != (1, 0)
+        if is_derived and "multiple_of" in dim:
+            message = f"`{dim['dim']}` is derived from `{name}`, which may have multiples"
+            yield Problem(message, (*path, "multiple_of"), "remove `multiple_of`", at_key=True)
+        if is_derived or "max" not in dim:  # the dimension that it is derived from may stand behind it
+            parts: list[str] = [key for key in ("min", "multiple_of") if key in dim and "max" not in dim]
+            fits = size is None or times < 1 or "max" not in dim or (size - plus) % times == 0
+            self._derived.append((dim["dim"], size if fits else None, path, parts))
+        if "max" in dim and times > 0:
+            step = times if is_derived else dim.get("multiple_of", 1)
+            yield from self._of_range(name, dim, (step, plus), size, path)
 
-    def _of_derivation(self, dim: dict[str, Any], size: int | None, path: DocumentPath) -> Iterator[Problem]:
-        """Keeps a derived dimension for later: the one that it is derived from may stand behind it."""
-        name, *change = _parsed(dim["dim"])
-        for key in ("min", "max", "multiple_of"):
-            if key in dim and change != [1, 0]:
-                message = f"`{dim['dim']}` has the range that follows from `{name}`"
-                yield Problem(message, (*path, key), f"remove `{key}`", at_key=True)
-        parts: list[str] = [key for key in ("min", "multiple_of") if key in dim and change == [1, 0]]
-        self._derived.append((dim["dim"], size, path, parts))
+    def _of_range(
+        self, name: str, dim: dict[str, Any], form: tuple[int, int], size: int | None, path: DocumentPath
+    ) -> Iterator[Problem]:
+        """Checks a range, and keeps it for other places of the dimension that has the name."""
+        times, plus = form
+        low, high = dim.get("min", times + plus), dim["max"]
+        if not isinstance(low, int) or not isinstance(high, int) or not isinstance(times, int) or times < 1:
+            return  # the schema refuses it
+        problems = _range_problems(_Range(dim["dim"], low, high, times, plus, size), path)
+        is_derived = _parsed(dim["dim"]) != (name, 1, 0)
+        if not is_derived:
+            named = _Named(low, high, times, size)
+        else:
+            of_name = None if size is None else (size - plus) // times
+            named = _Named((low - plus) // times, (high - plus) // times, 1, of_name)
+            if named.low < 0 and "min" in dim and not problems:
+                message = f"`{dim['dim']}` is {low} only for {name} = {named.low}"
+                problems = [Problem(message, (*path, "min"), f"write {plus} or more")]
+        yield from problems or self._clashes(name, named, path, is_derived=is_derived)
+        self._named.setdefault(name, named)
 
-    def _clashes(self, name: str, dim: _Named, path: DocumentPath) -> Iterator[Problem]:
-        """Compares a dimension with an earlier one of the same name."""
+    def _clashes(self, name: str, dim: _Named, path: DocumentPath, *, is_derived: bool) -> Iterator[Problem]:
+        """Compares a dimension, or what is derived from it, with an earlier one of the same name."""
         first = self._named.get(name, dim)
         if (first.low, first.high, first.multiple_of) != (dim.low, dim.high, dim.multiple_of):
             steps = f" in steps of {first.multiple_of}" if first.multiple_of > 1 else ""
             yield Problem(
                 f"the dimension `{name}` has the range {first.low} to {first.high}{steps} in an earlier place",
                 path,
-                "dimensions of one name have one size: repeat the range, or use another name",
+                f"the range of what is derived from `{name}` follows from it: remove the range here"
+                if is_derived
+                else "dimensions of one name have one size: repeat the range, or use another name",
             )
-        elif None not in (dim.size, first.size) and first.size != dim.size:
+        elif not is_derived and None not in (dim.size, first.size) and first.size != dim.size:
             yield Problem(
                 f"the dimension `{name}` has size {first.size} in another example input and {dim.size} in this one",
                 path,
@@ -214,25 +260,27 @@ class Check:
             )
 
 
-def _range_problems(dim: _Named, path: DocumentPath) -> list[Problem]:
+def _range_problems(dim: _Range, path: DocumentPath) -> list[Problem]:
     """The problem of a range and of the example's size, in a list; empty if there is none."""
-    low, high, size, step = dim.low, dim.high, dim.size, dim.multiple_of
+    low, high, size, times, plus = dim.low, dim.high, dim.size, dim.times, dim.plus
+    kind = f"of the form `{dim.text}`" if plus or dim.text[0].isdigit() else f"a multiple of {times}"
     if low >= high:
         return [Problem(f"min {low} is not less than max {high}", path, "write `null` for a fixed dimension")]
     for key, value in (("min", low), ("max", high)):
-        if value % step:
-            near = {max(step, value // step * step), (value // step + 1) * step}
+        if (value - plus) % times:
+            below = (value - plus) // times * times + plus
+            near = {max(times + plus, below), below + times}
             hint = f"write {' or '.join(map(str, sorted(near)))}"
-            return [Problem(f"{key} {value} is not a multiple of {step}", (*path, key), hint)]
+            return [Problem(f"{key} {value} is not {kind}", (*path, key), hint)]
     if size is None:
         return []
     if not low <= size <= high:
         message = f"the example's size {size} is not between min {low} and max {high}"
         return [Problem(message, path, "change the range or the example's shape")]
-    if size % step:
-        return [Problem(f"the example's size {size} is not a multiple of {step}", path, "change the example's shape")]
-    if size < 2 or (size == step and high > step):
-        least = max(2, step + 1) if step == 1 else 2 * step
+    if (size - plus) % times:
+        return [Problem(f"the example's size {size} is not {kind}", path, "change the example's shape")]
+    if size < 2 or (size - plus) // times < 2:
+        least = max(2, 2 * times + plus)
         message = f"the example's size {size} would make the dimension fixed"
         hint = f"torch.export treats sizes 0 and 1 as constants: give the example a size from {least} to {high}"
         return [Problem(message, path, hint)]
