@@ -223,6 +223,81 @@ methods:
         assert torch.allclose(moved, samples[1:] + differences)
 
 
+SUBSAMPLED = """
+import torch
+
+class Net(torch.nn.Module):
+    def subsampled(self, x):
+        x = torch.nn.functional.pad(x, (0, 1))
+        return x.view(x.shape[0] // 4, 4).mean(1)
+
+    def long(self, x):
+        return x[:3] if x.shape[0] > 8 else x
+
+    def fixed(self, x):
+        return x + torch.ones(31)
+
+    def windows(self, x):
+        return x[1:].view(-1, 5).sum(1), x.view(-1)
+
+    def multiples(self, x):
+        return x.view(-1, 5).sum(1)
+
+    def equal(self, x, y):
+        return x + y
+
+    def shifted(self, x, y):
+        return x[1:] + y
+
+def create():
+    return Net()
+"""
+
+
+def test_a_derived_size_may_have_the_range(build: Build) -> None:
+    """A model that reads its input in steps takes sizes that are derived from the size of none of its inputs."""
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  forward:
+    entry: subsampled
+    example_inputs: [{shape: [31]}]
+    dynamic_shapes: [[{dim: 4*t - 1, min: 11, max: 79}]]
+"""
+    built = build(manifest, model=SUBSAMPLED)
+    assert built.code == 0, built.err
+    for size in (11, 47, 79):
+        x = torch.randn(size)
+        [means] = run(built.directory / "net.pte", "forward", x)
+        assert torch.allclose(means, torch.nn.functional.pad(x, (0, 1)).view(-1, 4).mean(1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("entry", "sizes", "hint"),
+    [
+        ("subsampled", [31], "write {dim: 4*_t0 - 1, max: 79} for `t0`"),
+        ("long", [31], "write {dim: t0, min: 9, max: 80}"),
+        ("fixed", [31], "write `null` for `t0`, which is always 31"),
+        ("windows", [31], "write {dim: 5*_t0 - 4, min: 11, max: 76} for `t0`"),
+        ("multiples", [30], "write {dim: t0, multiple_of: 5, max: 80}"),
+        ("equal", [31, 31], "write {dim: t0} for `t1`"),
+        ("shifted", [31, 30], "write {dim: t1, max: 79}; write {dim: t1 + 1, max: 80} for `t0`"),
+    ],
+)
+def test_the_sizes_that_a_model_takes_are_written_as_a_manifest(
+    build: Build, entry: str, sizes: list[int], hint: str
+) -> None:
+    shapes = ", ".join(f"[{{dim: t{number}, max: 80}}]" for number in range(len(sizes)))
+    inputs = ", ".join(f"{{shape: [{size}]}}" for size in sizes)
+    manifest = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+    manifest += f"methods: {{{entry}: {{example_inputs: [{inputs}], dynamic_shapes: [{shapes}]}}}}\n"
+    built = build(manifest, model=SUBSAMPLED)
+    assert built.code == 1
+    assert f"the model fixes or narrows a dynamic dimension: {hint}\n" in built.err
+
+
 def test_a_multiple_that_the_model_fixes_is_named(build: Build) -> None:
     manifest = """\
 schema: executorch-model/v1

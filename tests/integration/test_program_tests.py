@@ -138,6 +138,58 @@ executorch: {emit_mutable_buffer_names: true}
     assert suite[0].attrib["classname"] == "net.count"
 
 
+LAYOUTS = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = torch.nn.Conv2d(3, 6, 3, groups=3), torch.nn.Linear(5, 4)
+
+    def quantized(self, x):
+        return self.conv(x + 1), self.linear(x), x * 2
+
+    def image(self, x):
+        return self.conv(x)
+
+    def view(self, x):
+        return x.sum(0), x.contiguous().view(-1)
+
+def create():
+    return Net()
+
+def channels_last():
+    return torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
+
+def permuted():
+    return torch.randn(2, 3, 4).permute(2, 0, 1)
+
+def column():
+    return torch.randn(1, 4).t()
+
+def photo():
+    return torch.randn(5, 5, 3).permute(2, 0, 1)[None]
+
+def part():
+    return torch.randn(6, 3, 4)[::2]
+"""
+
+
+def test_inputs_of_other_layouts(project: Callable[..., Outcome]) -> None:
+    """A program takes an input in the format channels_last if the example has it, and any other one row by row."""
+    methods = {"channels_last": "image", "photo": "image", "permuted": "view", "part": "view", "column": "view"}
+    each = [
+        f'{name}: {{entry: {entry}, example_inputs: [{{factory: "model:{name}"}}]}}' for name, entry in methods.items()
+    ]
+    each.append(
+        'quantized: {example_inputs: [{factory: "model:channels_last"}], partitioners: [xnnpack], quantize: '
+        "{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true}}], calibration: example_inputs}}}"
+    )
+    head = MANIFEST[: MANIFEST.index("defaults")]
+    tested = project(f"{head}methods: {{{', '.join(each)}}}\n", model=LAYOUTS)
+    assert tested.code == 0, tested
+
+
 EDGE_PASS = """\
 from executorch.exir.dialects._ops import ops
 from executorch.exir.pass_base import ExportPass, PassResult

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -357,3 +358,20 @@ def test_kernels_of_one_memory_format_are_right(build: Build) -> None:
     made = build(manifest("crop", [1, 2, 4, 8]), model=MODEL)
     assert made.code == 0, made.err
     assert agrees(made, "crop", torch.arange(64.0).reshape(1, 2, 4, 8) - 30)
+
+
+def test_an_input_of_another_memory_format_fails_the_build(build: Build, tmp_path: Path) -> None:
+    """A method from a file takes its inputs as the example had them."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum(0)
+
+    text = "schema: executorch-model/v1\nname: net\nmethods: {forward: {program: net.pt2}}\n"
+    column, permuted = torch.randn(1, 4).t(), torch.randn(2, 3, 4).permute(2, 0, 1)
+    for example, code in ((column, 0), (permuted, 1)):
+        saved = tmp_path / "net.pt2"
+        torch.export.save(torch.export.export(Net(), (example,)), saved)
+        made = build(text, files={"net.pt2": saved.read_bytes()})
+        assert made.code == code, made.err
+    assert "input 0 has its dimensions in the order [1, 2, 0] in memory, which kernels do not know" in made.err

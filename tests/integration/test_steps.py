@@ -227,12 +227,14 @@ class Net(torch.nn.Module):
         numbers = torch.arange(1, 40, dtype=torch.float32)
         self.second = torch.nn.Parameter(numbers[1:3])  # not at a multiple of eight bytes
         self.same = torch.nn.Parameter(numbers[1:3])
+        self.turned = torch.nn.Parameter(numbers[:6].clone().view(2, 3).t())
         self.odd = torch.nn.Parameter(torch.tensor([1.0, float("nan"), -0.0]))
         self.register_buffer("flags", torch.tensor([True, False, True]))
         self.register_buffer("nothing", torch.empty(0))
         self.register_buffer("one", torch.tensor(7.0))
 
     def forward(self, x):
+        x = x + self.turned[0, 1] - self.turned[1, 0]
         return x + self.second.sum() + self.same.sum() + self.odd[0] + self.flags.sum() + self.one + self.nothing.sum()
 
 def create():
@@ -252,7 +254,7 @@ methods: {forward: {example_inputs: [{shape: [1]}]}}
     assert "exported again" not in made.err
     method = Runtime.get().load_program(made.directory / "net.pte").load_method("forward")
     assert method is not None
-    assert method.execute([torch.zeros(1)])[0].tolist() == [2.0 + 3.0 + 2.0 + 3.0 + 1.0 + 2.0 + 7.0]
+    assert method.execute([torch.zeros(1)])[0].tolist() == [4.0 - 2.0 + 2.0 + 3.0 + 2.0 + 3.0 + 1.0 + 2.0 + 7.0]
 
 
 @pytest.mark.rotates(days=2)

@@ -66,13 +66,18 @@ class ArtifactFacts(_ArtifactFacts, total=False):
     tag: str
 
 
-@final
-class TensorValue(TypedDict):
-    """An input or output that is a tensor. The sizes in its shape are upper bounds if it is dynamic."""
-
+class _TensorValue(TypedDict):
     dtype: str
     shape: list[int]
     dynamic: bool
+
+
+@final
+class TensorValue(_TensorValue, total=False):
+    """An input or output that is a tensor. The sizes in its shape are upper bounds if it is dynamic. `dim_order` holds
+    its dimensions from the outermost one in memory, if it is not row-major."""
+
+    dim_order: list[int]
 
 
 @final

@@ -118,7 +118,7 @@ def given(method: str, facts: ProgramMethod, texts: Iterable[str], others: Seque
 
 def _ready(value: Any) -> Any:
     """An input as the runtime takes it."""
-    return value.detach().contiguous() if isinstance(value, torch.Tensor) else None if isinstance(value, str) else value
+    return value.detach() if isinstance(value, torch.Tensor) else None if isinstance(value, str) else value
 
 
 def describe(value: Any) -> dict[str, Any]:

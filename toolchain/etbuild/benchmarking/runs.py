@@ -23,7 +23,7 @@ from etbuild.inputs.step_context import Stage, silent
 from etbuild.processes.memory import give_back
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session, check_inputs, register_kernels, unavailable
+from etbuild.runtime.session import Session, check_inputs, laid_out, register_kernels, unavailable
 
 _STATUS = Path("/proc/self/status")
 _RESET_PEAK = "5"  # for /proc/self/clear_refs: proc(5)
@@ -154,7 +154,11 @@ def _run(files: ProgramFiles, workload: Workload, timing: Timing) -> dict[str, A
         try:
             methods = {method: session.load(method) for method in workload.inputs}
             ready = clock()
-            calls = [(call.phase, partial(methods[call.method].execute, call.inputs)) for call in workload.calls]
+            taken = {method: files.method(method)["inputs"] for method in methods}
+            calls = [
+                (call.phase, partial(methods[call.method].execute, laid_out(call.inputs, taken[call.method])))
+                for call in workload.calls
+            ]
             seconds = _time(calls, timing)
         except RuntimeError as error:
             raise BuildError.of(f"the runtime cannot run {workload.name}: {summary(error)}") from error

@@ -114,6 +114,7 @@ def _kernels() -> frozenset[str] | None:
 
 def _of_method(file: PTEFile, plan: ExecutionPlan, kernels: frozenset[str] | None) -> Iterator[Limit]:
     yield from _empty_constants(file, plan)
+    yield from _unknown_formats(plan)
     calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
     for call in calls:
         if isinstance(call, KernelCall):
@@ -193,6 +194,21 @@ _CHECKS: tuple[Callable[[str, str, list[Tensor]], Iterator[Limit]], ...] = (
     _scales_of_channels,
     _memory_formats,
 )
+
+
+def _unknown_formats(plan: ExecutionPlan) -> Iterator[Limit]:
+    """Finds inputs that are neither row-major nor in the format channels_last. Only a method from a file has them."""
+    for number, index in enumerate(plan.inputs):
+        value = plan.values[index].val
+        if not isinstance(value, Tensor):
+            continue
+        long = {dim for dim, size in enumerate(value.sizes) if size != 1}  # the others may stand anywhere
+        order = [dim for dim in value.dim_order if dim in long]
+        known = [[dim for dim in each if dim in long] for each in _CHANNELS_LAST if len(each) == len(value.sizes)]
+        if order not in (sorted(order), *known):
+            every = list(value.dim_order)
+            what = f"input {number} has its dimensions in the order {every} in memory, which kernels do not know"
+            yield Limit(plan.name, what, "export the method with a contiguous example input", wrong=True)
 
 
 def _empty_constants(file: PTEFile, plan: ExecutionPlan) -> Iterator[Limit]:

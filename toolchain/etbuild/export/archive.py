@@ -288,13 +288,14 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
 
 
 def _packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors, with copies of those that share memory or have gaps, because safetensors refuses these."""
+    """The tensors, with copies of those that share memory or are not row-major, because safetensors refuses these."""
     counts = collections.Counter(tensor.untyped_storage().data_ptr() for tensor in tensors.values())
 
     def is_packed(tensor: torch.Tensor) -> bool:
         return tensor.is_contiguous() and counts[tensor.untyped_storage().data_ptr()] == 1
 
-    return {name: tensor if is_packed(tensor) else tensor.clone() for name, tensor in tensors.items()}
+    own = torch.contiguous_format
+    return {name: each if is_packed(each) else each.clone(memory_format=own) for name, each in tensors.items()}
 
 
 def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:

@@ -117,7 +117,7 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
         BuildError: The value cannot be an input.
     """
     if isinstance(value, torch.Tensor):
-        return _without_overlap(value.detach())
+        return _of_known_layout(value.detach())
     if isinstance(value, _PLAIN):
         return value
     if type(value) in (list, tuple):
@@ -136,10 +136,16 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
     raise BuildError.at(path, f"{what} {actual}", hint)
 
 
-def _without_overlap(tensor: torch.Tensor) -> torch.Tensor:
-    """Copies an expanded tensor, whose elements share memory: at run time, each element has its own memory."""
-    expanded = tensor.layout == torch.strided and 0 in tensor.stride()
-    return tensor.clone(memory_format=torch.contiguous_format) if expanded else tensor
+def _of_known_layout(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, row by row or in the format channels_last, as programs take tensors. A view may be neither."""
+    if tensor.layout != torch.strided:
+        return tensor
+    known = [torch.contiguous_format]
+    known += {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(tensor.dim(), [])
+    of_tensor = next((each for each in known if tensor.is_contiguous(memory_format=each)), torch.contiguous_format)
+    # Dimensions of size 1 may have any stride, which would reach the program.
+    strides = torch.empty(tensor.shape, device="meta", memory_format=of_tensor).stride()
+    return tensor if tensor.stride() == strides else tensor.clone(memory_format=of_tensor)
 
 
 def _tensor_from_file(example: FileExample, path: DocumentPath, inputs: Inputs) -> torch.Tensor:

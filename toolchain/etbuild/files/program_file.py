@@ -32,7 +32,7 @@ from flatbuffers.number_types import Uint32Flags, Uint64Flags
 from etbuild.errors import InputError
 from etbuild.files import flatbuffer, regular_files
 from etbuild.patching import replaced
-from etbuild.results import FileHead, NamedDataFile, ProgramFacts, ProgramFile, ProgramMethod, Value
+from etbuild.results import FileHead, NamedDataFile, ProgramFacts, ProgramFile, ProgramMethod, TensorValue, Value
 
 _SHARED = 64  # this many keys of named data may share one blob, on average
 
@@ -212,14 +212,16 @@ def operator_name(plan: ExecutionPlan, index: int) -> str:
 
 
 def _value_facts(plan: ExecutionPlan, index: int) -> Value:
-    """For a tensor: dtype, shape (upper bounds if dynamic) and whether it is dynamic. Otherwise the type and the
-    value."""
+    """For a tensor: dtype, shape (upper bounds if dynamic), whether it is dynamic, and the order of its dimensions in
+    memory, if it is not row-major. Otherwise the type and the value."""
     value = plan.values[index].val
     if isinstance(value, Tensor):
-        return {
+        facts: TensorValue = {
             "dtype": str(get_scalar_type(value.scalar_type)).removeprefix("torch."),
             "shape": list(value.sizes),
             "dynamic": value.shape_dynamism != TensorShapeDynamism.STATIC,
         }
+        order = list(value.dim_order)
+        return facts if order == sorted(order) else {**facts, "dim_order": order}
     content = next((content for name, content in vars(value).items() if name.endswith(("_val", "items"))), None)
     return {"type": type(value).__name__.lower(), "value": content}

@@ -22,6 +22,7 @@ from etbuild.results import (
     ProgramFile,
     Report,
     Sharing,
+    TensorValue,
     Value,
 )
 
@@ -272,18 +273,27 @@ def _method(name: str, method: Mapping[str, Any], graph: MethodGraph, memory: Me
 def _value(value: Value) -> str:
     if "dtype" not in value:
         return f"{value['type']} {value['value']}" if value["value"] is not None else str(value["type"])
-    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "")
+    order = f", dimensions in memory: {value['dim_order']}" if "dim_order" in value else ""
+    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "") + order
 
 
 def _call(file: str, method: str, inputs: Iterable[Value]) -> str:
     arguments = [
-        f"torch.zeros({value['shape']}, dtype=torch.{value['dtype']})" if "dtype" in value else repr(value["value"])
+        f"torch.zeros({value['shape']}, dtype=torch.{value['dtype']}){_format(value)}"
+        if "dtype" in value
+        else repr(value["value"])
         for value in inputs
     ]
     return (
         f"program = Runtime.get().load_program({file!r})\n"
         f"program.load_method({method!r}).execute([{', '.join(arguments)}])"
     )
+
+
+def _format(value: TensorValue) -> str:
+    """The call that gives a tensor the format in which a method reads it."""
+    name = {4: "channels_last", 5: "channels_last_3d"}.get(len(value["shape"])) if "dim_order" in value else None
+    return f".to(memory_format=torch.{name})" if name else ""
 
 
 def _why(node: GraphNode, backends: list[str], known: bool) -> str:

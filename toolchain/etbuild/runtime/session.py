@@ -6,13 +6,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.runtime.program_files import ProgramFiles
+
+if TYPE_CHECKING:
+    from etbuild.results import Value
 
 
 class Session:
@@ -64,8 +67,7 @@ class Session:
         given = [None if isinstance(value, str) else value for value in inputs]
         check_inputs(self._files, method, given)
         try:
-            loaded = self.load(method)
-            outputs = loaded.execute([each.contiguous() if isinstance(each, torch.Tensor) else each for each in given])
+            outputs = self.load(method).execute(laid_out(given, self._files.method(method)["inputs"]))
         except RuntimeError as error:
             raise BuildError.of(f"the runtime cannot run `{method}`: {summary(error)}") from error
         return [value.clone() if isinstance(value, torch.Tensor) else value for value in outputs]
@@ -171,6 +173,26 @@ def check_inputs(files: ProgramFiles, method: str, inputs: Sequence[Any]) -> Non
             at_most = " at most" if fact["dynamic"] else ""
             message = f"input {number} of `{method}` has the shape {shape}, and the program takes{at_most} {largest}"
             raise InputError.of(message)
+
+
+def laid_out(values: Sequence[Any], facts: Sequence[Value]) -> list[Any]:
+    """Inputs or outputs of a method, with the elements of tensors in the order in which the program has them in memory.
+    The runtime does not check the order of inputs.
+
+    Args:
+        values: The inputs or outputs, which fit.
+        facts: What the program says of them.
+    """
+    return [_laid_out(value, fact) for value, fact in zip(values, facts, strict=True)]
+
+
+def _laid_out(value: Any, fact: Value) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if "dtype" not in fact or "dim_order" not in fact:
+        return value.contiguous()
+    order = fact["dim_order"]
+    return value.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
 
 
 def _merged(files: Sequence[Path], directory: Path) -> Path:

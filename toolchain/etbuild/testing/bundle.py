@@ -16,7 +16,7 @@ from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session, check_inputs, register_kernels
+from etbuild.runtime.session import Session, check_inputs, laid_out, register_kernels
 from etbuild.testing.cases import Case, Tester
 
 
@@ -88,7 +88,7 @@ def bundle(tester: Tester, files: ProgramFiles, pattern: str | None = None) -> B
         check_inputs(files, call.method, call.leaves)
         number = counts.setdefault(call.method, 0)
         counts[call.method] += 1
-        vectors.append(_vector(tester, case, number))
+        vectors.append(_vector(tester, files, case, number))
     if not vectors:
         raise BuildError.of("there are no test vectors", "; ".join(f"{name}: {why}" for name, why in left_out.items()))
     content = _serialized(files, vectors)
@@ -106,17 +106,17 @@ def _why_not(case: Case) -> str | None:
     return f"a vector cannot have the input {other[0]!r}" if other else None
 
 
-def _vector(tester: Tester, case: Case, number: int) -> Vector:
+def _vector(tester: Tester, files: ProgramFiles, case: Case, number: int) -> Vector:
     (call,) = case.calls
-    expected = tester.expected(call)
-    tensors = [_own(value) for value in expected if isinstance(value, torch.Tensor)]
+    facts, expected = files.method(call.method), tester.expected(call)
+    tensors = [_own(value) for value in laid_out(expected, facts["outputs"]) if isinstance(value, torch.Tensor)]
     tolerances = tester.tolerances(call, tensors)
     enough = [each.atol + each.of_largest * _largest(value) for each, value in zip(tolerances, tensors, strict=True)]
     return Vector(
         method=call.method,
         number=number,
         case=case.name,
-        inputs=[_own(value) for value in call.leaves],
+        inputs=[_own(value) for value in laid_out(call.leaves, facts["inputs"])],
         outputs=tensors if len(tensors) == len(expected) else None,
         atol=max(enough, default=0.0),
         rtol=max((each.rtol for each in tolerances), default=0.0),
@@ -127,7 +127,7 @@ def _own(value: Any) -> Any:
     """A value whose storage holds nothing else: a bundle takes the whole storage of a tensor."""
     if not isinstance(value, torch.Tensor):
         return value
-    return value.detach().clone(memory_format=torch.contiguous_format)
+    return value.detach().clone()
 
 
 def _largest(value: torch.Tensor) -> float:
