@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first
 from tests.helpers.worker_client import Worker
 
 os.environ.update(ARITHMETIC)  # as the command line does; must come before a test imports torch
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # a shell does so in the background, and commands would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.set_threshold(20_000, 20, 20)  # with 700, 10, 10, lowering spends a seventh of its time in the garbage collector
 
 pytest_plugins = ["tests.helpers.workspaces"]  # fixtures of tests/bazel and tests/remote

@@ -5,10 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-INTERRUPTED = """
+from etbuild.errors import INTERRUPTED
+
+DROPPED = """
 import atexit, ctypes, gc, os, signal, sys, time, weakref
 from etbuild.processes.ending import Interrupts, end_process
 
@@ -36,6 +39,9 @@ NOT_RAISED = {
     "a destructor in a cycle": "closes = Closes(); closes.self = closes; del closes; gc.collect()",
     "a callback of a weak reference": "plain = Plain(); kept = weakref.ref(plain, stop); del plain",
     "a callback of a C library": "ctypes.CFUNCTYPE(None)(stop)()",
+    "a destructor, while SIGALRM is blocked": (
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); closes = Closes(); del closes"
+    ),
     "a callback of the garbage collector": "gc.callbacks.append(stop); gc.collect(); gc.callbacks.clear()",
 }
 
@@ -46,21 +52,46 @@ def ran(program: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("where", NOT_RAISED.values(), ids=NOT_RAISED)
 def test_a_signal_where_python_drops_errors_is_raised_soon_after(where: str) -> None:
-    done = ran(INTERRUPTED.format(where=where))
+    done = ran(DROPPED.format(where=where))
     assert (done.stdout, done.stderr) == (f"raised {int(signal.SIGTERM)}\n", "")
 
 
 def test_two_signals_where_python_drops_errors_are_raised_soon_after() -> None:
     twice = "Closes.__del__ = lambda self: [stop(), print('lost')]; sys.setprofile(lambda frame, event, value: "
-    twice += "stop() if event == 'call' and frame.f_code.co_name == '_raise_again' else None)"
-    done = ran(INTERRUPTED.format(where=f"{twice}; closes = Closes(); del closes; sys.setprofile(None)"))
+    twice += "stop() if event == 'call' and frame.f_code.co_name == '_hook' else None)"
+    done = ran(DROPPED.format(where=f"{twice}; closes = Closes(); del closes; sys.setprofile(None)"))
     assert (done.stdout, done.stderr) == (f"raised {int(signal.SIGTERM)}\n", "")
 
 
 def test_other_errors_where_python_drops_them_are_still_printed() -> None:
-    done = ran(INTERRUPTED.format(where="Closes.__del__ = lambda self: 1 / 0; closes = Closes(); del closes; stop()"))
+    done = ran(DROPPED.format(where="Closes.__del__ = lambda self: 1 / 0; closes = Closes(); del closes; stop()"))
     assert done.stdout == f"raised {int(signal.SIGTERM)}\n"
     assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_signal_while_python_prints_another_error_is_raised_soon_after() -> None:
+    written = "sys.stderr = type('Stops', (), {'write': lambda self, text: stop(), 'flush': lambda self: None})()"
+    dropped = "Closes.__del__ = lambda self: 1 / 0; closes = Closes(); del closes"
+    done = ran(DROPPED.format(where=f"{written}; {dropped}"))
+    assert (done.stdout, done.stderr) == (f"raised {int(signal.SIGTERM)}\n", "")
+
+
+def test_a_second_signal_ends_a_process_whose_exit_handlers_hang() -> None:
+    program = (
+        "import atexit, time\nfrom etbuild.processes.ending import Interrupts, end_process\n"
+        "interrupts = Interrupts()\ninterrupts.install()\n"
+        "atexit.register(lambda: [print('ready', flush=True), time.sleep(60)])\n"
+        "interrupts.over = True\nend_process(0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(2):  # the second one may come from a parent that ends all of its children
+            process.send_signal(signal.SIGTERM)
+        time.sleep(1.2)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == INTERRUPTED
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,6 +131,77 @@ def test_the_result_of_a_forked_copy_of_a_child_is_ignored() -> None:
 
     for _ in range(5):
         assert forked.run({"lowering f": task}, 1) == {"lowering f": 1}
+
+
+class Unpicklable:
+    """A result whose pickling raises an error."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        raise self.error
+
+
+def test_a_result_that_cannot_be_sent_is_a_bug_with_its_traceback() -> None:
+    with pytest.raises(forked.ChildFailed, match=r"(?s)in __reduce__.*TypeError: cannot"):
+        forked.run({"lowering f": lambda: Unpicklable(TypeError("cannot"))}, 1)
+
+
+def test_memory_that_is_missing_for_a_result_is_told() -> None:
+    with pytest.raises(BuildError, match="lowering f ran out of memory"):
+        forked.run({"lowering f": lambda: Unpicklable(MemoryError())}, 1)
+
+
+class Late:
+    """A result in whose pickling a signal arrives."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        os.kill(os.getpid(), self.number)
+        return (int, ())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_after_the_work_of_a_child_prints_nothing(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.signal(number, signal.SIG_DFL)  # `nohup` ignores SIGHUP
+    try:
+        with pytest.raises(BuildError, match=f"lowering f ended with exit code {128 + number}"):
+            forked.run({"lowering f": lambda: Late(number)}, 1)
+    finally:
+        signal.signal(number, before)
+    assert capfd.readouterr().err == ""
+
+
+TWICE = """
+import os, signal, threading, time
+from etbuild.processes import forked
+from etbuild.processes.ending import Interrupts
+
+interrupts = Interrupts()
+interrupts.install()
+
+def stays():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(1)
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(600)
+
+try:
+    forked.run({"lowering f": stays}, 1)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_second_interrupt_ends_children_that_do_not_end() -> None:
+    ended = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=True, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
 
 
 EARLY = """

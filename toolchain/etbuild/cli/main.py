@@ -126,7 +126,8 @@ def main(
     Raises:
         Exception: A bug of the driver. Errors that a user can fix are printed, and become an exit code.
     """
-    handled, interrupts = interrupts is not None, interrupts or Interrupts()
+    handled = interrupts is not None
+    interrupts = interrupts or Interrupts()
     try:
         _mend_streams()
         if handled:

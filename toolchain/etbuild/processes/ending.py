@@ -7,9 +7,12 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
+
+from etbuild.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -18,27 +21,30 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """The signals with which users and systems ask a process to end."""
 
 _AGAIN_SECONDS = 0.01  # by then, what has dropped the error has usually returned
+_PATIENCE_SECONDS = 1.0  # a signal to all processes and one of the parent that follows come within this time
 
 
 class Interrupts:
     """Makes signals raise an error in the main thread, so that this process can clean up before it ends.
 
     Python prints an error that is raised in a destructor, a callback of a library, or an exit handler, and goes on. An
-    error of this class is not lost there: nothing is printed, and the error is raised again shortly after.
+    error of this class is not lost there: nothing is printed, and the error is raised again shortly after, by a timer.
 
     Args:
         error: The type of the error. Its argument is the number of the first signal.
 
     Attributes:
         received: The received signals.
-        over: Nothing is left to interrupt, so signals do nothing from now on. Python handles no signal between the end
-            of a call and an assignment to this attribute.
+        over: Only exit handlers are left to run, which signals do not interrupt. If they hang, a second signal ends the
+            process, unless it follows the first at once. Python handles no signal between the end of a call and an
+            assignment to this attribute.
     """
 
     def __init__(self, error: type[BaseException] = KeyboardInterrupt) -> None:
         self.received: list[int] = []
         self.over = False
         self._error = error
+        self._late: float | None = None  # when the first signal came after the work was over
         self._other_hook = sys.unraisablehook
 
     def install(self, numbers: Sequence[int] = STOPPING) -> None:
@@ -49,21 +55,36 @@ class Interrupts:
         for number in numbers:
             if signal.getsignal(number) != signal.SIG_IGN:  # `nohup`, for example, ignores SIGHUP
                 signal.signal(number, self._raise)
-        sys.unraisablehook = self._raise_again
+        sys.unraisablehook = self._hook
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
-        if not self.over:
+        if self.over:
+            self._end_if_it_hangs()
+            return
+        if number != signal.SIGALRM:
             self.received.append(number)
-            if not _runs(Interrupts._raise_again, frame):  # which raises it soon
-                raise self._error(self.received[0])
+        if _runs(Interrupts._hook, frame):  # Python would drop the error there, too
+            self._raise_soon()
+        else:
+            raise self._error(self.received[0])
 
-    def _raise_again(self, dropped: UnraisableHookArgs) -> None:
+    def _hook(self, dropped: UnraisableHookArgs) -> None:
         if self.received and dropped.exc_type is self._error:
-            signal.signal(signal.SIGALRM, self._raise)
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+            self._raise_soon()
         else:
             self._other_hook(dropped)
+
+    def _raise_soon(self) -> None:
+        signal.signal(signal.SIGALRM, self._raise)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+
+    def _end_if_it_hangs(self) -> None:
+        now = time.monotonic()
+        self._late = self._late or now
+        if now - self._late > _PATIENCE_SECONDS:
+            os._exit(INTERRUPTED)
 
 
 def _runs(function: Callable[..., object], frame: FrameType | None) -> bool:

@@ -10,16 +10,16 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.foreign_errors import system_error
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
-from etbuild.processes.ending import Interrupts, blocked
+from etbuild.processes.ending import STOPPING, Interrupts, blocked
 from etbuild.processes.process_state import undone
 
-_HANDLED = (signal.SIGINT, signal.SIGTERM)  # signals for which a child has handlers of its own
 _LOOK_SECONDS = 0.5  # how often dead children are looked for: a process that one left behind may hold its pipe open
 
 
@@ -62,7 +62,7 @@ def run(
                 name, task = waiting.pop(0)
                 result, write_end = context.Pipe(duplex=False)
                 process = context.Process(target=_run, args=(name, task, write_end, os.getpid()))
-                with blocked(*_HANDLED):  # until the child has handlers of its own
+                with blocked(*STOPPING):  # until the child has handlers of its own
                     process.start()
                     running[result] = (name, process)
                 write_end.close()
@@ -81,13 +81,16 @@ def run(
 
 
 def _end(children: list[BaseProcess]) -> None:
-    for child in children:
-        child.terminate()
-    until = time.monotonic() + GRACE_SECONDS
-    for child in children:
-        child.join(max(0.0, until - time.monotonic()))
-        child.kill()
-        child.join()
+    try:
+        for child in children:
+            child.terminate()
+        until = time.monotonic() + GRACE_SECONDS
+        for child in children:
+            child.join(max(0.0, until - time.monotonic()))
+    finally:  # also if a second signal ends the wait: an exit handler of Python would wait for them, without a limit
+        for child in children:
+            child.kill()
+            child.join()
 
 
 def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) -> None:
@@ -95,28 +98,33 @@ def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) ->
     # The parent also gets a terminal's Ctrl-C. Programs that the task starts do not inherit a handler.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     sandbox.end_with(parent)
+    interrupts = Interrupts(_Ended)
     try:
-        Interrupts(_Ended).install([signal.SIGTERM])
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-        result.send(_outcome(name, task))
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        interrupts.install([signal.SIGTERM, signal.SIGHUP])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        result.send_bytes(_outcome(name, task))
+        interrupts.over = True
+        for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is left to clean up
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
     except _Ended:
-        os._exit(128 + signal.SIGTERM)
+        os._exit(128 + interrupts.received[0])
 
 
-def _outcome(name: str, task: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """The result of the task, or its error."""
+def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
+    """The result of the task, or its error, as the parent reads it."""
     try:
         with undone():
-            return task(), None
+            return ForkingPickler.dumps((task(), None))
     except (EtbuildError, KeyboardInterrupt) as error:
-        return None, error
+        failure: BaseException = error
     except _Ended:
         raise
     except MemoryError:
-        return None, BuildError([out_of_memory(name)])
+        failure = BuildError([out_of_memory(name)])
     except BaseException as error:  # noqa: BLE001 - the parent has to hear of every exception
-        return None, system_error(error) or ChildFailed(traceback.format_exc())
+        failure = system_error(error) or ChildFailed(traceback.format_exc())
+    return ForkingPickler.dumps((None, failure))
 
 
 def _finish(result: Connection, name: str, process: BaseProcess) -> Any:
