@@ -299,7 +299,7 @@ def _(run: Run) -> bool:
     return differs(run, quantized(net, image), image, partitioners=(XnnpackPartitioner(),))
 
 
-@probe("xnnpack-conv1d-twice")
+@probe("xnnpack-conv1d-floats")
 def _(run: Run) -> bool:
     net = quantized(Net(lambda self, x: self.conv(self.conv(x).relu()), conv=nn.Conv1d(2, 2, 1)), X[None])
     return fails("Failed to load method", lambda: run(net, X[None], partitioners=(XnnpackPartitioner(),)))

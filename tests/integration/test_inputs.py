@@ -296,6 +296,7 @@ def test_the_sizes_that_a_model_takes_are_written_as_a_manifest(
     built = build(manifest, model=SUBSAMPLED)
     assert built.code == 1
     assert f"the model fixes or narrows a dynamic dimension: {hint}\n" in built.err
+    assert "Dim.AUTO" not in built.err
 
 
 def test_a_multiple_that_the_model_fixes_is_named(build: Build) -> None:

@@ -161,6 +161,9 @@ def create():
 def channels_last():
     return torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last)
 
+def volume():
+    return torch.randn(1, 2, 3, 4, 5).to(memory_format=torch.channels_last_3d)
+
 def permuted():
     return torch.randn(2, 3, 4).permute(2, 0, 1)
 
@@ -178,6 +181,7 @@ def part():
 def test_inputs_of_other_layouts(project: Callable[..., Outcome]) -> None:
     """A program takes an input in the format channels_last if the example has it, and any other one row by row."""
     methods = {"channels_last": "image", "photo": "image", "permuted": "view", "part": "view", "column": "view"}
+    methods["volume"] = "view"
     each = [
         f'{name}: {{entry: {entry}, example_inputs: [{{factory: "model:{name}"}}]}}' for name, entry in methods.items()
     ]

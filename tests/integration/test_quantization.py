@@ -730,6 +730,7 @@ class Shared(torch.nn.Module):
         self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(8) for _ in range(2))
         self.norms[1].running_var.fill_(9.0)
         self.even = torch.nn.Conv2d(8, 8, 2, padding="same")
+        self.kernel = torch.nn.Parameter(torch.randn(8, 8, 2) * 0.3)
 
     def linears(self, x):
         return self.linear(self.linear(x).relu()) * self.linear.bias
@@ -754,6 +755,13 @@ class Shared(torch.nn.Module):
     def sequence(self, x):
         return self.short(self.short(x.view(1, 8, 2)).relu())
 
+    def there_and_back(self, x):
+        return torch.nn.functional.conv_transpose1d(torch.conv1d(x.view(1, 8, 2), self.kernel), self.kernel)
+
+    def chances(self, x):
+        y = self.conv(x.view(1, 8, 2, 1))
+        return torch.softmax(y, 2) + y, y
+
     def heads(self, x):
         return [norm(self.conv(x.view(1, 8, 2, 1))) for norm in self.norms]
 
@@ -775,35 +783,61 @@ def shared(*methods: str) -> str:
 
 
 def test_values_with_several_readers(build: Build, tmp_path: Path) -> None:
-    """ExecuTorch's own program computes other numbers for `linears`, `mish` and `borders`, and cannot be loaded for
-    `convs`. The bias of each call of a layer has a scale of its own, each reader of an image the layout that it needs,
-    and what reads float32 gets float32."""
-    made = build(shared("linears", "convs", "mish", "padded", "borders", "computed"), model=SHARED)
+    """ExecuTorch's own program computes other numbers for `linears`, `mish`, `borders` and `chances`, cannot be loaded
+    for `convs` and `there_and_back`, and cannot be lowered for `sequence`. The bias of each call of a layer has a scale
+    of its own, each reader of an image the layout that it needs, and what reads float32 gets float32."""
+    one, several = ("linears", "convs", "mish", "padded", "sequence", "there_and_back"), ("borders", "chances")
+    made = build(shared(*one, *several, "computed"), model=SHARED)
     assert made.code == 0, made.err
     assert "takes only scales of float64, so the method ends the process at run time" in made.err
     scope = dict[str, Any]()
     exec(SHARED, scope)
     torch.manual_seed(1)
     model, [(x,), *_] = scope["create"](), scope["batches"]()
-    for name in ("linears", "convs", "mish", "padded"):
+    for name in one:
         [[[found]]] = run(made.directory / "net.pte", [[(name, [x])]], tmp_path)
         torch.testing.assert_close(found, getattr(model, name)(x), rtol=0, atol=0.02)
-    [[found]] = run(made.directory / "net.pte", [[("borders", [x])]], tmp_path)
-    torch.testing.assert_close(found, [*model.borders(x)], rtol=0, atol=0.1)
+    for name in several:
+        [[found]] = run(made.directory / "net.pte", [[(name, [x])]], tmp_path)
+        torch.testing.assert_close(found, [*getattr(model, name)(x)], rtol=0, atol=0.1)
 
 
-@pytest.mark.parametrize(
-    ("method", "message"),
-    [
-        ("heads", "use each convolution with one batch norm only"),
-        ("sequence", "PT2E cannot quantize a one-dimensional convolution that is called twice"),
-    ],
-)
-def test_layers_that_pt2e_cannot_quantize(method: str, message: str, build: Build) -> None:
-    made = build(shared(method), model=SHARED)
+def test_a_convolution_that_pt2e_cannot_quantize(build: Build) -> None:
+    made = build(shared("heads"), model=SHARED)
     assert made.code == 1
-    assert message in made.err
+    assert "use each convolution with one batch norm only" in made.err
     assert "Traceback" not in made.err
+
+
+MIXED = """
+import torch
+
+def create():
+    return torch.nn.Sequential(torch.nn.Conv1d(8, 8, 3), torch.nn.Conv1d(8, 8, 3))
+
+def batches():
+    return [(torch.ones(1, 8, 16),), (-torch.ones(1, 8, 16),)]
+"""
+
+
+@pytest.mark.parametrize("quantized", ["0", "1"])
+def test_one_of_two_one_dimensional_convolutions(build: Build, tmp_path: Path, quantized: str) -> None:
+    """ExecuTorch can lower neither."""
+    quantizer = f"{{backend: xnnpack, options: {{modules: ['{quantized}']}}}}"
+    quantize = f'{{pt2e: {{quantizers: [{quantizer}], calibration: {{factory: "model:batches"}}}}}}'
+    made = build(
+        f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create", seed: 1}}\n'
+        f"defaults: {{partitioners: [xnnpack], quantize: {quantize}}}\n"
+        "methods: {forward: {example_inputs: [{shape: [1, 8, 16]}]}}\n",
+        model=MIXED,
+    )
+    assert made.code == 0, made.err
+    scope = dict[str, Any]()
+    exec(MIXED, scope)
+    torch.manual_seed(1)
+    model, x = scope["create"](), torch.linspace(-1, 1, 128).view(1, 8, 16)
+    [[[found]]] = run(made.directory / "net.pte", [[("forward", [x])]], tmp_path)
+    torch.testing.assert_close(found, model(x), rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize(("value", "quantize"), [("nan", STATIC), ("inf", STATIC), ("inf", DYNAMIC)])

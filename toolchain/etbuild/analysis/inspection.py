@@ -84,4 +84,5 @@ def _method(name: str, method: ProgramMethod) -> str:
 def _value(value: Value) -> str:
     if "dtype" not in value:
         return f"{value['type']} {value['value']}" if value["value"] is not None else str(value["type"])
-    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "")
+    order = f" with dimensions in memory as {value['dim_order']}" if "dim_order" in value else ""
+    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "") + order

@@ -21,7 +21,9 @@ _KERNEL_DIMENSIONS = 3  # of a one-dimensional convolution
 
 @contextlib.contextmanager
 def corrected_graphs() -> Iterator[None]:
-    """Gives readers of a constant that need it in different forms a constant each. Equal constants are stored once.
+    """A context in which operators share only what they read in one form, and convert between float32 and int8.
+
+    Readers of a constant that need it in different forms get a constant each. Equal constants are stored once.
 
     - The runtime packs weights and biases when it loads a delegate, and then frees the constants that it has packed. It
       frees them also if another operator reads them later, which then crashes.
@@ -40,10 +42,30 @@ def corrected_graphs() -> Iterator[None]:
         _separate(self.exported_program, _kernel_of)
         program = original(self)
         _separate(program, _form)
-        _check_convolutions(program)
         return program
 
-    with replaced(XNNPACKPassManager, "transform", transform):
+    with replaced(XNNPACKPassManager, "transform", transform), _float_convolutions():
+        yield
+
+
+@contextlib.contextmanager
+def _float_convolutions() -> Iterator[None]:
+    """Leaves the input and the result of a one-dimensional convolution in float32 if its kernel is.
+
+    ExecuTorch quantizes what it adds around such a convolution if the operator before it or after it is quantized, as
+    if the convolution were, too.
+    """
+    from executorch.backends.xnnpack._passes.conv1d_unsqueeze_pass import Conv1dUnsqueezePass
+    from executorch.backends.xnnpack.utils.quant_utils import is_dequant
+
+    original = Conv1dUnsqueezePass.insert_q_dq_pair
+
+    def insert_q_dq_pair(self: Any, graph: Any, anchor: Any, q_params: Any) -> None:
+        layer = anchor if operator_of(anchor) == "aten.convolution.default" else next(iter(anchor.users))
+        if is_dequant(layer.args[_KERNEL]):
+            original(self, graph, anchor, q_params)
+
+    with replaced(Conv1dUnsqueezePass, "insert_q_dq_pair", insert_q_dq_pair):
         yield
 
 
@@ -195,23 +217,3 @@ def _own(graph: Any, node: Any, reader: Any) -> Any:
         own = graph.node_copy(node)
     reader.replace_input_with(node, own)
     return own
-
-
-def _check_convolutions(program: Any) -> None:
-    """Fails if the runtime could not load a convolution: its result is quantized, and its kernel is not.
-
-    PT2E leaves the first call of a layer that is called twice in fp32. For a one-dimensional convolution, ExecuTorch
-    does not notice that.
-    """
-    from executorch.backends.xnnpack.utils.quant_utils import (
-        is_dequant,
-        is_dynamic_qdq,
-        is_quant,
-        is_tagged_as_implicit_q_dq,
-    )
-
-    for node in program.graph.nodes:
-        of_floats = operator_of(node) == "aten.convolution.default" and not is_dequant(node.args[1])
-        fused = [user for user in node.users if is_quant(user) and is_tagged_as_implicit_q_dq(user)]
-        if of_floats and not all(map(is_dynamic_qdq, fused)):
-            raise ValueError("PT2E cannot quantize a one-dimensional convolution that is called twice")

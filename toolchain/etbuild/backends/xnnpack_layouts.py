@@ -155,6 +155,7 @@ def _layouts_of_quantized_outputs() -> Iterator[None]:
                 own = graph_module.graph.node_copy(before)
             for user in planned:
                 user.replace_input_with(before, own)
+        copy.meta.setdefault("val", before.meta["val"])  # a result of the delegate has the layout that it has here
         original(self, graph_module, before, after, copy, q_params)
 
     with replaced(ChannelsLastTaggedReshapePass, "insert_copy_q_dq", insert_copy_q_dq):

@@ -26,6 +26,7 @@ from etbuild.plan.parts import (
     ValueExample,
 )
 
+_IMAGE_DIMENSIONS = 4  # of a batch
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -137,12 +138,13 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
 
 
 def _of_known_layout(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, row by row or in the format channels_last, as programs take tensors. A view may be neither."""
+    """The tensor, row by row or in the format channels_last, as all runtimes take tensors. A view may be neither. The
+    runtime of Python does not take the format channels_last_3d."""
     if tensor.layout != torch.strided:
         return tensor
-    known = [torch.contiguous_format]
-    known += {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(tensor.dim(), [])
-    of_tensor = next((each for each in known if tensor.is_contiguous(memory_format=each)), torch.contiguous_format)
+    is_image = tensor.dim() == _IMAGE_DIMENSIONS and not tensor.is_contiguous()
+    is_last = is_image and tensor.is_contiguous(memory_format=torch.channels_last)
+    of_tensor = torch.channels_last if is_last else torch.contiguous_format
     # Dimensions of size 1 may have any stride, which would reach the program.
     strides = torch.empty(tensor.shape, device="meta", memory_format=of_tensor).stride()
     return tensor if tensor.stride() == strides else tensor.clone(memory_format=of_tensor)

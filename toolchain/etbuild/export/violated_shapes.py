@@ -9,6 +9,11 @@ from etbuild.exception_text import shortened
 MARK = "Constraints violated"
 """These words are in each such message of torch.export."""
 _SUGGESTED = "Suggested fixes:"
+_FOR_PROGRAMMERS = (
+    r' For more information, run with TORCH_LOGS="\+dynamic"\.',
+    r" If you're using mark_dynamic, [^.]*\.",
+    r" If you're using Dim\.DYNAMIC, .* or Dim\.AUTO\.",
+)
 _RANGE = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 _SIZE = re.compile(r"(\w+) = (\d+)")
 _DERIVED = re.compile(r"(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
@@ -16,7 +21,9 @@ _DERIVED = re.compile(r"(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
 
 def message(text: str) -> str:
     """The part of torch's message that names the dimensions and the first reason."""
-    reasons = text.partition(_SUGGESTED)[0].replace(' For more information, run with TORCH_LOGS="+dynamic".', "")
+    reasons = text.partition(_SUGGESTED)[0]
+    for part in _FOR_PROGRAMMERS:
+        reasons = re.sub(part, "", reasons)
     return shortened(" ".join(reasons.split()))
 
 
