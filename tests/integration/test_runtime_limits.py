@@ -304,8 +304,9 @@ def test_a_weight_that_is_not_finite_shows_in_what_it_is_quantized_to(build: Bui
     quantized = "defaults: {quantize: {torchao: [{config: 8da8w}]}, "
     asked = weights('linear.weight: "nan"', "checks: {finite: true}\n").replace("defaults: {", quantized)
     made = build(asked, model=WEIGHTS)
-    assert (made.code, made.files) == (3, []), made.err
-    assert "linear" in made.err
+    assert (made.code, made.files) == (1, []), made.err
+    assert "ExecuTorch's runtime cannot load the method" in made.err
+    assert "these weights have elements that are NaN or infinite: linear." in made.err
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64", "float8_e5m2", "complex64"])
@@ -375,3 +376,26 @@ def test_an_input_of_another_memory_format_fails_the_build(build: Build, tmp_pat
         made = build(text, files={"net.pt2": saved.read_bytes()})
         assert made.code == code, made.err
     assert "input 0 has its dimensions in the order [1, 2, 0] in memory, which kernels do not know" in made.err
+
+
+UNCHECKED = """
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+def create():
+    return XnnpackPartitioner(force_non_static_weights_for_f32_linear=True)
+"""
+
+
+def test_a_method_that_the_runtime_cannot_load_fails_the_build(build: Build) -> None:
+    """The driver knows nothing of a partitioner from the sources."""
+    model = "import torch\n\ndef create():\n    return torch.nn.Conv2d(1, 1, 1)\n"
+    text = (
+        'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+        "methods: {forward: {example_inputs: [{shape: [1, 1, 2, 2]}],\n"
+        '  partitioners: [{backend: custom, options: {factory: "partitioner:create"}}]}}\n'
+    )
+    made = build(text, model=model, partitioner=UNCHECKED)
+    assert made.code == 1
+    assert "error: model.yaml:4:" in made.err
+    assert "methods.forward: ExecuTorch's runtime cannot load the method: " in made.err
+    assert not list(made.directory.glob("*.pte"))

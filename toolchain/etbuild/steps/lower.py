@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from etbuild import backends, releases
 from etbuild.accelerate import accelerated, importing
-from etbuild.errors import printable
+from etbuild.errors import BuildError, printable
 from etbuild.export.layout import ExportFiles
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
@@ -25,7 +25,7 @@ from etbuild.lower import weight_sharing
 from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan
 from etbuild.processes import forked
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.results import LoweringFacts, WeightDigests
+from etbuild.results import FileHead, LoweringFacts, ProgramFile, WeightDigests
 from etbuild.steps.export import Modules, create_module, export_methods
 from etbuild.steps.report import LOWERING_SCHEMA, write_json
 from etbuild.steps.resources import Effort
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.emit.emit_methods import Emitted
+    from etbuild.emit.emit_program import Emission
     from etbuild.export.archive import SavedExport
     from etbuild.model.weights_files import TensorFacts
 
@@ -520,7 +521,33 @@ def write_program(
             "constant_methods": {name: described(value) for name, value in lower_plan.constant_methods.items()},
             **_describe_weights(lower_plan, context.inputs),
         }
-        return [*emission.artifacts, write_json(directory, lower_plan.name, "lowering", facts)]
+        written = write_json(directory, lower_plan.name, "lowering", facts)
+    with context.stage("load the program"):
+        _check_loads(emission, facts["non_finite"])
+    return [*emission.artifacts, written]
+
+
+def _check_loads(emission: Emission, non_finite: Collection[str]) -> None:
+    """Fails if ExecuTorch's runtime cannot load a method, and no limit of the runtime says why.
+
+    Args:
+        emission: The program.
+        non_finite: The names of weights with elements that are NaN or infinite, which a backend may refuse.
+    """
+    from etbuild.runtime import loading
+    from etbuild.runtime.program_files import ProgramFiles
+
+    program, *named_data = emission.artifacts
+    head: FileHead = {"file": program.file, "size": program.size, "sha256": program.sha256}
+    facts: ProgramFile = {"kind": "program", **head, **emission.program}
+    methods = emission.program["methods"].keys() - {limit.method for limit in emission.limits}
+    try:
+        loading.check(ProgramFiles(program.path, tuple(each.path for each in named_data), facts), methods)
+    except BuildError as error:
+        if not non_finite:
+            raise
+        hint = f"these weights have elements that are NaN or infinite: {', '.join(sorted(non_finite))}"
+        raise BuildError([replace(problem, hint=hint) for problem in error.problems]) from error
 
 
 def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> WeightDigests:
