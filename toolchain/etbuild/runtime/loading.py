@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from etbuild.errors import BuildError
 from etbuild.exception_text import summary
+from etbuild.files.scratch import temporary
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session, register_kernels, unavailable
@@ -33,16 +33,22 @@ def check(files: ProgramFiles, methods: Collection[str]) -> None:
         BuildError: The runtime cannot load a method.
     """
     size = sum(file.stat().st_size for file in (files.program, *files.named_data))
-    child.run(
-        {
-            f"loading {name}": partial(_load, replace(files, facts={**files.facts, "methods": {name: method}}), name)
-            for name, method in files.facts["methods"].items()
-            if name in methods and size + sum(method["memory"]) <= _LARGEST_BYTES
-        }
-    )
+    with temporary("load") as scratch:
+        child.run(
+            {
+                f"loading {name}": partial(_load, _only(name, files), name, scratch.path)
+                for name, method in files.facts["methods"].items()
+                if name in methods and size + sum(method["memory"]) <= _LARGEST_BYTES
+            }
+        )
 
 
-def _load(files: ProgramFiles, method: str) -> None:
+def _only(method: str, files: ProgramFiles) -> ProgramFiles:
+    """The same files with the facts of one method, of which a session then loads nothing else."""
+    return replace(files, facts={**files.facts, "methods": {method: files.method(method)}})
+
+
+def _load(files: ProgramFiles, method: str, scratch: Path) -> None:
     """Loads a method. Runs in the child."""
     try:
         register_kernels(files)
@@ -51,10 +57,9 @@ def _load(files: ProgramFiles, method: str) -> None:
         return
     if missing:
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            Session(files, Path(scratch)).load(method)
-        except RuntimeError as error:
-            if _NO_MEMORY not in str(error):
-                message = f"ExecuTorch's runtime cannot load the method: {summary(error)}"
-                raise BuildError.at(("methods", method), message) from error
+    try:
+        Session(files, scratch).load(method)
+    except RuntimeError as error:
+        if _NO_MEMORY not in str(error):
+            message = f"ExecuTorch's runtime cannot load the method: {summary(error)}"
+            raise BuildError.at(("methods", method), message) from error
