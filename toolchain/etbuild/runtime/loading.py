@@ -14,9 +14,8 @@ from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session, register_kernels, unavailable
 
-_LARGEST_BYTES = (
-    1 << 30
-)  # of the files and of planned memory: loading takes them once more, while the build holds its own
+_LARGEST_BYTES = 1 << 29
+"""Of files and planned memory: the runtime takes as much, beside what the build has."""
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
 
 
