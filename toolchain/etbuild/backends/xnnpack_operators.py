@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -37,11 +38,12 @@ def _without_unusual_operators(partitioners: Partitioners, delegate_id: str) -> 
     """XNNPACK takes no operators that the runtime could not load, or for which its own passes fail."""
     from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
 
+    written = functools.lru_cache(maxsize=1)(_written_buffers)  # asked for each operator of a method
     with contextlib.ExitStack() as changed:
         for partitioner in {id(one): one for own in partitioners.values() for one in own}.values():
             if isinstance(partitioner, ConfigerationBasedPartitioner) and _is_for(partitioner, delegate_id):
                 for config in partitioner.target_partitioner_configs.values():
-                    changed.enter_context(replaced(config, "check_constraints", _of_usual_tensors(config)))
+                    changed.enter_context(replaced(config, "check_constraints", _of_usual_tensors(config, written)))
         yield
 
 
@@ -72,7 +74,7 @@ def _biases_of_layers() -> Iterator[None]:
         yield
 
 
-def _of_usual_tensors(config: Any) -> Callable[[Any, Any], bool]:
+def _of_usual_tensors(config: Any, written_buffers: Callable[[Any], set[str]]) -> Callable[[Any, Any], bool]:
     """Returns the check of an operator's configuration, which is also false in these cases:
 
     - A tensor has more dimensions than XNNPACK knows.
@@ -85,7 +87,7 @@ def _of_usual_tensors(config: Any) -> Callable[[Any, Any], bool]:
         is_usual = _USUAL.get(operator_of(node).removeprefix("aten."), lambda node: True)
         if max(_ranks(node)) > _MAX_DIMENSIONS or not is_usual(node) or not check(node, program):
             return False
-        written = _written_buffers(program)
+        written = written_buffers(program)
         return not written or all(each.name not in written for each in config.get_node_and_deps(node, program))
 
     return checked
@@ -114,7 +116,8 @@ def _scales_by_sizes(node: Any) -> bool:
 
 
 def _is_needless(node: Any) -> bool:
-    """Whether a copy may be left out, as XNNPACK does. A result may not be another one too, or an input."""
+    """Whether a copy may be left out, as XNNPACK does. A result may not be another result too, or an input: a delegate
+    writes each of its results to memory of its own, and takes none of its inputs for one."""
     source = node.args[0]
     if not _is_result(node):
         return True

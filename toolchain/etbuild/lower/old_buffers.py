@@ -23,10 +23,10 @@ def copy(edge: EdgeProgramManager) -> None:
         edge: The lowered methods. They are changed in place.
     """
     for name in edge.methods:
-        _copy_results(edge.exported_program(name))
+        _copy_old(edge.exported_program(name))
 
 
-def _copy_results(program: ExportedProgram) -> None:
+def _copy_old(program: ExportedProgram) -> None:
     graph, signature = program.graph, program.graph_signature
     names = signature.inputs_to_buffers
     buffers = {node: names[node.name] for node in graph.find_nodes(op="placeholder") if node.name in names}
