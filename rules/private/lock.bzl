@@ -7,7 +7,7 @@ load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":compat.bzl", "label_text")
-load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script")
+load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "without_spaces")
 
 _SCRIPT = """\
 exec "$(rlocation {driver})" lock "$(rlocation {index})" {arguments}
@@ -23,10 +23,7 @@ def _lock_test_impl(ctx):
     lock = quoted(ctx.attr.lock_name)
     files = ctx.files.lock
     if files:
-        if " " in files[0].basename:  # not allowed in the runfiles of Bazel 4
-            link = ctx.actions.declare_file(ctx.label.name + ".lock.json")
-            ctx.actions.symlink(output = link, target_file = files[0])
-            files = [link]
+        files = [without_spaces(ctx, files[0], ctx.label.name + ".lock.json")]
         lock = "\"$(rlocation {})\"".format(quoted(runfiles_path(ctx, files[0])))
     label = label_text(ctx.attr.update.label)
     hint = "bazel run " + (quoted(label) if " " in label else label)

@@ -1,6 +1,7 @@
 """Arguments of the driver for a target that runs a finished program: in a test or a benchmark."""
 
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
+load(":driver_script.bzl", "without_spaces")
 load(":library.bzl", "library_of")
 load(":names.bzl", "check_unique", "named_beside", "repository_path")
 
@@ -32,17 +33,18 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
     """
     libraries = [library_of(ctx, dep) for dep in deps]
     own = named_beside(srcs, program.manifest)
-    sources = {entry.name: entry for entry in depset(own, transitive = [program.inputs.sources] + [
-        library.sources
-        for library in libraries
-    ]).to_list()}
-    more = named_beside(data, program.manifest)
-    check_unique(more, "data")
+    sources = program.inputs.sources.to_list() + own
+    _check_once(sources, "srcs")
+    sources += depset(transitive = [library.sources for library in libraries]).to_list()
+    _check_once(sources, "deps")
     inputs = program.inputs
-    every = {entry.name: entry for entry in inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer + more}
+    every = inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer + named_beside(data, program.manifest)
+    _check_once(every, "data")
+    sources, every = _runfiles(ctx, sources, "sources"), _runfiles(ctx, every, "data")
+    manifest = without_spaces(ctx, program.manifest, ctx.label.name + ".manifest.yaml")
 
     arguments = [
-        located(ctx, "", program.manifest),
+        located(ctx, "", manifest),
         quoted("--manifest-name=" + repository_path(program.manifest)),
         quoted("--program-name=" + program.name),
         located(ctx, "--program=", program.pte),
@@ -50,7 +52,19 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
     if program.variant:
         arguments.append(quoted("--variant=" + program.variant))
     arguments += [quoted("--set={}={}".format(name, value)) for name, value in sorted(program.parameters.items())]
-    arguments += [located(ctx, "--source={}=".format(name), sources[name].file) for name in sorted(sources)]
-    arguments += [located(ctx, "--data={}=".format(name), every[name].file) for name in sorted(every)]
-    files = [program.manifest, program.pte, program.index, program.report] + program.named_data
-    return struct(arguments = arguments, files = files + [entry.file for entry in sources.values() + every.values()])
+    arguments += [located(ctx, "--source={}=".format(name), sources[name]) for name in sorted(sources)]
+    arguments += [located(ctx, "--data={}=".format(name), every[name]) for name in sorted(every)]
+    files = [manifest, program.pte, program.index, program.report] + program.named_data
+    return struct(arguments = arguments, files = files + sources.values() + every.values())
+
+def _check_once(named, attribute):
+    """Fails if two files have one name. A target may list a file that the program has too."""
+    check_unique({(entry.name, entry.file): entry for entry in named if entry.name != "__init__.py"}.values(), attribute)
+
+def _runfiles(ctx, named, kind):
+    """Returns the files by name, with links in place of those that cannot be runfiles."""
+    files = {entry.name: entry.file for entry in named}
+    return {
+        name: without_spaces(ctx, files[name], "{}.{}/{}".format(ctx.label.name, kind, number))
+        for number, name in enumerate(sorted(files))
+    }

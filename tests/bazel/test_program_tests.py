@@ -23,20 +23,20 @@ load(
 executorch_program(
     name = "net",
     srcs = ["model.py"],
-    manifest = "net.yaml",
+    manifest = "the net.yaml",
 )
 
 executorch_program(
     name = "net.device",
     srcs = ["model.py"],
-    manifest = "net.yaml",
+    manifest = "the net.yaml",
     variant = "device",
 )
 
 executorch_program_test(
     name = "net_test",
     srcs = ["loading.py"],
-    data = ["x.txt"],
+    data = ["the numbers.txt"],
     program = ":net",
     shard_count = 2,
 )
@@ -51,7 +51,7 @@ executorch_benchmark(
 executorch_program_test_suite(
     name = "suite",
     srcs = ["loading.py"],
-    data = ["x.txt"],
+    data = ["the numbers.txt"],
     programs = [
         ":net",
         ":net.device",
@@ -66,7 +66,7 @@ methods:
   forward: {example_inputs: [{shape: [1, 4], fill: arange}]}
 tests:
   cases:
-    loaded: {method: forward, inputs: [{file: x.txt, loader: "loading:numbers"}]}
+    loaded: {method: forward, inputs: [{file: the numbers.txt, loader: "loading:numbers"}]}
 variants:
   device: {defaults: {partitioners: [vulkan]}}
 """
@@ -93,10 +93,18 @@ def numbers(path):
 
 @pytest.fixture
 def package(checkout: Workspace) -> Iterator[Workspace]:
-    files = {"BUILD": BUILD, "net.yaml": MANIFEST, "model.py": MODEL, "loading.py": LOADING, "x.txt": "1 2 3 4"}
+    files = {
+        "BUILD": BUILD,
+        "the net.yaml": MANIFEST,
+        "model.py": MODEL,
+        "loading.py": LOADING,
+        "the numbers.txt": "1 2 3 4",
+    }
     for name, text in files.items():
         checkout.write(f"{PACKAGE}/{name}", text)
+    checkout.write(f"{PACKAGE}/other/loading.py", "")
     yield checkout
+    (checkout.directory / PACKAGE / "other/loading.py").unlink()
     for name in files:
         (checkout.directory / PACKAGE / name).unlink()
 
@@ -108,6 +116,7 @@ def cases(workspace: Workspace, log: str) -> dict[str, str]:
 
 
 def test_shards_a_filter_and_a_suite(package: Workspace) -> None:
+    """The manifest and a file have a space in their names, which Bazel 4 allows in no path of the runfiles."""
     package.run("test", f"//{PACKAGE}:net_test", f"//{PACKAGE}:suite", "--test_output=errors")
     first, second = (cases(package, f"net_test/shard_{number}_of_2") for number in (1, 2))
     names = ["net.cases.loaded", "net.forward.example", "net.forward.random-1"]
@@ -136,3 +145,13 @@ def test_a_filter_chooses_and_a_wrong_loader_fails(package: Workspace) -> None:
     failed = package.run("test", f"//{PACKAGE}:suite.net", "--test_filter=cases/*", "--test_output=errors", expect=3)
     assert list(cases(package, "suite.net")) == ["net.cases.loaded"]
     assert "input 0 of `forward` is int64, and the program takes float32" in failed.out
+
+
+def test_two_sources_of_one_name_are_named(package: Workspace) -> None:
+    """Else it would be chance which one the test imports."""
+    library = 'executorch_library(name = "library", srcs = ["other/loading.py"], import_root = "other")\n'
+    package.edit(f"{PACKAGE}/BUILD", '"executorch_program",\n', '"executorch_library",\n    "executorch_program",\n')
+    package.edit(f"{PACKAGE}/BUILD", "    shard_count = 2,", '    shard_count = 2,\n    deps = [":library"],')
+    package.write(f"{PACKAGE}/BUILD", (package.directory / PACKAGE / "BUILD").read_text() + library)
+    said = package.build(f"//{PACKAGE}:net_test", "--nobuild", expect=1).err
+    assert f"deps: two files have the name 'loading.py': {PACKAGE}/loading.py and {PACKAGE}/other/loading.py" in said

@@ -103,7 +103,7 @@ def test_only_a_line_feed_ends_an_argument_of_a_file(tmp_path: Path) -> None:
 def test_arguments_may_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "params").write_text(f"--expect-name=other\n{MLP}\n")
     assert main.main(["plan", f"@{tmp_path / 'params'}"]) == 2
-    assert 'write `name = "mlp"` into the BUILD file' in capsys.readouterr().err
+    assert 'write `name = "mlp"` or `manifest_name = "mlp"` into the BUILD file' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["model.py", "=x", "model.py="])

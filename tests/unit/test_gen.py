@@ -172,6 +172,15 @@ def test_an_item_is_added_and_all_else_stays(package: Path, before: str, after: 
     assert generated(package, file(before)) == file(before if after is None else after)
 
 
+@pytest.mark.parametrize("old", ["", '        "old",  # why\n', "        # none yet\n"])
+def test_an_item_of_an_empty_list_has_its_own_line_if_the_bracket_has(package: Path, old: str) -> None:
+    def file(lines: str) -> str:
+        return LOAD + NEW.replace('named_data = ["body"]', f"named_data = [\n{lines}    ]")
+
+    comment = old if "none" in old else ""
+    assert generated(package, file(old)) == file(f'{comment}        "body",\n')
+
+
 def test_entries_in_parentheses_are_kept(package: Path) -> None:
     (package / "net.yaml").write_text(MANIFEST + VARIANTS)
     call = NEW.replace("executorch_program", "executorch_programs")

@@ -13,7 +13,7 @@ from etbuild.cli.main import main
 from etbuild.errors import InputError, Position
 from etbuild.files import digests
 from etbuild.manifest import validate
-from etbuild.plan.expectations import check_expectations, check_inputs
+from etbuild.plan.expectations import check_expectations, check_inputs, check_name
 from etbuild.plan.parts import BackendEntry, WeightsFile
 from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, from_manifest, read_plan, weights_names
 from etbuild.plan.positions import positions_from_json, positions_to_json
@@ -136,7 +136,9 @@ def test_passes_are_in_the_part_that_runs_them(tmp_path: Path) -> None:
 
 def test_a_target_that_agrees_passes(tmp_path: Path) -> None:
     reduced = planned(tmp_path, MANIFEST)
-    check_expectations(reduced, {"name": ["net"], "methods": ["prefill", "decode"], "backends": None, "named_data": []})
+    check_expectations(reduced, {"methods": ["prefill", "decode"], "backends": None, "named_data": []})
+    check_name(reduced, "net")
+    check_name(reduced, "net", "other_1-b.ios")
 
 
 def test_a_target_that_differs_is_told_what_to_write(tmp_path: Path) -> None:
@@ -144,6 +146,27 @@ def test_a_target_that_differs_is_told_what_to_write(tmp_path: Path) -> None:
         check_expectations(planned(tmp_path, MANIFEST), {"methods": ["decode"], "named_data": ["weights"]})
     assert 'write `methods = ["decode", "prefill"]` into the BUILD file' in str(error.value)
     assert "write `named_data = []` into the BUILD file" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("expected", "program", "variant", "said", "edit"),
+    [
+        ("other", None, None, '`name` is "other"', '`name = "net"` or `manifest_name = "net"` into'),
+        ("other", "de", None, '`manifest_name` is "other"', 'write `manifest_name = "net"` into'),
+        ("other.ios", "de.ios", "ios", '`manifest_name` is "other"', 'write `manifest_name = "net"` into'),
+        ("net", "sub/net", None, "`sub/net` cannot be the name of a program", "rename the target"),
+        ("net", "a.b.c", None, "`a.b.c` cannot be the name of a program", "one dot before a variant"),
+        ("net", "n+2", None, "`n+2` cannot be the name of a program", "letters, digits"),
+    ],
+)
+def test_a_target_with_another_name_is_told_which_attribute_to_change(
+    tmp_path: Path, expected: str, program: str | None, variant: str | None, said: str, edit: str
+) -> None:
+    plan = planned(tmp_path, MANIFEST)
+    with pytest.raises(InputError) as error:
+        check_name(plan.replace(name="net.ios") if variant else plan, expected, program, variant)
+    assert said in str(error.value)
+    assert edit in str(error.value)
 
 
 FILES = (

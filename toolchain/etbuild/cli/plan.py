@@ -133,11 +133,13 @@ def _write_key(options: argparse.Namespace, key: str, files: list[Path]) -> int:
 
 
 def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
-    from etbuild.plan.expectations import check_expectations, check_inputs, check_tokenizer
+    from etbuild.plan.expectations import check_expectations, check_inputs, check_name, check_tokenizer
 
+    if options.expect_name is not None:
+        check_name(plan, options.expect_name, options.program_name, options.variant)
     listed = _inputs_of_target(options.input)
     said: dict[str, list[str] | None] = {}
-    for attribute in _EXPECTATIONS:
+    for attribute in _EXPECTATIONS.keys() - {"name"}:
         text = getattr(options, f"expect_{attribute.replace('-', '_')}")
         said[attribute] = None if text is None else [value for value in text.split(",") if value]
     sharded = said["sharded"] or []
@@ -145,7 +147,7 @@ def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
     check_expectations(
         plan,
         {
-            **{attribute: said[attribute] for attribute in ("name", "methods", "backends")},
+            **{attribute: said[attribute] for attribute in ("methods", "backends")},
             "named_data": None if tags is None else [tag for tag in tags if tag not in sharded],
             "sharded_named_data": None if tags is None else sharded,
         },

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 
+from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.manifest.validate import INDEX_SUFFIXES
 from etbuild.plan.plan import Plan, adapter_files, weights_names
@@ -25,14 +27,13 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
 
     Args:
         plan: The plan.
-        expected: For each attribute of the rule (`name`, `methods`, `backends`, `named_data`, `sharded_named_data`) its
-            values; None if the rule does not set it.
+        expected: For each attribute of the rule (`methods`, `backends`, `named_data`, `sharded_named_data`) its values;
+            None if the rule does not set it.
 
     Raises:
         InputError: They differ. The error says what to write into the BUILD file.
     """
     actual = {
-        "name": [plan.name],
         "methods": sorted(plan.methods),
         "backends": plan.backends,
         "named_data": [tag for tag in plan.tags if tag not in plan.sharded_tags],
@@ -41,18 +42,47 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
     problems = []
     for attribute, values in expected.items():
         if values is not None and sorted(values) != actual[attribute]:
-            wanted = json.dumps(actual[attribute][0] if attribute == "name" else actual[attribute])
             path: DocumentPath = {"backends": (), "sharded_named_data": ("named_data",)}.get(attribute, (attribute,))
-            said = json.dumps(values[0] if attribute == "name" else sorted(values))
             problems.append(
                 Problem(
-                    f"the manifest and the target differ: the target's `{attribute}` is {said}",
+                    f"the manifest and the target differ: the target's `{attribute}` is {json.dumps(sorted(values))}",
                     path,
-                    f"{_edit(attribute, wanted)}, or change the manifest",
+                    f"{_edit(attribute, json.dumps(actual[attribute]))}, or change the manifest",
                 )
             )
     if problems:
         raise InputError(problems)
+
+
+def check_name(plan: Plan, expected: str, program_name: str | None = None, variant: str | None = None) -> None:
+    """Compares the name that a target gives the manifest with the manifest's, and checks that of the program.
+
+    Args:
+        plan: The plan.
+        expected: The manifest's `name` as the target knows it, with that of the variant.
+        program_name: The name of a program that is not called like the manifest: the target has a `manifest_name`.
+        variant: The variant.
+
+    Raises:
+        InputError: They differ, or no program can have the target's name. The error says what to write.
+    """
+    if expected != plan.name:
+        wanted, said = (json.dumps(name.removesuffix(f".{variant}")) for name in (plan.name, expected))
+        if program_name is None:
+            message = f"the manifest and the target differ: the target's `name` is {json.dumps(expected)}"
+            edit = f"write `name = {json.dumps(plan.name)}` or {_edit('manifest_name', wanted).removeprefix('write ')}"
+        else:
+            message = f"the manifest and the target differ: the target's `manifest_name` is {said}"
+            edit = _edit("manifest_name", wanted)
+        raise InputError.at(("name",), message, f"{edit}, or change the manifest")
+    pattern: str = json_schema.validator("plan").schema["$defs"]["programName"]["pattern"]
+    if program_name is not None and not re.fullmatch(pattern, program_name):
+        allowed = "letters, digits, `_` and `-`, and one dot before a variant"
+        raise InputError.at(
+            ("name",),
+            f"the program is called like its target, and `{program_name}` cannot be the name of a program",
+            f"rename the target: its name may have {allowed}",
+        )
 
 
 def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
@@ -74,8 +104,7 @@ def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
 
 def _edit(attribute: str, value: str) -> str:
     """What to change in a target."""
-    other = "" if attribute == "name" else " (`etbuild gen` does it)"
-    return f"write `{attribute} = {value}` into the BUILD file{other}"
+    return f"write `{attribute} = {value}` into the BUILD file (`etbuild gen` does it)"
 
 
 def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:

@@ -115,7 +115,11 @@ class Starlark:
         """
         if not items:
             end = self.end(inside) - 1
-            self.replace(end, end, text.replace("\n", f"\n{self.indent(end)}"))
+            indent = self.indent(end)
+            if self._alone_before(end):  # the bracket keeps its line
+                self.replace(end, end, INDENT + text.replace("\n", f"\n{indent}{INDENT}") + f",\n{indent}")
+            else:
+                self.replace(end, end, text.replace("\n", f"\n{indent}"))
         elif index == 0:
             start = self._range(items[0], inside)[0]
             between = f",\n{self.indent(start)}" if self._alone_before(start) else ", "
