@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import filecmp
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -269,6 +270,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write lowering.json, .md and .svg there")
     options = parser.parse_args()
+    if options.write and importlib.util.find_spec("matplotlib") is None:
+        sys.exit("`--write` draws a picture: pip install -r benchmarks/requirements.txt")
     compile_driver(ROOT)
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), options.runs)

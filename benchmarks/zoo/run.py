@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import filecmp
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -123,6 +124,8 @@ def main() -> None:
     if options.list:
         print("\n".join(MODELS))
         return
+    if options.write and importlib.util.find_spec("matplotlib") is None:
+        sys.exit("`--write` draws a picture: pip install -r benchmarks/requirements.txt")
     compile_driver(ROOT)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as scratch:
