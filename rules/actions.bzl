@@ -13,6 +13,7 @@
 | `bundle_program` | ExecutorchBundle, if somebody asks for it | manifest, sources, data, weights, program, index | bundled program |
 | `etrecord_program` | ExecutorchEtrecord, if somebody asks for it | lowering plan, graphs, data, weights, lines of the sources, program | a directory with an ETRecord of each method |
 | `publish_program` | ExecutorchPublish, only for Bazel 4 | program, named data, report | copies |
+| `publish_export` | ExecutorchPublish, only for Bazel 4, if somebody asks for the graphs | graphs, report | copies |
 
 An edit runs only the actions that it reaches:
 
@@ -247,27 +248,34 @@ def program_inputs(
 def _files(named):
     return [entry.file for entry in named]
 
-def export_program(ctx, plans, inputs):
+def _below(plans, apart):
+    """Returns the directory of files that are copied when the checks have passed; empty for files that are not."""
+    return plans.name + ".unchecked/" if apart else ""
+
+def _exported(ctx, start, methods):
+    """Declares the directory of an export, and a file for each method."""
+    directory = ctx.actions.declare_directory(start + ".export")
+    return directory, {method: ctx.actions.declare_file("{}.export.{}.pt2".format(start, method)) for method in methods}
+
+def export_program(ctx, plans, inputs, apart = False):
     """Declares ExecutorchExport, which exports each method with `torch.export`.
 
     Args:
       ctx: the context of the rule.
       plans: the result of `plan_program`.
       inputs: the result of `program_inputs`.
+      apart: bool, whether the files are for `publish_export`: they are in a directory of their own.
 
     Returns:
       ExecutorchExportInfo. Its `exported_methods` are empty if all methods are lowered together.
     """
-    directory = ctx.actions.declare_directory(plans.name + ".export")
-    exported_methods = {
-        method: ctx.actions.declare_file("{}.export.{}.pt2".format(plans.name, method))
-        for method in plans.method_plans
-    }
-    input_digests = ctx.actions.declare_file(plans.name + ".export_inputs.json")
+    start = _below(plans, apart) + plans.name
+    directory, exported_methods = _exported(ctx, start, plans.method_plans)
+    input_digests = ctx.actions.declare_file(start + ".export_inputs.json")
 
     # The lines of the sources for messages. Later actions look for this file beside the directory, but it is not an input of
     # them: a moved line must not run them again.
-    lines = ctx.actions.declare_file(plans.name + ".export.lines.json")
+    lines = ctx.actions.declare_file(start + ".export.lines.json")
     export = ExecutorchExportInfo(
         data = inputs.data,
         directory = directory,
@@ -349,7 +357,7 @@ def lower_program(ctx, plans, inputs, export, apart = False):
       - `facts`: File, facts about the lowering as JSON, for the report.
       - `methods`: dict of method name to File, the directory of each method that is lowered by itself.
     """
-    below = plans.name + ".unchecked/" if apart else ""
+    below = _below(plans, apart)
     pte, named_data = _artifacts(ctx, plans, below)
     facts = ctx.actions.declare_file("{}{}.lowering.json".format(below, plans.name))
 
@@ -392,6 +400,30 @@ def publish_program(ctx, plans, lowered, reported):
     """
     pte, named_data = _artifacts(ctx, plans)
     copies = [(lowered.pte, pte)] + [(lowered.named_data[tag], copy) for tag, copy in named_data.items()]
+    _publish(ctx, copies, reported, "program")
+    return struct(facts = lowered.facts, methods = lowered.methods, named_data = named_data, pte = pte)
+
+def publish_export(ctx, plans, export, reported):
+    """Declares ExecutorchPublish, which copies the exported methods of a program that has passed its checks.
+
+    Only Bazel 4 needs it, as it needs `publish_program`. The other actions read the methods themselves.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      export: the result of `export_program`, made with `apart`.
+      reported: the result of `report_program`.
+
+    Returns:
+      list of File, the copies.
+    """
+    directory, exported_methods = _exported(ctx, plans.name, export.exported_methods)
+    copies = [(export.directory, directory)]
+    copies += [(export.exported_methods[method], copy) for method, copy in exported_methods.items()]
+    _publish(ctx, copies, reported, "export")
+    return [copy for _, copy in copies]
+
+def _publish(ctx, copies, reported, what):
     arguments = ctx.actions.args()
     for source, copy in copies:
         arguments.add_all([source, copy], expand_directories = False)
@@ -401,9 +433,8 @@ def publish_program(ctx, plans, lowered, reported):
         inputs = [source for source, _ in copies] + [reported.report],
         outputs = [copy for _, copy in copies],
         mnemonic = "ExecutorchPublish",
-        progress_message = "Copying the checked program of {}".format(label_text(ctx.label)),
+        progress_message = "Copying the checked {} of {}".format(what, label_text(ctx.label)),
     )
-    return struct(facts = lowered.facts, methods = lowered.methods, named_data = named_data, pte = pte)
 
 def verify_program(ctx, plans, inputs, export, lowered):
     """Declares ExecutorchVerify, which builds the program a second time and fails if any file differs.

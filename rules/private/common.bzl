@@ -122,6 +122,8 @@ def unique_error(named, place, advice = "Keep one of them"):
     for entry in named:
         if "=" in entry.name:
             return "'{}' has a `=` in its name, which is not allowed: rename the file".format(entry.name)
+        if entry.name in seen and seen[entry.name] == entry.file:
+            return "{} is listed twice, as '{}'. Keep one of them".format(place(entry.file), entry.name)
         if entry.name in seen:
             return "two files have the name '{}': {} and {}. {}".format(
                 entry.name,

@@ -12,6 +12,7 @@ load(
     "plan_program",
     "program_inputs",
     "program_name",
+    "publish_export",
     "publish_program",
     "report_program",
     "verify_program",
@@ -58,14 +59,16 @@ def _executorch_program_impl(ctx):
     )
     if shared:
         check_export(shared, plans, inputs)
-    export = shared or export_program(ctx, plans, inputs)
+    export = shared or export_program(ctx, plans, inputs, apart = not RUNS_VALIDATIONS)
     lowered = lower_program(ctx, plans, inputs, export, apart = not RUNS_VALIDATIONS)
     verified = [verify_program(ctx, plans, inputs, export, lowered)] if ctx.attr.verify_reproducible else []
     reported = report_program(ctx, plans, export, lowered, inputs, required = verified)
 
     page = page_program(ctx, plans, export, lowered, reported)
+    exported = [export.directory] + export.exported_methods.values()
     if not RUNS_VALIDATIONS:
         lowered = publish_program(ctx, plans, lowered, reported)
+        exported = publish_export(ctx, plans, export, reported)
 
     bundled = bundle_program(
         ctx,
@@ -87,7 +90,7 @@ def _executorch_program_impl(ctx):
             _validation = depset([reported.report]),
             bundled = depset([bundled]),
             etrecord = depset([etrecord]),
-            export = depset([export.directory] + export.exported_methods.values()),
+            export = depset(exported),
             index = depset([reported.index]),
             named_data = depset(lowered.named_data.values()),
             page = depset([page]),

@@ -36,7 +36,7 @@ def executorch_program_test_suite(name, programs, **kwargs):
         target = program.rpartition(":")[2].rpartition("/")[2]
         test = "{}.{}".format(name, target)
         if test in tests:
-            fail("two programs are called '{}'".format(target), attr = "programs")
+            fail("two programs are called '{}': put them into two suites".format(target), attr = "programs")
         tests.append(test)
         executorch_program_test(name = test, program = program, **dict({"unavailable": "skip"}, **kwargs))
     native.test_suite(name = name, tests = tests)

@@ -231,10 +231,13 @@ def test_actions_run_on_machines_that_their_packages_are_for(package: Workspace)
 def test_bazel_7_finds_the_results_of_another_configuration(
     package: Workspace, bazel7: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """It leaves the configuration out of the paths in an action's key."""
+    """It leaves the configuration out of the paths in an action's key. The flags are those of docs/rules.md."""
     log = tmp_path / "log.json"
     mapped = (
         "--experimental_output_paths=strip",
+        "--worker_sandboxing",
+        "--noworker_multiplex",
+        *WORKERS,
         f"--disk_cache={tmp_path / 'cache'}",
         f"--execution_log_json_file={log}",
     )

@@ -313,7 +313,7 @@ def test_a_program_that_fails_a_check_reaches_no_other_rule(both: Workspace) -> 
     try:
         for target in (f"//{PACKAGE}:shipped", f"//{PACKAGE}:all"):
             assert "checks.max_program_bytes" in both.build(target, *WORKERS, expect=1).err
-        for group in ("pte", "named_data", "index", "report"):
+        for group in ("pte", "named_data", "index", "report", "page", "export"):
             said = both.build(f"//{PACKAGE}:net", f"--output_groups={group}", *WORKERS, expect=1).err
             assert "checks.max_program_bytes" in said, group
     finally:

@@ -104,6 +104,12 @@ def test_a_tag_listed_twice(package: Workspace) -> None:
     assert "'weights' is listed twice" in errors(package)
 
 
+def test_a_file_in_two_attributes(package: Workspace) -> None:
+    files = 'data = ["model.py"], weights = ["model.py"]'
+    package.edit("wrong/BUILD", 'manifest = "net.yaml"', f'manifest = "net.yaml", {files}')
+    assert "attribute weights: wrong/model.py is listed twice, as 'model.py'" in errors(package)
+
+
 def test_a_name_that_an_argument_could_not_hold(package: Workspace) -> None:
     package.edit("wrong/BUILD", 'manifest = "net.yaml"', 'manifest = "net.yaml", methods = ["a=b", "c"]')
     assert "'a=b' is not a name" in errors(package)

@@ -182,7 +182,7 @@ executorch_program(name = "net", manifest = "net.yaml", srcs = ["net.py"], deps 
         ('named_data = ["a"], sharded_named_data = ["a"]', "attribute `sharded_named_data`: 'a' is listed twice"),
         ('parameters = {"a": "1\\n2"}', "attribute `parameters`: the value of 'a' has a line end"),
         ('data_as = {"../a": "net.py"}', "attribute `data_as`: '../a' is not a name of a file"),
-        ('data = ["a"], weights = ["a"]', "attribute `weights`: two files have the name 'a'"),
+        ('data = ["a"], weights = ["a"]', "attribute `weights`: a is listed twice, as 'a'"),
         ('data = ["a=b"]', "attribute `data`: 'a=b' has a `=` in its name"),
         ('deps = [":lib"], srcs = ["net.py"], methods = 3', "3 is no list"),
         ('export = ":base", data = ["a"]', "attribute `data`: the target of `export` has other files"),
