@@ -130,10 +130,11 @@ LIMITS = (
         "executorch: kernels/portable/cpu/util/kernel_ops_util.cpp",
     ),
     UpstreamLimit(
-        "bucketize",
-        "Neither PyTorch decomposes `bucketize` into core ATen operators, nor does ExecuTorch accept it.",
+        "missing-decompositions",
+        "Neither PyTorch decomposes some operators into core ATen operators, such as `bucketize` and "
+        "`adaptive_max_pool2d`, nor does ExecuTorch accept them.",
         WORKAROUND,
-        "export/core_operators.py",
+        "export/missing_operators.py",
         "torch: torch/_decomp",
     ),
     UpstreamLimit(
