@@ -225,6 +225,15 @@ def _(run: Run) -> bool:
     return fails("ChannelsLastTaggedReshapePass", lambda: lower(net, X, partitioners=partitioners))
 
 
+@probe("xnnpack-dynamic-sizes")
+def _(run: Run) -> bool:
+    del run
+    sizes = {0: Dim("n", min=2, max=4), 2: Dim("m", min=2, max=8)}
+    program = export(nn.Conv1d(3, 3, 3, padding=1), (torch.ones(2, 3, 4),), dynamic_shapes=(sizes,))
+    partitioner = [XnnpackPartitioner()]
+    return fails("only supports 1 dynamic", lambda: to_edge_transform_and_lower(program, partitioner=partitioner))
+
+
 @probe("moved-buffers")
 def _(run: Run) -> bool:
     def move(self: Any, x: torch.Tensor) -> torch.Tensor:

@@ -212,3 +212,35 @@ def test_operators_without_a_decomposition_are_written_with_others(partitioners:
         x, tokens = torch.randn(rows, 2, 4, 5, generator=generator), torch.randint(7, (rows, 4), generator=generator)
         for one, other in zip(method.execute([x, tokens]), scope["create"]()(x, tokens), strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_xnnpack_leaves_changes_of_shapes_with_several_dynamic_sizes_to_other_kernels(build: Build) -> None:
+    model = """
+import torch
+
+class Sounds(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv1d(3, 4, 3, padding=1)
+        self.back = torch.nn.ConvTranspose1d(4, 2, 3, stride=2)
+
+    def forward(self, x):
+        return (self.back(self.conv(x).relu()) + 1)[..., None].relu()
+
+def create():
+    return Sounds()
+"""
+    sizes = "[[{dim: n, min: 2, max: 4}, null, {dim: m, min: 2, max: 8}]]"
+    method = f"{{example_inputs: [{{shape: [3, 3, 7]}}], dynamic_shapes: {sizes}, partitioners: [xnnpack]}}"
+    made = build(
+        f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create"}}\nmethods: {{forward: {method}}}',
+        model=model,
+    )
+    assert made.code == 0, made.err
+    scope: dict[str, Any] = {}
+    exec(model, scope)
+    loaded = Runtime.get().load_program(made.directory / "net.pte").load_method("forward")
+    for shape in ((2, 3, 8), (4, 3, 2)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(loaded.execute([x])[0], scope["create"]()(x))

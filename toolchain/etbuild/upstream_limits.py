@@ -289,6 +289,14 @@ LIMITS = (
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
     ),
     UpstreamLimit(
+        "xnnpack-dynamic-sizes",
+        "XNNPACK's partitioner takes a one-dimensional convolution, or `unsqueeze` at the end, of a tensor with several "
+        "dynamic sizes, and then lowering fails. The driver leaves these to other kernels.",
+        WORKAROUND,
+        "backends/xnnpack_operators.py",
+        "executorch: backends/xnnpack/operators/op_squeeze.py",
+    ),
+    UpstreamLimit(
         "moved-buffers",
         "If a method writes the content of a buffer into another one, the program writes nothing.",
         WORKAROUND,
