@@ -290,7 +290,7 @@ LIMITS = (
     ),
     UpstreamLimit(
         "xnnpack-dynamic-sizes",
-        "XNNPACK's partitioner takes a one-dimensional convolution, or `unsqueeze` at the end, of a tensor with several "
+        "XNNPACK's partitioner takes a one-dimensional convolution, or `unsqueeze` at the end, of tensors with several "
         "dynamic sizes, and then lowering fails. The driver leaves these to other kernels.",
         WORKAROUND,
         "backends/xnnpack_operators.py",
