@@ -225,6 +225,15 @@ def _(run: Run) -> bool:
     return fails("ChannelsLastTaggedReshapePass", lambda: lower(net, X, partitioners=partitioners))
 
 
+@probe("xnnpack-dynamic-sizes")
+def _(run: Run) -> bool:
+    del run
+    sizes = {0: Dim("n", min=2, max=4), 2: Dim("m", min=2, max=8)}
+    program = export(nn.Conv1d(3, 3, 3, padding=1), (torch.ones(2, 3, 4),), dynamic_shapes=(sizes,))
+    partitioner = [XnnpackPartitioner()]
+    return fails("only supports 1 dynamic", lambda: to_edge_transform_and_lower(program, partitioner=partitioner))
+
+
 @probe("moved-buffers")
 def _(run: Run) -> bool:
     def move(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -329,10 +338,21 @@ def _(run: Run) -> bool:
     return fails("execute() failed", lambda: run(Net(lambda self, x: nn.functional.pad(x, (-1, 0))), X))
 
 
-@probe("bucketize")
+@probe("missing-decompositions")
 def _(run: Run) -> bool:
-    net = Net(lambda self, x: torch.bucketize(x, self.ends), ends=torch.tensor([0.0, 1.0]))
-    return fails("is not in Core ATen opset", lambda: lower(net, X))
+    bag = {"words": torch.ones(4, 2), "tokens": torch.tensor([[0, 1], [2, 3]])}
+    nets = [
+        Net(lambda self, x: torch.bucketize(x, self.ends), ends=torch.tensor([0.0, 1.0])),
+        Net(lambda self, x: torch.searchsorted(self.ends, x), ends=torch.tensor([0.0, 1.0])),
+        Net(lambda self, x: nn.functional.adaptive_max_pool2d(x[None], 1)),
+        Net(lambda self, x: nn.functional.bilinear(x, x, self.cube), cube=torch.ones(2, X.shape[-1], X.shape[-1])),
+        Net(lambda self, x: x.sum() + nn.functional.embedding_bag(self.tokens, self.words), **bag),
+        Net(lambda self, x: x.cumprod(0)),
+        Net(lambda self, x: x.exp2()),
+        Net(lambda self, x: x.round(decimals=1)),
+        Net(lambda self, x: torch.var_mean(x, 0)),
+    ]
+    return all(fails("is not in Core ATen opset", functools.partial(lower, net, X)) for net in nets)
 
 
 @probe("tanh-gelu")

@@ -92,6 +92,38 @@ def create():
 """
 
 
+MISSING = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+class Missing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.bilinear = nn.Bilinear(5, 4, 6)
+        self.words = nn.Parameter(torch.randn(7, 3))
+        self.register_buffer("ends", torch.tensor([-1.0, 0.0, 0.5]))
+
+    def forward(self, x, tokens):
+        bags = [functional.embedding_bag(tokens, self.words, mode=mode) for mode in ("mean", "max")]
+        weights = x.flatten(1)[:, :4]
+        bags.append(functional.embedding_bag(tokens, self.words, per_sample_weights=weights, mode="sum"))
+        one = functional.adaptive_max_pool2d(x, 1), functional.adaptive_max_pool1d(x[:, 0], 3)
+        several = functional.adaptive_max_pool2d(x, (2, 5)), functional.adaptive_max_pool2d(x, (3, 2))
+        volumes = functional.adaptive_max_pool3d(x, (2, 1, 2))
+        sorted_rows = self.ends.expand(x.shape[0], 2, 4, 3).contiguous()
+        found = torch.searchsorted(self.ends, x), torch.searchsorted(sorted_rows, x, side="right", out_int32=True)
+        spread = *torch.var_mean(x, (1, 2), keepdim=True), *torch.var_mean(x), torch.var_mean(x, -1, correction=0)[0]
+        rounded = x.round(decimals=1), (100 * x).round(decimals=-1), x.exp2(), torch.special.exp2(tokens)
+        products = x.cumprod(-1), x.cumprod(1), tokens.cumprod(1), x.cumprod(2, dtype=torch.float64)
+        return *bags, *one, *several, volumes, *found, *spread, *rounded, *products, self.bilinear(x, x[..., :4])
+
+def create():
+    return Missing()
+"""
+
+
 def test_bucketize_counts_as_pytorch_does(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     method = {"example_inputs": [{"shape": [2, 5]}], "dynamic_shapes": [[None, {"dim": "n", "min": 2, "max": 9}]]}
@@ -160,3 +192,55 @@ def test_paddings_with_negative_amounts_crop(partitioners: str, build: Build) ->
         found = Runtime.get().load_program(made.directory / "net.pte").load_method("forward").execute([x])
         for one, other in zip(found, scope["create"]()(x), strict=True):
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("partitioners", ["", "xnnpack"])
+def test_operators_without_a_decomposition_are_written_with_others(partitioners: str, build: Build) -> None:
+    sizes = "[[{dim: n, min: 2, max: 4}, null, null, null], [{dim: n}, null]]"
+    inputs = "[{shape: [3, 2, 4, 5]}, {shape: [3, 4], dtype: int64}]"
+    method = f"{{example_inputs: {inputs}, dynamic_shapes: {sizes}, partitioners: [{partitioners}]}}"
+    made = build(
+        f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create"}}\nmethods: {{forward: {method}}}',
+        model=MISSING,
+    )
+    assert made.code == 0, made.err
+    scope: dict[str, Any] = {}
+    exec(MISSING, scope)
+    method = Runtime.get().load_program(made.directory / "net.pte").load_method("forward")
+    for rows in (2, 4):
+        generator = torch.Generator().manual_seed(rows)
+        x, tokens = torch.randn(rows, 2, 4, 5, generator=generator), torch.randint(7, (rows, 4), generator=generator)
+        for one, other in zip(method.execute([x, tokens]), scope["create"]()(x, tokens), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_xnnpack_leaves_changes_of_shapes_with_several_dynamic_sizes_to_other_kernels(build: Build) -> None:
+    model = """
+import torch
+
+class Sounds(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv1d(3, 4, 3, padding=1)
+        self.back = torch.nn.ConvTranspose1d(4, 2, 3, stride=2)
+
+    def forward(self, x):
+        return (self.back(self.conv(x).relu()) + 1)[..., None].relu()
+
+def create():
+    return Sounds()
+"""
+    sizes = "[[{dim: n, min: 2, max: 4}, null, {dim: m, min: 2, max: 8}]]"
+    method = f"{{example_inputs: [{{shape: [3, 3, 7]}}], dynamic_shapes: {sizes}, partitioners: [xnnpack]}}"
+    made = build(
+        f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create"}}\nmethods: {{forward: {method}}}',
+        model=model,
+    )
+    assert made.code == 0, made.err
+    scope: dict[str, Any] = {}
+    exec(model, scope)
+    loaded = Runtime.get().load_program(made.directory / "net.pte").load_method("forward")
+    for shape in ((2, 3, 8), (4, 3, 2)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(loaded.execute([x])[0], scope["create"]()(x))

@@ -809,6 +809,38 @@ def test_a_convolution_that_pt2e_cannot_quantize(build: Build) -> None:
     assert "Traceback" not in made.err
 
 
+def test_a_linear_layer_whose_weight_is_computed_is_explained(build: Build) -> None:
+    model = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 16)
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.linear(x.mean(0, keepdim=True)).view(4, 4))
+
+def create():
+    return Net()
+"""
+    quantizer = "{backend: xnnpack, options: {per_channel: true}}"
+    made = build(
+        f"""\
+schema: executorch-model/v1
+name: net
+model: {{factory: "model:create"}}
+methods: {{forward: {{example_inputs: [{{shape: [2, 4]}}]}}}}
+defaults:
+  partitioners: [xnnpack]
+  quantize: {{pt2e: {{quantizers: [{quantizer}], calibration: example_inputs}}}}
+""",
+        model=model,
+    )
+    assert made.code == 1
+    assert "a quantized layer has a weight that the method computes: exclude the layer with `leave_out`" in made.err
+
+
 MIXED = """
 import torch
 

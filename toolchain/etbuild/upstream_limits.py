@@ -130,10 +130,11 @@ LIMITS = (
         "executorch: kernels/portable/cpu/util/kernel_ops_util.cpp",
     ),
     UpstreamLimit(
-        "bucketize",
-        "Neither PyTorch decomposes `bucketize` into core ATen operators, nor does ExecuTorch accept it.",
+        "missing-decompositions",
+        "Neither PyTorch decomposes some operators into core ATen operators, such as `bucketize` and "
+        "`adaptive_max_pool2d`, nor does ExecuTorch accept them.",
         WORKAROUND,
-        "export/core_operators.py",
+        "export/missing_operators.py",
         "torch: torch/_decomp",
     ),
     UpstreamLimit(
@@ -286,6 +287,14 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-dynamic-sizes",
+        "XNNPACK's partitioner takes a one-dimensional convolution, or `unsqueeze` at the end, of tensors with several "
+        "dynamic sizes, and then lowering fails. The driver leaves these to other kernels.",
+        WORKAROUND,
+        "backends/xnnpack_operators.py",
+        "executorch: backends/xnnpack/operators/op_squeeze.py",
     ),
     UpstreamLimit(
         "moved-buffers",

@@ -98,6 +98,16 @@ def _is_of_images(node: Any) -> bool:
     return len(_shape(node.args[0])) == _IMAGE_DIMENSIONS
 
 
+def _can_be_reshaped(node: Any) -> bool:
+    """Whether at most one size of a result is dynamic: XNNPACK computes the others when it changes a shape."""
+    return _fixed(_shape(node)).count(None) <= 1
+
+
+def _can_be_an_image(node: Any) -> bool:
+    """Whether a convolution is of images, or ExecuTorch's passes can make one of it with changes of shapes."""
+    return len(_shape(node)) == _IMAGE_DIMENSIONS or all(map(_can_be_reshaped, (node.args[0], node)))
+
+
 def _adds_a_row(node: Any) -> bool:
     """Whether `addmm` adds one number to each column, as a linear layer does, and multiplies by no other number."""
     *others, columns = _fixed(_shape(node.args[0])) or (1,)
@@ -131,8 +141,10 @@ def _is_result(node: Any) -> bool:
 
 _USUAL: dict[str, Callable[[Any], bool]] = {
     "addmm.default": _adds_a_row,
+    "convolution.default": _can_be_an_image,
     "dim_order_ops._clone_dim_order.default": _is_needless,
     "prelu.default": _is_of_images,
+    "unsqueeze_copy.default": _can_be_reshaped,
     "upsample_bilinear2d.vec": _scales_by_sizes,
 }
 """By operator: whether XNNPACK computes a call of it as PyTorch does."""

@@ -5,6 +5,7 @@ Each of them is a limit of upstream in `upstream_limits.py`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -12,28 +13,16 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import detect_fake_mode
 from torch.export import ExportedProgram
+
+from etbuild.export import missing_operators
+from etbuild.export.missing_operators import Add, Writer
 
 _aten = torch.ops.aten
 
 _MOST_DIMENSIONS = 6
 """XNNPACK takes the parts of a linear layer whose input has more dimensions, and then lowering fails."""
-
-Add = Callable[..., Any]
-"""Adds a call of an operator to a graph and returns its node."""
-Writer = Callable[..., Any]
-"""Gets `Add` and the arguments of an operator, and returns the node of the same result."""
-
-
-def _bucketize(add: Add, given: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
-    """The number of boundaries that are not above each value; for `right=False`, that are below it.
-
-    A boundary is counted unless a comparison holds, so that NaN is above all of them, as in PyTorch.
-    """
-    above = (_aten.gt if right else _aten.ge).Tensor
-    later = add(above, boundaries, add(_aten.unsqueeze.default, given, -1))
-    dtype = torch.int32 if out_int32 else torch.int64
-    return add(_aten.sum.dim_IntList, add(_aten.logical_not.default, later), [-1], dtype=dtype)
 
 
 def _as_batch(operator: Any, add: Add, image: Any, *options: Any, **named: Any) -> Any:
@@ -78,9 +67,10 @@ def _original(add: Add, given: Any) -> Any:
 
 def _writer(node: torch.fx.Node) -> Writer | None:
     """What writes an operator anew; None if it stays as it is."""
+    missing = missing_operators.writer(node)
+    if missing is not None:
+        return missing
     value = node.meta.get("val")
-    if node.target is _aten.bucketize.Tensor:
-        return _bucketize
     if not isinstance(value, torch.Tensor):
         return None
     if node.target in (_aten.max_pool2d.default, _aten.avg_pool2d.default) and value.dim() == 3:
@@ -128,16 +118,29 @@ def write(program: ExportedProgram, writer_of: Callable[[torch.fx.Node], Writer 
 
 
 def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Node, writer: Writer) -> None:
+    mode = detect_fake_mode(node.meta["val"]) or contextlib.nullcontext()
+
     def add(operator: Any, *inputs: Any, **options: Any) -> torch.fx.Node:
         added = graph.call_function(operator, inputs, options)
-        values = [each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in inputs]
-        with enable_python_dispatcher():  # the kernels in C++ would fix dynamic sizes
+        values = torch.fx.map_arg(inputs, lambda each: each.meta["val"])
+        with mode, enable_python_dispatcher():  # the kernels in C++ would fix dynamic sizes
             added.meta = {**node.meta, "val": operator(*values, **options)}
         return added
 
     with graph.inserting_before(node):
         result = writer(add, *node.args, **node.kwargs)
-    node.replace_all_uses_with(result)
-    if graph is program.graph:  # a node of a subgraph may have the name of a result of the method
+    if isinstance(result, tuple):
+        for user in list(node.users):
+            _put_in_place(program, graph, user, result[user.args[1]])
+        graph.erase_node(node)
+    else:
+        _put_in_place(program, graph, node, result)
+
+
+def _put_in_place(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Node, result: Any) -> None:
+    """Lets everything read another node; None if nothing reads the old one."""
+    if result is not None:
+        node.replace_all_uses_with(result)
+    if result is not None and graph is program.graph:  # a node of a subgraph may have the name of a method's result
         program.graph_signature.replace_all_uses(node.name, result.name)
     graph.erase_node(node)

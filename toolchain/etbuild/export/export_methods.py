@@ -481,7 +481,8 @@ _EXPORT_HINTS = (
     (
         "fake tensor in the exported program constant's list",
         "entry",
-        f"something keeps a tensor that a method computes, and another one reads it: {_FILL}",
+        f"something keeps a tensor that a method computes, and another one reads it: {_FILL}. Or a method writes to "
+        "`.data` of a buffer: write to the buffer itself",
     ),
     (
         "GuardOnDataDependent",

@@ -299,6 +299,11 @@ _HINTS = (
         "XNNPACK, write `partitioners: [{backend: xnnpack, options: {config_precisions: [dynamic_quant]}}, xnnpack]`",
     ),
     (
+        "must be provided to extract per channel params",
+        "a quantized layer has a weight that the method computes: exclude the layer with `leave_out` of the quantizer, "
+        "or write `quantize: null` for this method",
+    ),
+    (
         "mismatched dtypes",
         "convert the tensors in the model, for example with `x.to(y.dtype)` or `x.float()`",
     ),

@@ -13,6 +13,7 @@ import torch
 from torch.export import ExportedProgram
 
 from etbuild.export import core_operators
+from etbuild.export.missing_operators import Add, Writer
 
 _ATEN = torch.ops.aten
 
@@ -26,7 +27,7 @@ def write_out(program: ExportedProgram, dtypes: Collection[str] = ("float32",)) 
     """
     wanted = {getattr(torch, name) for name in dtypes}
 
-    def writer(node: torch.fx.Node) -> core_operators.Writer | None:
+    def writer(node: torch.fx.Node) -> Writer | None:
         if node.target is not _ATEN.gelu.default or node.kwargs.get("approximate") != "tanh":
             return None
         return _gelu if getattr(node.meta.get("val"), "dtype", None) in wanted else None
@@ -34,7 +35,7 @@ def write_out(program: ExportedProgram, dtypes: Collection[str] = ("float32",)) 
     core_operators.write(program, writer)
 
 
-def _gelu(add: core_operators.Add, given: Any, *, approximate: str) -> Any:
+def _gelu(add: Add, given: Any, *, approximate: str) -> Any:
     """`x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`, in float32 and in the order of PyTorch's kernel."""
     del approximate
     dtype = given.meta["val"].dtype

@@ -1,0 +1,194 @@
+"""Writes operators with core ATen operators where PyTorch has no such decomposition, or leaves it out.
+
+A writer gets a function that adds a call to the graph, and the arguments of the operator; `core_operators.py` calls it.
+For an operator with several results it returns a tuple, with None for a result that nothing reads.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+_aten = torch.ops.aten
+
+_LONGEST_PRODUCT = 512
+"""A running product takes memory for the square of its length."""
+
+Add = Callable[..., Any]
+"""Adds a call of an operator to a graph and returns its node."""
+Writer = Callable[..., Any]
+"""Gets `Add` and the arguments of an operator, and returns the node of the same result."""
+
+
+def bucketize(add: Add, given: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """The number of boundaries that are not above each value; for `right=False`, that are below it.
+
+    A boundary is counted unless a comparison holds, so that NaN is above all of them, as in PyTorch.
+    """
+    return _count(add, boundaries, add(_aten.unsqueeze.default, given, -1), out_int32, right)
+
+
+def _count(add: Add, boundaries: Any, given: Any, out_int32: bool, right: bool) -> Any:
+    above = (_aten.gt if right else _aten.ge).Tensor
+    later = add(above, boundaries, given)
+    dtype = torch.int32 if out_int32 else torch.int64
+    return add(_aten.sum.dim_IntList, add(_aten.logical_not.default, later), [-1], dtype=dtype)
+
+
+def _searchsorted(
+    add: Add,
+    boundaries: Any,
+    given: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: None = None,
+) -> Any:
+    """As `bucketize`, with boundaries for each row of values, or the same for all of them."""
+    del sorter
+    if boundaries.meta["val"].dim() > 1:
+        boundaries = add(_aten.unsqueeze.default, boundaries, -2)
+    return _count(add, boundaries, add(_aten.unsqueeze.default, given, -1), out_int32, right or side == "right")
+
+
+def _exp2(add: Add, given: Any) -> Any:
+    return add(_aten.pow.Scalar, 2.0, given)
+
+
+def _round(add: Add, given: Any, *, decimals: int) -> Any:
+    """A rounding to decimals; negative ones round to tens, as in PyTorch."""
+    larger, smaller = (_aten.mul.Scalar, _aten.div.Scalar)[:: 1 if decimals > 0 else -1]
+    power = 10.0 ** abs(decimals)
+    return add(smaller, add(_aten.round.default, add(larger, given, power)), power)
+
+
+def _var_mean(add: Add, given: Any, dim: Any = None, *options: Any, **named: Any) -> tuple[Any, Any]:
+    dims = list(dim) if dim else list(range(given.meta["val"].dim()))
+    keep = {"keepdim": named["keepdim"]} if "keepdim" in named else {}
+    return add(_aten.var.correction, given, dims, *options, **named), add(_aten.mean.dim, given, dims, **keep)
+
+
+def _var_mean_of_dims(add: Add, given: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> tuple[Any, Any]:
+    return _var_mean(add, given, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+def _bilinear(add: Add, one: Any, other: Any, weight: Any, bias: Any = None) -> Any:
+    """A bilinear layer: a product with all matrices of the weight, and then with the other input."""
+    matrices, rows, columns = weight.meta["val"].shape
+    flat = add(_aten.reshape.default, add(_aten.permute.default, weight, [1, 0, 2]), [rows, matrices * columns])
+    products = add(_aten.unflatten.int, add(_aten.matmul.default, one, flat), -1, [matrices, columns])
+    result = add(_aten.mul.Tensor, products, add(_aten.unsqueeze.default, other, -2))
+    result = add(_aten.sum.dim_IntList, result, [-1])
+    return result if bias is None else add(_aten.add.Tensor, result, bias)
+
+
+def _cumprod(add: Add, given: Any, dim: int, *, dtype: Any = None) -> Any:
+    """A running product: for each element, the product of a row in which later elements are 1."""
+    size = given.meta["val"].shape[dim]
+    last = add(_aten.transpose.int, given, dim, -1)
+    place = add(_aten.arange.default, size, dtype=torch.int64, device=torch.device("cpu"), pin_memory=False)
+    taken = add(_aten.le.Tensor, place, add(_aten.unsqueeze.default, place, -1))
+    rows = add(_aten.where.ScalarOther, taken, add(_aten.unsqueeze.default, last, -2), 1)
+    return add(_aten.transpose.int, add(_aten.prod.dim_int, rows, -1, dtype=dtype), dim, -1)
+
+
+def _adaptive_max_pool(add: Add, given: Any, sizes: Sequence[int]) -> tuple[Any, None]:
+    """The largest elements of windows, whose places in a dimension do not depend on the other dimensions."""
+    value = given.meta["val"]
+    if all(size == 1 for size in sizes):
+        return add(_aten.amax.default, given, list(range(-len(sizes), 0)), True), None
+    before = value.shape[-len(sizes) :]
+    if value.dim() == 4 and len(sizes) == 2 and not any(old % new for old, new in zip(before, sizes, strict=True)):
+        windows = [old // new for old, new in zip(before, sizes, strict=True)]
+        return add(_aten.max_pool2d.default, given, windows, windows), None
+    for dim, (old, new) in enumerate(zip(before, sizes, strict=True), -len(sizes)):
+        parts = [(index * old // new, -(-(index + 1) * old // new)) for index in range(new)]
+        slices = [add(_aten.slice.Tensor, given, dim, start, end) for start, end in parts]
+        given = add(_aten.cat.default, [add(_aten.amax.default, each, [dim], True) for each in slices], dim)
+    return given, None
+
+
+_SUM, _MEAN, _LARGEST = 0, 1, 2
+"""The modes of an embedding bag."""
+_OPTIONS_OF_BAGS = (False, _SUM, False, None, False, None)
+"""Their defaults: scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx."""
+
+
+def _embedding_bag(add: Add, words: Any, indices: Any, offsets: Any, *options: Any) -> tuple[Any, None, None, None]:
+    """Bags of one size, as `nn.EmbeddingBag` has for indices in two dimensions."""
+    mode, factors = ([*options, *_OPTIONS_OF_BAGS[len(options) :]])[1::2][:2]
+    size = offsets.args[2]
+    rows = add(_aten.embedding.default, words, add(_aten.reshape.default, indices, [-1, size]))
+    if factors is not None:
+        factors = add(_aten.reshape.default, factors, [-1, size, 1])
+        rows = add(_aten.mul.Tensor, rows, factors)
+    if mode == _LARGEST:
+        return add(_aten.amax.default, rows, [1]), None, None, None
+    return add(_aten.mean.dim if mode == _MEAN else _aten.sum.dim_IntList, rows, [1]), None, None, None
+
+
+def _results_read(node: Any) -> set[int]:
+    """The places of the results that something reads, of an operator with several results."""
+    return {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
+
+
+def _is_known(node: Any) -> bool:
+    """Whether the sizes that an adaptive pooling divides are known, and nothing reads the places of its results."""
+    given, sizes = node.args
+    before = given.meta["val"].shape[-len(sizes) :]
+    every = [*before, *sizes] if any(size != 1 for size in sizes) else []
+    return all(isinstance(size, int) for size in every) and _results_read(node) <= {0}
+
+
+def _is_short(node: Any) -> bool:
+    """Whether the length of a running product is known and not too large."""
+    value = node.args[0].meta["val"]
+    size = value.shape[node.args[1]] if value.dim() else None
+    return isinstance(size, int) and size <= _LONGEST_PRODUCT
+
+
+def _are_bags_of_one_size(node: Any) -> bool:
+    """Whether an embedding bag gets as many indices for each bag, and no index is left out."""
+    offsets = node.args[2]
+    steps: Any = getattr(offsets, "args", ()) if getattr(offsets, "target", None) is _aten.arange.start_step else ()
+    include_last, padding = [*node.args[3:], *_OPTIONS_OF_BAGS[len(node.args) - 3 :]][4:6]
+    if len(steps) != 3 or steps[0] != 0 or not isinstance(steps[2], int):
+        return False
+    return not include_last and padding is None and _results_read(node) <= {0}
+
+
+def _has_floats(node: Any) -> bool:
+    return bool(node.args[0].meta["val"].is_floating_point())
+
+
+def _always(node: torch.fx.Node) -> bool:
+    del node
+    return True
+
+
+_WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool]]] = {
+    _aten.adaptive_max_pool1d.default: (_adaptive_max_pool, _is_known),
+    _aten.adaptive_max_pool2d.default: (_adaptive_max_pool, _is_known),
+    _aten.adaptive_max_pool3d.default: (_adaptive_max_pool, _is_known),
+    _aten.bilinear.default: (_bilinear, _always),
+    _aten.bucketize.Tensor: (bucketize, _always),
+    _aten.cumprod.default: (_cumprod, _is_short),
+    _aten.embedding_bag.padding_idx: (_embedding_bag, _are_bags_of_one_size),
+    _aten.exp2.default: (_exp2, _always),
+    _aten.special_exp2.default: (_exp2, _always),
+    _aten.round.decimals: (_round, _has_floats),
+    _aten.searchsorted.Tensor: (_searchsorted, lambda node: node.kwargs.get("sorter") is None),
+    _aten.var_mean.correction: (_var_mean, _always),
+    _aten.var_mean.dim: (_var_mean_of_dims, _always),
+}
+"""For each operator, its writer and for which nodes the writer can be used."""
+
+
+def writer(node: torch.fx.Node) -> Writer | None:
+    """What writes the operator of a node anew; None if nothing does."""
+    found = _WRITERS.get(node.target)
+    return found[0] if found is not None and found[1](node) else None
