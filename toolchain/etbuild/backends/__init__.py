@@ -310,6 +310,11 @@ def named_data_is_weights(delegate_id: str) -> bool:
     return any(each.named_data_is_weights for each in BACKENDS.values() if each.delegate_id == delegate_id)
 
 
+def loads_everywhere(delegate_id: str) -> bool:
+    """Returns whether ExecuTorch's runtime can load the delegates on the machine that built them, whatever it has."""
+    return any(each.loads_everywhere for each in BACKENDS.values() if each.delegate_id == delegate_id)
+
+
 def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: Iterable[str]) -> StoredWeights | None:
     """Returns where a delegate keeps its weights. None if `compiled` and each blob of `named_data` count as a whole.
 

@@ -343,10 +343,13 @@ class BuiltInBackend(Backend):
         named_data_is_weights: Whether each blob of a delegate's named data depends only on the weights that the
             delegate reads, and never on its operators. Then a blob is stored under a tag if all its weights have that
             tag.
+        loads_everywhere: Whether the runtime of ExecuTorch's package can load the backend's delegates on each machine,
+            also in a fork of the process that made them. Then a build that it cannot load fails.
     """
 
     loaded_marker: str | None = None
     named_data_is_weights: bool = False
+    loads_everywhere: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -20,6 +20,7 @@ class Xnnpack(BuiltInBackend):
     delegate_id = "XnnpackBackend"
     loaded_marker = "executorch.backends.xnnpack.partition.xnnpack_partitioner"
     named_data_is_weights = True
+    loads_everywhere = True
     ignores_zero_points = True  # ExecuTorch 1.5
     exact_gelu_only = ("float32",)  # ExecuTorch 1.5
 

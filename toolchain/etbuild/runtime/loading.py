@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from etbuild import backends
 from etbuild.errors import BuildError
 from etbuild.exception_text import summary
 from etbuild.files.scratch import temporary
@@ -22,7 +23,7 @@ _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not ge
 def check(files: ProgramFiles, methods: Collection[str]) -> None:
     """Loads methods, each in a child process, because a program that cannot be loaded may crash the runtime.
 
-    Leaves out methods that call a backend which the runtime of this process does not have, and those of large programs.
+    Leaves out methods that call a backend which the runtime may not be able to load here, and those of large programs.
 
     Args:
         files: The files of the program.
@@ -37,7 +38,9 @@ def check(files: ProgramFiles, methods: Collection[str]) -> None:
             {
                 f"loading {name}": partial(_load, _only(name, files), name, scratch.path)
                 for name, method in files.facts["methods"].items()
-                if name in methods and size + sum(method["memory"]) <= _LARGEST_BYTES
+                if name in methods
+                and all(map(backends.loads_everywhere, method["delegates"]))
+                and size + sum(method["memory"]) <= _LARGEST_BYTES
             }
         )
 
