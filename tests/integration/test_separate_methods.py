@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -473,9 +473,18 @@ def test_other_versions_lower_together(build: Build, monkeypatch: pytest.MonkeyP
     from etbuild import releases
     from etbuild.processes import forked
 
+    tasks = list[str]()
+    original = forked.run
+
+    def run(work: Mapping[str, Callable[[], Any]], *more: Any) -> dict[str, Any]:
+        tasks.extend(work)
+        return original(work, *more)
+
     monkeypatch.setattr(releases, "fitting", lambda: False)
-    monkeypatch.setattr(forked, "run", lambda *arguments: pytest.fail("a fork"))
+    monkeypatch.setattr(forked, "run", run)
     assert build(HEAD + TWO, "--jobs", "2", model=SHALLOW).code == 0
+    assert tasks
+    assert all(task.startswith("loading ") for task in tasks)
 
 
 def test_the_verbs_that_build_rules_run(tmp_path: Path, build: Build, capsys: pytest.CaptureFixture[str]) -> None:
