@@ -5,7 +5,6 @@ The lock pins the newest one. The tests build the core's programs with each of t
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import importlib.metadata
 import re
@@ -18,7 +17,7 @@ from etbuild.errors import BuildError
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
-SUPPORTED = ("1.4.1", "1.5.1")
+SUPPORTED = ("1.5.1",)
 # The switches of `accelerate` and the saved methods of `method_archive` use private code of these releases.
 WRITTEN_FOR = {"torch": "2.13.0", "executorch": "1.5.1"}
 
@@ -53,10 +52,10 @@ def _numbers(release: str) -> list[int]:
 
 
 def is_file_backed(blob: CordBuffer) -> bool:
-    """Whether a blob is in a file and not in memory. Before release 1.5, every blob is in memory."""
-    from executorch.exir._serialize import _cord
+    """Whether a blob is in a file and not in memory."""
+    from executorch.exir._serialize._cord import FileBackedData
 
-    return hasattr(_cord, "FileBackedData") and isinstance(blob, _cord.FileBackedData)
+    return isinstance(blob, FileBackedData)
 
 
 def sha256_of(blob: CordBuffer) -> bytes:
@@ -65,14 +64,8 @@ def sha256_of(blob: CordBuffer) -> bytes:
     return digest
 
 
-def copy_for_preprocess(backend: Any, program: Any, compile_specs: Any) -> Any:
-    """A copy of a partition's program for a backend to compile. Since release 1.5, the backend makes the copy."""
-    own = getattr(backend, "copy_exported_program_for_preprocess", None)
-    return copy.deepcopy(program) if own is None else own(program, compile_specs)
-
-
 def file_backed(path: Path, sha256: bytes) -> Any:
-    """A blob that is in a file. It needs release 1.5, so only code that `fitting` allows may call this."""
+    """A blob that is in a file."""
     from executorch.exir._serialize._cord import FileBackedData
 
     return FileBackedData(str(path), sha256=sha256)

@@ -93,7 +93,7 @@ def _what_differs(delegate: LoweredBackendModule) -> str | None:
     assert kind is not None
     program, specs = delegate.original_module, delegate.compile_specs
     try:
-        again = kind.preprocess(releases.copy_for_preprocess(kind, program, specs), copy.deepcopy(specs))
+        again = kind.preprocess(kind.copy_exported_program_for_preprocess(program, specs), copy.deepcopy(specs))
     except Exception as error:  # noqa: BLE001 - a package may raise any exception
         return f"failed when it compiled a partition for the second time: {summary(error)}"
     same = releases.sha256_of(again.processed_bytes) == releases.sha256_of(delegate.processed_bytes)
