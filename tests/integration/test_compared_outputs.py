@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from etbuild.testing import compare
+from etbuild.comparison import accuracy
 
 
 @pytest.mark.parametrize("sentinel", [torch.finfo(torch.float32).min, -1e9, -1e5])
 def test_a_sentinel_does_not_hide_wrong_elements(sentinel: float) -> None:
     right = torch.linspace(-3, 3, 63)
-    wrong = compare.differences(
+    wrong = accuracy.differences(
         [torch.cat((right * -7, torch.tensor([sentinel])))],
         [torch.cat((right, torch.tensor([sentinel])))],
         None,
@@ -21,14 +21,14 @@ def test_a_sentinel_does_not_hide_wrong_elements(sentinel: float) -> None:
     )
     assert wrong
     assert (
-        compare.sqnr(torch.cat((right * 2, torch.tensor([sentinel]))), torch.cat((right, torch.tensor([sentinel])))) < 1
+        accuracy.sqnr(torch.cat((right * 2, torch.tensor([sentinel]))), torch.cat((right, torch.tensor([sentinel])))) < 1
     )
 
 
 def test_a_large_element_that_differs_is_no_sentinel() -> None:
     expected = torch.tensor([1.0, 2.0, -1e9])
-    assert compare.differences([torch.tensor([1.0, 2.0, -2e9])], [expected], None, quantized=True)
-    assert math.isinf(compare.sqnr(expected, expected))
+    assert accuracy.differences([torch.tensor([1.0, 2.0, -2e9])], [expected], None, quantized=True)
+    assert math.isinf(accuracy.sqnr(expected, expected))
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,17 @@ def test_a_large_element_that_differs_is_no_sentinel() -> None:
     ],
 )
 def test_integers_and_complex_numbers_are_exact(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    assert compare.differences([actual], [expected], None, quantized=False)
-    assert not compare.differences([expected], [expected], None, quantized=False)
+    assert accuracy.differences([actual], [expected], None, quantized=False)
+    assert not accuracy.differences([expected], [expected], None, quantized=False)
 
 
 def test_outputs_of_only_nan_compare_nothing() -> None:
     nan = torch.full((3,), math.nan)
-    assert compare.differences([nan], [nan], None, quantized=False)
-    assert not compare.differences([nan, torch.ones(1)], [nan, torch.ones(1)], None, quantized=False)
+    assert accuracy.differences([nan], [nan], None, quantized=False)
+    assert not accuracy.differences([nan, torch.ones(1)], [nan, torch.ones(1)], None, quantized=False)
 
 
 def test_where_zeros_are_expected_a_rounding_error_is_right() -> None:
     zeros = torch.zeros(3)
-    assert not compare.differences([zeros + 1e-8], [zeros], None, quantized=False)
-    assert compare.differences([zeros + 1e-4], [zeros], None, quantized=False)
+    assert not accuracy.differences([zeros + 1e-8], [zeros], None, quantized=False)
+    assert accuracy.differences([zeros + 1e-4], [zeros], None, quantized=False)

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
-from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, WRITTEN, ExportFiles
+from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, METHODS, WRITTEN, ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs.checkpoints import each_with_shards
@@ -20,14 +20,16 @@ from etbuild.inputs.import_graph import UsedSources, used_sources
 from etbuild.inputs.key import check_unchanged, describe, describe_files
 from etbuild.inputs.step_context import Stage
 from etbuild.inputs.toolchain import toolchain
-from etbuild.plan.plan import LowerPlan, Plan
+from etbuild.plan.plan import ComparePlan, LowerPlan, Plan
 from etbuild.report import tokenizer
 from etbuild.steps.resources import Effort
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
-    from etbuild.results import KeyInputs
+    from etbuild.results import KeyInputs, LoweringFacts
     from etbuild.steps.lower import Lowering
+
+P = TypeVar("P", LowerPlan, ComparePlan)
 
 
 @dataclass(frozen=True)
@@ -235,11 +237,12 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
         methods: dict[str, str] = {}
         kept = staged / "methods" if options.verify_reproducible else None
         done["lower"] = steps.lower(staged / "export", staged / "program", methods, kept)
-        with stage("check and report"):
-            from etbuild.steps import report
+        from etbuild.steps import report
 
-            program_directory = staged / "program"
-            lowering = report.read_lowering(program_directory / f"{name}.lowering.json")
+        program_directory = staged / "program"
+        lowering = report.read_lowering(program_directory / f"{name}.lowering.json")
+        done["compare"] = steps.compare(staged / "export", lowering, program_directory, staged / "comparison")
+        with stage("check and report"):
             lowered = [Artifact(program_directory, **facts) for facts in lowering["artifacts"]]
             lines = ExportFiles.below(staged / "export").lines
             reported = report.check_and_report(
@@ -324,12 +327,33 @@ class _Steps:
 
         return self._step("lower", _lower_key(self.request, exported), directory, run)
 
+    def compare(self, exported: Path, lowering: LoweringFacts, program: Path, directory: Path) -> str:
+        """Compares the program with its exported methods. Returns `run` or `cached`.
+
+        Args:
+            exported: The directory of the export's files.
+            lowering: The facts of the lowering.
+            program: The directory of the program.
+            directory: The directory to make, for which methods were left out.
+        """
+
+        def run() -> None:
+            from etbuild.steps.compare import RESULT, compare
+
+            job = self._job(self.request.plan.compare_plan, exported)
+            compare(job, exported / EXAMPLES, lowering, program, directory / RESULT)
+
+        return self._step("compare", _compare_key(self.request, exported), directory, run)
+
     def lowering(self, exported: Path) -> Lowering[LowerPlan]:
         """What to lower, and how, with the export in a directory."""
+        return self._job(self.request.plan.lower_plan, exported)
+
+    def _job(self, plan: P, exported: Path) -> Lowering[P]:
         from etbuild.steps.lower import Lowering
 
         inputs = self.request.inputs.only(_lower_data(self.request, exported))
-        return Lowering(self.request.plan.lower_plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
+        return Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
 
     def _lower_one_by_one(self, what: Lowering[LowerPlan], directory: Path, methods: dict[str, str]) -> None:
         """Takes methods from the cache, lowers the others, and merges all of them."""
@@ -394,8 +418,9 @@ def _files_below(directory: Path) -> list[str]:
 
 
 def _export_files(exported: Path) -> list[str]:
-    """The files of an export that lowering computes with. Line numbers are only for messages."""
-    return [name for name in _files_below(exported) if name != LINES]
+    """The files of an export that lowering computes with. Line numbers are only for messages, and example inputs for
+    the comparison."""
+    return [name for name in _files_below(exported) if name not in (LINES, EXAMPLES)]
 
 
 def _export_data(request: _Request) -> dict[str, DocumentPath]:
@@ -425,6 +450,13 @@ def _export_key(request: _Request) -> str:
             "toolchain": toolchain(request.used.packages, needed),
         }
     )
+
+
+def _compare_key(request: _Request, exported: Path) -> str:
+    """The key of the comparison: what the program is made of, the example inputs, and how they are compared."""
+    plan, examples = request.plan.compare_plan.to_json(), file_digest(exported / EXAMPLES)
+    lowering = _lower_key(request, exported)
+    return digest({"schema": "executorch-compare-key/v1", "plan": plan, "examples": examples, "lowering": lowering})
 
 
 def _lower_key(request: _Request, exported: Path) -> str:

@@ -8,6 +8,7 @@
                           what constant methods from code return: tensors in the second file
     sources/              sources that lowering imports: of custom partitioners, passes and custom operators
     export_plan.json      only if the methods cannot be saved without weights; lowering then exports them
+    examples.safetensors  the example inputs of the methods, for the comparison; not in the key of lowering
     lines.json            the lines of the sources that nodes come from, for messages; in no key, and in Bazel elsewhere
 
 Equal graphs give equal bytes, independently of the weights, the location of the sources and comments in them. Lowering
@@ -36,8 +37,18 @@ from torch.utils import _pytree as pytree
 from etbuild.accelerate import saving
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
-from etbuild.export import derived_dims
-from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, MODULE, PLAN, WRITTEN, ExportFiles
+from etbuild.export import derived_dims, saved_examples
+from etbuild.export.layout import (
+    CONSTANT_TENSORS,
+    CONSTANTS,
+    EXAMPLES,
+    LINES,
+    METHODS,
+    MODULE,
+    PLAN,
+    WRITTEN,
+    ExportFiles,
+)
 from etbuild.export.provenance import remove_addresses
 from etbuild.export.written_buffers import written_buffers
 from etbuild.files import artifacts, json_file
@@ -128,6 +139,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
         content, tensors = held.content, held.tensors
     imports, libraries = _imports(export_plan, programs), _libraries(programs)
     _write_lines(directory / LINES, export.lines)  # before `_without_weights` removes the stack traces
+    saved_examples.write(directory / EXAMPLES, programs)  # and the example inputs
     (directory / METHODS).mkdir()
     names = {entry.name for entry in tensors}
     for name, program in programs.items():
@@ -161,6 +173,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
         else:
             left.unlink()
     _write_lines(directory / LINES, NO_LINES)  # lowering exports the methods, and knows the lines itself
+    saved_examples.write(directory / EXAMPLES, {})  # and the comparison does so too
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan.to_json()))
     _save_constants(directory, constants)

@@ -663,3 +663,5 @@ def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Pro
         for name, hint in unknown(mapping(checks, check), known):
             hint = hint if known else "the manifest has no `named_data`"
             yield Problem(f"there is no {kind} `{name}`", ("checks", check, name), hint, at_key=True)
+    for name, hint in unknown(mapping(mapping(checks, "compare"), "methods"), methods):
+        yield Problem(f"there is no method `{name}`", ("checks", "compare", "methods", name), hint, at_key=True)

@@ -759,3 +759,38 @@ class Method(ExportMethod):
     def of_lowering(self) -> LowerMethod:
         """What its lowering depends on."""
         return LowerMethod(self.partitioners, "partitioners" in self.from_recipe)
+
+
+class Tolerance(Part):
+    """How far an element may be from the expected one: atol + rtol * |expected| + of_largest * the largest |expected|
+    of the same output."""
+
+    atol: float
+    rtol: float
+    of_largest: float
+
+    @classmethod
+    def read(cls, given: Mapping[str, float]) -> Tolerance:
+        """Reads a tolerance from a manifest. What is not there is 0."""
+        return cls(*(float(given.get(key, 0.0)) for key in cls._FIELDS))
+
+
+class MethodComparison(Part):
+    """How a build compares one method with the exported one.
+
+    Attributes:
+        tolerance: The tolerance; None for that of the dtype of each output.
+        ranges: The smallest and the largest random number of the first inputs; None for the default.
+        leave_out: Why the method is not compared; None if it is.
+    """
+
+    tolerance: Tolerance | None
+    ranges: tuple[tuple[float, float] | None, ...]
+    leave_out: str | None
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> MethodComparison:
+        """Reads the settings of a manifest, or what `to_json` returned."""
+        tolerance = document.get("tolerance")
+        ranges = tuple(None if each is None else (each[0], each[1]) for each in document.get("ranges", ()))
+        return cls(None if tolerance is None else Tolerance.read(tolerance), ranges, document.get("leave_out"))

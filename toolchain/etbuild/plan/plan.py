@@ -8,6 +8,7 @@ Each step has its own plan, which contains what the step may read:
     ExportPlan    what the export of all methods depends on
     MethodPlan    what lowering one method by itself depends on, in addition to the exported method
     LowerPlan     what lowering all methods depends on: a `MethodPlan` of all methods, and more
+    ComparePlan   what the comparison of the program with its exported methods depends on: a `LowerPlan`, and more
 
 The report's options and the checks are only in `Plan`: they are read at the end, so a change of them lowers nothing
 again.
@@ -38,6 +39,7 @@ from etbuild.plan.parts import (
     LowerPasses,
     MemoryPlanning,
     Method,
+    MethodComparison,
     Model,
     ModuleSource,
     NamedData,
@@ -53,6 +55,7 @@ from etbuild.plan.parts import (
 
 Bound = bool | float | dict[str, float]
 """The value of a check: whether it runs, a limit, or a limit for each method or tag."""
+_COMPARED_WORK = 200_000_000  # as model.schema.json says
 
 
 class _Document(Part):
@@ -375,6 +378,21 @@ class LowerPlan(MethodPlan):
         return {**self.weights_names, **self.custom_ops.library_names}
 
 
+class ComparePlan(LowerPlan):
+    """What the comparison of the program with its exported methods depends on, in addition to what lowering does.
+
+    Attributes:
+        work: How many numbers the operators of a method may read and write in calls after the first one.
+        comparisons: How each method is compared, by name.
+    """
+
+    DEFINITION = "plan#comparePlan"
+    _READERS: ClassVar[Readers] = {**MethodPlan._READERS, "comparisons": each_of(MethodComparison.from_json)}
+
+    work: int
+    comparisons: dict[str, MethodComparison]
+
+
 class Plan(_Lowered):
     """Everything that a manifest asks for.
 
@@ -508,6 +526,19 @@ class Plan(_Lowered):
             executorch=self.executorch,
             memory_planning={name: method.memory_planning for name, method in self.methods.items()},
             share_mutable_buffers=self.share_mutable_buffers,
+        )
+
+    @cached_property
+    def compare_plan(self) -> ComparePlan:
+        """The part that the comparison depends on, in addition to the program and the exported methods."""
+        given: Any = self.checks.get("compare", {})
+        common = {key: given[key] for key in ("tolerance", "leave_out") if key in given}
+        of_methods = given.get("methods", {})
+        comparisons = {
+            name: MethodComparison.from_json({**common, **of_methods.get(name, {})}) for name in self.methods
+        }
+        return ComparePlan(
+            **self.lower_plan.fields(), work=given.get("work", _COMPARED_WORK), comparisons=comparisons
         )
 
     @cached_property

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from etbuild.errors import DocumentPath
 from etbuild.manifest import example_inputs
 from etbuild.manifest.tests import metrics
 from etbuild.plan.part import Part
-from etbuild.plan.parts import Example, FileExample, Leaf, Options, callables_of, leaves_of, read_example
-
-
-class Tolerance(Part):
-    """How far an element may be from the expected one: atol + rtol * |expected| + of_largest * the largest |expected|
-    of the same output."""
-
-    atol: float
-    rtol: float
-    of_largest: float
-
-    @classmethod
-    def read(cls, given: Mapping[str, float]) -> Tolerance:
-        """Reads a tolerance from a manifest. What is not there is 0."""
-        return cls(*(float(given.get(key, 0.0)) for key in cls._FIELDS))
+from etbuild.plan.parts import (
+    Example,
+    FileExample,
+    Leaf,
+    Options,
+    Tolerance,
+    callables_of,
+    leaves_of,
+    read_example,
+)
 
 
 class MethodTests(Part):

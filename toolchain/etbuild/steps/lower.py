@@ -25,7 +25,7 @@ from etbuild.lower import weight_sharing
 from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan
 from etbuild.processes import forked
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.results import FileHead, LoweringFacts, ProgramFile, WeightDigests
+from etbuild.results import LoweringFacts, WeightDigests
 from etbuild.steps.export import Modules, create_module, export_methods
 from etbuild.steps.report import LOWERING_SCHEMA, write_json
 from etbuild.steps.resources import Effort
@@ -162,7 +162,7 @@ def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> No
         torch.set_num_threads(1)  # a pool of threads would not exist after a fork
         try:
             with what.stage("read the weights"):  # once: the children share the memory
-                weights = _read_weights(what.plan, saved, what.inputs)
+                weights = read_weights(what.plan, saved, what.inputs)
             effort = replace(what.effort, jobs=what.effort.jobs // at_once)
             export = _Export(saved, *weights, replace(context, stage=silent))
 
@@ -201,7 +201,7 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
         BuildError: The method cannot be lowered.
     """
     with _lowering(what) as (saved, context), what.stage(f"lower {name}"):
-        export = _Export(saved, *_read_weights(what.plan, saved, what.inputs), context)
+        export = _Export(saved, *read_weights(what.plan, saved, what.inputs), context)
         _lower_and_save(what.plan.of_method(name), what.effort, export, directory)
 
 
@@ -234,7 +234,7 @@ def _lower_and_save(part: MethodPlan, effort: Effort, export: _Export, directory
     (name,) = part.methods
     custom_ops.load(part.custom_ops, export.context)
     with _acceleration(effort, directory):
-        programs = _load(saved, export.content, [name], finder)
+        programs = load_methods(saved, export.content, [name], finder)
         weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(part, export.shards))
         edge = lower_programs(part, programs, export.shards, finder)
         emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written), finder)
@@ -284,7 +284,7 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
         if not reasons:
             with what.stage("merge the methods"):
                 needed = frozenset[str]().union(*(method.weights for method in methods.values()))
-                content, shards = _read_weights(what.plan, saved, what.inputs, needed)
+                content, shards = read_weights(what.plan, saved, what.inputs, needed)
                 kept = method_archive.Content(content)
                 parts = {name: method_archive.load(method, kept) for name, method in methods.items()}
             reason = mutable_buffers.why_together({name: part.facts[name].buffers for name, part in parts.items()})
@@ -332,15 +332,22 @@ def imports_of_executorch(effort: Effort) -> list[Callable[[], None]]:
 def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
     """Imports what lowering needs, and reads the export."""
     check_installed()
+    with opened_export(what) as opened:
+        with what.stage("import ExecuTorch"):
+            for part in imports_of_executorch(what.effort):
+                part()
+        yield opened
+
+
+@contextmanager
+def opened_export(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
+    """Imports PyTorch, and reads the export. Its sources can be imported inside."""
     with library_messages_off(), stdout_for_results():
         releases.check()
         with what.stage("import PyTorch"), frozen_if_first("torch"):
             from etbuild.export import archive
             from etbuild.export.provenance import graphs_numbered
         saved = archive.read(what.export)
-        with what.stage("import ExecuTorch"):
-            for part in imports_of_executorch(what.effort):
-                part()
         from etbuild.processes.random_seeds import seed
 
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
@@ -388,10 +395,10 @@ def _lower_together(
 
     if saved.export_plan is None:
         with what.stage("read the export and the weights"):
-            content, shards = _read_weights(what.plan, saved, what.inputs)
-            programs = _load(saved, content, what.plan.methods, context.finder)
+            content, shards = read_weights(what.plan, saved, what.inputs)
+            programs = load_methods(saved, content, what.plan.methods, context.finder)
     else:
-        shards, programs = _export_with_weights(what.plan, saved.export_plan, context)
+        shards, programs = export_with_weights(what.plan, saved.export_plan, context)
     weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(what.plan, shards))
     with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
         with what.stage(f"lower {', '.join(programs)}"):
@@ -402,7 +409,7 @@ def _lower_together(
         return write_program(what.plan, [emitted], shards, context, directory)
 
 
-def _read_weights(
+def read_weights(
     lower_plan: MethodPlan, saved: SavedExport, inputs: Inputs, needed: Collection[str] | None = None
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """The content of the module's parameters and buffers, and the shards of those that have a tag.
@@ -432,16 +439,16 @@ def _shards(lower_plan: MethodPlan, facts: list[TensorFacts]) -> dict[str, str]:
     return weights_files.shards(lower_plan, facts, weights_files.tags(lower_plan, facts))
 
 
-def _load(
+def load_methods(
     saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str], finder: SourceFinder
 ) -> dict[str, ExportedProgram]:
     from etbuild.export import archive
 
-    _import_modules(saved, finder)
+    import_modules(saved, finder)
     return archive.load_methods(saved, content, names)
 
 
-def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
+def import_modules(saved: SavedExport, finder: SourceFinder) -> None:
     """Imports the modules that define the graphs' operators and types that do not belong to PyTorch."""
     from etbuild.inputs.user_code import import_module
 
@@ -449,7 +456,7 @@ def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
         import_module(name, finder, ("model", "factory"))
 
 
-def _export_with_weights(
+def export_with_weights(
     lower_plan: LowerPlan, export_plan: ExportPlan, context: StepContext
 ) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
     """The shards and the methods, exported with their weights: the module itself decides how its weights are loaded."""
@@ -522,32 +529,7 @@ def write_program(
             **_describe_weights(lower_plan, context.inputs),
         }
         written = write_json(directory, lower_plan.name, "lowering", facts)
-    with context.stage("load the program"):
-        _check_loads(emission, facts["non_finite"])
     return [*emission.artifacts, written]
-
-
-def _check_loads(emission: Emission, non_finite: Collection[str]) -> None:
-    """Fails if ExecuTorch's runtime cannot load a method, and no limit of the runtime says why.
-
-    Args:
-        emission: The program.
-        non_finite: The names of weights with elements that are NaN or infinite, which a backend may refuse.
-    """
-    from etbuild.runtime import loading
-    from etbuild.runtime.program_files import ProgramFiles
-
-    program, *named_data = emission.artifacts
-    head: FileHead = {"file": program.file, "size": program.size, "sha256": program.sha256}
-    facts: ProgramFile = {"kind": "program", **head, **emission.program}
-    methods = emission.program["methods"].keys() - {limit.method for limit in emission.limits}
-    try:
-        loading.check(ProgramFiles(program.path, tuple(each.path for each in named_data), facts), methods)
-    except BuildError as error:
-        if not non_finite:
-            raise
-        hint = f"these weights have elements that are NaN or infinite: {', '.join(sorted(non_finite))}"
-        raise BuildError([replace(problem, hint=hint) for problem in error.problems]) from error
 
 
 def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> WeightDigests:

@@ -13,19 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
+from etbuild.comparison import accuracy
+from etbuild.comparison.locate import Search, WrongCall
 from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.export import example_values
+from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.plan import tests as planned
+from etbuild.plan.parts import Tolerance
 from etbuild.plan.plan import Plan
-from etbuild.plan.tests import Metric, TestPlan, Tolerance
+from etbuild.plan.tests import Metric, TestPlan
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session, unavailable
-from etbuild.testing import compare, layers, random_inputs
-from etbuild.testing.locate import Search
+from etbuild.testing import layers, random_inputs
 from etbuild.testing.reference import Call, Reference
 from etbuild.testing.results import Result
 
@@ -86,13 +90,13 @@ class Tester:
     def differences(self, method: str, actual: Sequence[Any], expected: Sequence[Any]) -> list[str]:
         """The problems of the outputs of a call; empty if they are right."""
         tolerance, quantized = self._tests.methods[method].tolerance, self._reference.is_quantized(method)
-        return compare.differences(actual, expected, tolerance, quantized)
+        return accuracy.differences(actual, expected, tolerance, quantized)
 
     def tolerances(self, call: Call, expected: Sequence[torch.Tensor]) -> list[Tolerance]:
         """How far each output of a call may be from the expected one."""
         of_method = self._tests.methods[call.method].tolerance
         quantized = self._reference.is_quantized(call.method)
-        return [compare.default_tolerance(each, quantized) if of_method is None else of_method for each in expected]
+        return [accuracy.default_tolerance(each, quantized) if of_method is None else of_method for each in expected]
 
     def names(self) -> list[str]:
         """The names of the tests, without the checks of the build."""
@@ -215,7 +219,7 @@ class Tester:
         wanted = self._tests.methods[call.method]
         if wanted.max_error is None and wanted.min_sqnr is None:
             return ""
-        found = compare.measure(actual, exact)
+        found = accuracy.measure(actual, exact)
         if wanted.max_error is not None and not found.max_error <= wanted.max_error:
             return (
                 f"checks.max_error: {found} against the model without quantization; the limit is {wanted.max_error:g}"
@@ -231,7 +235,7 @@ class Tester:
         found = [
             f"after the calls, {text}"
             for name, value in sorted(state.items())
-            for text in compare.differences([value], [kept[name]], tolerance, quantized, f"state `{name}`")
+            for text in accuracy.differences([value], [kept[name]], tolerance, quantized, f"state `{name}`")
         ]
         return "\n".join(found)
 
@@ -239,8 +243,8 @@ class Tester:
         """How far the outputs of all calls are from the expected ones, and from those without quantization."""
         try:
             all_actual, all_expected, all_exact = (list(chain(*each)) for each in (actual, expected, exact))
-            near = compare.measure(all_actual, all_expected)
-            far = compare.measure(all_actual, all_exact) if exact is not expected else None
+            near = accuracy.measure(all_actual, all_expected)
+            far = accuracy.measure(all_actual, all_exact) if exact is not expected else None
         except (RuntimeError, ValueError):  # other shapes: the comparison says so
             return {}
         more = {} if far is None else {"max_error_unquantized": far.max_error, "sqnr_unquantized": far.sqnr}
@@ -249,9 +253,9 @@ class Tester:
     def _said(self, measured: dict[str, float]) -> str:
         if not measured:
             return ""
-        told = str(compare.Measured(measured["max_error"], measured["sqnr"]))
+        told = str(accuracy.Measured(measured["max_error"], measured["sqnr"]))
         if "sqnr_unquantized" in measured:
-            far = compare.Measured(measured["max_error_unquantized"], measured["sqnr_unquantized"])
+            far = accuracy.Measured(measured["max_error_unquantized"], measured["sqnr_unquantized"])
             told += f"; without quantization: {far}"
         return told
 
@@ -268,11 +272,29 @@ class Tester:
 
         try:
             before = child.run({"PyTorch": state})["PyTorch"]
-            tolerance = self._tests.methods[call.method].tolerance
             with self._context.stage(f"search `{call.method}` for the operator that parts"):
-                return f"\n{Search(self._plan, self._reference, call, before, tolerance).run(expected)}"
+                return f"\n{self._searched(call, before, expected)}"
         except EtbuildError as error:
             return f"\nthe search for the operator that parts failed: {error}"
+
+    def _searched(self, call: Call, state: dict[str, Any], expected: list[Any]) -> str:
+        name = call.method
+        program = self._reference.exported(name)
+        search = self._search(program, call, state)
+        if not search.differences(search.in_eager(), expected):
+            return search.run()
+        if self._reference.has_passes:
+            plain = self._search(self._reference.exported(name, passes=False), call, state)
+            if not plain.differences(plain.in_eager(), expected):
+                return f"the passes of `passes.aten` change what `{name}` computes"
+        return f"the exported graph of `{name}` computes something else than the model, before it is lowered"
+
+    def _search(self, program: ExportedProgram, call: Call, state: dict[str, Any]) -> Search:
+        tolerance, quantized = self._tests.methods[call.method].tolerance, self._reference.is_quantized(call.method)
+        wrong = WrongCall(call.method, program, call.leaves, state, tolerance, quantized)
+        finder = self._context.finder
+        lines = SourceLines.of_programs({call.method: program}, finder.name_of)
+        return Search(self._plan.lower_plan, wrong, finder, lines)
 
     def _layers(self, call: Call) -> str:
         def work() -> str:

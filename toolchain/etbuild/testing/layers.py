@@ -14,8 +14,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 
+from etbuild.comparison import accuracy
 from etbuild.inputs.source_lines import Line, SourceLines, first_name
-from etbuild.testing import compare
 from etbuild.testing.reference import Call, Reference
 
 _SHOWN = 5
@@ -133,5 +133,5 @@ class _Forced(Interpreter):  # type: ignore[misc] # torch.fx has no types
         node, exact = known
         if str(node.target) != str(n.target) or value.shape != exact.shape:
             return value
-        self.ratios[n.name] = compare.sqnr(value, exact)
+        self.ratios[n.name] = accuracy.sqnr(value, exact)
         return exact.clone().to(value.dtype)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from etbuild.comparison import random_values
 from etbuild.errors import InputError
 from etbuild.plan.parts import Dim, ExportMethod, Shapes
 from etbuild.plan.tests import MethodTests
@@ -172,30 +173,4 @@ class _Maker:
             size if dim is None else dim.times * self._sizes[dim.dim] + dim.plus
             for size, dim in zip(value.shape, dims or (None,) * value.dim(), strict=True)
         ]
-        return self._tensor(value, shape, limits)
-
-    def _tensor(self, example: torch.Tensor, shape: list[int], limits: tuple[float, float] | None) -> torch.Tensor:
-        if example.is_floating_point():
-            return self._float(example, shape, limits).to(example.dtype)
-        if limits is not None:
-            whole = torch.randint(int(limits[0]), int(limits[1]) + 1, shape, generator=self._generator)
-            return whole.to(example.dtype)
-        if example.dtype == torch.bool:
-            return torch.randint(0, 2, shape, generator=self._generator).bool()
-        own = example.flatten()
-        if example.dim() == 1 and own.numel() > 1 and bool((own.diff() == 1).all()):  # positions stay positions
-            return torch.arange(int(own[0]), int(own[0]) + shape[0], dtype=example.dtype)
-        return self._of_example(own, shape)
-
-    def _float(self, example: torch.Tensor, shape: list[int], limits: tuple[float, float] | None) -> torch.Tensor:
-        if limits is not None:
-            return limits[0] + (limits[1] - limits[0]) * torch.rand(shape, generator=self._generator)
-        if not bool(example.isfinite().all()):  # a mask
-            return self._of_example(example.flatten(), shape)
-        return torch.randn(shape, generator=self._generator)
-
-    def _of_example(self, own: torch.Tensor, shape: list[int]) -> torch.Tensor:
-        """A tensor with numbers of the example: any other integer may be no token, and no position."""
-        if not own.numel():
-            return own.new_zeros(shape)
-        return own[torch.randint(0, own.numel(), shape, generator=self._generator)]
+        return random_values.like(value, shape, limits, self._generator)

@@ -11,6 +11,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from etbuild.comparison.graph import copied, outputs_of
+from etbuild.export import saved_examples
 from etbuild.export.export_methods import PreparedMethod, load_method, root_of
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
@@ -168,7 +170,7 @@ class Reference:
         return {name: program.module(check_guards=False) for name, program in self._files.items()}
 
     def _call(self, prepared: Mapping[str, PreparedMethod], modules: Modules, call: Call) -> list[Any]:
-        positional, keywords = pytree.tree_map(_copied, call.inputs)
+        positional, keywords = pytree.tree_map(copied, call.inputs)
         path = ("methods", call.method)
         with torch.no_grad(), wrap_user_error(path, f"running `{call.method}`", self.context.finder):
             if call.method in self._files:
@@ -185,18 +187,9 @@ def _of_plan(prepared: Mapping[str, PreparedMethod], plan: ExportPlan) -> dict[s
 
 
 def _inputs_of(program: ExportedProgram) -> Inputs:
-    """Inputs that an exported program takes: ones, in the smallest sizes. It holds none itself."""
-
-    def ones(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        sizes = [
-            size if isinstance(size, int) else max(int(program.range_constraints[size.node.expr].lower), 2)
-            for size in value.shape
-        ]
-        return torch.ones(sizes, dtype=value.dtype)
-
-    return _each_input(program, ones)
+    """The example inputs of an exported program."""
+    positional, keywords = pytree.tree_unflatten(saved_examples.of_program(program), program.call_spec.in_spec)
+    return tuple(positional), dict(keywords)
 
 
 def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, Shapes]]:
@@ -227,14 +220,3 @@ def _each_input(program: ExportedProgram, make: Callable[[Any], Any]) -> tuple[t
     leaves = [make(nodes[each].meta["val"] if each in nodes else each) for each in program.graph_signature.user_inputs]
     positional, keywords = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     return tuple(positional), dict(keywords)
-
-
-def outputs_of(result: Any) -> list[Any]:
-    """The result of a method as a flat list, in the order of the program's outputs."""
-    leaves = pytree.tree_leaves(result, is_leaf=lambda value: value is None)
-    return [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in leaves]
-
-
-def _copied(value: Any) -> Any:
-    """A copy of an input, which a method may write to."""
-    return value.clone() if isinstance(value, torch.Tensor) else value

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from etbuild.plan.tests import Tolerance
+from etbuild.plan.parts import Tolerance
 
 _WORST = 5  # elements that a message shows
 _FLOAT = Tolerance(0.0, 1e-3, 1e-4)
@@ -68,6 +68,16 @@ def differences(
         quantized: Whether the method is quantized.
         name: What they are, for messages.
     """
+    found = wrong_outputs(actual, expected, tolerance, quantized, name)
+    if expected and all(map(_nothing, expected)):
+        found.append(f"each expected {name} has only NaN, so there is nothing to compare")
+    return found
+
+
+def wrong_outputs(
+    actual: Sequence[Any], expected: Sequence[Any], tolerance: Tolerance | None, quantized: bool, name: str = "output"
+) -> list[str]:
+    """The same, where outputs may be nothing but NaN."""
     if len(actual) != len(expected):
         return [f"the program has {len(actual)} {name}s, and the model has {len(expected)}"]
     found = []
@@ -75,9 +85,53 @@ def differences(
         wrong = _difference(one, other, tolerance, quantized)
         if wrong is not None:
             found.append(f"{name} {index}: {wrong}" if len(expected) > 1 else f"the {name}: {wrong}")
-    if expected and all(map(_nothing, expected)):
-        found.append(f"each expected {name} has only NaN, so there is nothing to compare")
     return found
+
+
+def within_samples(
+    actual: Sequence[Any],
+    expected: Sequence[Any],
+    samples: Sequence[Sequence[Any]],
+    tolerance: Tolerance | None,
+    quantized: bool,
+) -> bool:
+    """Whether outputs are as near to the expected ones as outputs that were computed with other roundings.
+
+    Args:
+        actual: The outputs of the program.
+        expected: Those of the model.
+        samples: Those of the model with other roundings.
+        tolerance: How far an element may be from the expected one in addition; None for the default of each output.
+        quantized: Whether the method is quantized.
+    """
+    return len(actual) == len(expected) and all(
+        _difference(one, other, tolerance, quantized) is None or _is_within(one, other, of_output)
+        for one, other, *of_output in zip(actual, expected, *samples, strict=True)
+    )
+
+
+_BEYOND_SAMPLES = 4  # a few samples do not show the largest effect of rounding
+
+
+def _is_within(actual: Any, expected: Any, samples: Sequence[Any]) -> bool:
+    if not all(isinstance(each, torch.Tensor) for each in (actual, expected, *samples)):
+        return False
+    if not actual.dtype == expected.dtype or not actual.shape == expected.shape:
+        return any(each.shape == actual.shape for each in samples) and any(
+            each.shape != expected.shape for each in samples
+        )
+    alike = [each for each in samples if each.shape == expected.shape]
+    if not expected.is_floating_point():
+        counts = [int((each != expected).sum()) for each in alike]
+        return int((actual != expected).sum()) <= _BEYOND_SAMPLES * max(counts, default=0)
+    moved = [_largest_error(each, expected) for each in alike]
+    return _largest_error(actual, expected) <= _BEYOND_SAMPLES * max(moved, default=0.0)
+
+
+def _largest_error(one: torch.Tensor, other: torch.Tensor) -> float:
+    got, want = one.to(torch.float64), other.to(torch.float64)
+    error = torch.where(_same(got, want), 0.0, (got - want).abs()).nan_to_num(nan=math.inf)
+    return float(error.max()) if error.numel() else 0.0
 
 
 def _nothing(expected: Any) -> bool:
@@ -93,9 +147,8 @@ def measure(actual: Sequence[Any], expected: Sequence[Any]) -> Measured:
     for one, other in zip(actual, expected, strict=True):
         if one is None or other is None:
             continue
-        got, want = (torch.as_tensor(each).detach().to(torch.float64) for each in (one, other))
-        error = torch.where(_same(got, want), 0.0, (got - want).abs()).nan_to_num(nan=math.inf)
-        errors.append(float(error.max()) if error.numel() else 0.0)
+        got, want = (torch.as_tensor(each).detach() for each in (one, other))
+        errors.append(_largest_error(got, want))
         ratios.append(sqnr(got, want))
     return Measured(max(errors), min(ratios))
 

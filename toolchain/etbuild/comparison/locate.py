@@ -8,76 +8,85 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from etbuild.accelerate import accelerated
+from etbuild.comparison import accuracy
+from etbuild.comparison.graph import copied, outputs_of
 from etbuild.errors import EtbuildError
 from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
-from etbuild.plan.plan import LowerPlan, Plan
-from etbuild.plan.tests import Tolerance
+from etbuild.inputs.user_code import SourceFinder
+from etbuild.plan.parts import Tolerance
+from etbuild.plan.plan import LowerPlan
 from etbuild.runtime import child, program_files
 from etbuild.runtime.session import Session
-from etbuild.testing import compare
-from etbuild.testing.reference import Call, Reference, outputs_of
 
 _SKIPPED = ("getitem", "sym_size", "_assert", "alias", "detach", "lift_fresh")
 State = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class WrongCall:
+    """A call that goes wrong.
+
+    Attributes:
+        method: The name of the method.
+        program: The exported method.
+        leaves: The inputs, in the order of the method.
+        state: The buffers before the call, by name.
+        tolerance: How far an element may be from the expected one; None for the default.
+        quantized: Whether the method is quantized.
+    """
+
+    method: str
+    program: ExportedProgram
+    leaves: list[Any]
+    state: State
+    tolerance: Tolerance | None
+    quantized: bool
 
 
 class Search:
     """Searches one method for the operator that parts.
 
     Args:
-        plan: The plan.
-        reference: The model.
+        plan: How the method was lowered.
         call: The call that goes wrong.
-        state: The buffers before the call, by name.
-        tolerance: How far an element may be from the expected one; None for the default.
+        finder: The sources.
+        lines: The lines of the method's nodes.
     """
 
-    def __init__(self, plan: Plan, reference: Reference, call: Call, state: State, tolerance: Tolerance | None) -> None:
-        self._plan, self._reference, self._call = plan, reference, call
-        self._state, self._tolerance = state, tolerance
-        self._quantized = reference.is_quantized(call.method)
+    def __init__(self, plan: LowerPlan, call: WrongCall, finder: SourceFinder, lines: SourceLines) -> None:
+        self._plan, self._call, self._finder, self._lines = plan, call, finder, lines
+        positional, keywords = pytree.tree_unflatten(call.leaves, call.program.call_spec.in_spec)
+        self._inputs = tuple(positional), dict(keywords)
         self._tries = 0
 
-    def run(self, expected: list[Any]) -> str:
-        """Searches. Returns what was found, for people.
-
-        Args:
-            expected: What the call returns in eager PyTorch.
-        """
-        name = self._call.method
-        program = self._reference.exported(name)
-        if self._differs(self._in_eager(program), expected):
-            return self._of_export(name, expected)
+    def run(self) -> str:
+        """Searches. Returns what was found, for people."""
+        name, program = self._call.method, self._call.program
         whole = self._try(self._module(program))
         if whole is None:
             return f"`{name}` could not be lowered again, so the operator is not known"
         if not whole:
             return (
-                f"`{name}`, lowered again from this manifest, is right. So the tested program was built from something "
-                "else: other weights or sources, or other versions of packages"
+                f"`{name}`, lowered again and freshly loaded, is right for this call: what goes wrong depends on earlier "
+                "calls or on other sizes, or the program was built from something else"
             )
         found = self._first_wrong(program)
         return found or f"no single operator of `{name}` parts: the difference grows over the graph"
 
-    def _of_export(self, name: str, expected: list[Any]) -> str:
-        """What to say if the exported graph itself computes something else than the module."""
-        if self._reference.has_passes:
-            plain = self._in_eager(self._reference.exported(name, passes=False))
-            if not self._differs(plain, expected):
-                return f"the passes of `passes.aten` change what `{name}` computes"
-        return f"the exported graph of `{name}` computes something else than the model, before it is lowered"
-
-    def _in_eager(self, program: ExportedProgram) -> list[Any]:
-        module = self._module(program)
+    def in_eager(self) -> list[Any]:
+        """What the exported method returns in PyTorch."""
+        module = self._module(self._call.program)
         found: list[Any] = child.run({"the exported graph": lambda: self._outputs(module)})["the exported graph"]
         return found
 
@@ -86,13 +95,13 @@ class Search:
         module = copy.deepcopy(program.module(check_guards=False))
         buffers = dict(module.named_buffers())
         with torch.no_grad():
-            for key, value in self._state.items():
+            for key, value in self._call.state.items():
                 if key in buffers and buffers[key].shape == value.shape:
                     buffers[key].copy_(value)
         return module
 
     def _outputs(self, module: torch.fx.GraphModule) -> list[Any]:
-        positional, keywords = self._call.inputs
+        positional, keywords = pytree.tree_map(copied, self._inputs)
         with torch.no_grad():
             return outputs_of(module(*positional, **keywords))
 
@@ -128,17 +137,15 @@ class Search:
                 return None if "lowering" in str(error) else summary(error)
             except Exception:  # noqa: BLE001 - a cut graph may be one that ExecuTorch refuses
                 return None
-        return "\n".join(self._differences(outputs["actual"], outputs["expected"]))
+        return "\n".join(self.differences(outputs["actual"], outputs["expected"]))
 
     def _in_runtime(self, program: Path, scratch: Path) -> list[Any]:
         session = Session(program_files.read(program), scratch)
         return session.call(self._call.method, self._call.leaves)
 
-    def _differs(self, actual: list[Any], expected: list[Any]) -> bool:
-        return bool(self._differences(actual, expected))
-
-    def _differences(self, actual: list[Any], expected: list[Any]) -> list[str]:
-        return compare.differences(actual, expected, self._tolerance, self._quantized)
+    def differences(self, actual: list[Any], expected: list[Any]) -> list[str]:
+        """The problems of outputs; empty if they are right."""
+        return accuracy.wrong_outputs(actual, expected, self._call.tolerance, self._call.quantized)
 
     def _lower(self, module: torch.fx.GraphModule, directory: Path) -> str:
         from etbuild.emit.emit_methods import Lowered, emit_methods
@@ -146,11 +153,11 @@ class Search:
         from etbuild.lower.finite_weights import non_finite
         from etbuild.lower.lower_methods import lower_programs
 
-        name, finder = self._call.method, self._reference.context.finder
-        positional, keywords = self._call.inputs
+        name, finder = self._call.method, self._finder
+        positional, keywords = self._inputs
         with torch.no_grad():
             program = torch.export.export(module, positional, keywords)
-        plan = _alone(self._plan.lower_plan, name)
+        plan = _alone(self._plan, name)
         programs = {name: program}
         weights = non_finite(programs)
         with accelerated():
@@ -159,10 +166,9 @@ class Search:
         return str(write_program(plan, [emitted], {}, finder, directory).artifacts[0].path)
 
     def _described(self, program: ExportedProgram, node: Node, reason: str) -> str:
-        name, finder = self._call.method, self._reference.context.finder
+        name = self._call.method
         own = next((each for each in program.graph.nodes if each.name == node.name), node)
-        lines = SourceLines.of_programs({name: program}, finder.name_of).of_node(name, first_name(own))
-        where = shown(lines)
+        where = shown(self._lines.of_node(name, first_name(own)))
         parts = [f"the first operator of `{name}` that parts is `{node.target}` (node `{node.name}`)"]
         parts += [f"  {line}" for line in (where or "").splitlines()]
         parts += [f"  {line}" for line in reason.splitlines()]

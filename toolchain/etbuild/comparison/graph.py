@@ -1,0 +1,137 @@
+"""Runs an exported method in PyTorch, one operator after the other, and keeps its state between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Interpreter, Node
+from torch.utils import _pytree as pytree
+
+_INTEGERS_OF_8_BITS = (torch.int8, torch.uint8)
+_NO_OUTPUTS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN)
+
+
+class Graph:
+    """An exported method with its state."""
+
+    def __init__(self, program: ExportedProgram, state: dict[str, torch.Tensor]) -> None:
+        """Args:
+        program: The method. It is not changed.
+        state: Its buffers by name, which calls change. Several methods may share them.
+        """
+        self._program = program
+        self._content: dict[str, Any] = {**program.constants, **program.state_dict}
+        self.state = state
+
+    def call(self, leaves: Sequence[Any], rounding: Rounding | None = None) -> tuple[list[Any], int]:
+        """Calls the method.
+
+        Args:
+            leaves: The inputs, in the order of the method.
+            rounding: Changes each result a little; None to leave results as they are.
+
+        Returns:
+            The outputs, and how many numbers the operators have read and written.
+        """
+        with torch.no_grad():
+            run = _Run(self._program.graph_module, rounding)
+            results = run.run(*self._inputs(leaves), enable_io_processing=False)
+        outputs = []
+        for spec, value in zip(self._program.graph_signature.output_specs, results, strict=True):
+            if spec.kind == OutputKind.BUFFER_MUTATION:
+                self.state[str(spec.target)] = value
+            elif spec.kind not in _NO_OUTPUTS:
+                outputs += outputs_of(value)
+        return outputs, run.work
+
+    def _inputs(self, leaves: Sequence[Any]) -> list[Any]:
+        given, found = iter(leaves), list[Any]()
+        for spec in self._program.graph_signature.input_specs:
+            if spec.kind == InputKind.USER_INPUT:
+                value = next(given)
+                found.append(copied(value))
+            elif spec.kind == InputKind.BUFFER:
+                found.append(self.state[str(spec.target)])
+            else:
+                found.append(None if spec.target is None else self._content[spec.target])
+        return found
+
+
+def buffers(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Copies of the buffers of a method, by name."""
+    content = {**program.constants, **program.state_dict}
+    return {name: content[name].detach().clone() for name in program.graph_signature.buffers}
+
+
+def is_quantized(program: ExportedProgram) -> bool:
+    """Whether a method has operators that quantize: a backend may then round to the next number."""
+    return any("quantize" in str(node.target) for node in program.graph.nodes)
+
+
+class Rounding:
+    """Changes results by as much as their dtype may round, at random: floating-point numbers by a few units in the last
+    place, and what was just quantized to 8 bits by one step. How far outputs then move is what rounding explains.
+
+    Args:
+        seed: The seed of the changes.
+    """
+
+    UNITS = 4
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)  # of operators that draw random numbers
+
+    def of(self, value: Any, inputs: Sequence[Any] = ()) -> Any:
+        """A result, or a list of results, changed.
+
+        Args:
+            value: The result.
+            inputs: The tensors that its operator has read.
+        """
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.of(each, inputs) for each in value)
+        if not isinstance(value, torch.Tensor) or not value.numel():
+            return value
+        if value.dtype in _INTEGERS_OF_8_BITS and any(each.is_floating_point() for each in inputs):
+            limits, step = torch.iinfo(value.dtype), torch.randint(-1, 2, value.shape, generator=self._generator)
+            return (value.to(torch.int16) + step).clamp(limits.min, limits.max).to(value.dtype)
+        if not value.is_floating_point():
+            return value
+        relative = self.UNITS * torch.finfo(value.dtype).eps
+        change = 1 + relative * (2 * torch.rand(value.shape, generator=self._generator) - 1)
+        return (value * change).to(value.dtype)
+
+
+class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
+    """One run of a graph. It counts the numbers that operators read and write."""
+
+    def __init__(self, module: torch.fx.GraphModule, rounding: Rounding | None) -> None:
+        super().__init__(module)
+        self._rounding = rounding
+        self.work = 0
+
+    def run_node(self, n: Node) -> Any:
+        value = super().run_node(n)
+        inputs = [each for each in map(self.env.get, n.all_input_nodes) if isinstance(each, torch.Tensor)]
+        if n.op == "call_function":
+            written = value if isinstance(value, (list, tuple)) else [value]
+            self.work += sum(each.numel() for each in [*inputs, *written] if isinstance(each, torch.Tensor))
+        if self._rounding is None or n.op not in ("call_function", "placeholder"):
+            return value
+        return self._rounding.of(value, inputs)
+
+
+def outputs_of(result: Any) -> list[Any]:
+    """The result of a method as a flat list, in the order of the program's outputs."""
+    leaves = pytree.tree_leaves(result, is_leaf=lambda value: value is None)
+    return [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in leaves]
+
+
+def copied(value: Any) -> Any:
+    """A copy of an input, which a method may write to."""
+    return value.clone() if isinstance(value, torch.Tensor) else value

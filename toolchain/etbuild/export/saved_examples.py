@@ -1,0 +1,99 @@
+"""Saves the example inputs of exported methods, with which a build compares them. Lowering does not read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.utils import _pytree as pytree
+
+from etbuild.errors import InputError
+from etbuild.files import artifacts
+from etbuild.foreign_errors import wrap_library_errors
+from etbuild.model.tensor_bytes import row_major
+
+
+def of_program(program: ExportedProgram) -> list[Any]:
+    """The example inputs of an exported method, in its order: tensors and plain values.
+
+    A method from a file may have none. Then they are ones, in the smallest sizes that it takes.
+    """
+    if program.example_inputs is not None:
+        return pytree.tree_leaves(program.example_inputs)
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    made = []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else nodes[spec.arg.name].meta["val"]
+            made.append(_ones(program, value) if isinstance(value, torch.Tensor) else value)
+    return made
+
+
+def _ones(program: ExportedProgram, like: torch.Tensor) -> torch.Tensor:
+    sizes = [
+        size if isinstance(size, int) else max(int(program.range_constraints[size.node.expr].lower), 2)
+        for size in like.shape
+    ]
+    return torch.ones(sizes, dtype=like.dtype)
+
+
+def write(path: Path, programs: Mapping[str, ExportedProgram]) -> None:
+    """Writes the example inputs of methods.
+
+    A method has none in the file if safetensors cannot hold one of them.
+
+    Args:
+        path: The file.
+        programs: The exported methods, by name.
+
+    Raises:
+        BuildError: The file cannot be written.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for name, program in programs.items():
+        leaves = of_program(program)
+        own = {
+            f"{name}/{index}": row_major(leaf.detach()).clone()
+            for index, leaf in enumerate(leaves)
+            if isinstance(leaf, torch.Tensor)
+        }
+        try:
+            save(own)
+        except (SafetensorError, KeyError, ValueError):  # no such dtype
+            continue
+        tensors.update(own)
+    content = save(tensors)
+    artifacts.write(path.parent, path.name, "export", lambda opened: opened.write(content))
+
+
+def read(path: Path, name: str, program: ExportedProgram) -> list[Any] | None:
+    """Reads the example inputs of a method, in its order.
+
+    Args:
+        path: The file that `write` made.
+        name: The name of the method.
+        program: The method.
+
+    Returns:
+        Tensors and plain values; None if the file has none for the method.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    specs = [spec.arg for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    with wrap_library_errors(InputError, None, f"{path}: not the example inputs of an export"), safe_open(path, "pt") as file:
+        held, found = set(file.keys()), list[Any]()
+        for index, argument in enumerate(specs):
+            if isinstance(argument, ConstantArgument):
+                found.append(argument.value)
+            elif f"{name}/{index}" not in held:
+                return None
+            else:
+                found.append(file.get_tensor(f"{name}/{index}"))
+        return found

@@ -1,0 +1,205 @@
+"""Compares a program with its exported methods: what the runtime computes must be what PyTorch computes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild import backends
+from etbuild.errors import BuildError, EtbuildError, Problem
+from etbuild.exception_text import hints
+from etbuild.files import artifacts
+from etbuild.files.digests import canonical_json
+from etbuild.files.scratch import temporary
+from etbuild.folding import folded
+from etbuild.inputs.step_context import StepContext
+from etbuild.plan.plan import ComparePlan
+from etbuild.results import FileHead, LoweringFacts, ProgramFile
+from etbuild.steps.lower import (
+    Lowering,
+    export_with_weights,
+    import_modules,
+    imports_of_executorch,
+    opened_export,
+    read_weights,
+)
+
+if TYPE_CHECKING:
+    from etbuild.comparison.compare import Method
+    from etbuild.export.archive import SavedExport
+    from etbuild.runtime.program_files import ProgramFiles
+
+RESULT = "comparison.json"
+_SCHEMA = "executorch-comparison/v1"
+_LARGEST_BYTES = 1 << 31
+"""Of files and planned memory: the runtime takes as much again, beside what the build has."""
+
+
+def compare(job: Lowering[ComparePlan], examples: Path, lowering: LoweringFacts, program: Path, result: Path) -> None:
+    """Compares each method that the runtime here can run, and prints a note about the others.
+
+    Args:
+        job: The export, and how it was lowered.
+        examples: The example inputs that the export saved.
+        lowering: The facts of the lowering.
+        program: The directory of the program and its named data.
+        result: The file to write: which methods were not compared, and why.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The program cannot be loaded, or computes something else. The error names the method, the output,
+            and the operator where the difference begins.
+    """
+    files = _files(lowering, program)
+    left_out = _left_out(job.plan, lowering, files)
+    if left_out.keys() != job.plan.methods.keys():
+        left_out = _compare(job, examples, lowering, files, left_out)
+    notes = [Problem(f"`{name}` was not compared with PyTorch: {why}") for name, why in sorted(left_out.items())]
+    for note in folded(notes):
+        print(f"note: {note}", file=sys.stderr)
+    content = canonical_json({"schema": _SCHEMA, "left_out": left_out})
+    artifacts.write(result.parent, result.name, "comparison", lambda opened: opened.write(content))
+
+
+def _files(lowering: LoweringFacts, directory: Path) -> ProgramFiles:
+    from etbuild.runtime.program_files import ProgramFiles
+
+    program, *named_data = lowering["artifacts"]
+    head: FileHead = {"file": program["file"], "size": program["size"], "sha256": program["sha256"]}
+    facts: ProgramFile = {"kind": "program", **head, **lowering["program"]}
+    return ProgramFiles(directory / program["file"], tuple(directory / each["file"] for each in named_data), facts)
+
+
+def _left_out(plan: ComparePlan, lowering: LoweringFacts, files: ProgramFiles) -> dict[str, str]:
+    """The methods that cannot be compared, each with the reason."""
+    size, found = sum(artifact["size"] for artifact in lowering["artifacts"]), {}
+    limits = {limit["method"]: limit["what"] for limit in reversed(lowering["runtime_limits"])}
+    for name in plan.methods:
+        method, settings = files.method(name), plan.comparisons[name]
+        elsewhere = sorted(each for each in method["delegates"] if not backends.loads_everywhere(each))
+        if settings.leave_out is not None:
+            found[name] = settings.leave_out
+        elif elsewhere:
+            found[name] = f"the build cannot run {elsewhere[0]}"
+        elif name in limits:
+            found[name] = f"the runtime here cannot run all of it: {limits[name]}"
+        elif size + sum(method["memory"]) > _LARGEST_BYTES:
+            found[name] = f"the program and its memory take more than {_LARGEST_BYTES >> 30} GB"
+    return found
+
+
+def _compare(
+    job: Lowering[ComparePlan],
+    examples: Path,
+    lowering: LoweringFacts,
+    files: ProgramFiles,
+    left_out: Mapping[str, str],
+) -> dict[str, str]:
+    with opened_export(job) as (saved, context), temporary("compare") as scratch:
+        from etbuild.export import custom_ops
+        from etbuild.runtime import child
+
+        custom_ops.load(job.plan.custom_ops, context)
+        methods, skipped = _methods(job, saved, context, examples, left_out)
+        groups = [methods] if files.shares_state and methods else [[method] for method in methods]
+        tasks = {
+            f"comparing {', '.join(method.name for method in group)}": partial(
+                _first_wrong, group, files, job.plan.work, scratch.path / str(number)
+            )
+            for number, group in enumerate(groups)
+        }
+        with job.stage(f"compare {', '.join(method.name for method in methods)}"):
+            try:
+                found = child.run(tasks, job.effort.jobs)
+            except BuildError as error:
+                raise BuildError([_with_weights(problem, lowering) for problem in error.problems]) from error
+        wrong = [each for each in found.values() if each is not None and "cannot_run" not in each]
+        if wrong:
+            raise BuildError([_problem(job, context, methods, each) for each in wrong])
+        unable = {name: each["cannot_run"] for each in found.values() if each is not None for name in each["methods"]}
+        return {**left_out, **skipped, **unable}
+
+
+def _with_weights(problem: Problem, lowering: LoweringFacts) -> Problem:
+    """A backend may refuse weights that are not finite, and does not say so."""
+    weights = ", ".join(sorted(lowering["non_finite"]))
+    more = f"these weights have elements that are NaN or infinite: {weights}" if weights else None
+    return replace(problem, hint=hints(problem.hint, more))
+
+
+def _methods(
+    job: Lowering[ComparePlan],
+    saved: SavedExport,
+    context: StepContext,
+    examples: Path,
+    left_out: Mapping[str, str],
+) -> tuple[list[Method], dict[str, str]]:
+    """The methods with their weights and example inputs; and those without example inputs, with the reason."""
+    from etbuild.comparison.compare import Method
+    from etbuild.export import archive, saved_examples
+    from etbuild.model import adapter_weights
+
+    plan, methods, skipped = job.plan, list[Method](), dict[str, str]()
+    wanted = [name for name in sorted(plan.methods) if name not in left_out]
+    if saved.export_plan is not None:
+        _, exported = export_with_weights(plan, saved.export_plan, context)
+        programs = {name: exported[name] for name in wanted}
+    else:
+        content, _ = read_weights(plan, saved, context.inputs)
+        content.update(adapter_weights.read(plan.adapters, content.keys(), context.inputs))
+        import_modules(saved, context.finder)
+        programs = archive.load_methods(saved, content, wanted)
+    for name, program in programs.items():
+        leaves = (
+            saved_examples.of_program(program)
+            if saved.export_plan is not None
+            else saved_examples.read(examples, name, program)
+        )
+        if leaves is None:
+            skipped[name] = "its example inputs have a dtype that safetensors cannot hold"
+        else:
+            methods.append(Method(name, program, leaves, plan.comparisons[name]))
+    return methods, skipped
+
+
+def _first_wrong(group: list[Method], files: ProgramFiles, work: int, scratch: Path) -> dict[str, Any] | None:
+    """The first wrong call as plain values. Runs in a child process: the runtime may crash."""
+    from etbuild.comparison.compare import CannotRun, Comparison
+
+    names = [method.name for method in group]
+    scratch.mkdir()
+    try:
+        of_group = {name: files.method(name) for name in names}
+        only = replace(files, facts={**files.facts, "methods": of_group})
+        wrong = Comparison(group, only, scratch).first_wrong(work)
+    except CannotRun as error:
+        return {"methods": names, "cannot_run": f"PyTorch cannot run the exported method: {error}"}
+    return None if wrong is None else vars(wrong)
+
+
+def _problem(job: Lowering[ComparePlan], context: StepContext, methods: Iterable[Method], wrong: dict[str, Any]) -> Problem:
+    method = next(each for each in methods if each.name == wrong["method"])
+    message = f"the program computes something else than the exported method in {wrong['call']}: {wrong['problem']}"
+    hint = "`checks.compare` can allow more, or leave the method out with a reason"
+    return Problem(message, ("methods", method.name), hints(_where(job, context, method, wrong), hint))
+
+
+def _where(job: Lowering[ComparePlan], context: StepContext, method: Method, wrong: dict[str, Any]) -> str:
+    """Where the difference begins, for people."""
+    from etbuild.comparison.graph import is_quantized
+
+    with job.stage(f"search `{method.name}` for the operator that is wrong"):
+        for part in imports_of_executorch(job.effort):
+            part()
+        from etbuild.comparison.locate import Search, WrongCall
+
+        program, tolerance = method.program, method.settings.tolerance
+        call = WrongCall(method.name, program, wrong["leaves"], wrong["state"], tolerance, is_quantized(program))
+        try:
+            return Search(job.plan, call, context.finder, job.export.lines).run()
+        except EtbuildError as error:
+            return f"the search for the operator failed: {error}"
