@@ -7,6 +7,7 @@
 | `plan_program` | ExecutorchPlan | manifest | plans |
 | `export_program` | ExecutorchExport | export plan, sources, data | graphs without weights |
 | `lower_program` | ExecutorchLower | lowering plan, graphs, data, weights | program, named data, facts |
+| `compare_program` | ExecutorchCompare | what lowering read, the example inputs, the program and its facts | a small file: the program computes what its exported methods compute |
 | `verify_program` | ExecutorchVerify | what both of these read, their outputs | an empty file |
 | `report_program` | ExecutorchReport | plan, facts, tokenizer | tokenizer, report, index |
 | `page_program` | ExecutorchPage, if somebody asks for the page | report, index, facts, lines of the sources | page |
@@ -43,6 +44,7 @@ load("//rules:providers.bzl", "ExecutorchExportInfo")
 load(
     "//rules/private:common.bzl",
     "bundle_arguments",
+    "compare_arguments",
     "etrecord_arguments",
     "export_arguments",
     "export_error",
@@ -146,6 +148,7 @@ def plan_program(
       - `whole`: File, the plan of the whole program.
       - `export`: File, the part of the plan that ExecutorchExport reads.
       - `lower`: File, the part of the plan that ExecutorchLower reads.
+      - `compare`: File, the part of the plan that ExecutorchCompare reads.
       - `method_plans`: dict of method name to File, the plans for lowering one method each. It is empty if all methods are
         lowered together.
     """
@@ -154,6 +157,7 @@ def plan_program(
 
     plans = struct(
         name = name,
+        compare = ctx.actions.declare_file(name + ".compare.plan.json"),
         export = ctx.actions.declare_file(name + ".export.plan.json"),
         lower = ctx.actions.declare_file(name + ".lower.plan.json"),
         method_plans = {
@@ -194,7 +198,7 @@ def plan_program(
         ctx,
         arguments,
         inputs = [manifest] + ([export.plan] if export else []),
-        outputs = [plans.whole, plans.export, plans.lower, positions] + plans.method_plans.values(),
+        outputs = [plans.whole, plans.export, plans.lower, plans.compare, positions] + plans.method_plans.values(),
         mnemonic = "ExecutorchPlan",
         progress = "Planning",
     )
@@ -276,9 +280,11 @@ def export_program(ctx, plans, inputs, apart = False):
     # The lines of the sources for messages. Later actions look for this file beside the directory, but it is not an input of
     # them: a moved line must not run them again.
     lines = ctx.actions.declare_file(start + ".export.lines.json")
+    examples = ctx.actions.declare_file(start + ".export.examples.safetensors")
     export = ExecutorchExportInfo(
         data = inputs.data,
         directory = directory,
+        examples = examples,
         exported_methods = exported_methods,
         input_digests = input_digests,
         lines = lines,
@@ -289,7 +295,7 @@ def export_program(ctx, plans, inputs, apart = False):
         ctx,
         _arguments(ctx, export_arguments(plans, inputs, export)),
         inputs = depset([plans.export] + _files(inputs.data), transitive = [inputs.source_files]),
-        outputs = [directory, input_digests, lines] + exported_methods.values(),
+        outputs = [directory, input_digests, lines, examples] + exported_methods.values(),
         mnemonic = "ExecutorchExport",
         progress = "Exporting",
         torch = True,
@@ -435,6 +441,34 @@ def _publish(ctx, copies, reported, what):
         mnemonic = "ExecutorchPublish",
         progress_message = "Copying the checked {} of {}".format(what, label_text(ctx.label)),
     )
+
+def compare_program(ctx, plans, inputs, export, lowered):
+    """Declares ExecutorchCompare, which runs the program, and fails if it computes something else than its exported methods.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      inputs: the result of `program_inputs`.
+      export: the result of `export_program`.
+      lowered: the result of `lower_program`.
+
+    Returns:
+      File, `NAME.comparison.json`. It exists only if the program is right. It names the methods that could not be compared.
+    """
+    result = ctx.actions.declare_file(plans.name + ".comparison.json")
+    run_driver(
+        ctx,
+        _arguments(ctx, compare_arguments(plans, export, inputs, lowered, result)),
+        inputs = [plans.compare, export.directory, export.examples, lowered.facts, lowered.pte] +
+                 lowered.named_data.values() + export.exported_methods.values() +
+                 _files(inputs.data + inputs.weights + inputs.adapters),
+        outputs = [result],
+        mnemonic = "ExecutorchCompare",
+        progress = "Comparing",
+        torch = True,
+        worker = True,
+    )
+    return result
 
 def verify_program(ctx, plans, inputs, export, lowered):
     """Declares ExecutorchVerify, which builds the program a second time and fails if any file differs.

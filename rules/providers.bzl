@@ -35,6 +35,7 @@ ExecutorchExportInfo = provider(
         "data": "list of struct(name, file): the files that the export reads, besides the sources.",
         "directory": "File: a directory that holds the exported methods. If each method has a file of its own, it holds " +
                      "only what the methods have in common.",
+        "examples": "File: the example inputs of the methods, with which the program is compared.",
         "exported_methods": "dict of method name to File: a `.pt2` for each method; empty if the directory holds them.",
         "input_digests": "File: the digests of the inputs as JSON. They are not in `directory`: an edit that does not " +
                          "change the graphs must not lower them again.",

@@ -6,6 +6,7 @@ It declares the same actions as the rule for Bazel, with the same arguments: see
 load(
     "//rules/private:common.bzl",
     "bundle_arguments",
+    "compare_arguments",
     "etrecord_arguments",
     "export_arguments",
     "export_error",
@@ -55,6 +56,7 @@ def _plan(ctx: AnalysisContext, manifest, inputs, shared):
     check(ctx, ("parameters", error) if error else None)
     name = name_with_variant(ctx.label.name, attributes.variant)
     plans = struct(
+        compare = declare(ctx, name + ".compare.plan.json"),
         export = declare(ctx, name + ".export.plan.json"),
         lower = declare(ctx, name + ".lower.plan.json"),
         method_plans = {
@@ -91,7 +93,7 @@ def _plan(ctx: AnalysisContext, manifest, inputs, shared):
             ],
             manifest_name = name_with_variant(other_name, attributes.variant) if other_name else "",
         ),
-        outputs = [plans.whole, plans.export, plans.lower, positions] + plans.method_plans.values(),
+        outputs = [plans.whole, plans.export, plans.lower, plans.compare, positions] + plans.method_plans.values(),
         category = "executorch_plan",
     )
     return plans
@@ -101,6 +103,7 @@ def _export(ctx: AnalysisContext, plans, inputs):
     export = ExecutorchExportInfo(
         data = inputs.data,
         directory = declare(ctx, plans.name + ".export", dir = True),
+        examples = declare(ctx, plans.name + ".export.examples.safetensors"),
         exported_methods = {
             method: declare(ctx, "{}.export.{}.pt2".format(plans.name, method))
             for method in plans.method_plans
@@ -113,7 +116,7 @@ def _export(ctx: AnalysisContext, plans, inputs):
     run_driver(
         ctx,
         export_arguments(plans, inputs, export),
-        outputs = [export.directory, export.input_digests, export.lines] + export.exported_methods.values(),
+        outputs = [export.directory, export.input_digests, export.lines, export.examples] + export.exported_methods.values(),
         category = "executorch_export",
         torch = True,
     )
@@ -148,6 +151,18 @@ def _lower(ctx: AnalysisContext, plans, inputs, export):
         torch = True,
     )
     return lowered
+
+def _compare(ctx: AnalysisContext, plans, inputs, export, lowered) -> Artifact:
+    """Declares the action that runs the program and fails if it computes something else than its exported methods."""
+    result = declare(ctx, plans.name + ".comparison.json")
+    run_driver(
+        ctx,
+        compare_arguments(plans, export, inputs, lowered, result),
+        outputs = [result],
+        category = "executorch_compare",
+        torch = True,
+    )
+    return result
 
 def _verify(ctx: AnalysisContext, plans, inputs, export, lowered) -> Artifact:
     """Declares the action that builds the program a second time and fails if any file differs."""
@@ -243,6 +258,7 @@ def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
         check(ctx, export_error(plans, inputs, shared, inputs.sources, shared.sources, place))
     export = shared or _export(ctx, plans, inputs)
     lowered = _lower(ctx, plans, inputs, export)
+    compared = _compare(ctx, plans, inputs, export, lowered)
     verified = [_verify(ctx, plans, inputs, export, lowered)] if ctx.attrs.verify_reproducible else []
     reported = _report(ctx, plans, inputs, export, lowered, verified)
     bundled = _bundle(ctx, plans, manifest, inputs, lowered, reported)
@@ -266,6 +282,7 @@ def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
         # Buck2 waits for it whenever a build needs this target, whatever the build takes from it.
         ValidationInfo(validations = [
             ValidationSpec(name = "executorch_checks", validation_result = reported.validation),
+            ValidationSpec(name = "executorch_comparison", validation_result = compared),
         ]),
         export,
     ]

@@ -15,6 +15,7 @@ ExecutorchExportInfo = provider(
     fields = {
         "data": provider_field(list),  # of struct(name, file)
         "directory": provider_field(Artifact),
+        "examples": provider_field(Artifact),
         "exported_methods": provider_field(dict),  # of method name to Artifact
         "input_digests": provider_field(Artifact),
         "lines": provider_field(Artifact),

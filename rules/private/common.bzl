@@ -289,7 +289,8 @@ def plan_arguments(
     """Returns the arguments of the driver's verb `plan`.
 
     Args:
-      plans: struct with the fields `name`, `named_data`, `sharded_named_data`, `whole`, `export`, `lower` and `method_plans`.
+      plans: struct with the fields `name`, `named_data`, `sharded_named_data`, `whole`, `export`, `lower`, `compare` and
+        `method_plans`.
       manifest: file.
       manifest_path: string, its path in its repository.
       positions: file, for line numbers.
@@ -331,6 +332,7 @@ def plan_arguments(
         _path("--plan=", plans.whole),
         _path("--export-plan=", plans.export),
         _path("--lower-plan=", plans.lower),
+        _path("--compare-plan=", plans.compare),
     ])
     arguments.extend([_path("--method-plan={}=".format(method), plan) for method, plan in plans.method_plans.items()])
     return arguments + [_path("--positions=", positions)]
@@ -341,7 +343,7 @@ def export_arguments(plans, inputs, export):
     Args:
       plans: struct with `export`.
       inputs: struct with `sources` and `data`.
-      export: struct with the outputs: `directory`, `exported_methods`, `input_digests`, `lines`.
+      export: struct with the outputs: `directory`, `exported_methods`, `input_digests`, `lines`, `examples`.
 
     Returns:
       list of arguments.
@@ -353,6 +355,7 @@ def export_arguments(plans, inputs, export):
         _named("--data", inputs.data),
         _path("--inputs=", export.input_digests),
         _path("--lines=", export.lines),
+        _path("--examples=", export.examples),
     ] + [
         _path("--method={}=".format(method), exported)
         for method, exported in export.exported_methods.items()
@@ -402,6 +405,33 @@ def lower_arguments(plans, export, inputs, lowered_methods, facts):
         _path("--lowered={}=".format(method), lowered)
         for method, lowered in lowered_methods.items()
     ] + ["-o", _path("", facts, parent = True)]
+
+def compare_arguments(plans, export, inputs, lowered, result):
+    """Returns the arguments of the driver's verb `compare`.
+
+    Args:
+      plans: struct with `compare`.
+      export: struct with `directory`, `exported_methods` and `examples`.
+      inputs: struct with `data`, `weights` and `adapters`.
+      lowered: struct with `pte`, `named_data` and `facts`.
+      result: file that the action writes.
+
+    Returns:
+      list of arguments.
+    """
+    return ["compare", _path("", plans.compare), "--export", _path("", export.directory)] + [
+        _path("--exported={}=".format(method), exported)
+        for method, exported in export.exported_methods.items()
+    ] + [
+        _path("--examples=", export.examples),
+        _named("--data", inputs.data + inputs.weights + inputs.adapters),
+        _path("--lowering=", lowered.facts),
+        _path("--program=", lowered.pte),
+    ] + [_path("--named-data=", file) for file in lowered.named_data.values()] + [
+        "--jobs=1",
+        "-o",
+        _path("", result),
+    ]
 
 def reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp):
     """Returns the arguments of the driver's verb `reproduce`.

@@ -5,6 +5,7 @@ load(
     "TOOLCHAIN_TYPE",
     "bundle_program",
     "check_export",
+    "compare_program",
     "etrecord_program",
     "export_program",
     "lower_program",
@@ -61,8 +62,10 @@ def _executorch_program_impl(ctx):
         check_export(shared, plans, inputs)
     export = shared or export_program(ctx, plans, inputs, apart = not RUNS_VALIDATIONS)
     lowered = lower_program(ctx, plans, inputs, export, apart = not RUNS_VALIDATIONS)
+    compared = compare_program(ctx, plans, inputs, export, lowered)
     verified = [verify_program(ctx, plans, inputs, export, lowered)] if ctx.attr.verify_reproducible else []
-    reported = report_program(ctx, plans, export, lowered, inputs, required = verified)
+    required = verified + ([] if RUNS_VALIDATIONS else [compared])
+    reported = report_program(ctx, plans, export, lowered, inputs, required = required)
 
     page = page_program(ctx, plans, export, lowered, reported)
     exported = [export.directory] + export.exported_methods.values()
@@ -87,7 +90,7 @@ def _executorch_program_impl(ctx):
         DefaultInfo(files = depset(shipped), runfiles = ctx.runfiles(shipped)),
         OutputGroupInfo(
             # Bazel 5 and later always build this group, so the checks also run for someone who needs only the program.
-            _validation = depset([reported.report]),
+            _validation = depset([reported.report, compared]),
             bundled = depset([bundled]),
             etrecord = depset([etrecord]),
             export = depset(exported),

@@ -21,7 +21,8 @@ def test_a_sentinel_does_not_hide_wrong_elements(sentinel: float) -> None:
     )
     assert wrong
     assert (
-        accuracy.sqnr(torch.cat((right * 2, torch.tensor([sentinel]))), torch.cat((right, torch.tensor([sentinel])))) < 1
+        accuracy.sqnr(torch.cat((right * 2, torch.tensor([sentinel]))), torch.cat((right, torch.tensor([sentinel]))))
+        < 1
     )
 
 

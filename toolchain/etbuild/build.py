@@ -338,10 +338,10 @@ class _Steps:
         """
 
         def run() -> None:
-            from etbuild.steps.compare import RESULT, compare
+            from etbuild.steps.compare import RESULT, Built, compare
 
             job = self._job(self.request.plan.compare_plan, exported)
-            compare(job, exported / EXAMPLES, lowering, program, directory / RESULT)
+            compare(job, exported / EXAMPLES, Built.below(program, lowering), directory / RESULT)
 
         return self._step("compare", _compare_key(self.request, exported), directory, run)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,7 +46,60 @@ def corrected_graphs() -> Iterator[None]:
         _separate(program, _form)
         return program
 
-    with replaced(XNNPACKPassManager, "transform", transform), _float_convolutions():
+    with (
+        replaced(XNNPACKPassManager, "transform", transform),
+        _float_convolutions(),
+        _constants_of_batch_norms(),
+        _combined_activations(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _constants_of_batch_norms() -> Iterator[None]:
+    """Gives the constants of each folded batch norm a name of their own.
+
+    ExecuTorch names them after the weight, and takes a constant of that name for the same one: so two batch norms after
+    one layer, with one weight, or without any, would be equal.
+    """
+    from executorch.backends.xnnpack._passes import decompose_batch_norm, fuse_batch_norm
+
+    numbers = itertools.count()
+
+    def create(original: Callable[..., Any]) -> Callable[..., Any]:
+        def created(*arguments: Any, **named: Any) -> Any:
+            held = {node.name for node in named["graph"].find_nodes(op="placeholder")}
+            name = named["name"]
+            while name in held:
+                name = f"{named['name']}_{next(numbers)}"
+            return original(*arguments, **{**named, "name": name})
+
+        return created
+
+    with contextlib.ExitStack() as stack:
+        for module in (decompose_batch_norm, fuse_batch_norm):
+            original = module.create_constant_placeholder
+            stack.enter_context(replaced(module, "create_constant_placeholder", create(original)))
+        yield
+
+
+@contextlib.contextmanager
+def _combined_activations() -> Iterator[None]:
+    """Fuses an activation with an operator that has one already as both of them. ExecuTorch keeps the last one."""
+    from executorch.backends.xnnpack._passes.fuse_activation_pass import FuseActivationPass
+
+    original = FuseActivationPass.get_output_min_max_from_activation
+
+    def combined(self: Any, activation: Any) -> Any:
+        last = original(self, activation)
+        first = FuseActivationPass.get_fused_activation(activation.args[0])
+        if first is None:
+            return last
+        least, most = float(last.output_min), float(last.output_max)
+        bounds = [min(max(float(bound), least), most) for bound in (first.output_min, first.output_max)]
+        return type(last)(*("+inf" if bound == math.inf else bound for bound in bounds))
+
+    with replaced(FuseActivationPass, "get_output_min_max_from_activation", combined):
         yield
 
 

@@ -39,6 +39,12 @@ def add(verbs: Any) -> None:
         help="write the lines of the sources, which only messages name, to FILE instead of into DIR",
     )
     parser.add_argument(
+        "--examples",
+        type=Path,
+        metavar="FILE",
+        help="write the example inputs, which only the comparison reads, to FILE instead of into DIR",
+    )
+    parser.add_argument(
         "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the export"
     )
     parser.set_defaults(run=run)
@@ -47,7 +53,7 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Exports the methods, and writes the digests of everything that the export read."""
     from etbuild.cli.terminal import Progress
-    from etbuild.export.layout import LINES
+    from etbuild.export.layout import EXAMPLES, LINES
     from etbuild.files import artifacts, digests
     from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.key import check_unchanged, describe_files, with_declared
@@ -65,9 +71,10 @@ def run(options: argparse.Namespace) -> int:
             export(plan, read_from, used, staged, Progress().stage)
             for name, path in declared("--method", options.methods).items():
                 _move(staged, name, path)
-            if options.lines is not None:
-                artifacts.replace(options.lines, (staged / LINES).read_bytes())
-                (staged / LINES).unlink()
+            for name, path in ((LINES, options.lines), (EXAMPLES, options.examples)):
+                if path is not None:
+                    artifacts.replace(path, (staged / name).read_bytes())
+                    (staged / name).unlink()
             check_unchanged(read, read_from, used, names)
         artifacts.replace(options.inputs, digests.canonical_json(read))
     except EtbuildError as error:

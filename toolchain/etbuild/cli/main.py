@@ -60,6 +60,7 @@ _VERBS = (
 _STEPS = (  # of build rules
     "export",
     "lower",
+    "compare",
     "report",
     "page",
     "etrecord",

@@ -63,6 +63,12 @@ def add(verbs: Any) -> None:
         "--lower-plan", type=Path, metavar="FILE", help="write the part of the plan that lowering depends on to FILE"
     )
     rule.add_argument(
+        "--compare-plan",
+        type=Path,
+        metavar="FILE",
+        help="write the part of the plan that the comparison with the exported methods depends on to FILE",
+    )
+    rule.add_argument(
         "--method-plan",
         action="append",
         default=[],
@@ -202,6 +208,7 @@ def _write_plans(plan: Plan, positions: dict[DocumentPath, Position], options: a
         (options.plan, plan.to_json()),
         (options.export_plan, plan.export_plan.to_json()),
         (options.lower_plan, plan.lower_plan.to_json()),
+        (options.compare_plan, plan.compare_plan.to_json()),
         (options.positions, positions_to_json(positions)),
     )
     for path, content in outputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from etbuild.plan.parts import MethodComparison
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
 
+_DIFFERS = "the program computes something else than the exported method in"
 _FIRST = "the call with the example inputs"
 _SAMPLES = 3  # of how far rounding moves the outputs
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
@@ -47,14 +49,12 @@ class Wrong:
 
     Attributes:
         method: The method.
-        call: Which call it was.
-        problem: How the outputs differ.
+        problem: In which call the program fails or differs, and how.
         leaves: The inputs of the call.
         state: The buffers before the call, by name.
     """
 
     method: str
-    call: str
     problem: str
     leaves: list[Any]
     state: dict[str, torch.Tensor]
@@ -93,32 +93,29 @@ class Comparison:
         graphs = self._graphs()
         for method in self._methods:
             self._load(session, method)
-        rounds = []
+        calls: list[list[tuple[Method, str, list[Any]]]] = []
         for method in self._methods:
             wrong, used = self._call(session, graphs[method.name], method, _FIRST, [*method.examples])
             if wrong is not None:
                 return wrong
-            calls = Calls(method.program, method.examples, method.settings.ranges)
-            rounds.append((method, calls.chosen(work, used)))
-        while rounds:
-            for method, calls in [*rounds]:
-                call = next(calls, None)
-                if call is None:
-                    rounds.remove((method, calls))
-                    continue
-                wrong, _ = self._call(session, graphs[method.name], method, *call)
-                if wrong is not None:
-                    return wrong
+            chosen = Calls(method.program, method.examples, method.settings.ranges).chosen(work, used)
+            calls.append([(method, *call) for call in chosen])
+        for method, call, leaves in filter(None, chain(*zip_longest(*calls))):  # the methods take turns
+            wrong, _ = self._call(session, graphs[method.name], method, call, leaves)
+            if wrong is not None:
+                return wrong
         return next(filter(None, (self._wrong_state(session, graphs[each.name], each) for each in self._methods)), None)
 
     def _wrong_state(self, session: Session, graph: Graph, method: Method) -> Wrong | None:
         """Compares the buffers that the program holds by name."""
         tolerance = method.settings.tolerance
         for name, value in session.state(method.name, graph.state).items():
-            found = accuracy.wrong_outputs([value], [graph.state[name]], tolerance, is_quantized(method.program), f"state `{name}`")
+            found = accuracy.wrong_outputs(
+                [value], [graph.state[name]], tolerance, is_quantized(method.program), f"state `{name}`"
+            )
             if found:
                 _, leaves = self._history[-1]
-                return Wrong(method.name, f"after {len(self._history)} calls", found[0], leaves, {})
+                return Wrong(method.name, f"{_DIFFERS} {len(self._history)} calls: {found[0]}", leaves, {})
         return None
 
     def _graphs(self) -> dict[str, Graph]:
@@ -142,7 +139,7 @@ class Comparison:
         before = {name: value.clone() for name, value in graph.state.items()}
         try:
             expected, work = graph.call(leaves)
-        except Exception as error:  # noqa: BLE001 - the model refuses such inputs: a random index may be too large
+        except Exception as error:
             if call == _FIRST:
                 raise CannotRun(summary(error)) from error
             return None, 0
@@ -150,11 +147,11 @@ class Comparison:
         try:
             actual = session.call(method.name, leaves)
         except EtbuildError as error:
-            return Wrong(method.name, call, str(error), leaves, before), work
+            return Wrong(method.name, f"{error} (in {call})", leaves, before), work
         tolerance, quantized = method.settings.tolerance, is_quantized(method.program)
         found = accuracy.wrong_outputs(actual, expected, tolerance, quantized)
         if found and not self._explained_by_rounding(actual, expected, tolerance, quantized):
-            return Wrong(method.name, call, "\n".join(found), leaves, before), work
+            return Wrong(method.name, f"{_DIFFERS} {call}: {chr(10).join(found)}", leaves, before), work
         return None, work
 
     def _explained_by_rounding(self, actual: Any, expected: Any, tolerance: Any, quantized: bool) -> bool:

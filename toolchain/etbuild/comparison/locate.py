@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
@@ -29,6 +30,7 @@ from etbuild.plan.plan import LowerPlan
 from etbuild.runtime import child, program_files
 from etbuild.runtime.session import Session
 
+_SHOWN = 2  # outputs that a message names
 _SKIPPED = ("getitem", "sym_size", "_assert", "alias", "detach", "lift_fresh")
 State = Mapping[str, torch.Tensor]
 
@@ -69,6 +71,7 @@ class Search:
         positional, keywords = pytree.tree_unflatten(call.leaves, call.program.call_spec.in_spec)
         self._inputs = tuple(positional), dict(keywords)
         self._tries = 0
+        self._results: list[tuple[list[Any], list[Any]]] = []
 
     def run(self) -> str:
         """Searches. Returns what was found, for people."""
@@ -78,11 +81,24 @@ class Search:
             return f"`{name}` could not be lowered again, so the operator is not known"
         if not whole:
             return (
-                f"`{name}`, lowered again and freshly loaded, is right for this call: what goes wrong depends on earlier "
-                "calls or on other sizes, or the program was built from something else"
+                f"`{name}`, lowered again and freshly loaded, is right for this call: what goes wrong depends on "
+                "earlier calls or on other sizes, or the program was built from something else"
             )
-        found = self._first_wrong(program)
-        return found or f"no single operator of `{name}` parts: the difference grows over the graph"
+        return self._first_wrong(program) or self._whole(program)
+
+    def _whole(self, program: ExportedProgram) -> str:
+        """What to say of a method in which each operator is right as long as nothing follows it."""
+        name = self._call.method
+        actual, expected = self._results[0]
+        specs, (ends,) = program.graph_signature.output_specs, program.graph.output_node().args
+        of_user = [node for spec, node in zip(specs, ends, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
+        wrong = [
+            node
+            for node, *values in zip(of_user, actual, expected, strict=False)
+            if isinstance(node, Node) and self.differences(*([value] for value in values))
+        ]
+        made = "".join(f"\n{self._described(node, 'a wrong output comes from')}" for node in wrong[:_SHOWN])
+        return f"no single operator of `{name}` parts: the difference needs several, or grows over the graph{made}"
 
     def in_eager(self) -> list[Any]:
         """What the exported method returns in PyTorch."""
@@ -117,10 +133,13 @@ class Search:
                 nodes.pop(middle)
                 bad -= 1
             elif wrong:
-                bad, reason = middle, wrong
+                bad, reason = middle, wrong.partition("\n")[0]
             else:
                 good = middle
-        return self._described(program, nodes[bad], reason) if bad < len(nodes) else None
+        if bad == len(nodes):
+            return None
+        own = next((each for each in program.graph.nodes if each.name == nodes[bad].name), nodes[bad])
+        return f"{self._described(own, f'the first operator of `{self._call.method}` that parts is')}\n  {reason}"
 
     def _try(self, module: torch.fx.GraphModule) -> str | None:
         """The problems of a graph when the runtime runs it; empty if it is right, None if it cannot be lowered."""
@@ -137,6 +156,7 @@ class Search:
                 return None if "lowering" in str(error) else summary(error)
             except Exception:  # noqa: BLE001 - a cut graph may be one that ExecuTorch refuses
                 return None
+        self._results.append((outputs["actual"], outputs["expected"]))
         return "\n".join(self.differences(outputs["actual"], outputs["expected"]))
 
     def _in_runtime(self, program: Path, scratch: Path) -> list[Any]:
@@ -165,14 +185,9 @@ class Search:
             emitted = emit_methods(plan, Lowered(edge, {}, weights, None), finder)
         return str(write_program(plan, [emitted], {}, finder, directory).artifacts[0].path)
 
-    def _described(self, program: ExportedProgram, node: Node, reason: str) -> str:
-        name = self._call.method
-        own = next((each for each in program.graph.nodes if each.name == node.name), node)
-        where = shown(self._lines.of_node(name, first_name(own)))
-        parts = [f"the first operator of `{name}` that parts is `{node.target}` (node `{node.name}`)"]
-        parts += [f"  {line}" for line in (where or "").splitlines()]
-        parts += [f"  {line}" for line in reason.splitlines()]
-        return "\n".join(parts)
+    def _described(self, node: Node, what: str) -> str:
+        where = shown(self._lines.of_node(self._call.method, first_name(node)))
+        return "\n  ".join([f"{what} `{node.target}` (node `{node.name}`)", *(where or "").splitlines()])
 
 
 def _alone(plan: LowerPlan, name: str) -> LowerPlan:

@@ -25,7 +25,8 @@ def of_program(program: ExportedProgram) -> list[Any]:
     A method from a file may have none. Then they are ones, in the smallest sizes that it takes.
     """
     if program.example_inputs is not None:
-        return pytree.tree_leaves(program.example_inputs)
+        leaves: list[Any] = pytree.tree_leaves(program.example_inputs)
+        return leaves
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     made = []
     for spec in program.graph_signature.input_specs:
@@ -87,7 +88,10 @@ def read(path: Path, name: str, program: ExportedProgram) -> list[Any] | None:
         InputError: The file is damaged.
     """
     specs = [spec.arg for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
-    with wrap_library_errors(InputError, None, f"{path}: not the example inputs of an export"), safe_open(path, "pt") as file:
+    with (
+        wrap_library_errors(InputError, None, f"{path}: not the example inputs of an export"),
+        safe_open(path, "pt") as file,
+    ):
         held, found = set(file.keys()), list[Any]()
         for index, argument in enumerate(specs):
             if isinstance(argument, ConstantArgument):

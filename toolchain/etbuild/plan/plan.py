@@ -537,9 +537,7 @@ class Plan(_Lowered):
         comparisons = {
             name: MethodComparison.from_json({**common, **of_methods.get(name, {})}) for name in self.methods
         }
-        return ComparePlan(
-            **self.lower_plan.fields(), work=given.get("work", _COMPARED_WORK), comparisons=comparisons
-        )
+        return ComparePlan(**self.lower_plan.fields(), work=given.get("work", _COMPARED_WORK), comparisons=comparisons)
 
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:

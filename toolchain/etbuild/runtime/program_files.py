@@ -14,6 +14,13 @@ from etbuild.processes.library_output import library_messages_off
 if TYPE_CHECKING:
     from etbuild.results import ProgramFile, ProgramMethod
 
+_OF_LANGUAGE_MODELS = "llama::"
+
+
+def has_own_kernel(operator: str | None) -> bool:
+    """Whether ExecuTorch's package has a kernel that its runtime knows only when a session asks for it."""
+    return operator is not None and operator.startswith(_OF_LANGUAGE_MODELS)
+
 
 @dataclass(frozen=True)
 class ProgramFiles:

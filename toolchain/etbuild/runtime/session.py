@@ -12,7 +12,7 @@ import torch
 
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
-from etbuild.runtime.program_files import ProgramFiles
+from etbuild.runtime.program_files import ProgramFiles, has_own_kernel
 
 if TYPE_CHECKING:
     from etbuild.results import Value
@@ -138,7 +138,7 @@ def register_kernels(files: ProgramFiles) -> None:
     """Imports the packages whose kernels a program may call."""
     import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next import does
 
-    if any(name.startswith("llama::") for name in files.operators):
+    if any(map(has_own_kernel, files.operators)):
         from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild import backends
-from etbuild.errors import BuildError, EtbuildError, Problem
+from etbuild.errors import BuildError, EtbuildError, InputError, Problem
 from etbuild.exception_text import hints
 from etbuild.files import artifacts
 from etbuild.files.digests import canonical_json
@@ -19,11 +19,12 @@ from etbuild.folding import folded
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.plan import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
+from etbuild.runtime import program_files
 from etbuild.steps.lower import (
     Lowering,
     export_with_weights,
-    import_modules,
     imports_of_executorch,
+    load_methods,
     opened_export,
     read_weights,
 )
@@ -34,52 +35,86 @@ if TYPE_CHECKING:
     from etbuild.runtime.program_files import ProgramFiles
 
 RESULT = "comparison.json"
-_SCHEMA = "executorch-comparison/v1"
 _LARGEST_BYTES = 1 << 31
 """Of files and planned memory: the runtime takes as much again, beside what the build has."""
 
 
-def compare(job: Lowering[ComparePlan], examples: Path, lowering: LoweringFacts, program: Path, result: Path) -> None:
+@dataclass(frozen=True)
+class Built:
+    """What a lowering made.
+
+    Attributes:
+        lowering: The facts of the lowering.
+        program: The `.pte`.
+        named_data: The `.ptd` files, by their names without a directory.
+    """
+
+    lowering: LoweringFacts
+    program: Path
+    named_data: Mapping[str, Path]
+
+    @classmethod
+    def below(cls, directory: Path, lowering: LoweringFacts) -> Built:
+        """A program and its named data in a directory."""
+        program, *named_data = (directory / artifact["file"] for artifact in lowering["artifacts"])
+        return cls(lowering, program, {path.name: path for path in named_data})
+
+    @property
+    def size(self) -> int:
+        """The size of all files, in bytes."""
+        return sum(artifact["size"] for artifact in self.lowering["artifacts"])
+
+    @property
+    def files(self) -> ProgramFiles:
+        """The files that the runtime loads.
+
+        Raises:
+            InputError: A file is missing.
+        """
+        program, *named_data = self.lowering["artifacts"]
+        head: FileHead = {"file": program["file"], "size": program["size"], "sha256": program["sha256"]}
+        facts: ProgramFile = {"kind": "program", **head, **self.lowering["program"]}
+        names = [Path(artifact["file"]).name for artifact in named_data]
+        missing = [name for name in names if name not in self.named_data]
+        if missing:
+            raise InputError.of(f"{self.program.name} needs {missing[0]}, which `--named-data` does not name")
+        return program_files.ProgramFiles(self.program, tuple(self.named_data[name] for name in names), facts)
+
+
+def compare(job: Lowering[ComparePlan], examples: Path, built: Built, result: Path) -> None:
     """Compares each method that the runtime here can run, and prints a note about the others.
 
     Args:
         job: The export, and how it was lowered.
         examples: The example inputs that the export saved.
-        lowering: The facts of the lowering.
-        program: The directory of the program and its named data.
-        result: The file to write: which methods were not compared, and why.
+        built: The program.
+        result: The file to write, in the form of a validation's result of Buck2.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: The program cannot be loaded, or computes something else. The error names the method, the output,
             and the operator where the difference begins.
     """
-    files = _files(lowering, program)
-    left_out = _left_out(job.plan, lowering, files)
+    left_out = _left_out(job.plan, built)
     if left_out.keys() != job.plan.methods.keys():
-        left_out = _compare(job, examples, lowering, files, left_out)
-    notes = [Problem(f"`{name}` was not compared with PyTorch: {why}") for name, why in sorted(left_out.items())]
-    for note in folded(notes):
+        left_out = _compare(job, examples, built, left_out)
+    notes = [f"`{name}` was not compared with PyTorch: {why}" for name, why in sorted(left_out.items())]
+    for note in folded([*map(Problem, notes)]):
         print(f"note: {note}", file=sys.stderr)
-    content = canonical_json({"schema": _SCHEMA, "left_out": left_out})
-    artifacts.write(result.parent, result.name, "comparison", lambda opened: opened.write(content))
+    content = canonical_json({"version": 1, "data": {"status": "success", "message": "\n".join(notes)}})
+    artifacts.replace(result, content)
 
 
-def _files(lowering: LoweringFacts, directory: Path) -> ProgramFiles:
-    from etbuild.runtime.program_files import ProgramFiles
-
-    program, *named_data = lowering["artifacts"]
-    head: FileHead = {"file": program["file"], "size": program["size"], "sha256": program["sha256"]}
-    facts: ProgramFile = {"kind": "program", **head, **lowering["program"]}
-    return ProgramFiles(directory / program["file"], tuple(directory / each["file"] for each in named_data), facts)
-
-
-def _left_out(plan: ComparePlan, lowering: LoweringFacts, files: ProgramFiles) -> dict[str, str]:
+def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
     """The methods that cannot be compared, each with the reason."""
-    size, found = sum(artifact["size"] for artifact in lowering["artifacts"]), {}
-    limits = {limit["method"]: limit["what"] for limit in reversed(lowering["runtime_limits"])}
+    found = {}
+    limits = {
+        limit["method"]: limit["what"]
+        for limit in reversed(built.lowering["runtime_limits"])
+        if not program_files.has_own_kernel(limit["operator"])
+    }
     for name in plan.methods:
-        method, settings = files.method(name), plan.comparisons[name]
+        method, settings = built.lowering["program"]["methods"][name], plan.comparisons[name]
         elsewhere = sorted(each for each in method["delegates"] if not backends.loads_everywhere(each))
         if settings.leave_out is not None:
             found[name] = settings.leave_out
@@ -87,18 +122,13 @@ def _left_out(plan: ComparePlan, lowering: LoweringFacts, files: ProgramFiles) -
             found[name] = f"the build cannot run {elsewhere[0]}"
         elif name in limits:
             found[name] = f"the runtime here cannot run all of it: {limits[name]}"
-        elif size + sum(method["memory"]) > _LARGEST_BYTES:
+        elif built.size + sum(method["memory"]) > _LARGEST_BYTES:
             found[name] = f"the program and its memory take more than {_LARGEST_BYTES >> 30} GB"
     return found
 
 
-def _compare(
-    job: Lowering[ComparePlan],
-    examples: Path,
-    lowering: LoweringFacts,
-    files: ProgramFiles,
-    left_out: Mapping[str, str],
-) -> dict[str, str]:
+def _compare(job: Lowering[ComparePlan], examples: Path, built: Built, left_out: Mapping[str, str]) -> dict[str, str]:
+    files = built.files
     with opened_export(job) as (saved, context), temporary("compare") as scratch:
         from etbuild.export import custom_ops
         from etbuild.runtime import child
@@ -116,7 +146,7 @@ def _compare(
             try:
                 found = child.run(tasks, job.effort.jobs)
             except BuildError as error:
-                raise BuildError([_with_weights(problem, lowering) for problem in error.problems]) from error
+                raise BuildError([_with_weights(problem, built.lowering) for problem in error.problems]) from error
         wrong = [each for each in found.values() if each is not None and "cannot_run" not in each]
         if wrong:
             raise BuildError([_problem(job, context, methods, each) for each in wrong])
@@ -140,7 +170,7 @@ def _methods(
 ) -> tuple[list[Method], dict[str, str]]:
     """The methods with their weights and example inputs; and those without example inputs, with the reason."""
     from etbuild.comparison.compare import Method
-    from etbuild.export import archive, saved_examples
+    from etbuild.export import saved_examples
     from etbuild.model import adapter_weights
 
     plan, methods, skipped = job.plan, list[Method](), dict[str, str]()
@@ -151,8 +181,7 @@ def _methods(
     else:
         content, _ = read_weights(plan, saved, context.inputs)
         content.update(adapter_weights.read(plan.adapters, content.keys(), context.inputs))
-        import_modules(saved, context.finder)
-        programs = archive.load_methods(saved, content, wanted)
+        programs = load_methods(saved, content, wanted, context.finder)
     for name, program in programs.items():
         leaves = (
             saved_examples.of_program(program)
@@ -181,11 +210,12 @@ def _first_wrong(group: list[Method], files: ProgramFiles, work: int, scratch: P
     return None if wrong is None else vars(wrong)
 
 
-def _problem(job: Lowering[ComparePlan], context: StepContext, methods: Iterable[Method], wrong: dict[str, Any]) -> Problem:
+def _problem(
+    job: Lowering[ComparePlan], context: StepContext, methods: Iterable[Method], wrong: dict[str, Any]
+) -> Problem:
     method = next(each for each in methods if each.name == wrong["method"])
-    message = f"the program computes something else than the exported method in {wrong['call']}: {wrong['problem']}"
     hint = "`checks.compare` can allow more, or leave the method out with a reason"
-    return Problem(message, ("methods", method.name), hints(_where(job, context, method, wrong), hint))
+    return Problem(wrong["problem"], ("methods", method.name), hints(_where(job, context, method, wrong), hint))
 
 
 def _where(job: Lowering[ComparePlan], context: StepContext, method: Method, wrong: dict[str, Any]) -> str:

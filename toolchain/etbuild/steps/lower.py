@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from etbuild import backends, releases
 from etbuild.accelerate import accelerated, importing
-from etbuild.errors import BuildError, printable
+from etbuild.errors import printable
 from etbuild.export.layout import ExportFiles
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.emit.emit_methods import Emitted
-    from etbuild.emit.emit_program import Emission
     from etbuild.export.archive import SavedExport
     from etbuild.model.weights_files import TensorFacts
 
@@ -442,13 +441,14 @@ def _shards(lower_plan: MethodPlan, facts: list[TensorFacts]) -> dict[str, str]:
 def load_methods(
     saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str], finder: SourceFinder
 ) -> dict[str, ExportedProgram]:
+    """Reads exported methods, with their weights and the modules that they need. Errors are those of `archive`."""
     from etbuild.export import archive
 
-    import_modules(saved, finder)
+    _import_modules(saved, finder)
     return archive.load_methods(saved, content, names)
 
 
-def import_modules(saved: SavedExport, finder: SourceFinder) -> None:
+def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
     """Imports the modules that define the graphs' operators and types that do not belong to PyTorch."""
     from etbuild.inputs.user_code import import_module
 

@@ -1,0 +1,82 @@
+"""`etbuild compare`: compares a program with its exported methods, for build rules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import (
+    add_data,
+    add_effort,
+    add_exported,
+    add_step_parser,
+    effort,
+    exported,
+    inputs,
+    positions_beside,
+)
+from etbuild.errors import EtbuildError
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_step_parser(verbs, "compare", "Compare a program with its exported methods")
+    parser.add_argument(
+        "plan", type=Path, metavar="COMPARE_PLAN", help="the file that `etbuild plan --compare-plan` wrote"
+    )
+    add_exported(parser)
+    parser.add_argument(
+        "--examples", type=Path, required=True, metavar="FILE", help="the file that `etbuild export --examples` wrote"
+    )
+    add_data(parser)
+    parser.add_argument(
+        "--lowering", type=Path, required=True, metavar="FILE", help="the file NAME.lowering.json of `etbuild lower`"
+    )
+    parser.add_argument(
+        "--program", type=Path, required=True, metavar="FILE", help="the .pte that `etbuild lower` wrote"
+    )
+    parser.add_argument(
+        "--named-data",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a .ptd of the program, or a directory of them (repeatable)",
+    )
+    add_effort(parser)
+    parser.add_argument(
+        "-o",
+        dest="result",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="write that the program is right, as Buck2 reads the result of a validation",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compares the program."""
+    options.restart()
+    try:
+        _compare(options)
+    except EtbuildError as error:
+        from etbuild.manifest.positions import located
+
+        raise located(error, positions_beside(options.plan)) from error
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from etbuild.cli.terminal import Progress
+    from etbuild.plan.plan import ComparePlan, read_plan
+    from etbuild.steps.compare import Built, compare
+    from etbuild.steps.lower import Lowering
+    from etbuild.steps.report import read_lowering
+
+    plan = read_plan(options.plan, ComparePlan)
+    job = Lowering(plan, exported(options), inputs(options, []), Progress().stage, effort(options))
+    files = [each for path in options.named_data for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    built = Built(read_lowering(options.lowering), options.program, {file.name: file for file in files})
+    compare(job, options.examples, built, options.result)
