@@ -120,35 +120,9 @@ def _(run: Run) -> bool:
     return fails("Failed to load method", lambda: run(Net(lambda self, x: x.sort()[0]), X))
 
 
-@probe("uint16")
-def _(run: Run) -> bool:
-    values = torch.ones(4, dtype=torch.int32).to(torch.uint16)
-    return fails("execute() failed", lambda: run(Net(lambda self, x: x * self.codes, codes=values.clone()), values))
-
-
 @probe("nonzero")
 def _(run: Run) -> bool:
     return differs(run, Net(lambda self, x: x.nonzero()), X)
-
-
-@probe("memory-formats")
-def _(run: Run) -> bool:
-    image = torch.arange(64.0).reshape(1, 2, 4, 8)
-    mixed = Net(lambda self, x: x.to(memory_format=torch.channels_last) * 2)
-    return fails("execute() failed", lambda: run(mixed, image)) and differs(
-        run, Net(lambda self, x: x.to(memory_format=torch.channels_last).flip(2)), image
-    )
-
-
-@probe("volumes")
-def _(run: Run) -> bool:
-    return fails("execute() failed", lambda: run(nn.Conv3d(1, 1, 2), torch.ones(1, 1, 3, 3, 3)))
-
-
-@probe("resized-bytes")
-def _(run: Run) -> bool:
-    module = Net(lambda self, x: nn.functional.interpolate(x, (3, 3), mode="bilinear", antialias=True))
-    return differs(run, module, torch.arange(64, dtype=torch.uint8).reshape(1, 1, 8, 8))
 
 
 @probe("aliases-of-formats")
@@ -163,10 +137,11 @@ def _(run: Run) -> bool:
     return fails("ChannelsLast", lambda: lower(nn.MaxPool2d(2), torch.ones(3, 8, 8), partitioners=partitioners))
 
 
-def quantized(module: nn.Module, x: torch.Tensor, dynamic: bool = False) -> nn.Module:
-    """The module with 8 bits by XNNPACK's quantizer."""
+def quantized(module: nn.Module, x: torch.Tensor, dynamic: bool = False, shapes: Any = None) -> nn.Module:
+    """The module with 8 bits by XNNPACK's quantizer. `shapes` are the dynamic shapes of its input."""
     config = get_symmetric_quantization_config(is_dynamic=dynamic, is_per_channel=True)
-    prepared = prepare_pt2e(export(module.eval(), (x,)).module(), XNNPACKQuantizer().set_global(config))
+    exported = export(module.eval(), (x,), dynamic_shapes=shapes).module()
+    prepared = prepare_pt2e(exported, XNNPACKQuantizer().set_global(config))
     prepared(x)
     converted = convert_pt2e(prepared)
     allow_exported_model_train_eval(converted)
@@ -314,10 +289,31 @@ def _(run: Run) -> bool:
     return fails("Failed to load method", lambda: run(net, X[None], partitioners=(XnnpackPartitioner(),)))
 
 
-@probe("channel-scales")
+@probe("xnnpack-batch-norms")
 def _(run: Run) -> bool:
-    net = Net(lambda self, x: nn.functional.conv2d(x, self.kernel * x.mean()), kernel=torch.ones(1, 3, 2, 2))
-    return bool(run(quantized(net, IMAGE), IMAGE, process=True) == -signal.SIGABRT)
+    first, second = nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3, affine=False)
+    second.running_var.fill_(9.0)
+    net = Net(lambda self, x: second(first(x).relu()), norms=nn.ModuleList([first, second]))
+    return differs(run, net.eval(), torch.randn(1, 3, 4, 4), partitioners=(XnnpackPartitioner(),))
+
+
+@probe("xnnpack-activations")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: nn.functional.relu6(x * 10).relu())
+    return differs(run, net, X, partitioners=(XnnpackPartitioner(),))
+
+
+@probe("xnnpack-growing-batch")
+def _(run: Run) -> bool:
+    image, batch = torch.randn(4, 256, 2, 2), ({0: Dim("batch", min=1, max=4)},)
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(256, 10))
+    converted = quantized(net, image, shapes=batch).net
+    program = export(converted, (image,), dynamic_shapes=batch)
+    buffer = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch().buffer
+    loaded = Runtime.get().load_program(buffer)
+    method = loaded.load_method("forward")
+    method.execute([image[:2].clone()])
+    return not torch.allclose(method.execute([image])[0], converted(image), atol=0.1)
 
 
 @probe("batch-norms-of-one-convolution")
@@ -371,12 +367,6 @@ def _(run: Run) -> bool:
 @probe("remainder")
 def _(run: Run) -> bool:
     return differs(run, Net(lambda self, x: x % 3), X.long())
-
-
-@probe("empty-constants")
-def _(run: Run) -> bool:
-    module = Net(lambda self, x: torch.cat([x, self.nothing]), nothing=torch.zeros(0, 4))
-    return fails("Failed to load method", lambda: run(module, X))
 
 
 @probe("complex")

@@ -96,9 +96,6 @@ def manifest(method: str, shape: list[int], checks: str = "") -> str:
     )
 
 
-ALLOWED = "checks: {runtime: false}\n"
-
-
 def computed(method: str, x: torch.Tensor) -> torch.Tensor:
     """Returns the output of the module."""
     namespace: dict[str, Any] = {}
@@ -121,10 +118,6 @@ def agrees(made: Outcome, method: str, x: torch.Tensor) -> bool:
 LIMITS = [
     ("sort", [4], "it has no kernel for `aten::sort.values`; link one into the application"),
     ("wrap", [4], "its kernel of `aten::remainder.Scalar_out` gives a wrong result for integers of different signs"),
-    ("read", [4], "its kernel of `dim_order_ops::_to_dim_order_copy.out` does not take uint16"),
-    ("join", [4], "its kernel of `aten::cat.out` does not take uint16"),
-    ("film", [1, 1, 3, 3, 3], "its kernel of `aten::convolution.out` takes no tensors of 5 dimensions"),
-    ("multiply", [4], "its kernel of `aten::mul.out` does not take uint16"),
 ]
 
 
@@ -139,38 +132,27 @@ def test_a_limit_of_the_runtime_is_noted(build: Build, method: str, shape: list[
     assert not agrees(made, method, torch.ones(shape)), "ExecuTorch has fixed this: remove it from `runtime_limits`"
 
 
-EMPTY = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self, rows):
-        super().__init__()
-        self.register_buffer("nothing", torch.zeros(0, 4))
-        self.register_buffer("something", torch.ones(rows, 4))
-
-    def forward(self, x):
-        return torch.cat([x, self.nothing, self.something])
-
-def create(rows):
-    return Net(rows)
-"""
+WRONG = [
+    ("read", [4], "dim_order_ops::_to_dim_order_copy", "the runtime cannot run `read`"),
+    ("film", [1, 1, 3, 3, 3], "aten.conv3d.default", "the runtime cannot run `film`"),
+    ("turn", [1, 2, 3, 4], "aten.flip.default", ""),
+    ("resize", [1, 1, 8, 8], "aten._upsample_bilinear2d_aa", "the program computes something else"),
+]
 
 
-@pytest.mark.parametrize(("rows", "loads"), [(0, False), (1, True)])
-def test_a_program_whose_constants_are_all_empty_cannot_be_loaded_from_a_file(
-    build: Build, rows: int, loads: bool
+@pytest.mark.parametrize(("method", "shape", "operator", "message"), WRONG, ids=[case[0] for case in WRONG])
+def test_what_the_runtime_cannot_run_or_computes_wrongly_fails_the_build(
+    build: Build, method: str, shape: list[int], operator: str, message: str
 ) -> None:
-    text = manifest("forward", [2, 4]).replace('create"', f'create", kwargs: {{rows: {rows}}}')
-    made = build(text, model=EMPTY)
+    refused = build(manifest(method, shape), model=MODEL)
+    assert (refused.code, refused.files) == (1, [])
+    assert f"methods.{method}: {message}" in refused.err
+    assert operator in refused.err
+    made = build(manifest(method, shape, 'checks: {compare: {leave_out: "the application has a kernel"}}\n'), model=MODEL)
     assert made.code == 0, made.err
-    message = "a constant of shape [0, 4] has no elements, and there is no other constant"
-    assert [message in note for note in made.json("net.report.json").get("notes", [])] == ([] if loads else [True])
-    program = Runtime.get().load_program(made.directory / "net.pte")
-    try:
-        assert len(program.load_method("forward").execute([torch.ones(2, 4)])[0]) == 2 + rows
-        assert loads, "ExecuTorch has fixed this: remove it from `runtime_limits`"
-    except RuntimeError:
-        assert not loads
+    assert f"note: `{method}` was not compared with PyTorch: the application has a kernel" in made.err
+    image = torch.arange(torch.Size(shape).numel()).reshape(shape).float()
+    assert not agrees(made, method, image), "ExecuTorch has fixed this"
 
 
 DRAWS = [
@@ -222,19 +204,6 @@ def test_supported_operators_are_not_noted(build: Build, method: str, shape: lis
     assert made.code == 0, made.err
     assert "notes" not in made.json("net.report.json")
     assert agrees(made, method, torch.ones(shape))
-
-
-def test_a_kernel_with_wrong_results_fails_the_build(build: Build) -> None:
-    shape = [1, 1, 8, 8]
-    refused = build(manifest("resize", shape), model=MODEL)
-    assert (refused.code, refused.files) == (1, [])
-    assert (
-        "model.yaml:5:3: methods.resize: ExecuTorch's runtime cannot run all of `resize`: its kernel of "
-        "`aten::_upsample_bilinear2d_aa.out` computes wrong numbers for uint8" in refused.err
-    )
-    made = build(manifest("resize", shape, ALLOWED), model=MODEL)
-    assert made.code == 0, made.err
-    assert not agrees(made, "resize", torch.full(shape, 20.0)), "ExecuTorch has fixed this: remove it"
 
 
 WEIGHTS = """\
@@ -339,21 +308,6 @@ def test_a_package_that_does_not_name_its_kernels_is_noted_once(missing: str) ->
     assert ran.stderr.count("note: the kernels of the runtime are not checked") == 1
 
 
-@pytest.mark.rotates(days=2)
-@pytest.mark.parametrize(("method", "operator"), [("turn", "aten::flip.out"), ("double", "aten::mul.out")])
-def test_a_kernel_that_does_not_know_a_memory_format_fails_the_build(build: Build, method: str, operator: str) -> None:
-    """One computes wrong numbers, and the other fails when it runs."""
-    refused = build(manifest(method, [1, 2, 4, 8]), model=MODEL)
-    assert refused.code == 1
-    assert f"its kernel of `{operator}` fails or computes wrong numbers for tensors in the format" in refused.err
-    assert "leave out `memory_format=torch.channels_last` in the model" in refused.err
-    assert "in " + method in refused.err
-    made = build(manifest(method, [1, 2, 4, 8], ALLOWED), model=MODEL)
-    assert made.code == 0, made.err
-    image = torch.arange(64.0).reshape(1, 2, 4, 8)
-    assert not agrees(made, method, image), "ExecuTorch has fixed this: remove it from `runtime_limits`"
-
-
 def test_kernels_of_one_memory_format_are_right(build: Build) -> None:
     """The crop leaves out nothing, so that it is an alias, which ExecuTorch's kernel would refuse."""
     made = build(manifest("crop", [1, 2, 4, 8]), model=MODEL)
@@ -375,7 +329,7 @@ def test_an_input_of_another_memory_format_fails_the_build(build: Build, tmp_pat
         torch.export.save(torch.export.export(Net(), (example,)), saved)
         made = build(text, files={"net.pt2": saved.read_bytes()})
         assert made.code == code, made.err
-    assert "input 0 has its dimensions in the order [1, 2, 0] in memory, which kernels do not know" in made.err
+    assert "methods.forward: " in made.err
 
 
 UNCHECKED = """

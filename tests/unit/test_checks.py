@@ -135,14 +135,7 @@ MISSING = {
     "operator": "aten::sort.values",
     "what": "it has no kernel for `aten::sort.values`",
     "hint": "bring one",
-    "wrong": False,
-}
-WRONG = {
-    "method": "prefill",
-    "operator": "aten::flip.out",
-    "what": "its kernel of `aten::flip.out` gives wrong numbers",
-    "hint": "x",
-    "wrong": True,
+    "runs": False,
 }
 
 
@@ -190,17 +183,3 @@ def test_a_sound_program_has_nothing_to_note() -> None:
     assert measured == [{"check": name, "limit": 0, "actual": 0} for name in ("finite", "runtime")]
     assert "notes" not in report(reduced, LOWERING, measured, [])
     assert checks.notes(reduced, LOWERING) == []
-
-
-def test_what_computes_something_else_fails_unless_it_is_allowed() -> None:
-    lowering = found(runtime_limits=[MISSING, WRONG])
-    with pytest.raises(BuildError) as error:
-        checks.measure(planned(), lowering)
-    assert [problem.path for problem in error.value.problems] == [("methods", "prefill")]
-    assert "write `checks: {runtime: false}` if the application has a kernel of its own" in str(error.value)
-    with pytest.raises(CheckError) as refused:
-        checks.measure(planned(checks={"runtime": True}), lowering)
-    assert len(refused.value.problems) == 2
-    allowed = planned(checks={"runtime": False})
-    assert checks.measure(allowed, lowering) == []
-    assert len(checks.notes(allowed, lowering)) == 2

@@ -184,13 +184,13 @@ class NonFiniteWeight(TypedDict):
 
 
 class RuntimeLimit(TypedDict):
-    """Something that ExecuTorch's runtime cannot do in a method, or (`wrong`) computes wrongly."""
+    """Something that ExecuTorch's runtime cannot do in a method, or (`runs`) computes wrongly for some values."""
 
     method: str
-    operator: str | None
+    operator: str
     what: str
     hint: str
-    wrong: bool
+    runs: bool
 
 
 class _GraphNode(TypedDict):

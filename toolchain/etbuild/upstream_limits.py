@@ -49,41 +49,12 @@ LIMITS = (
         f"{_ISSUES}/11320",
     ),
     UpstreamLimit(
-        "uint16",
-        "Most kernels do not take uint16, which the edge dialect allows: the method fails when it runs.",
-        NOTE,
-        "emit/runtime_limits.py",
-        "executorch: kernels/portable/cpu",
-    ),
-    UpstreamLimit(
         "nonzero",
         "The kernel of `nonzero` writes rows where the program says columns: the indices of a tensor of several "
         "dimensions are wrong, and other kernels refuse them.",
         WORKAROUND,
         "lower/nonzero_rows.py",
         "executorch: kernels/portable/cpu/op_nonzero.cpp",
-    ),
-    UpstreamLimit(
-        "memory-formats",
-        "Some kernels read tensors in the format channels_last as if they were row-major, and most refuse them beside "
-        "row-major tensors, such as numbers.",
-        ERROR,
-        "emit/runtime_limits.py",
-        "executorch: kernels/portable/cpu",
-    ),
-    UpstreamLimit(
-        "volumes",
-        "The kernel of `convolution` takes images and signals, and no volumes (Conv3d): the method fails when it runs.",
-        NOTE,
-        "emit/runtime_limits.py",
-        "executorch: kernels/portable/cpu/util/kernel_ops_util.cpp",
-    ),
-    UpstreamLimit(
-        "resized-bytes",
-        "The kernel of `_upsample_bilinear2d_aa` (a resize with antialiasing) computes wrong numbers for uint8.",
-        ERROR,
-        "emit/runtime_limits.py",
-        "executorch: kernels/portable/cpu/op__upsample_bilinear2d_aa.cpp",
     ),
     UpstreamLimit(
         "aliases-of-formats",
@@ -158,13 +129,6 @@ LIMITS = (
         NOTE,
         "emit/runtime_limits.py",
         "executorch: kernels/portable/cpu/op_remainder.cpp",
-    ),
-    UpstreamLimit(
-        "empty-constants",
-        "A program whose constants all have no elements cannot be loaded from a file.",
-        NOTE,
-        "emit/runtime_limits.py",
-        f"{_PULLS}/22788",
     ),
     UpstreamLimit(
         "complex",
@@ -372,11 +336,27 @@ LIMITS = (
         "executorch: backends/xnnpack/_passes/conv1d_unsqueeze_pass.py",
     ),
     UpstreamLimit(
-        "channel-scales",
-        "The kernel of `quantize_per_channel` ends the process if the scales are float32, which those of PT2E are.",
-        NOTE,
-        "emit/runtime_limits.py",
-        "executorch: kernels/quantized/cpu/op_quantize.cpp",
+        "xnnpack-batch-norms",
+        "XNNPACK gives all batch norms after one layer the constants of the first, and so two without parameters, or "
+        "with one weight.",
+        WORKAROUND,
+        "backends/xnnpack_graphs.py",
+        "executorch: backends/xnnpack/_passes/fuse_batch_norm.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-activations",
+        "Of two activations after one layer, XNNPACK computes only the last.",
+        WORKAROUND,
+        "backends/xnnpack_graphs.py",
+        "executorch: backends/xnnpack/_passes/fuse_activation_pass.py",
+    ),
+    UpstreamLimit(
+        "xnnpack-growing-batch",
+        "A statically quantized method with a dynamic batch may compute wrong numbers when it is called with a larger "
+        "batch than before.",
+        ERROR,
+        "steps/compare.py",
+        "executorch: backends/xnnpack/runtime",
     ),
     UpstreamLimit(
         "batch-norms-of-one-convolution",

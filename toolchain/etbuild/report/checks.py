@@ -1,7 +1,6 @@
 """The manifest's checks: limits on sizes, memory and delegation, and suspicious findings in the lowered program.
 
-A suspicious finding is an error if the manifest asks for it, and otherwise a note. A program that is known to compute
-other results than the model is an error, unless the manifest turns the check off.
+A suspicious finding is an error if the manifest asks for it, and otherwise a note.
 """
 
 from __future__ import annotations
@@ -47,11 +46,8 @@ def measure(plan: Plan, lowering: LoweringFacts, lines: SourceLines = NO_LINES) 
     Raises:
         CheckError: A limit is broken, or the program has a finding that the manifest forbids. The error lists all of
             them.
-        BuildError: The program would not compute what the model computes.
     """
     wanted = plan.checks
-    if "runtime" not in wanted:
-        _check_results(lowering, lines)
     measured = [
         entry for check in wanted.keys() & _MEASURES.keys() for entry in _measure(check, wanted[check], lowering)
     ]
@@ -80,19 +76,6 @@ def _order(entry: CheckResult) -> tuple[str, str]:
 def _asked(plan: Plan) -> set[str]:
     """The names of the findings that are errors in this plan."""
     return {check for check in _FINDERS if plan.checks.get(check)}
-
-
-def _check_results(lowering: LoweringFacts, lines: SourceLines) -> None:
-    wrong = [
-        _of_limit({**limit, "hint": f"{limit['hint']}{_OWN}"}, lines)
-        for limit in lowering["runtime_limits"]
-        if limit["wrong"]
-    ]
-    if wrong:
-        raise BuildError(wrong)
-
-
-_OWN = "; write `checks: {runtime: false}` if the application has a kernel of its own"
 
 
 def _non_finite(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
@@ -142,7 +125,7 @@ def _runtime_limits(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Pro
 
 def _of_limit(limit: RuntimeLimit, lines: SourceLines) -> Problem:
     """The problem of a limit. Its hint has a second line if lines of the sources are known."""
-    at = lines.of_operator(limit["method"], limit["operator"]) if limit["operator"] is not None else ()
+    at = lines.of_operator(limit["method"], limit["operator"])
     where = source_lines.shown(at)
     if len(at) > 1:  # only some of these calls may be wrong
         where = f"calls of `{limit['operator']}`:\n{where}"

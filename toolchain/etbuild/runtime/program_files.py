@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _OF_LANGUAGE_MODELS = "llama::"
 
 
-def has_own_kernel(operator: str | None) -> bool:
+def has_own_kernel(operator: str) -> bool:
     """Whether ExecuTorch's package has a kernel that its runtime knows only when a session asks for it."""
-    return operator is not None and operator.startswith(_OF_LANGUAGE_MODELS)
+    return operator.startswith(_OF_LANGUAGE_MODELS)
 
 
 @dataclass(frozen=True)

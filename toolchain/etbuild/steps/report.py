@@ -47,8 +47,7 @@ def check_and_report(
     Raises:
         InputError: A file of the tokenizer cannot be read.
         CheckError: The program does not pass a check of the manifest.
-        BuildError: The program would not compute what the model computes, a file of the tokenizer has changed, or a
-            file cannot be written.
+        BuildError: A file of the tokenizer has changed, or a file cannot be written.
     """
     measured = checks.measure(plan, lowering, lines)
     copies, noted = tokenizer.copy(plan, inputs, described["data"], lowering, directory)
