@@ -1,4 +1,4 @@
-"""Meets each limit of `etbuild.upstream_limits` with plain PyTorch and ExecuTorch, without the driver.
+"""Meets each limit of `upstream_limits.py` with plain PyTorch and ExecuTorch, without the driver.
 
 A test that fails here is good news: upstream has fixed a limit, and the message says what can go.
 """
@@ -31,7 +31,7 @@ from torchao.quantization.pt2e import allow_exported_model_train_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.utils import unwrap_tensor_subclass
 
-from etbuild.upstream_limits import DEEDS, DOCUMENTED, LIMITS, UpstreamLimit
+from tests.conformance.upstream_limits import DEEDS, DOCUMENTED, LIMITS, UpstreamLimit
 
 ETBUILD = Path(__file__).parents[2] / "toolchain/etbuild"
 X = torch.arange(8.0).reshape(2, 4) - 3

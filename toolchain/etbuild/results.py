@@ -184,13 +184,12 @@ class NonFiniteWeight(TypedDict):
 
 
 class RuntimeLimit(TypedDict):
-    """Something that ExecuTorch's runtime cannot do in a method, or (`runs`) computes wrongly for some values."""
+    """Something that ExecuTorch's runtime cannot do in a method."""
 
     method: str
     operator: str
     what: str
     hint: str
-    runs: bool
 
 
 class _GraphNode(TypedDict):

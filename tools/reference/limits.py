@@ -1,10 +1,10 @@
-"""Makes the page of upstream's limits from `etbuild.upstream_limits`."""
+"""Makes the page of upstream's limits from `tests/conformance/upstream_limits.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etbuild.upstream_limits import DEEDS, LIMITS
+from tests.conformance.upstream_limits import DEEDS, LIMITS
 from tools.reference.markdown import page as markdown_page
 from tools.reference.markdown import table
 
@@ -13,7 +13,7 @@ _CODE = "../../toolchain/etbuild/"
 
 def page() -> str:
     """Returns the page."""
-    return markdown_page("Limits of ExecuTorch", "toolchain/etbuild/upstream_limits.py", _blocks())
+    return markdown_page("Limits of ExecuTorch", "tests/conformance/upstream_limits.py", _blocks())
 
 
 def _blocks() -> Iterator[str]:

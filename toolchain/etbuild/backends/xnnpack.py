@@ -66,7 +66,7 @@ class Xnnpack(BuiltInBackend):
     @contextmanager
     def lowering_context(self, partitioners: Partitioners) -> Iterator[None]:
         """A context in which XNNPACK makes programs that the runtime loads and that compute correct numbers, by what
-        `upstream_limits` says of it."""
+        the page of ExecuTorch's limits says of it."""
         from etbuild.backends.xnnpack_graphs import corrected_graphs
         from etbuild.backends.xnnpack_layouts import corrected_layouts
         from etbuild.backends.xnnpack_operators import corrected_operators

@@ -85,6 +85,8 @@ class Calls:
         for example, shape, limits in zip(self._examples, self._shapes, self._ranges, strict=True):
             if isinstance(example, torch.Tensor):
                 concrete = [size if isinstance(size, int) else int(size.subs(sizes)) for size in shape]
+                if limits is None and example.dtype in (torch.uint8, torch.int8):  # data, not indices
+                    limits = torch.iinfo(example.dtype).min, torch.iinfo(example.dtype).max
                 made.append(random_values.like(example, concrete, limits, generator))
             else:
                 made.append(example)

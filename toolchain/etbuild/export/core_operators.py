@@ -1,6 +1,6 @@
 """Writes operators anew that ExecuTorch does not take as they are, and that PyTorch does not decompose.
 
-Each of them is a limit of upstream in `upstream_limits.py`.
+Each of them is a limit in `tests/conformance/upstream_limits.py`.
 """
 
 from __future__ import annotations

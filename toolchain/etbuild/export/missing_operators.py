@@ -66,6 +66,15 @@ def _round(add: Add, given: Any, *, decimals: int) -> Any:
     return add(smaller, add(_aten.round.default, add(larger, given, power)), power)
 
 
+def _remainder(add: Add, given: Any, divisor: Any) -> Any:
+    """A remainder of integers, with the sign of the divisor: ExecuTorch's kernel gives it that of the dividend."""
+    if isinstance(divisor, torch.fx.Node):
+        product = add(_aten.mul.Tensor, add(_aten.div.Tensor_mode, given, divisor, rounding_mode="floor"), divisor)
+    else:
+        product = add(_aten.mul.Scalar, add(_aten.div.Scalar_mode, given, divisor, rounding_mode="floor"), divisor)
+    return add(_aten.sub.Tensor, given, product)
+
+
 def _var_mean(add: Add, given: Any, dim: Any = None, *options: Any, **named: Any) -> tuple[Any, Any]:
     dims = list(dim) if dim else list(range(given.meta["val"].dim()))
     keep = {"keepdim": named["keepdim"]} if "keepdim" in named else {}
@@ -165,6 +174,10 @@ def _has_floats(node: Any) -> bool:
     return bool(node.args[0].meta["val"].is_floating_point())
 
 
+def _is_of_integers(node: Any) -> bool:
+    return not node.meta["val"].is_floating_point() and isinstance(node.args[1], int | torch.fx.Node)
+
+
 def _always(node: torch.fx.Node) -> bool:
     del node
     return True
@@ -180,6 +193,8 @@ _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool]]] = {
     _aten.embedding_bag.padding_idx: (_embedding_bag, _are_bags_of_one_size),
     _aten.exp2.default: (_exp2, _always),
     _aten.special_exp2.default: (_exp2, _always),
+    _aten.remainder.Scalar: (_remainder, _is_of_integers),
+    _aten.remainder.Tensor: (_remainder, _is_of_integers),
     _aten.round.decimals: (_round, _has_floats),
     _aten.searchsorted.Tensor: (_searchsorted, lambda node: node.kwargs.get("sorter") is None),
     _aten.var_mean.correction: (_var_mean, _always),

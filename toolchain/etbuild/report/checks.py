@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from etbuild.errors import BuildError, CheckError, DocumentPath, Problem
+from etbuild.errors import CheckError, DocumentPath, Problem
 from etbuild.exception_text import hints
 from etbuild.inputs import source_lines
 from etbuild.inputs.source_lines import NO_LINES, SourceLines

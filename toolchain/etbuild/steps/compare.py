@@ -111,7 +111,7 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
     limits = {
         limit["method"]: limit["what"]
         for limit in reversed(built.lowering["runtime_limits"])
-        if not limit["runs"] and not program_files.has_own_kernel(limit["operator"])
+        if not program_files.has_own_kernel(limit["operator"])
     }
     for name in plan.methods:
         method, settings = built.lowering["program"]["methods"][name], plan.comparisons[name]

@@ -126,8 +126,8 @@ LIMITS = (
     UpstreamLimit(
         "remainder",
         "The kernels of `remainder` give integers the sign of the dividend, where PyTorch gives that of the divisor.",
-        NOTE,
-        "emit/runtime_limits.py",
+        WORKAROUND,
+        "export/missing_operators.py",
         "executorch: kernels/portable/cpu/op_remainder.cpp",
     ),
     UpstreamLimit(
