@@ -39,7 +39,7 @@ class Graph:
         """
         with torch.no_grad():
             run = _Run(self._program.graph_module, rounding)
-            results = run.run(*self._inputs(leaves), enable_io_processing=False)
+            results = run.run(*self._inputs(leaves, rounding), enable_io_processing=False)
         outputs = []
         for spec, value in zip(self._program.graph_signature.output_specs, results, strict=True):
             if spec.kind == OutputKind.BUFFER_MUTATION:
@@ -48,16 +48,17 @@ class Graph:
                 outputs += outputs_of(value)
         return outputs, run.work
 
-    def _inputs(self, leaves: Sequence[Any]) -> list[Any]:
+    def _inputs(self, leaves: Sequence[Any], rounding: Rounding | None) -> list[Any]:
         given, found = iter(leaves), list[Any]()
         for spec in self._program.graph_signature.input_specs:
-            if spec.kind == InputKind.USER_INPUT:
-                value = next(given)
-                found.append(copied(value))
-            elif spec.kind == InputKind.BUFFER:
+            if spec.kind == InputKind.BUFFER:
                 found.append(self.state[str(spec.target)])
+                continue
+            if spec.kind == InputKind.USER_INPUT:
+                value = copied(next(given))
             else:
-                found.append(None if spec.target is None else self._content[spec.target])
+                value = None if spec.target is None else self._content[spec.target]
+            found.append(value if rounding is None else rounding.of(value))
         return found
 
 
@@ -121,9 +122,15 @@ class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
         if n.op == "call_function":
             written = value if isinstance(value, (list, tuple)) else [value]
             self.work += sum(each.numel() for each in [*inputs, *written] if isinstance(each, torch.Tensor))
-        if self._rounding is None or n.op not in ("call_function", "placeholder"):
+        if self._rounding is None or n.op != "call_function" or _is_in(value, inputs):
             return value
         return self._rounding.of(value, inputs)
+
+
+def _is_in(value: Any, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether a result is a view of an input, or an input that was written to: it must stay in its memory."""
+    places = {each.untyped_storage().data_ptr() for each in inputs}
+    return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in places
 
 
 def outputs_of(result: Any) -> list[Any]:

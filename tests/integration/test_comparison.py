@@ -1,0 +1,237 @@
+"""A build runs each method and compares it with the exported one: what lowering breaks fails the build."""
+
+from __future__ import annotations
+
+import torch
+
+from etbuild.comparison import accuracy
+
+from .conftest import Build
+
+MODEL = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(1))
+
+    def swapped(self, x):
+        return self.first(x) + self.second(x).tanh()
+
+    def dropped(self, x):
+        return self.first(x).relu()
+
+    def scaled(self, x):
+        return self.first(x)
+
+    def counted(self, x):
+        self.count.add_(1)
+        return x + self.count
+
+    def sized(self, x):
+        return x * x.shape[0]
+
+
+def create():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def batches():
+    return [(torch.randn(2, 4, generator=torch.Generator().manual_seed(0)),)]
+"""
+
+# Each method is lowered wrongly in one way.
+MUTATIONS = """\
+import torch
+from executorch.exir.dialects._ops import ops
+
+
+def _calls(graph, word):
+    return [node for node in graph.nodes if node.op == "call_function" and word in str(node.target)]
+
+
+def swapped(graph):
+    first, second = (next(node for node in graph.nodes if f"{name}_weight" in node.name) for name in ("first", "second"))
+    users = [*second.users]
+    first.replace_all_uses_with(second)
+    for user in users:
+        user.replace_input_with(second, first)
+
+
+def dropped(graph):
+    (relu,) = _calls(graph, "relu")
+    relu.replace_all_uses_with(relu.args[0])
+    graph.erase_node(relu)
+
+
+def scaled(graph):
+    node = _calls(graph, "dequantize_per_tensor")[-1]
+    node.update_arg(1, node.args[1] * 2)
+
+
+def counted(graph):
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    (count,) = (node for node in graph.nodes if node.op == "placeholder" and "count" in node.name)
+    with graph.inserting_before(output):
+        kept = graph.call_function(ops.edge.aten.mul.Tensor, (count, count))
+        kept.meta = dict(output.args[0][0].meta)
+    output.args = ((kept, *output.args[0][1:]),)
+
+
+def sized(graph):
+    for node in _calls(graph, "sym_size"):
+        node.replace_all_uses_with(2)
+        graph.erase_node(node)
+
+
+def edge(method, program):
+    from torch.fx.passes.infra.pass_base import PassResult
+
+    def mutate(graph_module):
+        globals()[method](graph_module.graph)
+        graph_module.recompile()
+        return PassResult(graph_module, True)
+
+    return [mutate]
+"""
+
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  swapped: {example_inputs: [{shape: [2, 4]}]}
+  dropped: {example_inputs: [{shape: [2, 4]}]}
+  scaled:
+    example_inputs: [{shape: [2, 4]}]
+    quantize: {pt2e: {quantizers: [xnnpack], calibration: {factory: "model:batches"}}}
+  counted: {example_inputs: [{shape: [2, 4]}]}
+  sized: {example_inputs: [{shape: [2, 4]}], dynamic_shapes: [[{dim: n, max: 8}, null]]}
+"""
+
+
+def test_what_is_lowered_rightly_builds(build: Build) -> None:
+    made = build(MANIFEST, model=MODEL)
+    assert made.code == 0, made.err
+    assert "not compared" not in made.err
+
+
+CALLS = {
+    "swapped": "a call with random inputs",
+    "dropped": "a call with random inputs",
+    "scaled": "a call with random inputs",
+    "counted": "the second call",
+    "sized": "a call with random inputs of the shapes [1, 4]",
+}
+"""For each method, the call that shows its mutation at the latest."""
+
+
+def test_each_kind_of_mutation_fails_the_build(build: Build) -> None:
+    made = build(f'{MANIFEST}passes: {{edge: ["mutations:edge"]}}\n', model=MODEL, mutations=MUTATIONS)
+    assert (made.code, made.files) == (1, [])
+    for method, call in CALLS.items():
+        (line,) = (line for line in made.err.splitlines() if f"methods.{method}: " in line)
+        assert "computes something else than the exported method" in line
+        assert call in line or "the call with the example inputs" in line
+
+
+BATCH_NORMS = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(4, 4, 3), nn.Linear(4, 4)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(2))
+        self.plain = nn.ModuleList(nn.BatchNorm2d(4, affine=False) for _ in range(2))
+        for number, norm in enumerate([*self.norms, *self.plain]):
+            norm.running_mean.copy_(torch.arange(4.0) * number)
+            norm.running_var.copy_(torch.arange(1.0, 5.0) + 3 * number)
+
+    def one_layer(self, x, y):
+        return self.norms[0](self.conv(x)), self.norms[1](self.conv(y))
+
+    def without_weights(self, x):
+        return self.plain[1](self.plain[0](x).relu())
+
+    def two_activations(self, x):
+        return F.relu(F.relu6(self.conv(x) * 10)), F.hardtanh(F.relu(self.conv(x)))
+
+    def spectrum(self, x):
+        return torch.fft.fft(x).real
+
+
+def create():
+    torch.manual_seed(0)
+    return Net().eval()
+"""
+IMAGES = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [xnnpack]}
+methods:
+  one_layer: {example_inputs: [{shape: [1, 4, 6, 6]}, {shape: [1, 4, 4, 4]}]}
+  without_weights: {example_inputs: [{shape: [1, 4, 6, 6]}]}
+  two_activations: {example_inputs: [{shape: [1, 4, 6, 6]}]}
+"""
+
+
+def test_layers_with_several_batch_norms_or_activations_are_right(build: Build) -> None:
+    made = build(IMAGES, model=BATCH_NORMS)
+    assert made.code == 0, made.err
+
+
+def test_a_method_that_no_call_can_run_fails_the_build(build: Build) -> None:
+    """It names the operator and the line."""
+    made = build(f"{IMAGES}  spectrum: {{example_inputs: [{{shape: [2, 4]}}]}}\n", model=BATCH_NORMS)
+    assert (made.code, made.files) == (1, [])
+    assert "methods.spectrum: the runtime cannot run `spectrum`" in made.err
+    assert "the first operator of `spectrum` that parts is `aten.real.default`" in made.err
+    assert "at model.py:26, in spectrum: `return torch.fft.fft(x).real`" in made.err
+
+
+HEAD = """\
+import torch
+from torch import nn
+
+
+def create():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(256, 10)).eval()
+
+
+def batches():
+    return [(torch.randn(2, 256, 2, 2, generator=torch.Generator().manual_seed(0)),)]
+"""
+
+
+def test_a_batch_that_grows_is_compared_on_one_loaded_method(build: Build) -> None:
+    text = (
+        'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+        "methods: {forward: {example_inputs: [{shape: [2, 256, 2, 2]}],\n"
+        "  dynamic_shapes: [[{dim: n, min: 1, max: 4}, null, null, null]]}}\n"
+        "defaults: {partitioners: [xnnpack], quantize: {pt2e: {calibration: {factory: 'model:batches'},\n"
+        "  quantizers: [{backend: xnnpack, options: {per_channel: true}}]}}}\n"
+    )
+    made = build(text, model=HEAD)
+    assert (made.code, made.files) == (1, [])
+    assert "in a call with random inputs of the shapes [4, 256, 2, 2]" in made.err
+    assert "freshly loaded, is right for this call" in made.err
+
+
+def test_rounding_explains_what_a_model_amplifies() -> None:
+    expected, actual = torch.tensor([0, 1, 2]), torch.tensor([1, 0, 2])
+    assert accuracy.within_samples([actual], [expected], [[actual]], None, False)
+    assert not accuracy.within_samples([actual], [expected], [[expected]], None, False)
+    near, far = torch.ones(3) + 0.01, torch.ones(3) + 1
+    assert accuracy.within_samples([near], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
+    assert not accuracy.within_samples([far], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
