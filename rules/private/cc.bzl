@@ -4,6 +4,7 @@ load("@rules_executorch_host//:host.bzl", "CC_INFO")
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver.bzl", "driver_arguments", "run_driver")
+load(":macros.bzl", "helper_attributes")
 
 # The libraries of the wheel that programs need: the runtime, its kernels and its backends for any Linux machine.
 _LIBRARIES = [
@@ -62,9 +63,21 @@ _cpp_files = rule(
     toolchains = [str(TOOLCHAIN_TYPE)],
 )
 
+def _group_impl(ctx):
+    return [DefaultInfo(files = getattr(ctx.attr.target[OutputGroupInfo], ctx.attr.group))]
+
+# Bazel's `filegroup` does the same, but does not have all attributes that a target can have.
+_group = rule(
+    implementation = _group_impl,
+    attrs = {
+        "group": attr.string(mandatory = True),
+        "target": attr.label(mandatory = True),
+    },
+)
+
 def _library(name, program, runtime, namespace, embed, max_bytes, data, kwargs):
     files = name + "_cpp"
-    shared = {key: kwargs[key] for key in ("tags", "testonly", "visibility") if key in kwargs}
+    helper = helper_attributes(kwargs)
     _cpp_files(
         name = files,
         embed = embed,
@@ -72,10 +85,10 @@ def _library(name, program, runtime, namespace, embed, max_bytes, data, kwargs):
         namespace = namespace,
         program = program,
         stem = name,
-        **shared
+        **helper
     )
     for group in ("headers", "sources"):
-        native.filegroup(name = "{}_{}".format(files, group), srcs = [files], output_group = group, **shared)
+        _group(name = "{}_{}".format(files, group), group = group, target = files, **helper)
     library = getattr(native, "cc_library", None)
     if not CC_INFO or not library:
         fail("this Bazel has no C++ rules of its own; call the command `etbuild cpp` in a genrule")
