@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,7 @@ def test_bazel_7_builds_libraries_of_the_bzl_files(checkout: Workspace, bazel7: 
 
 
 @pytest.fixture(scope="module")
-def targets(checkout: Workspace) -> Iterator[list[dict[str, object]]]:
+def targets(checkout: Workspace) -> Iterator[list[dict[str, Any]]]:
     """The attributes of each target of all macros. Each macro gets every attribute that any target can have."""
     common = ", ".join(f"{name} = {value!r}" for name, value in COMMON.items())
     loads = [f'load("//rules:{"cc" if "runtime" in MACROS[name][0] else "defs"}.bzl", "{name}")' for name in MACROS]
@@ -130,9 +131,9 @@ def targets(checkout: Workspace) -> Iterator[list[dict[str, object]]]:
     (checkout.directory / "attributes/BUILD").unlink()
 
 
-def attributes(rule: ET.Element) -> dict[str, object]:
+def attributes(rule: ET.Element) -> dict[str, Any]:
     """Reads a target of `query --output=xml`."""
-    found: dict[str, object] = {"name": str(rule.get("name")).partition(":")[2], "class": rule.get("class")}
+    found: dict[str, Any] = {"name": str(rule.get("name")).partition(":")[2], "class": rule.get("class")}
     for each in rule:
         name, value = str(each.get("name")), each.get("value")
         if each.tag == "list":
@@ -144,7 +145,7 @@ def attributes(rule: ET.Element) -> dict[str, object]:
     return found
 
 
-def test_every_macro_passes_what_every_target_has(targets: list[dict[str, object]]) -> None:
+def test_every_macro_passes_what_every_target_has(targets: list[dict[str, Any]]) -> None:
     loader = Loader(REPOSITORY)
     files = [loader.load(REPOSITORY / f"rules/{name}.bzl").names for name in ("defs", "cc")]
     macros = {name for names in files for name, value in names.items() if isinstance(value, FunctionType)}
