@@ -1,6 +1,6 @@
 """The macros executorch_cc_library and executorch_embed, and the rule executorch_runtime: programs in C++."""
 
-load("@rules_executorch_host//:host.bzl", "CC_INFO")
+load("@rules_executorch_host//:host.bzl", "CC_COMMON", "CC_INFO")
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver.bzl", "driver_arguments", "run_driver")
@@ -190,16 +190,16 @@ def _executorch_runtime_impl(ctx):
         mnemonic = "ExecutorchRuntime",
         progress = "Copying ExecuTorch's runtime for",
     )
-    toolchain = ctx.attr._cc_toolchain[cc_common.CcToolchainInfo]
-    features = cc_common.configure_features(
+    toolchain = ctx.attr._cc_toolchain[CC_COMMON.CcToolchainInfo]
+    features = CC_COMMON.configure_features(
         cc_toolchain = toolchain,
         ctx = ctx,
         requested_features = ctx.features,
         unsupported_features = ctx.disabled_features,
     )
-    linked = cc_common.create_linker_input(
+    linked = CC_COMMON.create_linker_input(
         libraries = depset([
-            cc_common.create_library_to_link(
+            CC_COMMON.create_library_to_link(
                 actions = ctx.actions,
                 cc_toolchain = toolchain,
                 dynamic_library = library,
@@ -214,12 +214,12 @@ def _executorch_runtime_impl(ctx):
     return [
         DefaultInfo(files = depset(libraries), runfiles = ctx.runfiles(libraries)),
         CC_INFO(
-            compilation_context = cc_common.create_compilation_context(
+            compilation_context = CC_COMMON.create_compilation_context(
                 defines = depset(_DEFINES),
                 headers = depset([include]),
                 system_includes = depset([include.path, "{}/{}".format(include.path, _C10)]),
             ),
-            linking_context = cc_common.create_linking_context(linker_inputs = depset([linked])),
+            linking_context = CC_COMMON.create_linking_context(linker_inputs = depset([linked])),
         ),
     ]
 
