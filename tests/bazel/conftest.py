@@ -24,7 +24,6 @@ LATER = tuple(
         "disable_target_provider_fields",
         "disallow_empty_glob",
         "disallow_struct_provider_syntax",
-        "stop_exporting_language_modules",
         "struct_has_no_methods",
         "top_level_aspects_require_providers",
         "use_plus_in_repo_names",

@@ -118,6 +118,13 @@ def test_bazel_7_builds_libraries_of_the_bzl_files(checkout: Workspace, bazel7: 
     bazel7(checkout.directory, "build", "//rules/...")
 
 
+@pytest.mark.rotates(days=3)
+def test_bazel_7_needs_no_rules_of_languages(checkout: Workspace, bazel7: Callable[..., Path]) -> None:
+    """Bazel 9 has none. The flag breaks Bazel's own rules for Java, which targets that run need."""
+    flag = "--incompatible_stop_exporting_language_modules"
+    bazel7(checkout.directory, "build", "//examples/cpp:all", "--nobuild", flag)
+
+
 @pytest.fixture(scope="module")
 def targets(checkout: Workspace) -> Iterator[list[dict[str, Any]]]:
     """The attributes of each target of all macros. Each macro gets every attribute that any target can have."""
