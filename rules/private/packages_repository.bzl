@@ -48,6 +48,7 @@ def _locks(repository_ctx):
     attributes = repository_ctx.attr
     of_extras = "--extra" if attributes.requirements == _LOCK else "--covers"
     locks = [("--requirements", watch(repository_ctx, attributes.requirements))]
+    locks.append(("--cuda", watch(repository_ctx, attributes._cuda_requirements)))
     locks += [(of_extras, watch(repository_ctx, _LOCKS_OF_EXTRAS[extra])) for extra in sorted(attributes.extras)]
     return locks + [("--more", watch(repository_ctx, lock)) for lock in attributes.more_requirements]
 
@@ -107,7 +108,7 @@ def _packages_repository_impl(repository_ctx):
 
     # The builder's files are watched before it runs: Bazel starts the rule again if it does not know one of them yet.
     builder = watch(repository_ctx, repository_ctx.attr._builder)
-    locks = ["--cuda", watch(repository_ctx, repository_ctx.attr._cuda_requirements)]
+    locks = []
     for option, lock in _locks(repository_ctx):
         locks += [option, lock]
     source = _download(repository_ctx) if repository_ctx.attr.packages else _build_arguments(repository_ctx)
@@ -147,6 +148,10 @@ LOCK_ATTRS = {
         allow_single_file = True,
         default = _LOCK,
     ),
+    "_cuda_requirements": attr.label(
+        allow_single_file = True,
+        default = Label("//toolchain:requirements-cuda.lock"),
+    ),
 }
 
 _PACKAGES_ATTRS = dict(LOCK_ATTRS, **{
@@ -168,10 +173,6 @@ _PACKAGES_ATTRS = dict(LOCK_ATTRS, **{
     "_builder": attr.label(
         allow_single_file = True,
         default = Label("//toolchain:build_packages.py"),
-    ),
-    "_cuda_requirements": attr.label(
-        allow_single_file = True,
-        default = Label("//toolchain:requirements-cuda.lock"),
     ),
 })
 
