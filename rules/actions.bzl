@@ -61,6 +61,7 @@ load(
 )
 load("//rules/private:compat.bzl", "label_text")
 load("//rules/private:driver.bzl", "driver_arguments", "run_driver")
+load("//rules/private:library.bzl", "data_of")
 load("//rules/private:names.bzl", "named_as", "named_beside", "place", "repository_path")
 load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
 
@@ -220,7 +221,8 @@ def program_inputs(
     Args:
       manifest: File, the manifest. Names are relative to its directory.
       srcs: list of File, the program's own Python sources.
-      libraries: list of ExecutorchLibraryInfo, the libraries that the sources import.
+      libraries: list of ExecutorchLibraryInfo, the libraries that the sources import. Their data is data of the program,
+        unless another argument has the file.
       data: list of File, the files that exporting and lowering read. A directory stands for all its files.
       weights: list of File, the files that only lowering reads.
       tokenizer: list of File, the files that travel with the program. No step but the last one reads them.
@@ -237,13 +239,21 @@ def program_inputs(
       - `source_files`: depset of File, the same files.
       - `data`, `weights`, `tokenizer`, `adapters`: lists of named files.
     """
-    named = struct(
+    own = struct(
         adapters = named_beside(adapters, manifest) + named_as(adapters_as, "adapters_as"),
         data = named_beside(data, manifest) + named_as(data_as, "data_as"),
-        source_files = depset(srcs, transitive = [library.files for library in libraries]),
-        sources = depset(named_beside(srcs, manifest), transitive = [library.sources for library in libraries]),
         tokenizer = named_beside(tokenizer, manifest),
         weights = named_beside(weights, manifest) + named_as(weights_as, "weights_as"),
+    )
+    listed = {entry.file: True for entry in own.adapters + own.data + own.tokenizer + own.weights}
+    of_libraries = [file for file in data_of(libraries).to_list() if file not in listed]
+    named = struct(
+        adapters = own.adapters,
+        data = own.data + named_beside(of_libraries, manifest),
+        source_files = depset(srcs, transitive = [library.files for library in libraries]),
+        sources = depset(named_beside(srcs, manifest), transitive = [library.sources for library in libraries]),
+        tokenizer = own.tokenizer,
+        weights = own.weights,
     )
     _check(inputs_error(named_beside(srcs, manifest), named, data_as, weights_as, adapters_as, place))
     _check(import_paths_error(named.sources.to_list(), place))

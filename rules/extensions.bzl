@@ -17,15 +17,17 @@ def _executorch_impl(module_ctx):
     tags = [tag for module in module_ctx.modules if module.is_root for tag in module.tags.packages]
     if len(tags) > 1:
         fail("the root module calls executorch.packages(...) {} times: keep one call".format(len(tags)))
-    kwargs = {"extras": _extras(module_ctx)}
+    locks = {"extras": _extras(module_ctx)}
+    kwargs = {}
     py_info = None
     for tag in tags:
         py_info = tag.py_info
         kwargs.update({"packages": tag.packages, "pip_args": tag.pip_args, "python": tag.python})
+        locks["more_requirements"] = tag.more_requirements
         if tag.requirements:
-            kwargs["requirements"] = tag.requirements
-    host_repository(name = "rules_executorch_host", py_info = py_info)
-    packages_repository(name = "rules_executorch_packages", **kwargs)
+            locks["requirements"] = tag.requirements
+    host_repository(name = "rules_executorch_host", platform = "@platforms//host", py_info = py_info, **locks)
+    packages_repository(name = "rules_executorch_packages", **dict(kwargs, **locks))
     return reproducible(module_ctx)
 
 _PACKAGES_ATTRS = {
@@ -33,6 +35,9 @@ _PACKAGES_ATTRS = {
         doc = "Extra packages that some backends and kinds of models need: {}.".format(
             ", ".join(["`{}`".format(extra) for extra in EXTRAS]),
         ) + " The toolchain has the extras of all modules.",
+    ),
+    "more_requirements": attr.label_list(
+        doc = "Locks in pip's format with packages of your own, which the toolchain has in addition.",
     ),
     "packages": attr.string_dict(
         doc = "A `packages.pex` that was built before, such as by CI: `{\"url\": \"https://...\", \"sha256\": \"...\"}`. Then " +
@@ -49,7 +54,7 @@ _PACKAGES_ATTRS = {
         doc = "The path of a Python 3.11. Default: `python3.11` on the PATH.",
     ),
     "requirements": attr.label(
-        doc = "A lock in pip's format that replaces the lock of the rules.",
+        doc = "A lock in pip's format that replaces the lock of the rules. To add packages, use `more_requirements`.",
     ),
 }
 

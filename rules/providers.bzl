@@ -48,6 +48,7 @@ ExecutorchExportInfo = provider(
 ExecutorchLibraryInfo = provider(
     doc = "The Python sources of a model. `executorch_library` provides it.",
     fields = {
+        "data": "depset of File: files that programs with this library have among their data. It can be left out.",
         "files": "depset of File: the sources, including those of its dependencies.",
         "sources": "depset of struct(name, file): the same sources. `name` is the import path, such as " +
                    "`models/common/net.py`.",

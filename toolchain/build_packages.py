@@ -1,8 +1,9 @@
 """Builds the packages that the driver needs: one PEX from pinned requirements with hashes, and an unpacked copy.
 
-    python3.11 build_packages.py --requirements LOCK [--extra LOCK]... --cuda LOCK --build LOCK --out DIR
-                                 [-- PIP_ARGUMENT...]
-    python3.11 build_packages.py --requirements LOCK [--extra LOCK]... --packages PEX --out DIR
+    python3.11 build_packages.py --requirements LOCK [--extra LOCK]... [--more LOCK]... --cuda LOCK --build LOCK
+                                 --out DIR [-- PIP_ARGUMENT...]
+    python3.11 build_packages.py --requirements LOCK [--extra LOCK]... [--more LOCK]... --cuda LOCK --packages PEX
+                                 --out DIR
 
 write
     DIR/packages.pex   the input of actions: its digest stands for every package. It is byte-reproducible: the same
@@ -45,7 +46,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--covers", type=Path, action="append", default=[], help="lock whose packages --requirements must have"
     )
-    parser.add_argument("--cuda", type=Path, help="lock of what a CUDA build of torch needs")
+    parser.add_argument(
+        "--more", type=Path, action="append", default=[], help="lock of the user's with packages to add"
+    )
+    parser.add_argument("--cuda", type=Path, required=True, help="lock of what a CUDA build of torch needs")
     parser.add_argument("--build", type=Path, help="lock of pex and of what builds packages")
     parser.add_argument("--packages", type=Path, help="packages.pex that is built already")
     parser.add_argument("--out", type=Path, required=True, help="directory to write to")
@@ -54,6 +58,8 @@ def main(arguments: list[str]) -> None:
 
     pins = unique_pins([lock.read_text(encoding="utf-8") for lock in (options.requirements, *options.extras)])
     check_covers(pins, options.covers)
+    for lock in options.more:
+        pins += added_pins(lock, pins, options.cuda)
     out = options.out.resolve()
     if options.packages:
         check_packages(options.packages, pins)
@@ -113,6 +119,27 @@ def check_covers(pins: list[str], locks: list[Path]) -> None:
         if missing:
             extra = lock.stem.removeprefix("requirements-")
             sys.exit(f"`requirements` lacks packages of the extra `{extra}`: {', '.join(sorted(missing))}")
+
+
+def added_pins(lock: Path, pins: list[str], cuda: Path) -> list[str]:
+    """Returns the pins of a user's lock that the toolchain does not have.
+
+    Such a lock repeats what its packages have in common with the toolchain, also what a CUDA build of torch needs.
+    Exits if it has another version of a package.
+    """
+    known = pinned(pins)
+    only_cuda = pinned(unique_pins([cuda.read_text(encoding="utf-8")])).keys() - known.keys()
+    added = []
+    for pin in unique_pins([lock.read_text(encoding="utf-8")]):
+        for name, version in pinned([pin]).items():
+            if name not in known and name not in only_cuda:
+                added.append(pin)
+            elif name in known and version.split("+")[0] != known[name].split("+")[0]:
+                sys.exit(
+                    f"{lock.name} has {name} {version}, and the toolchain has {name} {known[name]}: make the lock "
+                    "again, with the lock of the toolchain as a constraint"
+                )
+    return added
 
 
 # What a PEX has beside the packages.

@@ -1,9 +1,10 @@
 """The macros executorch_cc_library and executorch_embed, and the rule executorch_runtime: programs in C++."""
 
-load("@rules_executorch_host//:host.bzl", "CC_INFO")
+load("@rules_executorch_host//:host.bzl", "CC_COMMON", "CC_INFO")
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver.bzl", "driver_arguments", "run_driver")
+load(":macros.bzl", "helper_attributes")
 
 # The libraries of the wheel that programs need: the runtime, its kernels and its backends for any Linux machine.
 _LIBRARIES = [
@@ -62,9 +63,21 @@ _cpp_files = rule(
     toolchains = [str(TOOLCHAIN_TYPE)],
 )
 
+def _group_impl(ctx):
+    return [DefaultInfo(files = getattr(ctx.attr.target[OutputGroupInfo], ctx.attr.group))]
+
+# Bazel's `filegroup` does the same, but does not have all attributes that a target can have.
+_group = rule(
+    implementation = _group_impl,
+    attrs = {
+        "group": attr.string(mandatory = True),
+        "target": attr.label(mandatory = True),
+    },
+)
+
 def _library(name, program, runtime, namespace, embed, max_bytes, data, kwargs):
     files = name + "_cpp"
-    shared = {key: kwargs[key] for key in ("tags", "testonly", "visibility") if key in kwargs}
+    helper = helper_attributes(kwargs)
     _cpp_files(
         name = files,
         embed = embed,
@@ -72,10 +85,10 @@ def _library(name, program, runtime, namespace, embed, max_bytes, data, kwargs):
         namespace = namespace,
         program = program,
         stem = name,
-        **shared
+        **helper
     )
     for group in ("headers", "sources"):
-        native.filegroup(name = "{}_{}".format(files, group), srcs = [files], output_group = group, **shared)
+        _group(name = "{}_{}".format(files, group), group = group, target = files, **helper)
     library = getattr(native, "cc_library", None)
     if not CC_INFO or not library:
         fail("this Bazel has no C++ rules of its own; call the command `etbuild cpp` in a genrule")
@@ -177,16 +190,16 @@ def _executorch_runtime_impl(ctx):
         mnemonic = "ExecutorchRuntime",
         progress = "Copying ExecuTorch's runtime for",
     )
-    toolchain = ctx.attr._cc_toolchain[cc_common.CcToolchainInfo]
-    features = cc_common.configure_features(
+    toolchain = ctx.attr._cc_toolchain[CC_COMMON.CcToolchainInfo]
+    features = CC_COMMON.configure_features(
         cc_toolchain = toolchain,
         ctx = ctx,
         requested_features = ctx.features,
         unsupported_features = ctx.disabled_features,
     )
-    linked = cc_common.create_linker_input(
+    linked = CC_COMMON.create_linker_input(
         libraries = depset([
-            cc_common.create_library_to_link(
+            CC_COMMON.create_library_to_link(
                 actions = ctx.actions,
                 cc_toolchain = toolchain,
                 dynamic_library = library,
@@ -201,12 +214,12 @@ def _executorch_runtime_impl(ctx):
     return [
         DefaultInfo(files = depset(libraries), runfiles = ctx.runfiles(libraries)),
         CC_INFO(
-            compilation_context = cc_common.create_compilation_context(
+            compilation_context = CC_COMMON.create_compilation_context(
                 defines = depset(_DEFINES),
                 headers = depset([include]),
                 system_includes = depset([include.path, "{}/{}".format(include.path, _C10)]),
             ),
-            linking_context = cc_common.create_linking_context(linker_inputs = depset([linked])),
+            linking_context = CC_COMMON.create_linking_context(linker_inputs = depset([linked])),
         ),
     ]
 

@@ -6,6 +6,32 @@ These functions test for single members, because `native.bazel_version` is empty
 # Whether Bazel runs the actions of the output group `_validation` for every consumer of a target. Bazel 4 does not.
 RUNS_VALIDATIONS = hasattr(config_common, "toolchain_type")
 
+# The options, besides the platform and the processor, that splits change for each system that an app is for, with their values
+# on a machine that builds. Bazel 4 lacks some of Apple's and cannot read others.
+OPTIONS_OF_PLATFORMS = dict({
+    "features": [],
+    "minimum_os_version": None,
+}, **({
+    "apple_platform_type": "macos",
+    "apple_platforms": [],
+    "apple_split_cpu": "",
+    "ios_minimum_os": None,
+    "macos_minimum_os": None,
+    "tvos_minimum_os": None,
+    "watchos_minimum_os": None,
+} if RUNS_VALIDATIONS else {}))
+
+def options_to_keep(options):
+    """Returns the options whose old values a transition must return if it changes nothing.
+
+    Args:
+      options: list of string, the options that the transition can change.
+
+    Returns:
+      list of string: all of them in Bazel 4. Later versions take an empty result.
+    """
+    return [] if RUNS_VALIDATIONS else options
+
 def watch(repository_ctx, label):
     """Makes a repository depend on a file, so that Bazel builds it again when the file changes.
 

@@ -3,6 +3,8 @@
 It downloads nothing, so that a build which only loads the rules does not wait for the packages.
 """
 
+load(":packages_repository.bzl", "LOCK_ATTRS", "locked_packages")
+
 _BUILD = """\
 exports_files(["host.bzl"], visibility = ["//visibility:public"])
 """
@@ -13,25 +15,36 @@ _HOST = '''\
 # The providers of Python libraries: Bazel's own, if it has one, and that of the attribute `py_info`.
 PY_INFOS = [py_info for py_info in [{infos}] if py_info]
 
-# The provider of C++ libraries, if this Bazel has C++ rules of its own.
+# The provider of C++ libraries and the functions for them, if this Bazel has C++ rules of its own.
+CC_COMMON = {cc_common}
 CC_INFO = {cc_info}
+
+# The names of the Python packages in the locks of the toolchain.
+PACKAGES = {packages}
 
 # The constraints of execution platforms that packages which are built on this machine run on.
 EXEC_COMPATIBLE_WITH = {constraints}
+
+# The platform of this machine.
+HOST_PLATFORM = {platform}
 '''
 
 # The names of operating systems and processors, as Java and `uname` give them, and in @platforms.
 _OS = {"linux": "linux", "mac os x": "macos"}
 _CPU = {"aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64", "x86_64": "x86_64"}
 
-def _own(repository_ctx, provider):
-    """Returns an expression for a provider of Bazel's own. Bazel 8 can be without it, and earlier ones always have it."""
-    major = native.bazel_version.split(".")[0]
-    if major.isdigit():
-        old = int(major) < 8
+def _own(repository_ctx, name):
+    """Returns an expression for a global of Bazel's own rules of languages; its value is None in a Bazel without them.
+
+    A file that names a global which is not there cannot be loaded. `native.legacy_globals` has those that are there, in
+    Bazel 7.7 and later, also with `--incompatible_stop_exporting_language_modules`. Earlier ones always have all of them.
+    """
+    version = native.bazel_version.split(".")
+    if version[0].isdigit():
+        old = (int(version[0]), int(version[1])) < (7, 7)
     else:  # Debian's Bazel 4 does not know its version
         old = not hasattr(repository_ctx, "watch")
-    return provider if old else "getattr(getattr(native, \"legacy_globals\", None), \"{}\", None)".format(provider)
+    return name if old else "getattr(getattr(native, \"legacy_globals\", None), \"{}\", None)".format(name)
 
 def _constraints(repository_ctx):
     """Returns the constraints of this machine; those that have no name in @platforms are left out."""
@@ -44,20 +57,27 @@ def _host_repository_impl(repository_ctx):
     py_info = repository_ctx.attr.py_info
     repository_ctx.file("BUILD", _BUILD, executable = False)
     repository_ctx.file("host.bzl", _HOST.format(
+        cc_common = _own(repository_ctx, "cc_common"),
         cc_info = _own(repository_ctx, "CcInfo"),
         constraints = repr(_constraints(repository_ctx)),
         infos = ", ".join([_own(repository_ctx, "PyInfo")] + (["_PyInfo"] if py_info else [])),
+        platform = repr(repository_ctx.attr.platform),
+        packages = repr(locked_packages(repository_ctx)),
         loads = "\nload(\"{}\", _PyInfo = \"PyInfo\")\n".format(py_info) if py_info else "",
     ), executable = False)
 
 host_repository = repository_rule(
     implementation = _host_repository_impl,
     doc = "What the rules have to know about Bazel and this machine.",
-    attrs = {
+    attrs = dict(LOCK_ATTRS, **{
+        "platform": attr.string(
+            doc = "The label of this machine's platform. It is another one with WORKSPACE files than with MODULE.bazel.",
+            mandatory = True,
+        ),
         "py_info": attr.label(
             doc = "A `.bzl` file with a `PyInfo`, such as `@rules_python//python:py_info.bzl`, for Python rules that do " +
                   "not provide Bazel's own.",
         ),
-    },
+    }),
     configure = True,
 )

@@ -1,9 +1,10 @@
 """The rule executorch_library: Python sources that several programs share. Libraries of Python's own rules work too."""
 
-load("@rules_executorch_host//:host.bzl", "PY_INFOS")
+load("@rules_executorch_host//:host.bzl", "PACKAGES", "PY_INFOS")
 load("//rules:providers.bzl", "ExecutorchLibraryInfo")
 load("//toolchain:runfiles.bzl", "runfiles_path")
 load(":common.bzl", "import_root")
+load(":compat.bzl", "label_text")
 load(":names.bzl", "check_unique", "relative_to", "repository_path")
 
 # The providers of targets that can be in `deps`: any one of these.
@@ -25,26 +26,58 @@ def _names(path, imports):
             names.append(path[len(root) + 1:])
     return {name: True for name in names}.keys()
 
+def _place_in_site_packages(file):
+    """Returns the path of a file of an installed package below `site-packages`; None for other files."""
+    before, _, after = ("/" + file.short_path).rpartition("/site-packages/")
+    return after if before else None
+
+def _installed(files):
+    """Returns the names of the packages that files belong to, as locks have them."""
+    places = [place for place in [_place_in_site_packages(file) for file in files] if place]
+    named = [place.split("/")[0].split("-")[0] for place in places if ".dist-info/" in place]
+
+    # Without their metadata, packages are known by what they are imported as.
+    named = named or [place.split("/")[0].replace(".py", "") for place in places]
+    return {name.lower().replace("_", "-").replace(".", "-"): True for name in named}.keys()
+
+def _note_packages(ctx, target, files):
+    """Tells the user about packages that the toolchain does not have. A toolchain of the user's own may have them."""
+    missing = [name for name in _installed(files) if name not in PACKAGES]
+    if missing:
+        # buildifier: disable=print
+        print("{}: `deps` names {}, which needs Python packages that are not in the locks of the toolchain: {}. {}".format(
+            label_text(ctx.label),
+            label_text(target.label),
+            ", ".join(sorted(missing)),
+            "A model can import packages of the toolchain only. To add these, write `more_requirements`: see `Packages of " +
+            "your own` in docs/getting-started.md.",
+        ))
+
 def library_of(ctx, target):
-    """Returns the sources of a library.
+    """Returns the sources of a library, and its data.
 
     Args:
       ctx: the context of the rule.
       target: Target with one of the providers in `LIBRARIES`.
 
     Returns:
-      ExecutorchLibraryInfo. It leaves out installed packages (`site-packages`): the toolchain has those.
+      ExecutorchLibraryInfo. It leaves out installed packages (`site-packages`): the toolchain has those. A note names what the
+      toolchain lacks.
     """
     if ExecutorchLibraryInfo in target:
         return target[ExecutorchLibraryInfo]
     py = _py_info(target)
     imports = py.imports.to_list()
-    files = [
-        file
-        for file in py.transitive_sources.to_list()
-        if file.extension == "py" and "site-packages" not in file.short_path.split("/")
-    ]
+    sources = {file: True for file in py.transitive_sources.to_list()}
+    runfiles = target[DefaultInfo].default_runfiles.files.to_list()
+    _note_packages(ctx, target, sources.keys() + runfiles)
+    files = [file for file in sources if file.extension == "py" and _place_in_site_packages(file) == None]
     return ExecutorchLibraryInfo(
+        data = depset([
+            file
+            for file in runfiles
+            if file not in sources and file.extension != "pyc" and _place_in_site_packages(file) == None
+        ]),
         files = depset(files),
         sources = depset([
             struct(name = name, file = file)
@@ -52,6 +85,17 @@ def library_of(ctx, target):
             for name in _names(runfiles_path(ctx, file), imports)
         ]),
     )
+
+def data_of(libraries):
+    """Returns the data of libraries.
+
+    Args:
+      libraries: list of ExecutorchLibraryInfo. Rules of the user's own can leave `data` out.
+
+    Returns:
+      depset of File.
+    """
+    return depset(transitive = [library.data for library in libraries if hasattr(library, "data")])
 
 def _import_root(ctx):
     root = import_root(ctx.label.package, ctx.attr.import_root)
@@ -70,9 +114,14 @@ def _executorch_library_impl(ctx):
     check_unique(sources, "srcs")
     libraries = [library_of(ctx, dep) for dep in ctx.attr.deps]
     files = depset(ctx.files.srcs, transitive = [library.files for library in libraries])
+    data = depset(ctx.files.data, transitive = [data_of(libraries)])
     return [
-        DefaultInfo(files = depset(ctx.files.srcs), runfiles = ctx.runfiles(transitive_files = files)),
+        DefaultInfo(
+            files = depset(ctx.files.srcs),
+            runfiles = ctx.runfiles(transitive_files = depset(transitive = [files, data])),
+        ),
         ExecutorchLibraryInfo(
+            data = data,
             files = files,
             sources = depset(sources, transitive = [library.sources for library in libraries]),
         ),
@@ -95,6 +144,10 @@ def _py_infos(ctx, root):
     return infos
 
 _LIBRARY_ATTRS = {
+    "data": attr.label_list(
+        doc = "Files for the programs that use the library: they are among the `data` of each, by the same names.",
+        allow_files = True,
+    ),
     "deps": attr.label_list(
         doc = "Libraries that `srcs` import: `executorch_library`, or `py_library` and other rules that provide `PyInfo`.",
         providers = LIBRARIES,

@@ -6,11 +6,16 @@ It makes two targets: one writes the lockfile, the other is a test that compares
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":compat.bzl", "label_text")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "without_spaces")
+load(":macros.bzl", "common_attributes")
 
 _SCRIPT = """\
 exec "$(rlocation {driver})" lock "$(rlocation {index})" {arguments}
+"""
+
+_REFUSE = """\
+echo {error} >&2
+exit 1
 """
 
 def _script(ctx, arguments, files):
@@ -19,14 +24,20 @@ def _script(ctx, arguments, files):
     path = quoted(runfiles_path(ctx, index))
     return driver_script(ctx, _SCRIPT, [index] + files, arguments = arguments, index = path)
 
+def _command(label):
+    """Returns the command that writes a lockfile, in the workspace of its own repository."""
+    target = "//{}:{}".format(label.package, label.name)
+    return "bazel run " + (quoted(target) if " " in target else target)
+
 def _lock_test_impl(ctx):
     lock = quoted(ctx.attr.lock_name)
     files = ctx.files.lock
     if files:
         files = [without_spaces(ctx, files[0], ctx.label.name + ".lock.json")]
         lock = "\"$(rlocation {})\"".format(quoted(runfiles_path(ctx, files[0])))
-    label = label_text(ctx.attr.update.label)
-    hint = "bazel run " + (quoted(label) if " " in label else label)
+    hint = _command(ctx.attr.update.label)
+    if ctx.label.workspace_name:
+        hint += " in the workspace of the repository {}".format(ctx.label.workspace_name)
     return _script(ctx, "{} --hint={}".format(lock, quoted(hint)), files)
 
 _UPDATE_ATTRS = dict(DRIVER_SCRIPT_ATTRS, **{
@@ -61,8 +72,17 @@ _lock_test = rule(
 )
 
 def _lock_update_impl(ctx):
-    directory = "/".join([part for part in [ctx.label.package, ctx.attr.lock_name] if part])
-    return _script(ctx, "\"$BUILD_WORKSPACE_DIRECTORY\"/{} --update".format(quoted(directory)), [])
+    path = "/".join([part for part in [ctx.label.package, ctx.attr.lock_name] if part])
+    if ctx.label.workspace_name:
+        # Bazel names only the main workspace, and the files of another repository can be a copy that Bazel throws away.
+        error = "The lockfile {} belongs to the repository {}, and not to this workspace. Nothing was written. Run `{}` {}".format(
+            path,
+            ctx.label.workspace_name,
+            _command(ctx.label),
+            "in the workspace of that repository.",
+        )
+        return driver_script(ctx, _REFUSE, [], error = quoted(error))
+    return _script(ctx, "\"${{BUILD_WORKSPACE_DIRECTORY:?start this with bazel run}}\"/{} --update".format(quoted(path)), [])
 
 _lock_update = rule(
     implementation = _lock_update_impl,
@@ -98,12 +118,12 @@ def executorch_lock(name, program, lock, **kwargs):
       name: string, the name of the target that writes the lockfile. The test is `NAME_test`.
       program: label of an `executorch_program`.
       lock: string, the file name of the lockfile, in this package. The file need not exist yet.
-      **kwargs: more attributes of both targets, such as `visibility` and `tags`. Only the test gets `size`.
+      **kwargs: more attributes of the test. Those that every target has, such as `visibility` and `tags`, are for both.
     """
     if "/" in lock or ":" in lock:
         fail("'{}' is not the name of a file in this package".format(lock), attr = "lock")
     size = kwargs.pop("size", "small")
-    _lock_update(name = name, lock_name = lock, program = program, **kwargs)
+    _lock_update(name = name, lock_name = lock, program = program, **common_attributes(kwargs))
     _lock_test(
         name = name + "_test",
         lock = lock if native.glob([lock], allow_empty = True) else None,

@@ -43,13 +43,32 @@ def check_extras(extras, module = ""):
                 " The module `{}` asks for it.".format(module) if module else "",
             ))
 
-def _extra_locks(repository_ctx):
-    """Returns the arguments of the builder that name the locks of the extras."""
-    own_lock = repository_ctx.attr.requirements != _LOCK
-    arguments = []
-    for extra in sorted(repository_ctx.attr.extras):
-        arguments += ["--covers" if own_lock else "--extra", watch(repository_ctx, _LOCKS_OF_EXTRAS[extra])]
-    return arguments
+def _locks(repository_ctx):
+    """Returns the options of the builder that name locks, each with the path of its lock."""
+    attributes = repository_ctx.attr
+    of_extras = "--extra" if attributes.requirements == _LOCK else "--covers"
+    locks = [("--requirements", watch(repository_ctx, attributes.requirements))]
+    locks.append(("--cuda", watch(repository_ctx, attributes._cuda_requirements)))
+    locks += [(of_extras, watch(repository_ctx, _LOCKS_OF_EXTRAS[extra])) for extra in sorted(attributes.extras)]
+    return locks + [("--more", watch(repository_ctx, lock)) for lock in attributes.more_requirements]
+
+def locked_packages(repository_ctx):
+    """Returns the names of the packages in all locks.
+
+    Args:
+      repository_ctx: the context of a repository rule that has `LOCK_ATTRS`.
+
+    Returns:
+      list of string: names as indexes write them, such as `typing-extensions`.
+    """
+    check_extras(repository_ctx.attr.extras)
+    names = {}
+    for option, lock in _locks(repository_ctx):
+        for line in repository_ctx.read(lock).split("\n") if option != "--covers" else []:
+            name, pinned, _ = line.partition("==")
+            if pinned and line[0] not in " #-":
+                names[name.partition("[")[0].strip().lower().replace("_", "-").replace(".", "-")] = True
+    return sorted(names)
 
 def _download(repository_ctx):
     """Downloads packages.pex, through Bazel's repository cache, and returns the arguments of the builder."""
@@ -67,8 +86,6 @@ def _download(repository_ctx):
 def _build_arguments(repository_ctx):
     """Returns the arguments of the builder that let it install the packages with pip."""
     return [
-        "--cuda",
-        watch(repository_ctx, repository_ctx.attr._cuda_requirements),
         "--build",
         watch(repository_ctx, repository_ctx.attr._build_requirements),
     ]
@@ -91,7 +108,9 @@ def _packages_repository_impl(repository_ctx):
 
     # The builder's files are watched before it runs: Bazel starts the rule again if it does not know one of them yet.
     builder = watch(repository_ctx, repository_ctx.attr._builder)
-    locks = ["--requirements", watch(repository_ctx, repository_ctx.attr.requirements)] + _extra_locks(repository_ctx)
+    locks = []
+    for option, lock in _locks(repository_ctx):
+        locks += [option, lock]
     source = _download(repository_ctx) if repository_ctx.attr.packages else _build_arguments(repository_ctx)
     repository_ctx.report_progress("unpacking packages.pex" if repository_ctx.attr.packages else "building packages.pex")
     result = repository_ctx.execute(
@@ -111,12 +130,31 @@ def _packages_repository_impl(repository_ctx):
         fail("The packages of rules_executorch cannot be built:\n{}{}".format(result.stdout, result.stderr))
     repository_ctx.file("BUILD", _BUILD, executable = False)
 
-_PACKAGES_ATTRS = {
+# The locks. Another repository rule reads the names in them.
+LOCK_ATTRS = {
     "extras": attr.string_list(
         doc = "Extra packages that some backends and kinds of models need, such as `[\"huggingface\"]`. Known: {}.".format(
             ", ".join(["`{}`".format(extra) for extra in EXTRAS]),
         ),
     ),
+    "more_requirements": attr.label_list(
+        doc = "Locks in pip's format with packages of your own, which the toolchain has in addition. Every requirement has " +
+              "`==` and the sha256 of each of its files.",
+        allow_files = True,
+    ),
+    "requirements": attr.label(
+        doc = "A lock in pip's format that replaces the lock of the rules. It has to have the packages of the `extras` too. " +
+              "To add packages, use `more_requirements`.",
+        allow_single_file = True,
+        default = _LOCK,
+    ),
+    "_cuda_requirements": attr.label(
+        allow_single_file = True,
+        default = Label("//toolchain:requirements-cuda.lock"),
+    ),
+}
+
+_PACKAGES_ATTRS = dict(LOCK_ATTRS, **{
     "packages": attr.string_dict(
         doc = "A `packages.pex` that was built before: `{\"url\": \"https://...\", \"sha256\": \"...\"}`. Then pip does not " +
               "run. The file has to have the packages of the lock and of the extras, for this kind of machine.",
@@ -128,12 +166,6 @@ _PACKAGES_ATTRS = {
     "python": attr.string(
         doc = "The path of a Python 3.11. Default: `python3.11` on the PATH.",
     ),
-    "requirements": attr.label(
-        doc = "A lock in pip's format: every requirement has `==` and the sha256 of each of its files. Use another lock " +
-              "to add packages of your own. It has to have the packages of the `extras` too.",
-        allow_single_file = True,
-        default = _LOCK,
-    ),
     "_build_requirements": attr.label(
         allow_single_file = True,
         default = Label("//toolchain:requirements-build.lock"),
@@ -142,11 +174,7 @@ _PACKAGES_ATTRS = {
         allow_single_file = True,
         default = Label("//toolchain:build_packages.py"),
     ),
-    "_cuda_requirements": attr.label(
-        allow_single_file = True,
-        default = Label("//toolchain:requirements-cuda.lock"),
-    ),
-}
+})
 
 packages_repository = repository_rule(
     implementation = _packages_repository_impl,

@@ -19,8 +19,8 @@ load(
     "verify_program",
 )
 load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
-load("//toolchain:configuration.bzl", "one_configuration")
 load(":compat.bzl", "RUNS_VALIDATIONS")
+load(":configuration.bzl", "one_configuration")
 load(":library.bzl", "LIBRARIES", "library_of")
 load(":test_inputs.bzl", "ProgramInputsInfo")
 

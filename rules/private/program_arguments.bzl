@@ -2,7 +2,7 @@
 
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load(":driver_script.bzl", "without_spaces")
-load(":library.bzl", "library_of")
+load(":library.bzl", "data_of", "library_of")
 load(":names.bzl", "check_unique", "named_beside", "repository_path")
 
 def located(ctx, prefix, file):
@@ -40,6 +40,9 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
     inputs = program.inputs
     every = inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer + named_beside(data, program.manifest)
     _check_once(every, "data")
+    listed = {entry.file: True for entry in every}
+    every += named_beside([file for file in data_of(libraries).to_list() if file not in listed], program.manifest)
+    _check_once(every, "deps")
     sources, every = _runfiles(ctx, sources, "sources"), _runfiles(ctx, every, "data")
     manifest = without_spaces(ctx, program.manifest, ctx.label.name + ".manifest.yaml")
 

@@ -1,5 +1,6 @@
 """The macro executorch_program_test_suite: tests of several programs."""
 
+load(":macros.bzl", "suite_attributes")
 load(":test.bzl", "executorch_program_test")
 
 def executorch_program_test_suite(name, programs, **kwargs):
@@ -29,7 +30,8 @@ def executorch_program_test_suite(name, programs, **kwargs):
     Args:
       name: string, the name of the suite. Each test is called `NAME.PROGRAM`.
       programs: list of labels of `executorch_program` targets.
-      **kwargs: more attributes of every `executorch_program_test`.
+      **kwargs: more attributes of every `executorch_program_test`. The suite has those of them that every target has, such as
+        `tags` and `visibility`.
     """
     tests = []
     for program in programs:
@@ -39,4 +41,4 @@ def executorch_program_test_suite(name, programs, **kwargs):
             fail("two programs are called '{}': put them into two suites".format(target), attr = "programs")
         tests.append(test)
         executorch_program_test(name = test, program = program, **dict({"unavailable": "skip"}, **kwargs))
-    native.test_suite(name = name, tests = tests)
+    native.test_suite(name = name, tests = tests, **suite_attributes(kwargs))

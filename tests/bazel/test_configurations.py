@@ -25,13 +25,46 @@ abis = transition(implementation = _abis_impl, inputs = [], outputs = ["//comman
 def _apps_impl(ctx):
     return [DefaultInfo(files = depset(transitive = [dep[DefaultInfo].files for dep in ctx.attr.program]))]
 
-apps = rule(
-    implementation = _apps_impl,
-    attrs = {
-        "program": attr.label(cfg = abis),
-        "_allowlist_function_transition": attr.label(default = ALLOWLIST),
-    },
+def _cpus_impl(_settings, _attr):
+    return {name: {"//command_line_option:cpu": name} for name in ["arm64-v8a", "armeabi-v7a"]}
+
+cpus = transition(implementation = _cpus_impl, inputs = [], outputs = ["//command_line_option:cpu"])
+
+def _versions_impl(_settings, _attr):
+    return {version: {"//command_line_option:minimum_os_version": version} for version in ["12.0", "13.0"]}
+
+versions = transition(
+    implementation = _versions_impl,
+    inputs = [],
+    outputs = ["//command_line_option:minimum_os_version"],
 )
+
+_APPLE = ["apple_platform_type", "apple_split_cpu", "cpu", "ios_minimum_os", "tvos_minimum_os"]
+
+def _apple_impl(_settings, _attr):
+    values = {"ios": ["ios", "arm64", "ios_arm64", "12.0", None], "tvos": ["tvos", "arm64", "tvos_arm64", None, "13.0"]}
+    options = ["//command_line_option:" + option for option in _APPLE]
+    return {system: dict(zip(options, values[system])) for system in values}
+
+apple = transition(
+    implementation = _apple_impl,
+    inputs = [],
+    outputs = ["//command_line_option:" + option for option in _APPLE],
+)
+
+def _apps(split):
+    return rule(
+        implementation = _apps_impl,
+        attrs = {
+            "program": attr.label(cfg = split),
+            "_allowlist_function_transition": attr.label(default = ALLOWLIST),
+        },
+    )
+
+apps = _apps(abis)
+apps_for_apple = _apps(apple)
+apps_for_cpus = _apps(cpus)
+apps_for_versions = _apps(versions)
 
 def _tool_impl(ctx):
     return [DefaultInfo(files = ctx.attr.program[DefaultInfo].files)]
@@ -40,7 +73,7 @@ tool = rule(implementation = _tool_impl, attrs = {"program": attr.label(cfg = "e
 """
 BUILD = """\
 load("//rules:defs.bzl", "executorch_program", "executorch_toolchain")
-load(":rules.bzl", "apps", "tool")
+load(":rules.bzl", "apps", "apps_for_apple", "apps_for_cpus", "apps_for_versions", "tool")
 
 executorch_program(
     name = "net",
@@ -81,9 +114,29 @@ apps(
     program = ":net",
 )
 
+apps_for_apple(
+    name = "apple",
+    program = ":net",
+)
+
+apps_for_cpus(
+    name = "cpus",
+    program = ":net",
+)
+
+apps_for_versions(
+    name = "versions",
+    program = ":net",
+)
+
 tool(
     name = "tool",
     program = ":net",
+)
+
+filegroup(
+    name = "all",
+    srcs = [":apple", ":apps", ":cpus", ":net", ":tool", ":versions"],
 )
 
 [platform(
@@ -158,6 +211,20 @@ def test_four_platforms_have_one_lowering(package: Workspace) -> None:
     target = f"//{PACKAGE}:apps"
     assert counted(actions(package, target)) == dict.fromkeys(STEPS, 4)
     assert counted(actions(package, target, ONCE)) == dict.fromkeys(STEPS, 1)
+
+
+@pytest.mark.parametrize("target", ["cpus", "versions"])
+def test_processors_and_versions_of_a_system_have_one_lowering(package: Workspace, target: str) -> None:
+    """As rules for Android and Apple's systems split their dependencies. Bazel 4 lowers once more outside of it."""
+    assert counted(actions(package, f"//{PACKAGE}:{target}")) == dict.fromkeys(STEPS, 2)
+    assert counted(actions(package, f"//{PACKAGE}:{target}", ONCE)) == dict.fromkeys(STEPS, 1)
+
+
+@pytest.mark.rotates(days=2)
+def test_bazel_7_lowers_once_for_all_splits(package: Workspace, bazel7: Callable[..., Path], tmp_path: Path) -> None:
+    log = tmp_path / "log.json"
+    bazel7(package.directory, "build", f"//{PACKAGE}:all", ONCE, f"--execution_log_json_file={log}", *WORKERS)
+    assert sorted(name for name in executed(log)[0] if name in STEPS) == sorted(STEPS)
 
 
 def test_every_configuration_has_the_same_actions(package: Workspace) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -31,7 +32,18 @@ load(":rules.bzl", "copied")
 py_library(
     name = "layers",
     srcs = ["libs/__init__.py", "libs/layers.py"],
+    data = ["libs/example.npy"],
     imports = ["libs"],
+    deps = [":installed"],
+)
+
+py_library(
+    name = "installed",
+    srcs = ["site-packages/numpy/__init__.py", "site-packages/tiny_layers/__init__.py"],
+    data = [
+        "site-packages/numpy-2.0.dist-info/METADATA",
+        "site-packages/Tiny_Layers-1.0.dist-info/METADATA",
+    ],
 )
 
 py_library(
@@ -43,6 +55,7 @@ py_library(
 executorch_library(
     name = "blocks",
     srcs = ["blocks.py"],
+    data = ["blocks.txt", "two/model.safetensors"],
     import_root = ".",
     deps = [":layers"],
 )
@@ -120,7 +133,7 @@ MANIFEST = """\
 schema: executorch-model/v1
 name: net
 model: {factory: "model:create", weights: checkpoint}
-methods: {forward: {example_inputs: [{shape: [1, 4]}]}}
+methods: {forward: {example_inputs: [{file: libs/example.npy}]}}
 named_data: {all: {parameters: ["*"]}}
 """
 MODEL = """\
@@ -160,19 +173,25 @@ def package(checkout: Workspace) -> Iterator[Workspace]:
         "rules.bzl": RULES,
         "BUILD": BUILD,
         "net.yaml": MANIFEST,
-        "other.yaml": MANIFEST.replace("[1, 4]", "[3, 4]"),
+        "other.yaml": MANIFEST.replace("example_inputs", "dynamic_shapes: [[null, null]], example_inputs"),
         "model.py": MODEL,
         "blocks.py": BLOCKS,
+        "blocks.txt": "",
         "blocks_test.py": IMPORTS,
         "libs/__init__.py": "",
         "libs/layers.py": LAYERS,
         "other/__init__.py": "",
         "other/layers.py": LAYERS,
         "script_test.sh": "#!/bin/sh\n",
+        "site-packages/numpy/__init__.py": "raise AssertionError",
+        "site-packages/numpy-2.0.dist-info/METADATA": "",
+        "site-packages/tiny_layers/__init__.py": "",
+        "site-packages/Tiny_Layers-1.0.dist-info/METADATA": "",
     }
     for name, text in texts.items():
         checkout.write(f"{PACKAGE}/{name}", text)
     (checkout.directory / PACKAGE / "script_test.sh").chmod(0o755)
+    np.save(checkout.directory / PACKAGE / "libs/example.npy", np.ones((1, 4), np.float32))
     for value, name in enumerate(("one", "two"), start=1):
         file = checkout.directory / PACKAGE / name / "model.safetensors"
         file.parent.mkdir()
@@ -215,6 +234,25 @@ def test_python_libraries_are_used_and_given(both: Workspace) -> None:
     for name in ("blocks.py", "libs/layers.py"):
         made = both.output(f"{PACKAGE}/blocks_test.runfiles") / "rules_executorch" / PACKAGE / name
         assert made.exists(), made
+
+
+def test_data_of_libraries_is_data_of_the_program(both: Workspace) -> None:
+    """The manifest names the example of the `py_library`. A file that the program lists as a weight is no data."""
+    for target, others in (("net", ["two/model.safetensors"]), ("tuned", [])):
+        made = both.run("aquery", f'mnemonic("ExecutorchExport", //{PACKAGE}:{target})', "--include_param_files").out
+        assert set(re.findall(r"--data=([^=\s']+)=", made)) == {"libs/example.npy", "blocks.txt", *others}
+    runfiles = both.output(f"{PACKAGE}/blocks_test.runfiles") / "rules_executorch" / PACKAGE
+    both.build(f"//{PACKAGE}:blocks_test")
+    assert (runfiles / "blocks.txt").exists()
+
+
+def test_a_package_that_the_toolchain_lacks_is_named(package: Workspace) -> None:
+    """In a configuration of its own, where Bazel has not looked at the library yet."""
+    said = package.build(f"//{PACKAGE}:net", "--nobuild", "--compilation_mode=dbg").err
+    [note] = [line for line in said.splitlines() if "Python packages" in line]
+    assert f"//{PACKAGE}:blocks: `deps` names //{PACKAGE}:layers, which needs Python packages" in note
+    assert "not in the locks of the toolchain: tiny-layers. " in note
+    assert "write `more_requirements`" in note
 
 
 def test_two_libraries_with_one_import_path_are_named(package: Workspace) -> None:

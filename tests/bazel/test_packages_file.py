@@ -71,6 +71,7 @@ class User:
         self.sha256 = hashlib.sha256(self.file.read_bytes()).hexdigest()
         (directory / "BUILD").touch()
         (directory / "own.lock").write_text("tiny==1.0 --hash=sha256:00\n")
+        (directory / "more.lock").write_text("tiny==1.0 --hash=sha256:00\nsmaller==2.0 --hash=sha256:00\n")
         (directory / "library").mkdir()
         (directory / "library/BUILD").touch()
         self.write()
@@ -129,6 +130,12 @@ def test_the_packages_come_from_a_file(user: User, bazel4: Run) -> None:
         pytest.param(
             'extras = ["sbom"]', "", "`requirements` lacks packages of the extra `sbom`: boolean-py", id="extra"
         ),
+        pytest.param(
+            'more_requirements = ["//:more.lock"]',
+            "",
+            "the file of `packages` has no smaller, and the lock has smaller 2.0",
+            id="packages of the user's own",
+        ),
         pytest.param('pip_args = ["-v"]', "", "`pip_args` do nothing with `packages`", id="arguments of pip"),
     ],
 )
@@ -152,6 +159,8 @@ def test_bazel_7_takes_the_file_and_the_extras_of_other_modules(user: User, in_b
     holds_the_packages(user, unpacked(in_bazel7))
     user.write(extras='extras = ["sbom"]')
     assert "`requirements` lacks packages of the extra `sbom`: boolean-py" in in_bazel7("build", FILE).stderr
+    user.write('more_requirements = ["//:more.lock"]')
+    assert "has no smaller, and the lock has smaller 2.0" in in_bazel7("build", FILE).stderr
     user.write(extras='extras = ["sbomb"]')
     assert "There is no extra `sbomb`." in (said := in_bazel7("build", FILE).stderr)
     assert "The module `library` asks for it." in said

@@ -88,6 +88,15 @@ def test_a_lockfile_of_another_repository_is_checked_and_written(monorepo: Works
     assert lock.read_text("utf-8") == text
 
 
+def test_no_lockfile_is_written_for_another_repository(monorepo: Workspace) -> None:
+    """Its package may have the path of one of this workspace."""
+    update = "@rules_executorch//examples/mlp:update"
+    said = monorepo.run("run", update, expect=1).err
+    assert "examples/mlp/mlp.lock.json belongs to the repository rules_executorch" in said
+    assert "Run `bazel run //examples/mlp:update` in the workspace of that repository." in said
+    assert not (monorepo.directory / "examples").exists()
+
+
 @pytest.mark.rotates(days=3)
 def test_bazel_7_checks_and_writes_lockfiles(monorepo: Workspace, bazel7: Callable[..., Path]) -> None:
     lock = monorepo.directory / "apps/gesture/gesture.lock.json"

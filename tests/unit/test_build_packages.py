@@ -132,3 +132,16 @@ def test_the_users_own_lock_has_the_packages_of_the_extras(builder: ModuleType, 
     lock.write_text("other==0.9 --hash=sha256:00\n")
     with pytest.raises(SystemExit, match="lacks packages of the extra `small`: other"):
         builder.check_covers(PINS, [lock])
+
+
+def test_a_lock_adds_what_the_toolchain_does_not_have(builder: ModuleType, tmp_path: Path) -> None:
+    """A lock of packages that need torch repeats torch, and what its CUDA build needs."""
+    lock, cuda = tmp_path / "more.lock", tmp_path / "cuda.lock"
+    cuda.write_text("nvidia-tiny==5.0 --hash=sha256:00\n")
+    new = "layers-of-ours==2.0 \\\n    --hash=sha256:00"
+    lock.write_text(f"# A remark.\n{new}\nnvidia-tiny==5.0 --hash=sha256:00\ntorch==2.13.0 --hash=sha256:00\n")
+    pins = [*PINS, "torch==2.13.0+cpu\n"]
+    assert builder.added_pins(lock, pins, cuda) == [new]
+    lock.write_text("tiny.layers==1.1 --hash=sha256:00\n")
+    with pytest.raises(SystemExit, match=r"more.lock has tiny-layers 1.1, and the toolchain has tiny-layers 1.0"):
+        builder.added_pins(lock, pins, cuda)

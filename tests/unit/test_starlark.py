@@ -58,7 +58,7 @@ def test_no_package_that_every_build_reads_needs_skylib() -> None:
 
 def test_no_file_that_users_load_needs_what_bazel_9_has_no_longer() -> None:
     """Rules of languages, and their providers. The generated file of host_repository names what there is."""
-    gone = re.compile(r"(cc|java|objc|proto|py|sh)_(binary|import|library|test)|CcInfo|JavaInfo|PyInfo")
+    gone = re.compile(r"(cc|java|objc|proto|py|sh)_(binary|import|library|test)|cc_common|CcInfo|JavaInfo|PyInfo")
     builds = [f"{package}/BUILD" for package in ("rules", "rules/private", "toolchain")]
     for path in (*bzl_files(), *builds):
         named = list(ast.walk(ast.parse((REPOSITORY / path).read_text("utf-8"))))

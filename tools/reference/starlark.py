@@ -78,7 +78,14 @@ def _bazel() -> dict[str, Any]:
 
 # The file that host_repository makes, on a machine where nothing is known.
 _FILES = ("@rules_executorch_host//:host.bzl",)
-_GENERATED: dict[str, Any] = {"PY_INFOS": [], "CC_INFO": None, "EXEC_COMPATIBLE_WITH": []}
+_GENERATED: dict[str, Any] = {
+    "CC_COMMON": None,
+    "CC_INFO": None,
+    "EXEC_COMPATIBLE_WITH": [],
+    "HOST_PLATFORM": None,
+    "PACKAGES": [],
+    "PY_INFOS": [],
+}
 
 
 class Loader:
