@@ -121,9 +121,9 @@ def _is_within(actual: Any, expected: Any, samples: Sequence[Any]) -> bool:
     if actual.shape != expected.shape:  # a size may depend on values, such as that of `nonzero`
         return any(each.shape != expected.shape for each in samples)
     alike = [each for each in samples if each.shape == expected.shape]
-    if not expected.is_floating_point():
-        counts = [int((each != expected).sum()) for each in alike]
-        return int((actual != expected).sum()) <= _BEYOND_SAMPLES * max(counts, default=0)
+    counts = [int((each != expected).sum()) for each in alike]
+    if not expected.is_floating_point() and int((actual != expected).sum()) > _BEYOND_SAMPLES * max(counts, default=0):
+        return False
     moved = [_largest_error(each, expected) for each in alike]
     return _largest_error(actual, expected) <= _BEYOND_SAMPLES * max(moved, default=0.0)
 
