@@ -19,6 +19,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean, printable
+from etbuild.exception_text import first_cause, hints
 from etbuild.files.value_limits import has_surrogate
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.source_lines import NO_LINES
@@ -243,7 +244,8 @@ def wrap_user_error(path: DocumentPath, action: str, finder: SourceFinder) -> It
     """
 
     def convert(error: BaseException) -> BuildError:
-        return from_exception(error, BuildError, path, failed(action, error, finder), _hint(error))
+        hint = hints(_hint(error), package_line(error, finder))
+        return from_exception(error, BuildError, path, failed(action, error, finder), hint)
 
     with wrap_errors(convert), undone():
         yield
@@ -282,14 +284,36 @@ def source_line(error: BaseException, finder: SourceFinder) -> str | None:
     return None
 
 
+_OF_TENSORS = {*sys.stdlib_module_names, "etbuild", "executorch", "functorch", "numpy", "torch", "torchao"}
+"""Packages below the model: their lines do not say what a model does."""
+
+
+def package_line(error: BaseException, finder: SourceFinder) -> str | None:
+    """`it was raised in timm.layers.pool, line 12, in forward`: the innermost line of a package that the model calls.
+
+    Returns:
+        None if a declared source, or PyTorch that it calls, has raised the error.
+    """
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+        if finder.name_of(code.co_filename):
+            line = None
+        elif module.partition(".")[0] not in _OF_TENSORS and not code.co_filename.startswith("<"):
+            line = f"it was raised in {module}, line {trace.tb_lineno}, in {code.co_name}"
+        trace = trace.tb_next
+    return line
+
+
 def _hint(error: BaseException) -> str | None:
     operator = re.search(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'", str(error))
     if operator:
         name = "::".join(operator.groups())
         return f"no operator `{name}` is registered: list the library or module that registers it under `custom_ops`"
-    if isinstance(error, ModuleNotFoundError):
+    missing = first_cause(error)  # transformers raises one without a name from another one
+    if isinstance(missing, ModuleNotFoundError) and missing.name is not None:
         return (
-            f"is `{error.name}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "
+            f"is `{missing.name}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "
             "Is it a package? Add it to the toolchain"
         )
     return None
