@@ -179,7 +179,8 @@ import torch, transformers
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.net = transformers.MixtralModel(transformers.MixtralConfig(**{TINY}, num_key_value_heads=1, num_local_experts=3))
+        config = transformers.MixtralConfig(**{TINY}, num_key_value_heads=1, num_local_experts=3)
+        self.net = transformers.MixtralModel(config)
 
     def forward(self, x):
         return self.net(x, use_cache=False).last_hidden_state

@@ -59,6 +59,19 @@ def test_every_verb_names_the_error_in_an_index(
     assert f"{path}: not an index: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words", ["lock INDEX net.lock.json", "diff INDEX INDEX", "cpp INDEX", "verify INDEX", "sbom INDEX"]
+)
+def test_a_manifest_is_not_taken_for_an_index(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.yaml").write_text("schema: executorch-model/v1\n")
+    assert main.main(words.replace("INDEX", "net.yaml").split()) == 2
+    said = "error: net.yaml: a manifest, not an index\n    build it, and name its index or the directory\n"
+    assert capsys.readouterr().err == said
+
+
 def test_values_within_the_limits_are_read() -> None:
     deepest = b"[" * 100 + b"]" * 100
     for data in (b"1", b"-9223372036854775808", b"18446744073709551615", b'"\\ud83d\\ude00"', deepest):
