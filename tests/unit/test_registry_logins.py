@@ -146,7 +146,9 @@ def test_only_basic_and_bearer_challenges_are_met(
             return 401, {"Www-Authenticate": challenge.format(**places)}, b"{}"
 
         with serving(answer) as server:
-            refused = pytest.raises(InputError, match=r"wants a login by (digest|ntlm|negotiate); there are only Basic")
+            refused = pytest.raises(
+                InputError, match=r"wants a login by (Digest|NTLM|Negotiate); etbuild has only Basic"
+            )
             with refused if taken is None else nullcontext(), repository(login(server)) as one:
                 assert one.has(Descriptor.of("x/y", b"content"))
     assert not thief.seen

@@ -51,12 +51,24 @@ def _summary(error: BaseException, limit: int) -> str:
     return f"{type(error).__name__}: {shortened(text, limit)}" if text else type(error).__name__
 
 
+def chain(error: BaseException, contexts: bool = True) -> list[BaseException]:
+    """The error, its cause, the cause of that, and so on.
+
+    Args:
+        error: The error.
+        contexts: Whether an exception that was being handled counts as a cause, if no other one is named.
+    """
+    found: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and all(current is not each for each in found):
+        found.append(current)
+        current = current.__cause__ or (current.__context__ if contexts else None)
+    return found
+
+
 def first_cause(error: BaseException) -> BaseException:
     """The exception at the end of the chain of `raise ... from ...`."""
-    seen = [error]
-    while (cause := seen[-1].__cause__) is not None and all(cause is not each for each in seen):
-        seen.append(cause)
-    return readable(seen[-1])
+    return readable(chain(error, contexts=False)[-1])
 
 
 def shortened(text: str, limit: int = _LIMIT) -> str:

@@ -15,11 +15,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean, printable
-from etbuild.exception_text import first_cause, hints
+from etbuild.exception_text import chain, first_cause, hints
 from etbuild.files.value_limits import has_surrogate
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.source_lines import NO_LINES
@@ -266,21 +267,12 @@ def failed(action: str, error: BaseException, finder: SourceFinder, line: str | 
 
 def source_line(error: BaseException, finder: SourceFinder) -> str | None:
     """`model.py:12, in forward`: the innermost line of a declared source that the error or its cause passed through."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
+    for current in chain(error):
         if isinstance(current, SyntaxError) and (name := finder.name_of(current.filename or "")):
             return f"{name}:{current.lineno}"
-        trace, line = current.__traceback__, None
-        while trace is not None:
-            name = finder.name_of(trace.tb_frame.f_code.co_filename)
-            if name:
-                line = f"{name}:{trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
-            trace = trace.tb_next
-        if line:
-            return line
-        current = current.__cause__ or current.__context__
+        for frame, number in reversed(list(walk_tb(current.__traceback__))):
+            if name := finder.name_of(frame.f_code.co_filename):
+                return f"{name}:{number}, in {frame.f_code.co_name}"
     return None
 
 
@@ -294,15 +286,13 @@ def package_line(error: BaseException, finder: SourceFinder) -> str | None:
     Returns:
         None if a declared source, or PyTorch that it calls, has raised the error.
     """
-    trace, line = error.__traceback__, None
-    while trace is not None:
-        code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+    for frame, number in reversed(list(walk_tb(error.__traceback__))):
+        code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
         if finder.name_of(code.co_filename):
-            line = None
-        elif module.partition(".")[0] not in _OF_TENSORS and not code.co_filename.startswith("<"):
-            line = f"it was raised in {module}, line {trace.tb_lineno}, in {code.co_name}"
-        trace = trace.tb_next
-    return line
+            return None
+        if module.partition(".")[0] not in _OF_TENSORS and not code.co_filename.startswith("<"):
+            return f"it was raised in {module}, line {number}, in {code.co_name}"
+    return None
 
 
 def _hint(error: BaseException) -> str | None:

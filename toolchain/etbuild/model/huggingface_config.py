@@ -12,8 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
-from etbuild.files import json_file, regular_files
-from etbuild.inputs.checkpoints import check_content
+from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.declared import Inputs
 from etbuild.plan.parts import ConfigFile
 
@@ -157,12 +156,7 @@ def _set_one(values: dict[str, Any], key: str, value: Any, config_class: Any, pa
 
 def _read(name: str, inputs: Inputs) -> dict[str, Any]:
     path: DocumentPath = (*PATH, "config")
-    file = inputs.find_data(name, path)
-    check_content(name, file, path)
-    try:
-        content = _cleaned(json_file.parse(regular_files.read(file, json_file.MAX_BYTES), _NOT_FINITE))
-    except (OSError, ValueError) as error:
-        raise InputError.at(path, f"cannot read `{name}`: {error}") from None
+    content = _cleaned(read_json(name, path, inputs, _NOT_FINITE))
     if not isinstance(content, dict):
         raise InputError.at(path, f"`{name}` is not a configuration: it is not a JSON object")
     return {key: value for key, value in content.items() if key not in _OF_FILES}

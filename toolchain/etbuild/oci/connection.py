@@ -461,25 +461,21 @@ class Client(oras.provider.Registry):  # type: ignore[misc]
 
 
 def _challenge(refused: requests.Response) -> tuple[str, str]:
-    """The scheme and the text of the first challenge in an answer that can be met. Both are empty if there is none.
+    """The scheme of the first challenge that can be met, and the header from there on. Both may be empty.
 
     https://www.rfc-editor.org/rfc/rfc9110#name-www-authenticate describes the header, which may list several.
 
     Raises:
         InputError: The registry wants other logins only, such as Digest. Their `realm` is no address.
     """
-    found: dict[str, list[str]] = {}
-    parts: list[str] = []
-    for item in parse_list_header(refused.headers.get("Www-Authenticate", "")):
-        scheme = re.match(r"[\w-]+(?=\s|$)", item)
-        if scheme is not None:
-            parts = found.setdefault(scheme[0].lower(), [])
-        parts.append(item)
-    known = next((scheme for scheme in found if scheme in ("basic", "bearer")), "")
-    if found and not known:
-        host, wanted = urlsplit(refused.url).netloc, ", ".join(found)[:100]
-        raise InputError.of(f"{host}: the registry wants a login by {wanted}; there are only Basic and Bearer")
-    return known, ", ".join(found.get(known, []))
+    items = parse_list_header(refused.headers.get("Www-Authenticate", ""))
+    for number, item in enumerate(items):
+        if (scheme := item.partition(" ")[0].lower()) in ("basic", "bearer"):
+            return scheme, ", ".join(items[number:])
+    if items:
+        host, wanted = urlsplit(refused.url).netloc, items[0].partition(" ")[0][:100]
+        raise InputError.of(f"{host}: the registry wants a login by {wanted}; etbuild has only Basic and Bearer")
+    return "", ""
 
 
 def _realm(challenge: str) -> str:
