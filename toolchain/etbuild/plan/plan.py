@@ -312,7 +312,8 @@ class MethodPlan(_Lowered):
 
     SCHEMA = "executorch-lower-plan/v1"
     DEFINITION = "plan#methodPlan"
-    _NOT_READ = ("schema", "adapters", "constant_methods")  # the file of a `LowerPlan` may be read as this plan
+    # The file of a `LowerPlan` may be read as this plan.
+    _NOT_READ: ClassVar[tuple[str, ...]] = ("schema", "adapters", "constant_methods")
     _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"cast": False}
     _READERS: ClassVar[Readers] = {
         "weights": each_of(WeightsFile.read),
@@ -373,7 +374,7 @@ class LowerPlan(MethodPlan):
     """
 
     DEFINITION = "plan#lowerPlan"
-    _NOT_READ = ("schema",)
+    _NOT_READ: ClassVar[tuple[str, ...]] = ("schema",)
     _LEFT_OUT: ClassVar[Mapping[str, Any]] = {**MethodPlan._LEFT_OUT, "adapters": {}}
 
     constant_methods: dict[str, object]
