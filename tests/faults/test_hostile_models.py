@@ -84,6 +84,8 @@ DEADLY = {
     "sys.exit(0)": "failed at model.py:{line}, in {function}: SystemExit: 0",
     "sys.exit()": "failed at model.py:{line}, in {function}: SystemExit",
     "raise KeyError('of mine')": "KeyError: 'of mine'",
+    "raise BaseException('of mine')": "failed at model.py:{line}, in {function}: BaseException: of mine",
+    "raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})": "Odd: its `__str__` raised ZeroDivisionError",
     "f = lambda: f(); f()": "RecursionError: maximum recursion depth exceeded",
     "sys.stderr.close(); os.close(2); raise KeyError('heard')": "KeyError: 'heard'",
     "os.closerange(3, 400); raise KeyError('heard')": "KeyError: 'heard'",
@@ -130,7 +132,9 @@ def test_a_model_that_misuses_its_process_harmlessly_builds_the_same_program(
     assert sorted(artifacts(tmp_path / "out")) == ["net.index.json", "net.pte", "net.report.json"]
 
 
-@pytest.mark.rotates(days=5, always=["os._exit(0)", "os.abort()", "raise KeyError('of mine')"])
+@pytest.mark.rotates(
+    days=5, always=["os._exit(0)", "os.abort()", "raise KeyError('of mine')", "raise BaseException('of mine')"]
+)
 @pytest.mark.parametrize("does", DEADLY)
 def test_a_model_that_ends_its_process_fails_the_build_with_the_reason(
     does: str, worker: Worker, tmp_path: Path

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,6 +172,35 @@ def test_weights_file_that_would_run_code(build: Build) -> None:
     expect(build(manifest, files={"net.pt": buffer.getvalue()}), 2, "it needs the code of `pathlib.PosixPath`")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"text", "`net.pt` is no file of torch.save"),
+        (b"\x80\x02hello", "`net.pt` is damaged: its pickle cannot be read"),
+    ],
+)
+def test_weights_file_of_text(content: bytes, message: str, build: Build) -> None:
+    expect(build(WITH_WEIGHTS.replace("net.safetensors", "net.pt"), files={"net.pt": content}), 2, message)
+
+
+def test_error_inside_of_a_package_names_its_line(build: Build) -> None:
+    model = "import yaml\ndef create():\n    return yaml.safe_load('{')\n"
+    expect(build(model=model), 1, "model.py:3, in create", "it was raised in yaml.parser, line ", ", in parse_node")
+
+
+def test_a_failed_import_names_what_is_missing(build: Build) -> None:
+    model = """
+    try:
+        import missing_one
+    except ImportError as error:
+        raise ModuleNotFoundError("Could not import module 'Auto'") from error
+    """
+    cause = "Could not import module 'Auto', because of ModuleNotFoundError: No module named 'missing_one'"
+    outcome = build(model=textwrap.dedent(model))
+    expect(outcome, 1, cause, "is `missing_one` a source of yours?")
+    assert "`None`" not in outcome.err
+
+
 def test_factory_that_raises_names_its_line(build: Build) -> None:
     model = "def create():\n    raise ValueError('no luck')\n"
     expect(build(model=model), 1, "model.yaml:4:12", "model.py:2, in create", "ValueError: no luck")
@@ -185,7 +215,8 @@ def test_factory_that_is_not_there(build: Build) -> None:
 
 
 def test_source_with_a_syntax_error(build: Build) -> None:
-    expect(build(model="def create(:\n"), 2, "`model.py` is not valid Python: line 1")
+    read = "Python {}.{} has read it".format(*sys.version_info)
+    expect(build(model="def create(:\n"), 2, "`model.py` is not valid Python: line 1", read)
 
 
 def test_source_that_is_not_there(build: Build) -> None:

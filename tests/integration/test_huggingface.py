@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -170,6 +171,33 @@ def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build:
     with torch.no_grad():
         expected = module(inputs[0], attention_mask=inputs[1]).logits
     assert_close(run(made.directory / "net.pte", [[("forward", inputs)]], tmp_path), [[[expected]]])
+
+
+EXPERTS = f"""
+import torch, transformers
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        config = transformers.MixtralConfig(**{TINY}, num_key_value_heads=1, num_local_experts=3)
+        self.net = transformers.MixtralModel(config)
+
+    def forward(self, x):
+        return self.net(x, use_cache=False).last_hidden_state
+
+def create():
+    return Net()
+"""
+
+
+@pytest.mark.rotates(days=3)
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_mixture_of_experts_in_a_factory_gets_advice(jobs: str, build: Build) -> None:
+    wanted = json.loads(manifest({}))
+    wanted["model"] = {"factory": "model:create"}
+    made = build(json.dumps(wanted), "--jobs", jobs, model=EXPERTS)
+    assert made.code in (1, 2)
+    assert 'call `model.set_experts_implementation("batched_mm")` in the factory' in made.err
 
 
 @pytest.mark.rotates(days=3)
@@ -393,6 +421,110 @@ def test_a_configuration_that_is_not_a_mapping_is_named(build: Build) -> None:
     outcome = build(manifest({"class": "BertModel", "config": "list.json"}), files={"list.json": b"[1]"})
     assert outcome.code == 2
     assert "model.huggingface.config: `list.json` is not a configuration" in outcome.err
+
+
+NAMING_CODE = {
+    "auto_map": {"AutoModel": "owner/repo--modeling.Model"},
+    "attn_implementation": "owner/repo:attend",
+    "_attn_implementation": "owner/repo:attend",
+    "_attn_implementation_internal": "owner/repo:attend",
+    "experts_implementation": "owner/repo:experts",
+    "_experts_implementation": "owner/repo:experts",
+    "_experts_implementation_internal": "owner/repo:experts",
+}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_keys_of_a_file_that_name_code_are_left_out(nested: bool, tmp_path: Path) -> None:
+    from etbuild.inputs.declared import Inputs
+    from etbuild.model.huggingface_config import make_config
+    from etbuild.plan.parts import ConfigFile
+
+    config = json.loads(transformers.LlavaConfig(text_config=transformers.LlamaConfig(**TINY)).to_json_string())
+    changed = config["text_config"] if nested else config
+    changed |= NAMING_CODE
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    cls = transformers.LlavaForConditionalGeneration
+    made = make_config(transformers, cls, ConfigFile("config.json", {}), Inputs(roots=[tmp_path]))
+    for part in (made, made.text_config):
+        assert (part._attn_implementation, part._experts_implementation) == (None, None)
+        assert not hasattr(part, "auto_map")
+
+
+@pytest.mark.parametrize("key", NAMING_CODE)
+@pytest.mark.parametrize("where", ["config", "nested", "set"])
+def test_a_manifest_cannot_name_code_of_others(key: str, where: str, tmp_path: Path) -> None:
+    from etbuild.errors import InputError
+    from etbuild.inputs.declared import Inputs
+    from etbuild.model.huggingface_config import make_config
+    from etbuild.plan.parts import ConfigFile
+
+    transformers.LlamaConfig(**TINY).save_pretrained(tmp_path)
+    own = {key: NAMING_CODE[key]}
+    nested = {"rope_parameters": own}
+    wanted = ConfigFile("config.json", own) if where == "set" else own if where == "config" else nested
+    with pytest.raises(InputError, match=rf"`{key}` may name code of others|has no `{key}`"):
+        make_config(transformers, transformers.LlamaModel, wanted, Inputs(roots=[tmp_path]))
+
+
+LOADS_CODE = re.compile(
+    r"(?<!def )\b(get_kernel|get_kernel_hub|lazy_load_kernel|load_and_register_attn_kernel|lazy_import_flash_attention|"
+    r"get_class_from_dynamic_module|import_module|__import__)\((?!\s*[\"'])"
+)
+# Files of transformers that load code whose name is a value, each with what gives the name.
+NAMED_BY = {
+    "modeling_utils.py": "attn_implementation",
+    "modeling_flash_attention_utils.py": "attn_implementation",
+    "integrations/hub_kernels.py": "attn_implementation",
+    "integrations/msa_attention.py": "attn_implementation",
+    "models/auto/auto_factory.py": "auto_map",
+    "models/auto/configuration_auto.py": "auto_map, or a name of transformers' own table",
+    "processing_utils.py": "the file of a processor, which no build reads",
+    "models/auto/feature_extraction_auto.py": "auto_map of a processor's file",
+    "models/auto/image_processing_auto.py": "auto_map of a processor's file",
+    "models/auto/processing_auto.py": "auto_map of a processor's file",
+    "models/auto/tokenization_auto.py": "auto_map of a tokenizer's file",
+    "models/auto/video_processing_auto.py": "auto_map of a processor's file",
+    "dynamic_module_utils.py": "auto_map",
+    "utils/generic.py": "a class of transformers",
+    "utils/import_utils.py": "a class of transformers",
+}
+
+
+def test_no_other_key_leads_transformers_to_code() -> None:
+    root = Path(transformers.__file__).parent
+    left_out = ("cli/", "exporters/", "generation/continuous_batching/", "pipelines/", "testing_utils.py")  # not run
+    found = set()
+    for file in root.rglob("*.py"):
+        name = file.relative_to(root).as_posix()
+        if not name.startswith(left_out) and LOADS_CODE.search(file.read_text("utf-8")):
+            found.add(name)
+    assert found == NAMED_BY.keys()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "made"),
+    [
+        ("time_step_limit", [0.0, {"__float__": "Infinity"}], (0.0, float("inf"))),
+        ("num_hidden_layers", -1, "`num_hidden_layers` is -1, which is no number of layers"),
+    ],
+)
+def test_values_of_a_file(key: str, value: Any, made: Any, tmp_path: Path) -> None:
+    """`save_pretrained` writes an object for a number that JSON has no form for."""
+    from etbuild.errors import InputError
+    from etbuild.inputs.declared import Inputs
+    from etbuild.model.huggingface_config import make_config
+    from etbuild.plan.parts import ConfigFile
+
+    transformers.Mamba2Config().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((tmp_path / "config.json").read_text()) | {key: value}))
+    file = ConfigFile("config.json", {})
+    if isinstance(made, str):
+        with pytest.raises(InputError, match=re.escape(made)):
+            make_config(transformers, transformers.Mamba2Model, file, Inputs(roots=[tmp_path]))
+        return
+    config = make_config(transformers, transformers.Mamba2Model, file, Inputs(roots=[tmp_path]))
+    assert tuple(getattr(config, key)) == made
 
 
 def test_what_to_install_without_transformers(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,39 @@ def test_values_that_are_not_modules_are_errors(build: Build, kind: str, message
     made = build(manifest(kind), model=MODEL, files={"net.safetensors": save({"x": torch.zeros(1)})})
     assert made.code == 1
     assert f"model.factory: `model:create` {message}" in made.err
+
+
+QUANTIZED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = torch.nn.Linear(size, 4)
+
+    def forward(self, x):
+        return self.linear(x)
+
+def create():
+    return {"odd": Net(33), "even": Net(64)}
+"""
+
+
+def test_a_method_is_quantized_beside_a_module_that_cannot_be(build: Build) -> None:
+    quantize = {"torchao": [{"config": "8da4w", "group_size": 32}]}
+    manifest = {
+        "schema": "executorch-model/v1",
+        "name": "net",
+        "model": {"factory": "model:create"},
+        "methods": {
+            "odd": {"entry": "odd", "example_inputs": [{"shape": [2, 33]}]},
+            "even": {"entry": "even", "example_inputs": [{"shape": [2, 64]}], "quantize": quantize},
+        },
+        "defaults": {"partitioners": ["xnnpack"]},
+    }
+    built = build(json.dumps(manifest), model=QUANTIZED)
+    assert built.code == 0, built.err
+    manifest["methods"]["odd"]["quantize"] = quantize  # type: ignore[index]
+    refused = build(json.dumps(manifest), model=QUANTIZED)
+    assert refused.code == 2
+    assert "`odd.linear` has rows of 33 weights, which is not a multiple of 32" in refused.err

@@ -115,6 +115,9 @@ def test_an_embedded_program(build: Path, tmp_path: Path) -> None:
         (["--embed", "--max-bytes", "10"], "at most 10 are embedded"),
         (["--max-bytes", "10"], "goes with --embed"),
         (["--namespace", "a b"], "not a namespace"),
+        (["--stem", "../net"], "--stem ../net: not the name of a file"),
+        (["--stem", "/tmp/net"], "not the name of a file"),
+        (["--stem", "a\nb"], "not the name of a file"),
     ],
 )
 def test_wrong_options(

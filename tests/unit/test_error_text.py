@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etbuild import exception_text
-from etbuild.exception_text import hints, summary
+from etbuild.exception_text import hints, readable, summary
 
 LONG = ValueError("word " * 1000)
 
@@ -39,6 +39,29 @@ def test_what_a_paragraph_announces_is_shown() -> None:
         "ValueError: These differ: Operator: add line 3"
     )
     assert summary(ValueError("These differ:")) == "ValueError: These differ:"
+
+
+class Odd(Exception):
+    def __str__(self) -> str:
+        raise KeyError
+
+
+def test_an_error_without_a_text_has_its_name() -> None:
+    error = readable(raised(Odd()))
+    assert summary(error) == "Odd: its `__str__` raised KeyError"
+    assert error.__traceback__ is not None
+    assert readable(LONG) is LONG
+
+
+def test_a_failed_import_tells_its_first_cause() -> None:
+    missing = ModuleNotFoundError("No module named '_cffi_backend'", name="_cffi_backend")
+    error = ModuleNotFoundError("Could not import module 'AutoImageProcessor'")
+    error.__cause__ = ImportError("cannot import soundfile")
+    error.__cause__.__cause__ = missing
+    first = "ModuleNotFoundError: Could not import module 'AutoImageProcessor'"
+    assert summary(error) == f"{first}, because of ModuleNotFoundError: No module named '_cffi_backend'"
+    missing.__cause__ = error  # a circle
+    assert summary(error).startswith(first)
 
 
 def test_a_traceback_in_a_message_is_left_out() -> None:

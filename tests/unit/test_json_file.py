@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from etbuild import json_schema
 from etbuild.analysis import find_index
 from etbuild.cli import main
 from etbuild.errors import InputError
@@ -57,6 +60,19 @@ def test_every_verb_names_the_error_in_an_index(
     others = {"lock": [str(tmp_path / "net.lock.json")], "diff": [str(path)], "explain": []}
     assert main.main([verb, str(path), *others[verb]]) == 2
     assert f"{path}: not an index: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", ["lock INDEX net.lock.json", "diff INDEX INDEX", "cpp INDEX", "verify INDEX", "sbom INDEX"]
+)
+def test_a_manifest_is_not_taken_for_an_index(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.yaml").write_text("schema: executorch-model/v1\n")
+    assert main.main(words.replace("INDEX", "net.yaml").split()) == 2
+    said = "error: net.yaml: a manifest, not an index\n    build it, and name its index or the directory\n"
+    assert capsys.readouterr().err == said
 
 
 def test_values_within_the_limits_are_read() -> None:
@@ -146,6 +162,55 @@ def test_plans_that_are_written_can_be_read(tmp_path: Path, name: str) -> None:
     for part in (whole, whole.export_plan, whole.lower_plan, *methods):
         path.write_bytes(digests.canonical_json(part.to_json()))
         assert read_plan(path, type(part)) == part
+
+
+def objects(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in items:
+        yield from objects(part, (*path, key))
+
+
+# Objects of a plan whose keys are names of the user's, so that any key is read.
+BY_NAME = {"checks", "constant_methods", "dynamic_kwargs_shapes", "kwargs", "options", "propagate_device_config"}
+
+
+def test_a_plan_with_a_key_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    whole = from_manifest(RICH)
+    methods = [whole.lower_plan.of_method(method) for method in whole.methods]
+    path = tmp_path / "plan.json"
+    taken = set()
+    for part in (whole, whole.export_plan, whole.lower_plan, *methods):
+        for place in objects(part.to_json()):
+            path.write_bytes(digests.canonical_json(edited(part.to_json(), *place, "odd_key", value={})))
+            with suppress(InputError):
+                read_plan(path, type(part))
+                taken.add(place[-1])
+    assert taken == BY_NAME
+
+
+def test_every_object_of_our_schemas_is_closed_or_says_why() -> None:
+    others = {  # files of other tools, which may hold anything else
+        "adapter-config": "PEFT",
+        "checkpoint-index": "transformers",
+        "package": "the OCI specification allows other keys",
+        "safetensors": "the header of safetensors",
+        "plan": "`Part.from_json` refuses other keys",
+    }
+    folder = Path(json_schema.__file__).parent / "schemas"
+    for file in sorted(folder.glob("*.schema.json")):
+        if file.name.partition(".")[0] in others:
+            continue
+        for place in objects(json.loads(file.read_text())):
+            one = json.loads(file.read_text())
+            for key in place:
+                one = one[key]
+            parts = {"if", "then", "not", "examples", "default", "const"} & set(place)  # of an object that is closed
+            in_plan = file.name == "index.schema.json" and "plan" in place  # `plan.schema.json` checks it again
+            if "properties" in one and place[-1:] != ("properties",) and not parts and not in_plan:
+                closed = {"additionalProperties", "unevaluatedProperties", "$comment"} & one.keys()
+                assert closed, f"{file.name}: {place}"
 
 
 def test_pipes_and_devices_do_not_hang(tmp_path: Path) -> None:

@@ -422,6 +422,13 @@ def test_an_image_index_that_lies_is_refused(builds: list[Path], change: Callabl
         reread(content, change)
 
 
+def test_an_error_about_a_long_image_index_is_short(builds: list[Path]) -> None:
+    content = package.make(builds, {}).package
+    with pytest.raises(EtbuildError, match="expected at most 1000 entries, got 2500") as error:
+        reread(content, lambda index: index["manifests"].extend(index["manifests"][:1] * 25_000))
+    assert len(str(error.value)) < 500
+
+
 def test_documents_that_are_too_large_together_are_refused(builds: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     content = package.make(builds, {}).package
     monkeypatch.setattr(package, "_ALL_DOCUMENTS_BYTES", 20_000)

@@ -108,13 +108,8 @@ def test_a_configuration_of_torchao_and_its_json(own: dict[str, Any]) -> None:
     assert TorchaoEntry.from_json(document).to_json() == document
 
 
-def test_keys_that_are_no_field_are_not_read() -> None:
-    document: dict[str, Any] = {
-        "factory": "a:a",
-        "huggingface": None,
-        "kwargs": {},
-        "seed": 1,
-        "modules": [],
-        "weights": ["a.pt"],
-    }
+def test_a_key_that_is_no_field_is_refused() -> None:
+    document: dict[str, Any] = {"factory": "a:a", "huggingface": None, "kwargs": {}, "seed": 1, "modules": []}
     assert ModuleSource.from_json(document) == ModuleSource("a:a", None, {}, 1, (), None)
+    with pytest.raises(ValueError, match="`weights` is no key of `ModuleSource`"):
+        ModuleSource.from_json({**document, "weights": ["a.pt"]})

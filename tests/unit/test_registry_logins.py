@@ -7,7 +7,7 @@ import json
 import socketserver
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -120,6 +120,39 @@ def test_a_login_that_cannot_work_is_an_error_for_users(
 
     with serving(answer) as server, pytest.raises(EtbuildError), repository(login(server)) as one:
         one.has(Descriptor.of("x/y", b"content"))
+
+
+CHALLENGES = [
+    ('Digest realm="{thief}", nonce="x"', None),
+    ('NTLM realm="{thief}"', None),
+    ("Negotiate", None),
+    ('Negotiate, Basic realm="{thief}"', "Basic"),
+    ('Digest realm="{thief}", nonce="Bearer ", Bearer realm="{own}", service="s"', "Bearer"),
+]
+
+
+@pytest.mark.parametrize(("challenge", "taken"), CHALLENGES)
+def test_only_basic_and_bearer_challenges_are_met(
+    challenge: str, taken: str | None, login: Callable[[Server], str]
+) -> None:
+    with serving(lambda *asked: (200, {}, b'{"token": "t"}')) as thief:
+
+        def answer(command: str, path: str, login: str) -> Answer:
+            if path.startswith("/token"):
+                return 200, {}, b'{"token": "good"}'
+            if login in ("Bearer good", f"Basic {SECRET}"):
+                return 200, {}, b"{}"
+            places = {"thief": f"http://127.0.0.1:{thief.port}/t", "own": f"http://127.0.0.1:{server.port}/token"}
+            return 401, {"Www-Authenticate": challenge.format(**places)}, b"{}"
+
+        with serving(answer) as server:
+            refused = pytest.raises(
+                InputError, match=r"wants a login by (Digest|NTLM|Negotiate); etbuild has only Basic"
+            )
+            with refused if taken is None else nullcontext(), repository(login(server)) as one:
+                assert one.has(Descriptor.of("x/y", b"content"))
+    assert not thief.seen
+    assert (taken == "Basic" or taken == "Bearer") == (f"Basic {SECRET}" in server.logins)
 
 
 def tokens(server: Callable[[], Server], given: Callable[[str], bytes]) -> Callable[[str, str, str], Answer]:

@@ -163,7 +163,11 @@ def check_current_directory() -> None:
         raise InputError.of("the current directory was removed", "go to another directory") from None
 
 
-class Elsewhere(BaseException):
+class Leaving(BaseException):
+    """Base of the exceptions that end a process of ours, or what it does. No code turns them into an error."""
+
+
+class Elsewhere(Leaving):
     """Another process has run the command to its end, with this exit code."""
 
     def __init__(self, code: int) -> None:

@@ -15,20 +15,60 @@ _TRACE = re.compile(r"(?:Original exception\s+)?Traceback \(most recent call las
 _KEPT = 50  # error files that are kept
 
 
+def readable(error: BaseException) -> BaseException:
+    """The error, or one of the same name in its place if its `__str__` raises. Its text can then be made."""
+    try:
+        str(error)
+    except (Exception, SystemExit) as failure:  # noqa: BLE001 - it is code of a user
+        kind = type(type(error).__name__, (Exception,), {})
+        instead: BaseException = kind(f"its `__str__` raised {type(failure).__name__}")
+        instead.__cause__ = error.__cause__
+        return instead.with_traceback(error.__traceback__)
+    return error
+
+
 def summary(error: BaseException, limit: int = _LIMIT) -> str:
     """The error's type and the first paragraph of its message, on one line.
 
-    If this paragraph ends with a colon, the summary includes the next one. It leaves out the lines of a traceback.
+    If this paragraph ends with a colon, the summary includes the next one. It leaves out the lines of a traceback. For
+    a failed import it includes the first cause: packages say "could not import" for whatever goes wrong.
 
     Args:
         error: The error.
         limit: The maximum number of characters of the message. A longer message is cut between words.
     """
+    said, cause = _summary(error, limit), first_cause(error)
+    if isinstance(error, ImportError) and cause is not error and str(cause) not in str(error):
+        return f"{said}, because of {_summary(cause, limit)}"
+    return said
+
+
+def _summary(error: BaseException, limit: int) -> str:
     paragraphs = re.split(r"\n\s*\n", _TRACE.sub("", str(error)).strip())
     text = _line(paragraphs[0])
     if text.endswith(":") and len(paragraphs) > 1:
         text = f"{text} {_line(paragraphs[1])}"
     return f"{type(error).__name__}: {shortened(text, limit)}" if text else type(error).__name__
+
+
+def chain(error: BaseException, contexts: bool = True) -> list[BaseException]:
+    """The error, its cause, the cause of that, and so on.
+
+    Args:
+        error: The error.
+        contexts: Whether an exception that was being handled counts as a cause, if no other one is named.
+    """
+    found: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and all(current is not each for each in found):
+        found.append(current)
+        current = current.__cause__ or (current.__context__ if contexts else None)
+    return found
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The exception at the end of the chain of `raise ... from ...`."""
+    return readable(chain(error, contexts=False)[-1])
 
 
 def shortened(text: str, limit: int = _LIMIT) -> str:

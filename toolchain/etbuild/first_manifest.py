@@ -563,7 +563,7 @@ def _arguments(text: str) -> dict[str, Any]:
     try:
         found = json_file.parse(text.encode())
     except ValueError as error:  # this includes text that UTF-8 cannot encode
-        raise InputError.of(f"--kwargs {text}: not JSON: {error}", _KWARGS) from None
+        raise InputError.of(f"--kwargs {text}: {error}", _KWARGS) from None
     if not isinstance(found, dict) or not all(key.isidentifier() for key in found):
         raise InputError.of(f"--kwargs {text}: not an object whose keys are names", _KWARGS)
     if any(parameters.references(found)):

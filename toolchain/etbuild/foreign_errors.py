@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError
-from etbuild.exception_text import hints, summary, whole_error
+from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, Leaving
+from etbuild.exception_text import hints, readable, summary, whole_error
 
 _Kind = TypeVar("_Kind", bound=EtbuildError)
 
@@ -48,19 +48,23 @@ def from_exception(
     return kind.of(message, hint) if where is None else kind.at(where, message, hint)
 
 
+PASSING = (EtbuildError, KeyboardInterrupt, GeneratorExit, Leaving)
+"""Exceptions that are no failure of other people's code: errors of ours, Ctrl-C, and what ends a process of ours."""
+
+
 @contextmanager
 def wrap_errors(convert: Callable[[BaseException], EtbuildError]) -> Iterator[None]:
-    """Converts every exception that code inside raises, and every `sys.exit`.
+    """Converts every exception that code inside raises, also `sys.exit` and classes of its own below `BaseException`.
 
     Args:
         convert: Makes our error from an exception.
     """
     try:
         yield
-    except EtbuildError:
+    except PASSING:
         raise
-    except (Exception, SystemExit) as error:
-        raise convert(error) from error
+    except BaseException as error:
+        raise convert(readable(error)) from error
 
 
 @contextmanager

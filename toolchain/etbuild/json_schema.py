@@ -19,6 +19,7 @@ with imported_later("urllib.request", "urlopen"):  # jsonschema fetches schemas 
 
 _DIRECTORY = Path(__file__).parent / "schemas"
 _PLACES = 2  # sections that a hint names
+_QUOTED = 300  # this many characters of a message of the library are shown
 _TYPE_NAMES = {
     "object": "a mapping",
     "array": "a list",
@@ -160,6 +161,8 @@ class _Explainer:
                 yield Problem(f"expected {wanted} entries, got {len(data)}", path, hint)
             case "minItems" | "minProperties" | "minLength":
                 yield Problem("must not be empty", path, hint)
+            case "maxItems" | "maxProperties":
+                yield Problem(f"expected at most {wanted} entries, got {len(data)}", path, hint)
             case "maxLength":
                 yield Problem(f"{show(data)} is longer than {wanted} characters", path)
             case "minimum" | "maximum":
@@ -168,7 +171,7 @@ class _Explainer:
             case "uniqueItems":
                 yield Problem("an entry is in the list twice", path, "remove one of them")
             case _:
-                yield Problem(error.message, path, hint)
+                yield Problem(error.message[:_QUOTED], path, hint)  # the library quotes all of the data
 
     def place_of(self, key: str) -> str | None:
         """A hint for a key that stands in the wrong section. None if no section has it, or several have."""

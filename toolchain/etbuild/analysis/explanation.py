@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from etbuild.analysis.json_diff import Change, changes, show
-from etbuild.errors import format_path
+from etbuild.errors import InputError, format_path
 from etbuild.files.digests import digest
 from etbuild.inputs.checkpoints import belongs_to
 from etbuild.plan.plan import Plan
@@ -88,7 +88,10 @@ def _changed_for_exports(old: Toolchain, new: Toolchain) -> bool:
 
 def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any]:
     """Returns what the export reads (plan, sources, data), and what lowering reads in addition (plan, data)."""
-    plan = Plan.from_json(inputs["plan"])
+    try:
+        plan = Plan.from_json(inputs["plan"])
+    except ValueError as error:
+        raise InputError.of(f"the plan in an index is that of another version of `etbuild`: {error}") from None
     export, lower = plan.export_plan, plan.lower_plan
 
     def of(names: Iterable[str]) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def _locate(path: Path) -> Path:
         return beside
     if not path.exists():
         raise InputError.of(f"{path}: no such file or directory")
+    if path.suffix in (".yaml", ".yml"):
+        raise InputError.of(f"{path}: a manifest, not an index", "build it, and name its index or the directory")
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def run(options: argparse.Namespace) -> int:
         raise InputError.of("--max-bytes goes with --embed")
     report = json_file.read(path.with_name(f"{name}.report.json"), json_file.Format("a report", "report"))
     stem = options.stem or wrapper.file_stem(name)
+    if not re.fullmatch(r"\w[\w.+-]*", stem):
+        raise InputError.of(f"--stem {stem}: not the name of a file", "use letters, digits, `_`, `-`, `+` and `.`")
     made = {f"{stem}.h": wrapper.header(index, report, options.namespace)}
     if options.embed:
         limit = embed.MAX_BYTES if options.max_bytes is None else options.max_bytes

@@ -430,13 +430,18 @@ def load_methods(
     return programs
 
 
+EXPERTS = 'for a mixture of experts, call `model.set_experts_implementation("batched_mm")` in the factory'
+"""What to do about the operators of transformers' default, which ExecuTorch lacks."""
+
+
 def _unread(method: str, error: BaseException) -> InputError:
     """The error for a method that cannot be read back."""
     path = ("methods", method)
     unknown = re.search(r"failed to resolve torch\.ops\.(\w+)\.(\w+)", str(error))
     if unknown:
         message = f"lowering does not know the operator `{unknown[1]}::{unknown[2]}`"
-        return InputError.at(path, message, "name the module that registers it in `custom_ops.modules`")
+        hint = "name the module that registers it in `custom_ops.modules`"
+        return InputError.at(path, message, EXPERTS if unknown[1] == "transformers" else hint)
     hint = "the method has something that torch.export cannot save, or the export is damaged: remove it"
     return from_exception(error, InputError, path, "cannot read the exported method back", hint)
 

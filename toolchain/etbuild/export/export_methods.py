@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.accelerate import exporting
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
-from etbuild.exception_text import summary
+from etbuild.exception_text import hints, readable, summary
 from etbuild.export import (
     assignments,
     core_operators,
@@ -34,10 +34,10 @@ from etbuild.export import (
 )
 from etbuild.export.example_values import DynamicShapes
 from etbuild.export.pt2_strings import Refused
-from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
-from etbuild.inputs.user_code import SourceFinder, failed, load_callable, wrap_user_error
+from etbuild.inputs.user_code import SourceFinder, failed, load_callable, package_line, wrap_user_error
 from etbuild.model.module import named_tensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import memory, untie
@@ -209,7 +209,9 @@ def _exported(
             program = torch.export.export(
                 root, prepared.arguments, prepared.keywords, dynamic_shapes=dynamic_shapes, strict=strict
             )
-    except (Exception, SystemExit) as error:  # the errors of torch.export have no common base class
+    except PASSING:
+        raise
+    except BaseException as error:  # the errors of torch.export have no common base class
         # If the method fails without being exported too, the cause is in the inputs or in the model.
         example_values.check_fit(
             _signature_of(prepared.entry), prepared.arguments, prepared.keywords, (*prepared.path, "example_inputs")
@@ -217,7 +219,7 @@ def _exported(
         running = f"running `{prepared.method.entry}` on the example inputs"
         with wrap_user_error((*prepared.path, "example_inputs"), running, prepared.what.finder):
             root(*prepared.arguments, **prepared.keywords)
-        raise _export_error(error, prepared.name, prepared.what) from error
+        raise _export_error(readable(error), prepared.name, prepared.what) from error
     sys.stderr.write(printed.getvalue())
     return program
 
@@ -520,7 +522,9 @@ def _export_error(error: BaseException, name: str, what: Exporting) -> BuildErro
         instead = "write a factory" if huggingface.cache is None else "leave out `cache`, or write a factory"
         hint = f"`{huggingface.model_class}` cannot be exported as it is with this configuration: {instead}"
         path = ("model", "huggingface")
-    return from_exception(error, BuildError, path, action, hint, said=_message(error))
+    return from_exception(
+        error, BuildError, path, action, hints(hint, package_line(error, finder)), said=_message(error)
+    )
 
 
 def _message(error: BaseException) -> str:

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
-from etbuild.files import json_file, regular_files
-from etbuild.inputs.checkpoints import check_content
+from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.declared import Inputs
 from etbuild.model import encoder_decoder
 from etbuild.plan.parts import DecoderCache, ExportMethod, HuggingFace, Names
@@ -171,12 +170,7 @@ def _generation_config(wanted: HuggingFace, inputs: Inputs) -> dict[str, Any]:
     if not isinstance(name, str):
         _check_keys(name or {}, path)
         return name or {}
-    file = inputs.find_data(name, path)
-    check_content(name, file, path)
-    try:
-        content = json_file.parse(regular_files.read(file, json_file.MAX_BYTES))
-    except (OSError, ValueError) as error:
-        raise InputError.at(path, f"cannot read `{name}`: {error}") from None
+    content = read_json(name, path, inputs)
     if not isinstance(content, dict):
         raise InputError.at(path, f"`{name}` is not a generation configuration: it is not a JSON object")
     return content

@@ -119,6 +119,8 @@ def parse(data: bytes, constants: Mapping[str, float] = MappingProxyType({})) ->
             parse_float=_float,
             parse_constant=constant,
         )
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     _check_values(parsed)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, printable
@@ -119,17 +120,32 @@ def _read_index(name: str, place: DocumentPath, inputs: Inputs) -> dict[str, str
     Raises:
         InputError: The index cannot be read, or it names a file that is not beside it.
     """
-    file = inputs.find_data(name, place)
-    check_content(name, file, place)
-    try:
-        index = json_file.parse(regular_files.read(file, json_file.MAX_BYTES))
-    except (OSError, ValueError) as error:
-        raise InputError.at(place, f"cannot read `{name}`: {error}") from None
+    index = read_json(name, place, inputs)
     wrong = json_schema.problems("checkpoint-index", index, most=1)
     if wrong:
         hint = "each shard has to be a file beside the index" if len(wrong[0].path or ()) > 1 else None
         raise InputError.at(place, f"`{name}` is not the index of a checkpoint: {wrong[0].on_one_line()}", hint)
     return {tensor: str(PurePosixPath(name).with_name(shard)) for tensor, shard in index["weight_map"].items()}
+
+
+def read_json(name: str, place: DocumentPath, inputs: Inputs, constants: Mapping[str, float] | None = None) -> Any:
+    """The content of a declared JSON file.
+
+    Args:
+        name: The name of the file in the manifest.
+        place: The place in the manifest that names it.
+        inputs: The declared inputs.
+        constants: As for `json_file.parse`.
+
+    Raises:
+        InputError: The file cannot be read, or is not JSON.
+    """
+    file = inputs.find_data(name, place)
+    check_content(name, file, place)
+    try:
+        return json_file.parse(regular_files.read(file, json_file.MAX_BYTES), constants or {})
+    except (OSError, ValueError) as error:
+        raise InputError.at(place, f"cannot read `{name}`: {error}") from None
 
 
 def _shard(name: str, index: str, place: DocumentPath, inputs: Inputs) -> Path:

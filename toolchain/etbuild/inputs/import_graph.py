@@ -167,6 +167,7 @@ def _parse(content: bytes, name: str) -> ast.Module:
         return ast.parse(content)
     except SyntaxError as error:
         why = f"line {error.lineno}: {error.msg}"
+        hint = "Python {}.{} has read it: is this the syntax of a newer one?".format(*sys.version_info)
     except ValueError as error:
         why = str(error)
     except (RecursionError, MemoryError):  # the parser raises these when its stack is full

@@ -15,10 +15,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean, printable
+from etbuild.exception_text import chain, first_cause, hints
 from etbuild.files.value_limits import has_surrogate
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs.source_lines import NO_LINES
@@ -243,7 +245,8 @@ def wrap_user_error(path: DocumentPath, action: str, finder: SourceFinder) -> It
     """
 
     def convert(error: BaseException) -> BuildError:
-        return from_exception(error, BuildError, path, failed(action, error, finder), _hint(error))
+        hint = hints(_hint(error), package_line(error, finder))
+        return from_exception(error, BuildError, path, failed(action, error, finder), hint)
 
     with wrap_errors(convert), undone():
         yield
@@ -264,21 +267,31 @@ def failed(action: str, error: BaseException, finder: SourceFinder, line: str | 
 
 def source_line(error: BaseException, finder: SourceFinder) -> str | None:
     """`model.py:12, in forward`: the innermost line of a declared source that the error or its cause passed through."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
+    for current in chain(error):
         if isinstance(current, SyntaxError) and (name := finder.name_of(current.filename or "")):
             return f"{name}:{current.lineno}"
-        trace, line = current.__traceback__, None
-        while trace is not None:
-            name = finder.name_of(trace.tb_frame.f_code.co_filename)
-            if name:
-                line = f"{name}:{trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
-            trace = trace.tb_next
-        if line:
-            return line
-        current = current.__cause__ or current.__context__
+        for frame, number in reversed(list(walk_tb(current.__traceback__))):
+            if name := finder.name_of(frame.f_code.co_filename):
+                return f"{name}:{number}, in {frame.f_code.co_name}"
+    return None
+
+
+_OF_TENSORS = {*sys.stdlib_module_names, "etbuild", "executorch", "functorch", "numpy", "torch", "torchao"}
+"""Packages below the model: their lines do not say what a model does."""
+
+
+def package_line(error: BaseException, finder: SourceFinder) -> str | None:
+    """`it was raised in timm.layers.pool, line 12, in forward`: the innermost line of a package that the model calls.
+
+    Returns:
+        None if a declared source, or PyTorch that it calls, has raised the error.
+    """
+    for frame, number in reversed(list(walk_tb(error.__traceback__))):
+        code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
+        if finder.name_of(code.co_filename):
+            return None
+        if module.partition(".")[0] not in _OF_TENSORS and not code.co_filename.startswith("<"):
+            return f"it was raised in {module}, line {number}, in {code.co_name}"
     return None
 
 
@@ -287,9 +300,10 @@ def _hint(error: BaseException) -> str | None:
     if operator:
         name = "::".join(operator.groups())
         return f"no operator `{name}` is registered: list the library or module that registers it under `custom_ops`"
-    if isinstance(error, ModuleNotFoundError):
+    missing = first_cause(error)  # transformers raises one without a name from another one
+    if isinstance(missing, ModuleNotFoundError) and missing.name is not None:
         return (
-            f"is `{error.name}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "
+            f"is `{missing.name}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "
             "Is it a package? Add it to the toolchain"
         )
     return None

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from traceback import walk_tb
 from types import FrameType
 
 import torch
 from torch.export import ExportedProgram
 
+from etbuild.exception_text import chain
 from etbuild.inputs.source_lines import SHOWN, Line, SourceLines, first_name
 from etbuild.inputs.user_code import SourceFinder
 from etbuild.lower.partition_counts import operator_name
@@ -109,17 +111,8 @@ def _distinct(found: Iterator[Line]) -> tuple[Line, ...]:
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
     """The frames that an error passed through, the innermost first, and before them those of its cause."""
-    chain: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in chain:
-        chain.append(current)
-        current = current.__cause__ or current.__context__
-    for each in reversed(chain):
-        frames, trace = [], each.__traceback__
-        while trace is not None:
-            frames.append(trace.tb_frame)
-            trace = trace.tb_next
-        yield from reversed(frames)
+    for each in reversed(chain(error)):
+        yield from reversed([frame for frame, _ in walk_tb(each.__traceback__)])
 
 
 def _is(value: object, kind: type) -> bool:

@@ -19,7 +19,8 @@ from torch.export import ExportedProgram
 from etbuild import backends
 from etbuild.backends import EdgeRequirements
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.exception_text import hints, shortened, summary
+from etbuild.exception_text import first_cause, hints, shortened, summary
+from etbuild.export.archive import EXPERTS
 from etbuild.export.recipe import load_recipe
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
@@ -311,6 +312,7 @@ _HINTS = (
         (f"aten.{name}_like.", f"write `torch.{name}(x.shape)` in place of `torch.{name}_like(x)`")
         for name in ("rand", "randn")
     ),
+    ("aten.histc", EXPERTS),
     (
         "Core ATen opset",
         "PyTorch cannot decompose this operator into core ATen operators: use a backend that takes it, or avoid it in "
@@ -321,9 +323,7 @@ _HINTS = (
 
 def _lowering_error(error: BaseException, programs: Mapping[str, ExportedProgram], finder: SourceFinder) -> BuildError:
     methods = sorted(programs)
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
+    cause = first_cause(error)
     text = f"{type(error).__name__}: {error} {cause}"
     named = [name for name in methods if f"'{name}'" in text or f"`{name}`" in text or len(methods) == 1]
     path: DocumentPath = ("methods", named[0]) if len(named) == 1 else ("methods",)

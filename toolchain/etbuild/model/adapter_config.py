@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, Problem
-from etbuild.files import json_file, regular_files
-from etbuild.inputs.checkpoints import check_content
+from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.declared import Inputs
 from etbuild.processes.time_limit import time_limit
 
@@ -110,12 +109,7 @@ def read(file: str, path: DocumentPath, inputs: Inputs) -> AdapterConfig:
     Raises:
         InputError: The file cannot be read, is something else, or asks for more than LoRA of linear layers.
     """
-    found = inputs.find_data(file, path)
-    check_content(file, found, path)
-    try:
-        content = json_file.parse(regular_files.read(found, json_file.MAX_BYTES))
-    except (OSError, ValueError) as error:
-        raise InputError.at(path, f"cannot read `{file}`: {error}") from None
+    content = read_json(file, path, inputs)
     wrong = json_schema.problems("adapter-config", content, most=1)
     if wrong:
         message = f"`{file}` is not the configuration of a LoRA adapter: {wrong[0].on_one_line()}"

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import BuildError, InputError
+from etbuild.exception_text import first_cause
 from etbuild.foreign_errors import from_exception
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
@@ -140,10 +141,9 @@ def _class(transformers: ModuleType, name: str) -> Any:
     try:
         found = getattr(transformers, name, None) if name in known else None
     except (ImportError, RuntimeError) as error:  # transformers imports what it finds, such as a broken torchvision
-        cause = error.__cause__ or error
         hint = "the cause may be a package that transformers uses if it is installed: fix or remove that package"
         raise from_exception(
-            cause, BuildError, (*_PATH, "class"), f"transformers cannot import `{name}`", hint
+            first_cause(error), BuildError, (*_PATH, "class"), f"transformers cannot import `{name}`", hint
         ) from error
     if found is None or not (is_auto(found) or hasattr(found, "_from_config")):
         raise InputError.at((*_PATH, "class"), f"transformers has no model `{name}`", nearest(name, known))

@@ -12,15 +12,18 @@ from types import ModuleType
 from typing import Any
 
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
-from etbuild.files import json_file, regular_files
-from etbuild.inputs.checkpoints import check_content
+from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.declared import Inputs
 from etbuild.plan.parts import ConfigFile
 
 PATH: DocumentPath = ("model", "huggingface")
-_NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}  # transformers writes these names
+_NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+"""What older releases of transformers write into a file. Newer ones write `{"__float__": "Infinity"}`."""
 _TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
-_OF_FILES = ("auto_map", "architectures", "transformers_version")  # keys that only `from_pretrained` reads
+_OF_FILES = ("architectures", "transformers_version")  # keys that only `from_pretrained` reads
+_NAMES_CODE = re.compile(r"auto_map|\w*_implementation(_internal)?")
+"""Keys whose value may name a repository with code, which transformers then imports; in nested configurations too."""
+_LAYERS = re.compile(r"n_layer|(\w+_)?layers")
 
 
 def nearest(word: str, known: list[str]) -> str | None:
@@ -44,12 +47,13 @@ def make_config(transformers: ModuleType, cls: Any, wanted: ConfigFile | dict[st
         inputs: The declared inputs, which may contain the file.
 
     Raises:
-        InputError: The file cannot be read, `model_type` is wrong, or the manifest has a key that the class of the
-            configuration does not know.
+        InputError: The file cannot be read, `model_type` is wrong, the number of layers is negative, or the manifest
+            has a key that may name code, or that the class of the configuration does not know.
     """
     path: DocumentPath = (*PATH, "config")
     if not isinstance(wanted, ConfigFile):
         given = dict(wanted)
+        _check_values(given, path)
         config = _config_class(transformers, cls, given, path)(**given)
         _check_keys(config, wanted, path)
         return config
@@ -58,7 +62,30 @@ def make_config(transformers: ModuleType, cls: Any, wanted: ConfigFile | dict[st
     values |= {"model_type": changed.pop("model_type")} if "model_type" in changed else {}
     config_class = _config_class(transformers, cls, values, path)
     _set(values, changed, config_class, (*path, "set"))
+    _check_values(values, path)
     return config_class(**values)
+
+
+def _check_values(values: Mapping[str, Any], path: DocumentPath) -> None:
+    """Fails for a key that may name code, which only the manifest can have, and for a negative number of layers: a loop
+    makes none of them."""
+    problems = []
+    for at, value in _entries(values, path):
+        if _NAMES_CODE.fullmatch(str(at[-1])):
+            hint = "`attention`, beside `config`, chooses the attention; leave the others out"
+            problems.append(Problem(f"`{at[-1]}` may name code of others, which a build does not run", at, hint))
+        elif isinstance(value, int) and value < 0 and _LAYERS.fullmatch(str(at[-1])):
+            problems.append(Problem(f"`{at[-1]}` is {value}, which is no number of layers", at))
+    if problems:
+        raise InputError(problems)
+
+
+def _entries(values: Mapping[str, Any], above: DocumentPath) -> Iterator[tuple[DocumentPath, Any]]:
+    """The path and the value of each entry, also of those of nested configurations."""
+    for key, value in values.items():
+        yield (*above, key), value
+        if isinstance(value, Mapping):
+            yield from _entries(value, (*above, key))
 
 
 def _check_keys(config: Any, wanted: Mapping[str, Any], path: DocumentPath) -> None:
@@ -129,15 +156,22 @@ def _set_one(values: dict[str, Any], key: str, value: Any, config_class: Any, pa
 
 def _read(name: str, inputs: Inputs) -> dict[str, Any]:
     path: DocumentPath = (*PATH, "config")
-    file = inputs.find_data(name, path)
-    check_content(name, file, path)
-    try:
-        content = json_file.parse(regular_files.read(file, json_file.MAX_BYTES), _NOT_FINITE)
-    except (OSError, ValueError) as error:
-        raise InputError.at(path, f"cannot read `{name}`: {error}") from None
+    content = _cleaned(read_json(name, path, inputs, _NOT_FINITE))
     if not isinstance(content, dict):
         raise InputError.at(path, f"`{name}` is not a configuration: it is not a JSON object")
     return {key: value for key, value in content.items() if key not in _OF_FILES}
+
+
+def _cleaned(value: Any) -> Any:
+    """A value of a file without keys that may name code, and with the numbers that JSON has no form for."""
+    if isinstance(value, list):
+        return [_cleaned(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    number = _NOT_FINITE.get(str(value.get("__float__"))) if len(value) == 1 else None
+    if number is not None:
+        return number
+    return {key: _cleaned(each) for key, each in value.items() if not _NAMES_CODE.fullmatch(key)}
 
 
 def _config_class(transformers: ModuleType, cls: Any, values: dict[str, Any], path: DocumentPath) -> Any:

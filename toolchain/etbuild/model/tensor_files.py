@@ -22,6 +22,7 @@ _MAPPED = 64 << 20  # bytes that are read of a file before it is mapped again
 _REPEATED = 1 << 30  # bytes: a small file may claim a tensor of any size that repeats one number
 _DEEPEST = 8  # state dicts in state dicts: a mapping may hold itself
 _BEFORE_HEADER = 8  # bytes before the `{` of a safetensors file
+_OF_TORCH = (b"PK\3\4", b"\x80")  # an archive, or a pickle
 _CODE = re.compile(r"GLOBAL ([\w.]+)")  # in a message of torch.load
 _SMALL = 1 << 16  # bytes: a view of less would keep too much in memory
 
@@ -226,6 +227,8 @@ def _load(name: str, file: Path, place: DocumentPath) -> Any:
             code = _CODE.search(str(error))
             if code is None:
                 raise
+        except (LookupError, AttributeError, TypeError, EOFError) as error:  # of a pickle that makes no sense
+            raise InputError.at(place, f"`{name}` is damaged: its pickle cannot be read", "save it again") from error
     message = f"`{name}` holds more than data: it needs the code of `{code[1]}`, which does not run"
     hint = "save only the state dict: `torch.save(module.state_dict(), ...)`. "
     hint += "If you trust the file, `torch.load(..., weights_only=False)` in Python gives what is in it"
@@ -236,11 +239,14 @@ def _check_kind(name: str, file: Path, place: DocumentPath) -> None:
     """Checks that a file is not of another kind than its name says.
 
     Raises:
-        InputError: It holds TorchScript, or is a safetensors file.
+        InputError: It holds TorchScript, or torch.save has not written it.
     """
     with file.open("rb") as opened:
-        if opened.read(_BEFORE_HEADER + 1)[_BEFORE_HEADER:] == b"{":
-            raise InputError.at(place, f"`{name}` is a safetensors file", "give it a name that ends in .safetensors")
+        beginning = opened.read(_BEFORE_HEADER + 1)
+    if beginning[_BEFORE_HEADER:] == b"{":
+        raise InputError.at(place, f"`{name}` is a safetensors file", "give it a name that ends in .safetensors")
+    if not beginning.startswith(_OF_TORCH):
+        raise InputError.at(place, f"`{name}` is no file of torch.save", "its name says so: rename or replace the file")
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             parts = {entry.rpartition("/")[2] for entry in archive.namelist()}

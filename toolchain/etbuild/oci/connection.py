@@ -35,6 +35,7 @@ try:
     from oras.auth.utils import get_basic_auth
     from oras.logger import setup_logger
     from requests.adapters import HTTPAdapter
+    from requests.utils import parse_list_header
     from urllib3 import HTTPResponse
     from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError
     from urllib3.util import Retry
@@ -357,7 +358,7 @@ class Client(oras.provider.Registry):  # type: ignore[misc]
     def _can_log_in(self, refused: requests.Response) -> bool:
         """Takes the user's login. Returns whether there is one; a registry with tokens may give one to anybody."""
         login = self._login
-        if not refused.headers.get("Www-Authenticate", "").lower().startswith("basic"):
+        if _challenge(refused)[0] != "basic":
             return True
         if login is not None and login.identity_token is None:
             self._basic = get_basic_auth(login.user, login.password)
@@ -424,7 +425,7 @@ class Client(oras.provider.Registry):  # type: ignore[misc]
                 return True
             if self._basic or origin(refused.url) != origin(self._adapter.base) or not self._can_log_in(refused):
                 return False
-            challenge = refused.headers.get("Www-Authenticate", "")
+            _, challenge = _challenge(refused)
             if _realm(challenge):
                 self._challenges[kind] = challenge
             return bool(self._basic) or self._renew(kind)
@@ -457,6 +458,24 @@ class Client(oras.provider.Registry):  # type: ignore[misc]
         if self._basic:
             return {"Authorization": f"Basic {self._basic}"}
         return {"Authorization": f"Bearer {self._tokens[kind]}"} if kind in self._tokens else {}
+
+
+def _challenge(refused: requests.Response) -> tuple[str, str]:
+    """The scheme of the first challenge that can be met, and the header from there on. Both may be empty.
+
+    https://www.rfc-editor.org/rfc/rfc9110#name-www-authenticate describes the header, which may list several.
+
+    Raises:
+        InputError: The registry wants other logins only, such as Digest. Their `realm` is no address.
+    """
+    items = parse_list_header(refused.headers.get("Www-Authenticate", ""))
+    for number, item in enumerate(items):
+        if (scheme := item.partition(" ")[0].lower()) in ("basic", "bearer"):
+            return scheme, ", ".join(items[number:])
+    if items:
+        host, wanted = urlsplit(refused.url).netloc, items[0].partition(" ")[0][:100]
+        raise InputError.of(f"{host}: the registry wants a login by {wanted}; etbuild has only Basic and Bearer")
+    return "", ""
 
 
 def _realm(challenge: str) -> str:

@@ -78,8 +78,14 @@ class Part:
         """Makes a part from a JSON object.
 
         Args:
-            document: The object. It fits the schema of plans. Keys that are not fields are ignored.
+            document: The object. It fits the schema of plans.
+
+        Raises:
+            ValueError: It has a key that is no field.
         """
+        for key in document:
+            if key not in cls._FIELDS:
+                raise ValueError(f"`{key}` is no key of `{cls.__name__}`")
         given = {**cls._LEFT_OUT, **document}
         return cls(**{name: cls._READERS.get(name, plain)(given[name]) for name in cls._FIELDS})
 

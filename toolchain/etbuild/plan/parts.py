@@ -98,7 +98,7 @@ CONTAINERS = ("list", "tuple", "dict")
 def read_example(document: Mapping[str, Any]) -> Example:
     """Reads an example input from its JSON."""
     for kind in CONTAINERS:
-        if kind in document:
+        if document.keys() == {kind}:
             content = document[kind]
             items = content.items() if kind == "dict" else enumerate(content)
             return ContainerExample(kind, {key: read_example(part) for key, part in items})
@@ -182,6 +182,8 @@ class TorchaoEntry(Part):
         fitting: Whether layers with rows that are not a multiple of `group_size` are left to later entries.
     """
 
+    _LEFT_OUT: ClassVar[Options] = {"scales": None, "fitting": False}
+
     config: str
     modules: Names
     layers: Names
@@ -198,18 +200,13 @@ class TorchaoEntry(Part):
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TorchaoEntry:
         """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""
-        config, modules, layers = document["config"], tuple(document["modules"]), tuple(document["layers"])
-        if ":" in config:
-            return cls(config, modules, layers, None, document["kwargs"], None, False)
-        scales, fitting = document.get("scales"), document.get("fitting", False)
-        return cls(config, modules, layers, document["group_size"], {}, scales, fitting)
+        return super().from_json({"group_size": None, "kwargs": {}, **document})
 
     def to_json(self) -> dict[str, Any]:
-        """The object with either `kwargs` or `group_size`. Leaves out defaults of newer keys."""
-        own: dict[str, Any] = {"kwargs": self.kwargs} if self.from_code else {"group_size": self.group_size}
-        own.update({"scales": self.scales} if self.scales is not None else {})
-        own.update({"fitting": True} if self.fitting else {})
-        return {"config": self.config, "modules": list(self.modules), "layers": list(self.layers), **own}
+        """The object with either `kwargs` or `group_size`."""
+        content = super().to_json()
+        del content["group_size" if self.from_code else "kwargs"]
+        return content
 
 
 class BatchesFile(Part):
@@ -220,17 +217,10 @@ class BatchesFile(Part):
         keys: For each input, the name of its tensor in the file; None if the file has one tensor for the only input.
     """
 
+    _LEFT_OUT: ClassVar[Options] = {"keys": None}
+
     file: str
     keys: Names | None
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> BatchesFile:
-        """Reads the object. `keys` may be missing."""
-        return cls(document["file"], tuple(document["keys"]) if "keys" in document else None)
-
-    def to_json(self) -> dict[str, Any]:
-        """The object without `keys` if there are none."""
-        return {"file": self.file} if self.keys is None else {"file": self.file, "keys": list(self.keys)}
 
 
 class OwnInputs(Part):
@@ -244,7 +234,7 @@ def read_calibration(document: Mapping[str, Any]) -> Calibration:
     """Reads what a method is calibrated on from its JSON."""
     if "file" in document:
         return BatchesFile.from_json(document)
-    return FactoryCall.from_json(document) if "factory" in document else OwnInputs()
+    return FactoryCall.from_json(document) if "factory" in document else OwnInputs.from_json(document)
 
 
 class Pt2e(Part):
@@ -379,7 +369,7 @@ class HuggingFace(Part):
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> HuggingFace:
         """The key of `model_class` is `class`."""
-        return super().from_json({**document, "model_class": document["class"]})
+        return super().from_json({"model_class" if key == "class" else key: document[key] for key in document})
 
     def to_json(self) -> dict[str, Any]:
         """The key of `model_class` is `class`. A configuration without changed keys is the name of its file."""

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from etbuild import backends
-from etbuild.errors import DocumentPath
+from etbuild.errors import DocumentPath, InputError
 from etbuild.manifest.executorch_options import EDGE_COMPILE, HOOKS
 from etbuild.manifest.runners import RUNNER_CONSTANTS
 from etbuild.manifest.validate import GGUF_SUFFIX
@@ -53,6 +53,9 @@ from etbuild.plan.parts import (
     WeightsFile,
 )
 
+if TYPE_CHECKING:
+    from typing import Self
+
 Bound = bool | float | dict[str, float]
 """The value of a check: whether it runs, a limit, or a limit for each method or tag."""
 _COMPARED_WORK = 200_000_000  # as model.schema.json says
@@ -61,9 +64,16 @@ _COMPARED_WORK = 200_000_000  # as model.schema.json says
 class _Document(Part):
     """A plan. In addition to the fields, its JSON has a `schema`."""
 
+    _NOT_READ: ClassVar[tuple[str, ...]] = ("schema",)
+    """Keys of the JSON that are no fields."""
     SCHEMA: ClassVar[str]
     DEFINITION: ClassVar[str]
     """The schema of its JSON, as `json_schema.validator` takes it."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Reads the plan, whose `schema` was checked."""
+        return super().from_json({key: document[key] for key in document if key not in cls._NOT_READ})
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON data. Keys depend on each byte of its canonical form."""
@@ -86,7 +96,11 @@ def read_plan(path: Path, kind: type[D]) -> D:
     from etbuild.files import json_file
 
     wanted = json_file.Format("a plan", kind.DEFINITION, "`etbuild plan` writes them")
-    return kind.from_json(json_file.read(path, wanted))
+    document = json_file.read(path, wanted)
+    try:
+        return kind.from_json(document)
+    except ValueError as error:
+        raise InputError.of(f"{path}: not {wanted.what}: {error}", wanted.hint) from None
 
 
 def from_manifest(manifest: dict[str, Any]) -> Plan:
@@ -301,6 +315,8 @@ class MethodPlan(_Lowered):
 
     SCHEMA = "executorch-lower-plan/v1"
     DEFINITION = "plan#methodPlan"
+    # The file of a `LowerPlan` may be read as this plan.
+    _NOT_READ: ClassVar[tuple[str, ...]] = ("schema", "adapters", "constant_methods")
     _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"cast": False}
     _READERS: ClassVar[Readers] = {
         "weights": each_of(WeightsFile.read),
@@ -361,6 +377,7 @@ class LowerPlan(MethodPlan):
     """
 
     DEFINITION = "plan#lowerPlan"
+    _NOT_READ: ClassVar[tuple[str, ...]] = ("schema",)
     _LEFT_OUT: ClassVar[Mapping[str, Any]] = {**MethodPlan._LEFT_OUT, "adapters": {}}
 
     constant_methods: dict[str, object]

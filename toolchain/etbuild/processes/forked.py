@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from etbuild.errors import BuildError, EtbuildError
+from etbuild.errors import BuildError, EtbuildError, Leaving
 from etbuild.foreign_errors import system_error
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
@@ -23,7 +23,7 @@ from etbuild.processes.process_state import undone
 _LOOK_SECONDS = 0.5  # how often dead children are looked for: a process that one left behind may hold its pipe open
 
 
-class _Ended(BaseException):
+class _Ended(Leaving):
     """The parent has ended this child, because its result is no longer needed."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -126,7 +126,8 @@ def quantize_weights(
     entries: Sequence[TorchaoEntry],
     path: DocumentPath,
     finder: SourceFinder,
-    free: bool = False,
+    free: bool,
+    called: Collection[torch.nn.Module],
 ) -> Quantized:
     """Quantizes the weights of layers as the manifest says.
 
@@ -136,6 +137,8 @@ def quantize_weights(
         path: The document path of `torchao`.
         finder: Finds declared sources, which may contain configurations.
         free: Whether to free the weights that are quantized, because no method needs them.
+        called: The layers of the modules that the methods call. Of the others, those that cannot be quantized are left
+            as they are: the factory may have made them for other methods.
 
     Raises:
         InputError: An entry matches no layer, or a layer that it cannot quantize.
@@ -145,9 +148,12 @@ def quantize_weights(
     changes: list[Change] = []
     for index, entry in enumerate(entries):
         entry_path = (*path, index)
-        for name, layer in layers[index].items():
-            _check_layer(layer, name, entry, entry_path)
-        changes.append((_config(entry, entry_path, finder), _once(layers[index].values()), (*entry_path, "config")))
+        misfits = {name: _misfit(layer, name, entry, entry_path) for name, layer in layers[index].items()}
+        chosen = [layer for name, layer in layers[index].items() if misfits[name] is None]
+        wrong = [found for name, found in misfits.items() if found and (not chosen or layers[index][name] in called)]
+        if wrong:
+            raise InputError(wrong)
+        changes.append((_config(entry, entry_path, finder), _once(chosen), (*entry_path, "config")))
     return Quantized(module, changes, path, finder, free)
 
 
@@ -278,13 +284,15 @@ def _config(entry: TorchaoEntry, path: DocumentPath, finder: SourceFinder) -> AO
     return IntxWeightOnlyConfig(weight_dtype=bits, granularity=granularity, **scales)
 
 
-def _check_layer(layer: torch.nn.Module, name: str, entry: TorchaoEntry, path: DocumentPath) -> None:
+def _misfit(layer: torch.nn.Module, name: str, entry: TorchaoEntry, path: DocumentPath) -> Problem | None:
+    """Why an entry cannot quantize a layer; None if it can."""
     if "weight" not in layer._parameters:
         hint = "make it a parameter in the factory, as `remove_weight_norm` does, or exclude the layer from `modules`"
-        raise InputError.at(path, f"`{name}` computes its weight, so there is no weight to quantize", hint)
+        return Problem(f"`{name}` computes its weight, so there is no weight to quantize", path, hint)
     size, row = entry.group_size, int(layer.weight.shape[-1])
     if size is not None and row % size:
         hint = (
             f"choose a size that divides {row}, exclude the layer from `modules`, or leave it out with `fitting: true`"
         )
-        raise InputError.at(path, f"`{name}` has rows of {row} weights, which is not a multiple of {size}", hint)
+        return Problem(f"`{name}` has rows of {row} weights, which is not a multiple of {size}", path, hint)
+    return None

@@ -308,7 +308,19 @@ class Modules:
         quantize = self._export_plan.methods[name].quantize
         assert quantize is not None
         path = ("methods", name, "quantize", "torchao")
-        return quantize_weights(self._module, quantize.torchao, path, self._finder, self._free)
+        called = [layer for module in self._called(name) for layer in module.modules()]
+        return quantize_weights(self._module, quantize.torchao, path, self._finder, self._free, called)
+
+    def _called(self, name: str) -> Iterator[torch.nn.Module]:
+        """The modules that a method and those that are quantized like it call: `embedder`, for `embedder.embed`."""
+        how = self._how(name)
+        for method in [method for other, method in self._export_plan.methods.items() if self._how(other) == how]:
+            called = self._module
+            for part in method.entry.split("."):
+                if (child := called._modules.get(part)) is None:
+                    break
+                called = child
+            yield called
 
     def _quantize_by_recipe(self) -> Quantized | None:
         assert self._export_plan.recipe is not None

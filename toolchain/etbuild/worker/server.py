@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from etbuild.errors import BuildError
+from etbuild.errors import BuildError, Leaving
 from etbuild.files.scratch import Scratch, remove_left
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, work
@@ -32,7 +32,7 @@ _OUTPUT_BYTES = 1 << 20  # this many bytes from the end of a request's output ar
 Run = Callable[[list[str]], int]
 
 
-class _Stopped(BaseException):
+class _Stopped(Leaving):
     """The worker was told to end, or Bazel no longer reads its responses."""
 
 
