@@ -8,8 +8,8 @@ if [ -d "$0.runfiles" ] || [ -f "$0.runfiles_manifest" ]; then
 fi
 %{runfiles}
 set -eu
-main=$(rlocation "%{main}")
-packages=$(rlocation "%{packages}")
+main=$(rlocation %{main})
+packages=$(rlocation %{packages})
 
 # torch makes a directory for its caches when it is imported. Each run gets its own.
 scratch=$(mktemp -d)
@@ -26,7 +26,7 @@ else
     echo "note: this is slow where packages are not unpacked, because they are compressed and have no bytecode." \
       "Build with --extra_toolchains=@rules_executorch//toolchain:remote" >&2
   fi
-  "$python" -I -S "$(rlocation "%{on_demand}")" "$packages" "$scratch/packages"
+  "$python" -I -S "$(rlocation %{on_demand})" "$packages" "$scratch/packages"
   python=$scratch/packages/bin/python
 fi
 

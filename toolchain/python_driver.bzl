@@ -1,7 +1,7 @@
 """The rule python_driver: Python sources and their packages as one executable."""
 
 load(":configuration.bzl", "PythonInfo")
-load(":runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "runfiles_path")
+load(":runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
 load(":split_packages.bzl", "INTERPRETER_HINT")
 
 def _python_driver_impl(ctx):
@@ -12,9 +12,9 @@ def _python_driver_impl(ctx):
         output = launcher,
         substitutions = {
             "%{hint}": INTERPRETER_HINT,
-            "%{main}": runfiles_path(ctx, ctx.file.main),
-            "%{on_demand}": runfiles_path(ctx, ctx.file._on_demand),
-            "%{packages}": runfiles_path(ctx, ctx.file.packages),
+            "%{main}": quoted(runfiles_path(ctx, ctx.file.main)),
+            "%{on_demand}": quoted(runfiles_path(ctx, ctx.file._on_demand)),
+            "%{packages}": quoted(runfiles_path(ctx, ctx.file.packages)),
             "%{python}": ctx.attr._python[PythonInfo].path,
             "%{runfiles}": RUNFILES_INIT,
         },
