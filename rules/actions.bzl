@@ -558,7 +558,7 @@ def bundle_program(ctx, plans, manifest, inputs, lowered, reported, variant = ""
             manifest,
             repository_path(manifest),
             inputs,
-            lowered.pte,
+            lowered,
             bundled,
             variant,
             parameters,

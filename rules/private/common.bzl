@@ -459,15 +459,15 @@ def report_arguments(plans, export, lowered, tokenizer, index):
         _path("", index, parent = True),
     ]
 
-def bundle_arguments(plans, manifest, manifest_path, inputs, pte, bundled, variant = "", parameters = {}):
-    """Returns the arguments of the driver's verb `bundle`. The index and the named data are beside the program.
+def bundle_arguments(plans, manifest, manifest_path, inputs, lowered, bundled, variant = "", parameters = {}):
+    """Returns the arguments of the driver's verb `bundle`.
 
     Args:
       plans: struct with `name`.
       manifest: file.
       manifest_path: string, its path in its repository.
       inputs: struct with `sources`, `data`, `weights`, `adapters` and `tokenizer`.
-      pte: file, the program.
+      lowered: struct with `pte` and `named_data`.
       bundled: file that the action writes.
       variant: string.
       parameters: dict of string to string.
@@ -486,7 +486,8 @@ def bundle_arguments(plans, manifest, manifest_path, inputs, pte, bundled, varia
     ] + [
         _named("--source", inputs.sources),
         _named("--data", inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer),
-        _path("--program=", pte),
+        _path("--program=", lowered.pte),
+    ] + [_path("--named-data=", file) for file in lowered.named_data.values()] + [
         "--declared-only",
         "--no-cache",
         "-o",

@@ -342,9 +342,12 @@ def fuzz_work_protocol(data: bytes) -> None:
 def fuzz_pte(data: bytes) -> None:
     """A program."""
     from etbuild.kernels import program_kernels
+    from etbuild.runtime import program_files
 
     with _only_our_errors():
         program_kernels.read(_file("kernels.pte", data))
+    with _only_our_errors():
+        program_files.read(_file("no-index.pte", data))
     _describe("net.pte", data)
 
 
