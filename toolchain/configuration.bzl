@@ -26,8 +26,13 @@ one_configuration = transition(
     outputs = [_MODE, _PLATFORMS, _SUFFIX],
 )
 
-def _flag_impl(_ctx):
-    return []
+FlagInfo = provider(
+    doc = "A flag of the command line.",
+    fields = {"value": "bool."},
+)
+
+def _flag_impl(ctx):
+    return [FlagInfo(value = ctx.build_setting_value)]
 
 configuration_flag = rule(
     implementation = _flag_impl,

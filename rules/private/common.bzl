@@ -335,6 +335,19 @@ def plan_arguments(
     arguments.extend([_path("--method-plan={}=".format(method), plan) for method, plan in plans.method_plans.items()])
     return arguments + [_path("--positions=", positions)]
 
+def messages_arguments(positions, lines, unused):
+    """Returns the arguments that let messages of a verb name lines.
+
+    Args:
+      positions: file with the line numbers of the manifest.
+      lines: file with the lines of the sources, or None.
+      unused: file that the verb writes: the list of these two.
+
+    Returns:
+      list of arguments.
+    """
+    return [_path("--positions=", positions), _path("--unused-inputs=", unused)] + ([_path("--lines=", lines)] if lines else [])
+
 def export_arguments(plans, inputs, export):
     """Returns the arguments of the driver's verb `export`.
 

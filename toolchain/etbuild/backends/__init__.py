@@ -310,21 +310,6 @@ def named_data_is_weights(delegate_id: str) -> bool:
     return any(each.named_data_is_weights for each in BACKENDS.values() if each.delegate_id == delegate_id)
 
 
-def named_data_keys(delegate_id: str, compiled: bytes) -> set[str]:
-    """Returns the keys of the named data that a delegate of a finished program asks for. Empty if the driver cannot
-    tell.
-
-    Args:
-        delegate_id: ExecuTorch's name of the backend.
-        compiled: The compiled partition.
-
-    Raises:
-        Exception: The partition is damaged. Errors of flatbuffers and struct have no common base.
-    """
-    found = [each.named_data_keys(compiled) for each in BACKENDS.values() if each.delegate_id == delegate_id]
-    return set().union(*found)
-
-
 def loads_everywhere(delegate_id: str) -> bool:
     """Returns whether ExecuTorch's runtime can load the delegates on the machine that built them, whatever it has."""
     return any(each.loads_everywhere for each in BACKENDS.values() if each.delegate_id == delegate_id)

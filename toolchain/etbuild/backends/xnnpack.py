@@ -8,7 +8,6 @@ from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext
 from etbuild.errors import Problem
-from etbuild.files import flatbuffer
 
 _DYNAMIC_WEIGHTS = "force_non_static_weights_for_f32_linear"
 
@@ -77,6 +76,8 @@ class Xnnpack(BuiltInBackend):
 
     def named_data_keys(self, compiled: bytes) -> set[str]:
         """Returns the keys of the constants that a graph of XNNPACK does not hold itself."""
+        from etbuild.files import flatbuffer  # it imports NumPy
+
         if compiled[4:8] == b"XH00":  # `XNNHeader` of ExecuTorch 1.5: then the place of the graph, and its size
             start = int.from_bytes(compiled[10:14], "little")
             compiled = compiled[start : start + int.from_bytes(compiled[14:18], "little")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,10 +97,10 @@ def _check_complete(program: Path, named_data: Sequence[Path]) -> None:
     with flatbuffer.read_safely(program):
         file = program_file.read_program(program.read_bytes())
         missing = {*program_file.external_keys(file)}
-        for plan in file.program.execution_plan:
-            for delegate in plan.delegates:
-                compiled = file.program.backend_delegate_data[delegate.processed.index].data
-                missing |= backends.named_data_keys(delegate.id, compiled)
+        for delegate in itertools.chain(*(plan.delegates for plan in file.program.execution_plan)):
+            compiled = file.program.backend_delegate_data[delegate.processed.index].data
+            ours = [each for each in backends.BACKENDS.values() if each.delegate_id == delegate.id]
+            missing.update(*(each.named_data_keys(compiled) for each in ours))
         missing -= program_file.pte_named_data(file).keys()
     for path in named_data:
         with flatbuffer.read_safely(path):
