@@ -20,11 +20,17 @@ def _python_driver_impl(ctx):
         },
         is_executable = True,
     )
-    runfiles = ctx.runfiles(ctx.files.srcs + [ctx.file.main, ctx.file.packages, ctx.file._on_demand])
+    files = ctx.files.srcs + ctx.files.interpreter + [ctx.file.main, ctx.file.packages, ctx.file._on_demand]
+    runfiles = ctx.runfiles(files)
     runfiles = runfiles.merge(ctx.attr._runfiles[DefaultInfo].default_runfiles)
     return [DefaultInfo(executable = launcher, files = depset([launcher]), runfiles = runfiles)]
 
 _PYTHON_DRIVER_ATTRS = {
+    "interpreter": attr.label(
+        doc = "The description of the Python that runs the sources: its version and digests. No file of it is read; it makes " +
+              "actions with another Python differ.",
+        allow_single_file = True,
+    ),
     "main": attr.label(
         doc = "The `__main__.py` of the Python package.",
         allow_single_file = True,
