@@ -159,7 +159,7 @@ def test_an_edit_runs_what_it_reaches(
 
 
 def test_a_flag_keeps_the_lines_out_of_keys(net: Workspace) -> None:
-    """Without it, they are inputs of all actions after the plan, which `test_an_edit_runs_what_it_reaches` does not see."""
+    """Without it they are inputs, but `test_an_edit_runs_what_it_reaches` finds no action that runs because of them."""
 
     def inputs(*flags: str) -> set[str]:
         action = f"mnemonic('{EXPORT}|{LOWER}|{REPORT}', //edits:net)"

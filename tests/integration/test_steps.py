@@ -174,9 +174,7 @@ SORTS = MODEL.replace("self.linear(x).relu()", "self.linear(x).sort()[0]")
 FAILS = MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]")
 
 
-def test_the_lines_of_an_export_are_named_by_later_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lines_of_an_export_are_named_by_later_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project = Project(tmp_path / "one", MANIFEST, SORTS)
     project.export()
     lines = tmp_path / "one" / "export.lines.json"

@@ -304,7 +304,7 @@ def add_positions(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def with_positions(options: argparse.Namespace, lines: Path | None = None) -> Iterator[None]:
-    """Inside, errors get the line numbers of the manifest. If there is no error, writes the list of `--unused-inputs`.
+    """Inside, errors get the line numbers of the manifest. Without an error, writes the list of `--unused-inputs`.
 
     Args:
         options: The options of `add_positions`.
