@@ -18,7 +18,8 @@
 
 An edit runs only the actions that it reaches:
 
-- A new comment in the manifest runs only ExecutorchPlan, because the plans stay the same.
+- A new comment in the manifest runs only ExecutorchPlan, because the plans stay the same. Later actions read where its
+  lines are too, for messages, but Bazel knows that no output depends on that (`unused_inputs_list`).
 - A changed check in the manifest runs ExecutorchPlan and ExecutorchReport.
 - A new comment in a source runs ExecutorchExport and ExecutorchReport, because the graphs stay the same.
 
@@ -53,6 +54,7 @@ load(
     "lists_error",
     "lower_arguments",
     "lower_method_arguments",
+    "messages_arguments",
     "name_with_variant",
     "parameters_error",
     "plan_arguments",
@@ -146,6 +148,7 @@ def plan_program(
       struct with these fields:
 
       - `name`, `named_data`, `sharded_named_data`: the arguments.
+      - `positions`: File, the line numbers of the manifest, for messages of later actions.
       - `whole`: File, the plan of the whole program.
       - `export`: File, the part of the plan that ExecutorchExport reads.
       - `lower`: File, the part of the plan that ExecutorchLower reads.
@@ -166,19 +169,16 @@ def plan_program(
             for method in (methods if len(methods) > 1 else [])
         },
         named_data = named_data,
+        positions = ctx.actions.declare_file(name + ".positions.json"),
         sharded_named_data = sharded_named_data,
         whole = ctx.actions.declare_file(name + ".plan.json"),
     )
-
-    # Line numbers for error messages. Later actions look for this file beside their plan, but it is not an input of them:
-    # a moved line must not run them again.
-    positions = ctx.actions.declare_file(name + ".positions.json")
 
     arguments = _arguments(ctx, plan_arguments(
         plans,
         manifest,
         repository_path(manifest),
-        positions,
+        plans.positions,
         methods = methods,
         backends = backends,
         variant = variant,
@@ -199,7 +199,7 @@ def plan_program(
         ctx,
         arguments,
         inputs = [manifest] + ([export.plan] if export else []),
-        outputs = [plans.whole, plans.export, plans.lower, plans.compare, positions] + plans.method_plans.values(),
+        outputs = [plans.whole, plans.export, plans.lower, plans.compare, plans.positions] + plans.method_plans.values(),
         mnemonic = "ExecutorchPlan",
         progress = "Planning",
     )
@@ -266,6 +266,31 @@ def _below(plans, apart):
     """Returns the directory of files that are copied when the checks have passed; empty for files that are not."""
     return plans.name + ".unchecked/" if apart else ""
 
+def _messages(ctx, plans, action, lines = None):
+    """Returns what lets the messages of an action name lines.
+
+    The files with the lines are inputs, and the action lists them for Bazel as unused when it succeeds: a line that moves
+    does not run it again. Remote caches know no unused inputs, so the flag `//toolchain:lines` can leave them out.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      action: string, which differs for each action of a program.
+      lines: File with the lines of the sources, or None.
+
+    Returns:
+      struct of `arguments`, `inputs`, `outputs` and `unused` (a File or None).
+    """
+    if not ctx.toolchains[TOOLCHAIN_TYPE].lines:
+        return struct(arguments = [], inputs = [], outputs = [], unused = None)
+    unused = ctx.actions.declare_file("{}.{}.unused_inputs".format(plans.name, action))
+    return struct(
+        arguments = messages_arguments(plans.positions, lines, unused),
+        inputs = [plans.positions] + ([lines] if lines else []),
+        outputs = [unused],
+        unused = unused,
+    )
+
 def _exported(ctx, start, methods):
     """Declares the directory of an export, and a file for each method."""
     directory = ctx.actions.declare_directory(start + ".export")
@@ -287,8 +312,6 @@ def export_program(ctx, plans, inputs, apart = False):
     directory, exported_methods = _exported(ctx, start, plans.method_plans)
     input_digests = ctx.actions.declare_file(start + ".export_inputs.json")
 
-    # The lines of the sources for messages. Later actions look for this file beside the directory, but it is not an input of
-    # them: a moved line must not run them again.
     lines = ctx.actions.declare_file(start + ".export.lines.json")
     examples = ctx.actions.declare_file(start + ".export.examples.safetensors")
     export = ExecutorchExportInfo(
@@ -301,11 +324,13 @@ def export_program(ctx, plans, inputs, apart = False):
         plan = plans.export,
         sources = inputs.sources,
     )
+    messages = _messages(ctx, plans, "export")
     run_driver(
         ctx,
-        _arguments(ctx, export_arguments(plans, inputs, export)),
-        inputs = depset([plans.export] + _files(inputs.data), transitive = [inputs.source_files]),
-        outputs = [directory, input_digests, lines, examples] + exported_methods.values(),
+        _arguments(ctx, export_arguments(plans, inputs, export) + messages.arguments),
+        inputs = depset([plans.export] + _files(inputs.data) + messages.inputs, transitive = [inputs.source_files]),
+        outputs = [directory, input_digests, lines, examples] + exported_methods.values() + messages.outputs,
+        unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchExport",
         progress = "Exporting",
         torch = True,
@@ -327,11 +352,14 @@ def _lower_method(ctx, method, plans, export, inputs):
     """Declares ExecutorchLower of one method, and returns the directory that it writes."""
     plan = plans.method_plans[method]
     lowered = ctx.actions.declare_directory("{}.lowered.{}".format(plans.name, method))
+    messages = _messages(ctx, plans, "lowered." + method, export.lines)
     run_driver(
         ctx,
-        _arguments(ctx, lower_method_arguments(method, plans, export, inputs, lowered)),
-        inputs = [plan, export.directory, export.exported_methods[method]] + _files(inputs.data + inputs.weights),
-        outputs = [lowered],
+        _arguments(ctx, lower_method_arguments(method, plans, export, inputs, lowered) + messages.arguments),
+        inputs = [plan, export.directory, export.exported_methods[method]] + _files(inputs.data + inputs.weights) +
+                 messages.inputs,
+        outputs = [lowered] + messages.outputs,
+        unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchLower",
         progress = "Lowering {} of".format(method),
         torch = True,
@@ -378,12 +406,14 @@ def lower_program(ctx, plans, inputs, export, apart = False):
     facts = ctx.actions.declare_file("{}{}.lowering.json".format(below, plans.name))
 
     lowered_methods = {method: _lower_method(ctx, method, plans, export, inputs) for method in plans.method_plans}
+    messages = _messages(ctx, plans, "lower", export.lines)
     run_driver(
         ctx,
-        _arguments(ctx, lower_arguments(plans, export, inputs, lowered_methods, facts)),
+        _arguments(ctx, lower_arguments(plans, export, inputs, lowered_methods, facts) + messages.arguments),
         inputs = [plans.lower, export.directory] + export.exported_methods.values() + lowered_methods.values() +
-                 _files(inputs.data + inputs.weights + inputs.adapters),
-        outputs = [pte] + named_data.values() + [facts],
+                 _files(inputs.data + inputs.weights + inputs.adapters) + messages.inputs,
+        outputs = [pte] + named_data.values() + [facts] + messages.outputs,
+        unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchLower",
         progress = "Merging" if lowered_methods else "Lowering",
         torch = True,
@@ -466,13 +496,15 @@ def compare_program(ctx, plans, inputs, export, lowered):
       File, `NAME.comparison.json`. It exists only if the program is right. It names the methods that could not be compared.
     """
     result = ctx.actions.declare_file(plans.name + ".comparison.json")
+    messages = _messages(ctx, plans, "comparison", export.lines)
     run_driver(
         ctx,
-        _arguments(ctx, compare_arguments(plans, export, inputs, lowered, result)),
+        _arguments(ctx, compare_arguments(plans, export, inputs, lowered, result) + messages.arguments),
         inputs = [plans.compare, export.directory, export.examples, lowered.facts, lowered.pte] +
                  lowered.named_data.values() + export.exported_methods.values() +
-                 _files(inputs.data + inputs.weights + inputs.adapters),
-        outputs = [result],
+                 _files(inputs.data + inputs.weights + inputs.adapters) + messages.inputs,
+        outputs = [result] + messages.outputs,
+        unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchCompare",
         progress = "Comparing",
         torch = True,
@@ -499,15 +531,17 @@ def verify_program(ctx, plans, inputs, export, lowered):
     stamp = ctx.actions.declare_file(plans.name + ".verified")
     artifacts = [lowered.pte] + lowered.named_data.values() + [lowered.facts]
     steps = [export.directory, export.input_digests, export.lines]
+    messages = _messages(ctx, plans, "verify")
     run_driver(
         ctx,
-        _arguments(ctx, reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp)),
+        _arguments(ctx, reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp) + messages.arguments),
         inputs = depset(
             [plans.export, plans.lower] + _files(inputs.data + inputs.weights + inputs.adapters) + artifacts + steps +
-            export.exported_methods.values() + lowered.methods.values(),
+            export.exported_methods.values() + lowered.methods.values() + messages.inputs,
             transitive = [inputs.source_files],
         ),
-        outputs = [stamp],
+        outputs = [stamp] + messages.outputs,
+        unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchVerify",
         progress = "Building again and comparing",
         torch = True,
@@ -538,11 +572,13 @@ def report_program(ctx, plans, export, lowered, inputs = None, required = []):
     tokenizer = ctx.actions.declare_directory(plans.name + ".tokenizer") if files else None
     index = ctx.actions.declare_file(plans.name + ".index.json")
     report = ctx.actions.declare_file(plans.name + ".report.json")
+    messages = _messages(ctx, plans, "report", export.lines)
     run_driver(
         ctx,
-        _arguments(ctx, report_arguments(plans, export, lowered, files, index)),
-        inputs = [plans.whole, export.input_digests, lowered.facts] + _files(files) + required,
-        outputs = [index, report] + ([tokenizer] if tokenizer else []),
+        _arguments(ctx, report_arguments(plans, export, lowered, files, index) + messages.arguments),
+        inputs = [plans.whole, export.input_digests, lowered.facts] + _files(files) + required + messages.inputs,
+        outputs = [index, report] + ([tokenizer] if tokenizer else []) + messages.outputs,
+        unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchReport",
         progress = "Checking",
     )
@@ -602,7 +638,7 @@ def bundle_program(ctx, plans, manifest, inputs, lowered, reported, variant = ""
             manifest,
             repository_path(manifest),
             inputs,
-            lowered.pte,
+            lowered,
             bundled,
             variant,
             parameters,
@@ -635,12 +671,14 @@ def etrecord_program(ctx, plans, inputs, export, lowered):
       File, the directory `NAME.etrecord` with `METHOD.etrecord` for each method.
     """
     directory = ctx.actions.declare_directory(plans.name + ".etrecord")
+    messages = _messages(ctx, plans, "etrecord")
     run_driver(
         ctx,
-        _arguments(ctx, etrecord_arguments(plans, export, inputs, lowered.pte, directory)),
+        _arguments(ctx, etrecord_arguments(plans, export, inputs, lowered.pte, directory) + messages.arguments),
         inputs = [plans.lower, export.directory, export.lines, lowered.pte] + export.exported_methods.values() +
-                 _files(inputs.data + inputs.weights + inputs.adapters),
-        outputs = [directory],
+                 _files(inputs.data + inputs.weights + inputs.adapters) + messages.inputs,
+        outputs = [directory] + messages.outputs,
+        unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchEtrecord",
         progress = "Lowering once more, for ETRecords of",
         torch = True,

@@ -11,9 +11,12 @@ write
                        no bytecode, which differs between patch versions of Python.
     DIR/venv           the same files as a virtual environment of this machine, with bytecode. Only a PEX in the same
                        directory uses it, so that local actions do not unpack the PEX.
+    DIR/python.json    the Python that runs this: its version, and the digests of its executable and of its standard
+                       library. It is an input of the actions that use DIR/venv, so that their keys hold their Python.
+                       It holds no path: two machines with the same files have the same keys.
 
 The second form takes a packages.pex that another machine built, checks that it has the packages of the locks, and
-writes only DIR/venv. It needs no pip and no network.
+writes only DIR/venv and DIR/python.json. It needs no pip and no network.
 
 Uses only the standard library, since it runs before anything is installed. pip's configuration applies; PIP_ARGUMENT
 adds to it.
@@ -22,12 +25,15 @@ adds to it.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +67,9 @@ def main(arguments: list[str]) -> None:
     for lock in options.more:
         pins += added_pins(lock, pins, options.cuda)
     out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    described = json.dumps(describe_python(), indent=2, sort_keys=True)
+    (out / "python.json").write_text(described + "\n", encoding="utf-8")
     if options.packages:
         check_packages(options.packages, pins)
         site = site_packages(make_venv(out / "venv", with_pip=False))
@@ -70,10 +79,35 @@ def main(arguments: list[str]) -> None:
         build(options, pins, out)
 
 
+def describe_python() -> dict[str, str]:
+    """Returns the version of this Python, and the digests of its executable, its library and its standard library."""
+    library = Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME"))  # if it has a shared one
+    executable = Path(sys.executable).resolve()
+    standard = Path(sysconfig.get_path("stdlib"))
+    left_out = {"__pycache__", "site-packages", "dist-packages"}  # not part of it, or made from it
+    modules = [
+        path
+        for path in standard.rglob("*")
+        if path.is_file() and not left_out.intersection(path.relative_to(standard).parts)
+    ]
+    return {
+        "implementation": sys.implementation.name,
+        "version": platform.python_version(),
+        "executable": files_digest({path.name: path for path in (executable, library) if path.is_file()}),
+        "standard_library": files_digest({path.relative_to(standard).as_posix(): path for path in modules}),
+    }
+
+
+def files_digest(files: dict[str, Path]) -> str:
+    """Returns the sha256 of the names and contents of files."""
+    lines = (f"{hashlib.sha256(files[name].read_bytes()).hexdigest()}  {name}\n" for name in sorted(files))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
 def build(options: argparse.Namespace, pins: list[str], out: Path) -> None:
     """Installs the packages of locks, and packs them."""
     work = out / "work"
-    work.mkdir(parents=True)
+    work.mkdir()
     tools = make_venv(work / "tools", with_pip=True)
     pip = [str(tools), "-m", "pip", "--disable-pip-version-check", "--no-input"]
     install = [*pip, "install", "--quiet", "--require-hashes", "--no-deps", *options.pip_arguments]
@@ -199,7 +233,11 @@ def unpack(packages: Path, site: Path) -> None:
 def make_venv(path: Path, *, with_pip: bool) -> Path:
     """Creates a virtual environment and returns its interpreter."""
     run([sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(path)])
-    return path / "bin" / "python"
+    interpreter = path / "bin" / "python"
+    status = interpreter.stat()
+    # `launch.sh` compares it: an updated Python is no longer the one of python.json.
+    (path / "interpreter.stat").write_text(f"{status.st_size} {int(status.st_mtime)}\n", encoding="utf-8")
+    return interpreter
 
 
 def site_packages(interpreter: Path) -> Path:

@@ -1,7 +1,12 @@
 """The flags of the command line: whether programs have one configuration, and the interpreter of remote executors."""
 
-def _flag_impl(_ctx):
-    return []
+FlagInfo = provider(
+    doc = "A flag of the command line.",
+    fields = {"value": "bool."},
+)
+
+def _flag_impl(ctx):
+    return [FlagInfo(value = ctx.build_setting_value)]
 
 configuration_flag = rule(
     implementation = _flag_impl,

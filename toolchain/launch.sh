@@ -8,8 +8,8 @@ if [ -d "$0.runfiles" ] || [ -f "$0.runfiles_manifest" ]; then
 fi
 %{runfiles}
 set -eu
-main=$(rlocation "%{main}")
-packages=$(rlocation "%{packages}")
+main=$(rlocation %{main})
+packages=$(rlocation %{packages})
 
 # torch makes a directory for its caches when it is imported. Each run gets its own.
 scratch=$(mktemp -d)
@@ -19,6 +19,13 @@ export TORCHINDUCTOR_CACHE_DIR="$scratch/torch" TORCHINDUCTOR_FORCE_DISABLE_CACH
 real=$(readlink -f -- "$packages")
 python=${real%/*}/venv/bin/python
 if [ -x "$python" ]; then
+  # The actions' keys hold the digest of the Python that the environment was made with.
+  status=$(stat -L -c '%s %Y' "$python" 2>/dev/null || stat -L -f '%z %m' "$python")
+  if [ "$status" != "$(cat "${real%/*}/venv/interpreter.stat")" ]; then
+    echo "The Python of rules_executorch has changed since its packages were built ($(readlink -f -- "$python"))." \
+      "Build them again: bazel sync --only=rules_executorch_packages" >&2
+    exit 1
+  fi
   export PYTHONDONTWRITEBYTECODE=1
 else
   python=$(command -v -- "%{python}") || { echo "There is no %{python} on this machine (PATH=$PATH). %{hint}" >&2; exit 1; }
@@ -26,7 +33,7 @@ else
     echo "note: this is slow where packages are not unpacked, because they are compressed and have no bytecode." \
       "Build with --extra_toolchains=@rules_executorch//toolchain:remote" >&2
   fi
-  "$python" -I -S "$(rlocation "%{on_demand}")" "$packages" "$scratch/packages"
+  "$python" -I -S "$(rlocation %{on_demand})" "$packages" "$scratch/packages"
   python=$scratch/packages/bin/python
 fi
 

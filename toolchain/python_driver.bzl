@@ -1,7 +1,7 @@
 """The rule python_driver: Python sources and their packages as one executable."""
 
 load(":configuration.bzl", "PythonInfo")
-load(":runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "runfiles_path")
+load(":runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
 load(":split_packages.bzl", "INTERPRETER_HINT")
 
 def _python_driver_impl(ctx):
@@ -12,19 +12,25 @@ def _python_driver_impl(ctx):
         output = launcher,
         substitutions = {
             "%{hint}": INTERPRETER_HINT,
-            "%{main}": runfiles_path(ctx, ctx.file.main),
-            "%{on_demand}": runfiles_path(ctx, ctx.file._on_demand),
-            "%{packages}": runfiles_path(ctx, ctx.file.packages),
+            "%{main}": quoted(runfiles_path(ctx, ctx.file.main)),
+            "%{on_demand}": quoted(runfiles_path(ctx, ctx.file._on_demand)),
+            "%{packages}": quoted(runfiles_path(ctx, ctx.file.packages)),
             "%{python}": ctx.attr._python[PythonInfo].path,
             "%{runfiles}": RUNFILES_INIT,
         },
         is_executable = True,
     )
-    runfiles = ctx.runfiles(ctx.files.srcs + [ctx.file.main, ctx.file.packages, ctx.file._on_demand])
+    files = ctx.files.srcs + ctx.files.interpreter + [ctx.file.main, ctx.file.packages, ctx.file._on_demand]
+    runfiles = ctx.runfiles(files)
     runfiles = runfiles.merge(ctx.attr._runfiles[DefaultInfo].default_runfiles)
     return [DefaultInfo(executable = launcher, files = depset([launcher]), runfiles = runfiles)]
 
 _PYTHON_DRIVER_ATTRS = {
+    "interpreter": attr.label(
+        doc = "The description of the Python that runs the sources: its version and digests. No file of it is read; it makes " +
+              "actions with another Python differ.",
+        allow_single_file = True,
+    ),
     "main": attr.label(
         doc = "The `__main__.py` of the Python package.",
         allow_single_file = True,

@@ -12,7 +12,10 @@ exec "$python" -E -s -S "$3" "$4" "$5"
 """
 
 # What to do on a machine without the interpreter.
-INTERPRETER_HINT = "Install Python 3.11 there, or say where it is: --@rules_executorch//toolchain:python=PATH"
+INTERPRETER_HINT = (
+    "Install Python 3.11 there, or say where it is: --@rules_executorch//toolchain:python=PATH. " +
+    "A hermetic sandbox also needs --sandbox_add_mount_pair=DIRECTORY"
+)
 
 def _split_packages_impl(ctx):
     directory = ctx.actions.declare_directory(ctx.label.name)

@@ -1,11 +1,14 @@
 """The rule executorch_toolchain: it chooses the driver that plans, exports and lowers programs."""
 
+load(":configuration.bzl", "FlagInfo")
+
 TOOLCHAIN_TYPE = Label("//toolchain:toolchain_type")
 
 def _executorch_toolchain_impl(ctx):
     default = ctx.attr.driver[DefaultInfo]
     return [platform_common.ToolchainInfo(
         driver = default.files_to_run,
+        lines = ctx.attr._lines[FlagInfo].value,
         runfiles = default.default_runfiles,
         supports_workers = ctx.attr.supports_workers,
     )]
@@ -21,6 +24,9 @@ _TOOLCHAIN_ATTRS = {
         doc = "Whether the driver is a persistent worker when its only argument is `--persistent_worker`. It then speaks " +
               "Bazel's worker protocol (`proto`). A script that passes all arguments and the standard streams to " +
               "`etbuild` is such a driver.",
+    ),
+    "_lines": attr.label(
+        default = Label("//toolchain:lines"),
     ),
 }
 

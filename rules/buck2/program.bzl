@@ -208,14 +208,14 @@ def _bundle(ctx: AnalysisContext, plans, manifest, inputs, lowered, reported) ->
             manifest.file,
             manifest.path,
             inputs,
-            lowered.pte,
+            lowered,
             bundled,
             ctx.attrs.variant,
             ctx.attrs.parameters,
         ),
         outputs = [bundled],
         category = "executorch_bundle",
-        hidden = [reported.index] + lowered.named_data.values(),
+        hidden = [reported.index],  # the program has passed its checks
     )
     return bundled
 

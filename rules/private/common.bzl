@@ -337,6 +337,19 @@ def plan_arguments(
     arguments.extend([_path("--method-plan={}=".format(method), plan) for method, plan in plans.method_plans.items()])
     return arguments + [_path("--positions=", positions)]
 
+def messages_arguments(positions, lines, unused):
+    """Returns the arguments that let messages of a verb name lines.
+
+    Args:
+      positions: file with the line numbers of the manifest.
+      lines: file with the lines of the sources, or None.
+      unused: file that the verb writes: the list of these two.
+
+    Returns:
+      list of arguments.
+    """
+    return [_path("--positions=", positions), _path("--unused-inputs=", unused)] + ([_path("--lines=", lines)] if lines else [])
+
 def export_arguments(plans, inputs, export):
     """Returns the arguments of the driver's verb `export`.
 
@@ -489,15 +502,15 @@ def report_arguments(plans, export, lowered, tokenizer, index):
         _path("", index, parent = True),
     ]
 
-def bundle_arguments(plans, manifest, manifest_path, inputs, pte, bundled, variant = "", parameters = {}):
-    """Returns the arguments of the driver's verb `bundle`. The index and the named data are beside the program.
+def bundle_arguments(plans, manifest, manifest_path, inputs, lowered, bundled, variant = "", parameters = {}):
+    """Returns the arguments of the driver's verb `bundle`.
 
     Args:
       plans: struct with `name`.
       manifest: file.
       manifest_path: string, its path in its repository.
       inputs: struct with `sources`, `data`, `weights`, `adapters` and `tokenizer`.
-      pte: file, the program.
+      lowered: struct with `pte` and `named_data`.
       bundled: file that the action writes.
       variant: string.
       parameters: dict of string to string.
@@ -516,7 +529,8 @@ def bundle_arguments(plans, manifest, manifest_path, inputs, pte, bundled, varia
     ] + [
         _named("--source", inputs.sources),
         _named("--data", inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer),
-        _path("--program=", pte),
+        _path("--program=", lowered.pte),
+    ] + [_path("--named-data=", file) for file in lowered.named_data.values()] + [
         "--declared-only",
         "--no-cache",
         "-o",

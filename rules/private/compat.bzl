@@ -32,19 +32,19 @@ def options_to_keep(options):
     """
     return [] if RUNS_VALIDATIONS else options
 
-def watch(repository_ctx, label):
+def watch(repository_ctx, file):
     """Makes a repository depend on a file, so that Bazel builds it again when the file changes.
 
-    Bazel 4 watches every label that `path` resolves. Bazel 7.1 and later have `watch` for it.
+    Bazel 4 watches every label that `path` resolves, and no absolute path. Bazel 7.1 and later have `watch` for both.
 
     Args:
       repository_ctx: the context of the repository rule.
-      label: Label of the file.
+      file: Label of the file, or its absolute path.
 
     Returns:
       path of the file.
     """
-    path = repository_ctx.path(label)
+    path = repository_ctx.path(file)
     if hasattr(repository_ctx, "watch"):
         repository_ctx.watch(path)
     return path

@@ -1,8 +1,9 @@
 """The repository rule packages_repository: the Python packages of the driver (torch, ExecuTorch and what they need).
 
 The repository holds `packages.pex`, which is an input of every action, and the same files unpacked, which local actions
-use. Both are built only from locks, or the first is downloaded and the second is made from it. The driver is not part of
-the repository: a change to the driver does not build it again.
+use. Both are built only from locks, or the first is downloaded and the second is made from it. `python.json` describes the
+Python of these actions, and is an input too. The driver is not part of the repository: a change to the driver does not build
+it again.
 """
 
 load(":compat.bzl", "watch")
@@ -25,7 +26,13 @@ _LOCK = Label("//toolchain:requirements.lock")
 _LOCKS_OF_EXTRAS = {extra: Label("//toolchain:requirements-{}.lock".format(extra)) for extra in EXTRAS}
 
 _BUILD = """\
-exports_files(["packages.pex"], visibility = ["//visibility:public"])
+exports_files(["packages.pex", "python.json"], visibility = ["//visibility:public"])
+"""
+
+# Prints the version, and the path behind all links.
+_FIND_PYTHON = """\
+import os, sys, venv
+print("%d.%d" % sys.version_info[:2], os.path.realpath(sys.executable))
 """
 
 def check_extras(extras, module = ""):
@@ -98,13 +105,15 @@ def _packages_repository_impl(repository_ctx):
         python = repository_ctx.which("python3.11") or ""
     if not python:
         fail("No python3.11 on the PATH. Install it, or name another interpreter of Python 3.11 with `python`.")
-    version = repository_ctx.execute([python, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"])
-    if version.stdout.strip() != "3.11":
+    found = repository_ctx.execute([python, "-c", _FIND_PYTHON])
+    version, _, executable = found.stdout.strip().partition(" ")
+    if version != "3.11":
         fail("{} is not a Python 3.11 with its `venv` module (on Debian: python3.11-venv). It says: {}{}".format(
             python,
-            version.stdout,
-            version.stderr,
+            found.stdout,
+            found.stderr,
         ))
+    watch(repository_ctx, executable)
 
     # The builder's files are watched before it runs: Bazel starts the rule again if it does not know one of them yet.
     builder = watch(repository_ctx, repository_ctx.attr._builder)

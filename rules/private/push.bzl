@@ -1,40 +1,23 @@
 """The rule executorch_push: pushes a package to a registry."""
 
-load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
+load("//toolchain:runfiles.bzl", "quoted")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script")
+load(":program_arguments.bzl", "located")
 
 _SCRIPT = """\
-#!/bin/sh
-set -eu
-export RUNFILES_DIR="${{RUNFILES_DIR:-$0.runfiles}}"
-case $RUNFILES_DIR in
-  /*) ;;
-  *) RUNFILES_DIR=$PWD/$RUNFILES_DIR ;;
-esac
-exec "$RUNFILES_DIR/{driver}" push {arguments} "$@"
+exec "$(rlocation {driver})" push {arguments} "$@"
 """
 
 def _executorch_push_impl(ctx):
-    toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
     stamps = [ctx.info_file, ctx.version_file]  # what --workspace_status_command printed
-    arguments = [_runfile(ctx, ctx.file.package), quoted(ctx.attr.repository)]
+    arguments = [located(ctx, "", ctx.file.package), quoted(ctx.attr.repository)]
     arguments += ["--tag=" + quoted(tag) for tag in ctx.attr.remote_tags]
     arguments += ["--mount-from=" + quoted(repository) for repository in ctx.attr.mount_from]
-    arguments += ["--stamp-file=" + _runfile(ctx, stamp) for stamp in stamps]
-    script = ctx.actions.declare_file(ctx.label.name + ".sh")
-    ctx.actions.write(script, _SCRIPT.format(
-        arguments = " ".join(arguments),
-        driver = runfiles_path(ctx, toolchain.driver.executable),
-    ), is_executable = True)
-    return [DefaultInfo(
-        executable = script,
-        runfiles = ctx.runfiles([ctx.file.package] + stamps).merge(toolchain.runfiles),
-    )]
+    arguments += [located(ctx, "--stamp-file=", stamp) for stamp in stamps]
+    return driver_script(ctx, _SCRIPT, [ctx.file.package] + stamps, arguments = " ".join(arguments))
 
-def _runfile(ctx, file):
-    return "\"$RUNFILES_DIR/{}\"".format(runfiles_path(ctx, file))
-
-_PUSH_ATTRS = {
+_PUSH_ATTRS = dict(DRIVER_SCRIPT_ATTRS, **{
     "mount_from": attr.string_list(
         doc = "Other repositories of the registry, which may have files of the package already. The registry then takes " +
               "them from there.",
@@ -52,7 +35,7 @@ _PUSH_ATTRS = {
         doc = "The repository: `REGISTRY/REPOSITORY`, such as `registry.example.com/models/net`.",
         mandatory = True,
     ),
-}
+})
 
 executorch_push = rule(
     implementation = _executorch_push_impl,

@@ -199,3 +199,16 @@ def test_the_gallery_has_a_target_for_each_manifest_and_builds_one(checkout: Wor
     assert not list((checkout.directory / "bazel-bin/examples/gallery").glob("*.pte"))
     checkout.build("//examples/gallery:lstm")
     assert checkout.output("examples/gallery/lstm.pte").stat().st_size > 100_000
+
+
+@pytest.mark.rotates(days=5)
+def test_bazel_7_builds_a_program_in_its_hermetic_sandbox(
+    checkout: Workspace, packages: Path, bazel7: Callable[..., Path]
+) -> None:
+    """An action sees its inputs, and what docs/scale.md mounts. The packages beside the PEX are not there."""
+    python = (packages / "venv/bin/python").resolve()
+    mounts = {"/usr", "/etc", "/usr/bin:/bin", "/usr/lib:/lib", "/usr/lib64:/lib64", str(python.parents[1])}
+    sandbox = ["--experimental_use_hermetic_linux_sandbox", f"--@rules_executorch//toolchain:python={python}"]
+    sandbox += [f"--sandbox_add_mount_pair={mount}" for mount in sorted(mounts)]
+    outputs = bazel7(checkout.directory, "build", "//examples/mlp", *sandbox)
+    assert sha256(outputs / "examples/mlp/mlp.pte") == json.loads((GOLDEN / "mlp.json").read_text())["mlp.pte"]

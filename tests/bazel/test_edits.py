@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,6 +156,20 @@ def test_an_edit_runs_what_it_reaches(
     net: Workspace, options: list[str], path: str, old: str, new: str, run: list[str]
 ) -> None:
     assert after(net, options, path, old, new) == run
+
+
+def test_a_flag_keeps_the_lines_out_of_keys(net: Workspace) -> None:
+    """Without it they are inputs, but `test_an_edit_runs_what_it_reaches` finds no action that runs because of them."""
+
+    def inputs(*flags: str) -> set[str]:
+        action = f"mnemonic('{EXPORT}|{LOWER}|{REPORT}', //edits:net)"
+        # In another mode, which was not built: Bazel shows no unused inputs of an action that has run.
+        done = net.bazel("aquery", net.override, "--compilation_mode=opt", *flags, action)
+        assert done.returncode == 0, done.stderr
+        return {path for line in re.findall("Inputs: .*", done.stdout) for path in re.findall(r"net\.[\w.]+", line)}
+
+    lines = {"net.positions.json", "net.export.lines.json"}
+    assert inputs() - inputs("--//toolchain:lines=false") == lines
 
 
 def test_a_source_that_nothing_imports_lowers_nothing(net: Workspace, options: list[str]) -> None:

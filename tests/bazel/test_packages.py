@@ -66,6 +66,19 @@ def test_a_push_fills_a_registry(packaged: Workspace, tmp_path: Path, capsys: py
         server.kill()
 
 
+def test_no_name_is_a_command_of_the_shell(checkout: Workspace) -> None:
+    name = "$(id)`'.oci"  # Bazel 4 allows no space
+    checkout.write(f"pushed/{name}", "")
+    load = 'load("@rules_executorch//rules:defs.bzl", "executorch_push")'
+    checkout.write(
+        "pushed/BUILD", f'{load}\nexecutorch_push(name = "push", package = "{name}", repository = "a.b/c")\n'
+    )
+    try:
+        assert f"/pushed/{name}: " in checkout.run("run", "//pushed:push", expect=2).err
+    finally:
+        shutil.rmtree(checkout.directory / "pushed")
+
+
 def test_the_query_of_affected_finds_the_programs(
     checkout: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

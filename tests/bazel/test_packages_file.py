@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
@@ -120,6 +121,22 @@ def holds_the_packages(user: User, repository: Path) -> None:
 def test_the_packages_come_from_a_file(user: User, bazel4: Run) -> None:
     user.write()
     holds_the_packages(user, unpacked(bazel4))
+
+
+def test_the_python_of_actions_is_an_input_and_must_not_change(user: User, bazel4: Run) -> None:
+    user.write()
+    repository = unpacked(bazel4)
+    python = repository / "venv/bin/python"
+    version = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    assert json.loads((repository / "python.json").read_text())["version"] == version
+    command = ("run", "@rules_executorch//toolchain:etbuild", "--", "--version")
+    assert bazel4(*command).returncode == 0
+    runfiles = user.directory / "bazel-bin/external/rules_executorch/toolchain/etbuild.sh.runfiles"
+    assert (runfiles / "rules_executorch_packages/python.json").is_file()
+    (repository / "venv/interpreter.stat").write_text("1 2\n")  # as if the interpreter had another size and time
+    done = bazel4(*command)
+    assert done.returncode == 1
+    assert "The Python of rules_executorch has changed since its packages were built (" in done.stderr
 
 
 @pytest.mark.parametrize(

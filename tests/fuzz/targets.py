@@ -7,6 +7,7 @@ problem with one of our errors. Any other exception is a finding.
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import functools
@@ -152,15 +153,16 @@ def fuzz_plan(data: bytes) -> None:
 
 
 def fuzz_positions(data: bytes) -> None:
-    """The positions of a manifest's values, which are stored beside a plan."""
-    from etbuild.cli.options import positions_beside
+    """The positions of a manifest's values, which are stored in a file."""
+    from etbuild.cli.options import with_positions
 
-    _file("beside.positions.json", data)
-    InputError([]).located(positions_beside(_directory() / "beside.plan.json"))
+    options = argparse.Namespace(positions=_file("positions.json", data), unused_inputs=None)
+    with _only_our_errors(), with_positions(options):
+        raise InputError.at(("methods", "forward"), "a message")
 
 
 def fuzz_lines(data: bytes) -> None:
-    """The lines of the sources, which are stored in or beside an export."""
+    """The lines of the sources, which are stored in an export or in a file."""
     from etbuild.export.layout import ExportFiles
     from etbuild.inputs import source_lines
 
@@ -342,9 +344,12 @@ def fuzz_work_protocol(data: bytes) -> None:
 def fuzz_pte(data: bytes) -> None:
     """A program."""
     from etbuild.kernels import program_kernels
+    from etbuild.runtime import program_files
 
     with _only_our_errors():
         program_kernels.read(_file("kernels.pte", data))
+    with _only_our_errors():
+        program_files.read(_file("no-index.pte", data))
     _describe("net.pte", data)
 
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from etbuild.errors import InputError
+from etbuild.runtime import program_files
 from tests.helpers.runtime import run
 
 from .conftest import Build, Outcome
@@ -95,6 +97,19 @@ def test_another_method_changes_no_shard(build: Build) -> None:
 def test_a_shard_may_hold_a_weight_larger_than_its_size(build: Build) -> None:
     made = built(build, MANIFEST.replace(f"shard_size: {LAYER}", "shard_size: 1"))
     assert len(shards(made)) == 8
+
+
+@pytest.mark.parametrize("partitioners", ["xnnpack", ""])
+def test_missing_named_data_is_an_error_before_the_runtime_reads_it(
+    build: Build, tmp_path: Path, partitioners: str
+) -> None:
+    made = built(build, MANIFEST.replace("xnnpack", partitioners))
+    program = Path(shutil.copy(made.directory / "net.pte", tmp_path))  # without its index
+    parts = [made.directory / name for name in shards(made)]
+    for some in ([], parts[:-1]):
+        with pytest.raises(InputError, match=r"net\.pte needs a file of named data: it has no tensor `\w"):
+            program_files.read(program, some)
+    assert program_files.read(program, [made.directory / "net.all"]).named_data == tuple(sorted(parts))
 
 
 def test_portable_operators_read_shards_too(build: Build, tmp_path: Path) -> None:

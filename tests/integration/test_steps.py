@@ -73,7 +73,8 @@ class Project:
         assert main.main([verb, *map(str, arguments)]) == 0
 
     def plan(self) -> None:
-        plans = [f"--{part}={self.root / part}.json" for part in ("plan", "export-plan", "lower-plan")]
+        parts = ("plan", "export-plan", "lower-plan", "positions")
+        plans = [f"--{part}={self.root / part}.json" for part in parts]
         self.run("plan", self.root / "model.yaml", *plans)
 
     def export(self) -> dict[str, str]:
@@ -93,9 +94,10 @@ class Project:
         """Lowers and reports, and returns the artifacts."""
         out, data = self.root / "out", [f"--data={name}={path}" for name, path in self.data.items()]
         export = f"--export={self.root / 'export'}"
-        self.run("lower", self.root / "lower-plan.json", export, *data, "-o", out)
-        lowering = f"--lowering={out / 'net.lowering.json'}"
-        self.run("report", self.root / "plan.json", f"--inputs={self.root / 'export_inputs.json'}", lowering, "-o", out)
+        lines = f"--lines={self.root / 'export.lines.json'}"
+        self.run("lower", self.root / "lower-plan.json", export, lines, *data, "-o", out)
+        read = (f"--inputs={self.root / 'export_inputs.json'}", f"--lowering={out / 'net.lowering.json'}")
+        self.run("report", self.root / "plan.json", *read, lines, "-o", out)
         return {path.name: path.read_bytes() for path in out.iterdir() if path.name != "net.lowering.json"}
 
     def built(self) -> dict[str, bytes]:
@@ -172,9 +174,7 @@ SORTS = MODEL.replace("self.linear(x).relu()", "self.linear(x).sort()[0]")
 FAILS = MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]")
 
 
-def test_the_lines_beside_an_export_are_named_by_later_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lines_of_an_export_are_named_by_later_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project = Project(tmp_path / "one", MANIFEST, SORTS)
     project.export()
     lines = tmp_path / "one" / "export.lines.json"
@@ -192,23 +192,30 @@ def test_the_lines_beside_an_export_are_named_by_later_steps(
     assert whole[0] == missing[0], "a line reached an artifact"
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_an_error_of_the_lower_step_names_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], linked: bool
+@pytest.mark.parametrize("declared", [False, True])
+def test_an_error_of_the_lower_step_names_only_lines_of_files_that_it_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], declared: bool
 ) -> None:
-    project = Project(tmp_path / "one", MANIFEST, FAILS)
+    project = Project(tmp_path, MANIFEST, FAILS)
     project.export()
-    export = tmp_path / "one" / "export"
-    if linked:  # a sandbox has a link to each file of a directory
-        for path in [path for path in export.rglob("*") if path.is_file()]:
-            link = tmp_path / "sandbox" / path.relative_to(export)
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path)
-        export = tmp_path / "sandbox"
-    plan = str(tmp_path / "one" / "lower-plan.json")
-    assert main.main(["lower", plan, f"--export={export}", "-o", str(tmp_path / "out")]) == 1
+    words = ["lower", str(tmp_path / "lower-plan.json"), f"--export={tmp_path / 'export'}", "-o", str(tmp_path / "out")]
+    files = [f"--positions={tmp_path / 'positions.json'}", f"--lines={tmp_path / 'export.lines.json'}"]
+    for beside in ("lower-plan.positions.json", "lower.positions.json"):  # of an earlier version
+        shutil.copy(tmp_path / "positions.json", tmp_path / beside)
+    assert main.main([*words, *(files if declared else [])]) == 1
+    message = capsys.readouterr().err
     line = "at model.py:9, in forward: `return torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]`"
-    assert line in capsys.readouterr().err
+    assert (line in message) == declared
+    assert ("model.yaml:" in message) == declared
+
+
+def test_a_step_lists_what_only_messages_need(tmp_path: Path) -> None:
+    project = Project(tmp_path, MANIFEST, MODEL)
+    project.export()
+    unused, (positions, lines) = tmp_path / "unused", (tmp_path / "positions.json", tmp_path / "export.lines.json")
+    options = [f"--positions={positions}", f"--lines={lines}", f"--unused-inputs={unused}", "-o", tmp_path / "out"]
+    project.run("lower", tmp_path / "lower-plan.json", f"--export={tmp_path / 'export'}", *options)
+    assert unused.read_text() == f"{positions}\n{lines}\n"
 
 
 @pytest.mark.rotates(days=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import shutil
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +49,25 @@ def test_bytecode_that_is_being_written_is_not_among_the_sources_of_the_pex(
     assert list(site.rglob("module.*.pyc"))
     assert files(sources) == before
     assert (sources / "package/other.py").is_symlink()
+
+
+def test_the_description_of_python_depends_on_its_files_only(
+    builder: ModuleType, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def described(standard: Path) -> dict[str, str]:
+        monkeypatch.setattr(builder.sysconfig, "get_path", lambda _: str(standard))
+        found: dict[str, str] = builder.describe_python()
+        assert str(tmp_path) not in str(found)
+        return found
+
+    first = described(site.parent)
+    (site / "package/module.py").write_text("VALUE = 2\n")  # no part of the standard library
+    (site.parent / "__pycache__").mkdir()
+    (site.parent / "__pycache__/json.cpython-311.pyc").touch()
+    other = shutil.copytree(site.parent, tmp_path / "elsewhere/lib")
+    assert described(other) == first
+    (other / "json.py").write_text("VALUE = 1\n")
+    assert described(other)["standard_library"] != first["standard_library"]
 
 
 def test_sources_are_copied_where_there_are_no_links(

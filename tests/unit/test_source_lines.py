@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etbuild.export.layout import ExportFiles, lines_beside
+from etbuild.export.layout import ExportFiles
 from etbuild.inputs.source_lines import NO_LINES, Line, SourceLines, shown
 
 INSTALLED = f"{sys.path[-1]}/package/layers.py"
@@ -93,14 +93,6 @@ def test_lines_are_read_back_from_their_file(tmp_path: Path) -> None:
         *(f"at a/model.py:{number}, in forward: `x * 2`" for number in (1, 2, 3)),
         "and 1 more",
     ]
-
-
-@pytest.mark.parametrize("name", ["net.export/module.json", "net.export_inputs.json"])
-def test_lines_beside_an_export_are_found(tmp_path: Path, name: str) -> None:
-    (tmp_path / "net.export").mkdir()
-    (tmp_path / name).write_text("{}")
-    (tmp_path / "net.export.lines.json").write_text(json.dumps(lines_of(node("a", "aten.b.c", place(1))).to_json()))
-    assert lines_beside(tmp_path / name).of_node("forward", "a")
 
 
 @pytest.mark.parametrize(

@@ -351,6 +351,10 @@ class BuiltInBackend(Backend):
     named_data_is_weights: bool = False
     loads_everywhere: bool = False
 
+    def named_data_keys(self, compiled: bytes) -> set[str]:
+        """Returns the keys of the named data that a compiled partition asks for, if the backend can tell."""
+        return set()
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if hasattr(cls, "name"):  # a shared base class has no name

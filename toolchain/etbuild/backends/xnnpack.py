@@ -74,6 +74,17 @@ class Xnnpack(BuiltInBackend):
         with corrected_operators(partitioners, Xnnpack.delegate_id), corrected_layouts(), corrected_graphs():
             yield
 
+    def named_data_keys(self, compiled: bytes) -> set[str]:
+        """Returns the keys of the constants that a graph of XNNPACK does not hold itself."""
+        from etbuild.files import flatbuffer  # it imports NumPy
+
+        if compiled[4:8] == b"XH00":  # `XNNHeader` of ExecuTorch 1.5: then the place of the graph, and its size
+            start = int.from_bytes(compiled[10:14], "little")
+            compiled = compiled[start : start + int.from_bytes(compiled[14:18], "little")]
+        with flatbuffer.read_once(len(compiled)):
+            constants = flatbuffer.tables(flatbuffer.root(compiled), 8)  # `constant_data` of runtime_schema.fbs
+            return {flatbuffer.text(each, 2) for each in constants} - {""}  # `named_key`
+
     def check_delegated(self, options: Options, operators: Collection[str]) -> list[Problem]:
         """Rejects convolutions if an option for linear layers is set: the runtime would not load them (ExecuTorch
         1.5)."""

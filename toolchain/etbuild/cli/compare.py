@@ -10,13 +10,13 @@ from etbuild.cli.options import (
     add_data,
     add_effort,
     add_exported,
+    add_positions,
     add_step_parser,
     effort,
     exported,
     inputs,
-    positions_beside,
+    with_positions,
 )
-from etbuild.errors import EtbuildError
 
 
 def add(verbs: Any) -> None:
@@ -25,6 +25,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "plan", type=Path, metavar="COMPARE_PLAN", help="the file that `etbuild plan --compare-plan` wrote"
     )
+    add_positions(parser)
     add_exported(parser)
     parser.add_argument(
         "--examples", type=Path, required=True, metavar="FILE", help="the file that `etbuild export --examples` wrote"
@@ -59,12 +60,8 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compares the program."""
     options.restart()
-    try:
+    with with_positions(options, options.lines):
         _compare(options)
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, positions_beside(options.plan)) from error
     return 0
 
 

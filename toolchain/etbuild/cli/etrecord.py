@@ -6,17 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_data, add_exported, add_step_parser, exported, inputs, positions_beside
-from etbuild.errors import EtbuildError
+from etbuild.cli.options import add_data, add_exported, add_positions, add_step_parser, exported, inputs, with_positions
 
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_step_parser(verbs, "etrecord", "Write an ETRecord of each method of a program")
     parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote")
+    add_positions(parser)
     add_exported(parser)
     add_data(parser)
-    parser.add_argument("--lines", type=Path, metavar="FILE", help="the file that `etbuild export --lines` wrote")
     parser.add_argument("--program", type=Path, required=True, metavar="FILE", help="the .pte that was built")
     parser.add_argument(
         "-o", dest="directory", type=Path, required=True, metavar="DIR", help="the directory NAME.etrecord to write"
@@ -27,19 +26,14 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Writes the ETRecords."""
     options.restart()
-    try:
+    with with_positions(options):
         _write(options)
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, positions_beside(options.plan)) from error
     return 0
 
 
 def _write(options: argparse.Namespace) -> None:
     from etbuild.cli.terminal import Progress
     from etbuild.files.artifacts import whole_directory
-    from etbuild.inputs.source_lines import SourceLines
     from etbuild.plan.plan import LowerPlan, read_plan
     from etbuild.steps import etrecord
     from etbuild.steps.lower import Lowering
@@ -48,7 +42,6 @@ def _write(options: argparse.Namespace) -> None:
     plan = read_plan(options.plan, LowerPlan)
     plan.check_backends()
     export = exported(options)
-    lines = export.lines if options.lines is None else SourceLines.read(options.lines)
     what = Lowering(plan, export, inputs(options, []), Progress().stage, Effort(jobs=1))
     with whole_directory(options.directory) as staged:
-        etrecord.write(staged, etrecord.etrecords(what, lines, options.program, staged))
+        etrecord.write(staged, etrecord.etrecords(what, export.lines, options.program, staged))

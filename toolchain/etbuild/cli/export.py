@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_declared, add_step_parser, declared, inputs, positions_beside
-from etbuild.errors import EtbuildError, InputError
+from etbuild.cli.options import add_declared, add_positions, add_step_parser, declared, inputs, with_positions
+from etbuild.errors import InputError
 
 
 def add(verbs: Any) -> None:
@@ -16,6 +16,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
     )
+    add_positions(parser)
     add_declared(parser)
     parser.add_argument(
         "--inputs",
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     options.restart()
     plan = read_plan(options.plan, ExportPlan)
     read_from = inputs(options, [])
-    try:
+    with with_positions(options):
         used = used_sources(read_from, plan)
         names = with_declared(read_from, plan.data_names)
         read = describe_files(read_from, used, names)
@@ -77,10 +78,6 @@ def run(options: argparse.Namespace) -> int:
                     (staged / name).unlink()
             check_unchanged(read, read_from, used, names)
         artifacts.replace(options.inputs, digests.canonical_json(read))
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, positions_beside(options.plan)) from error
     return 0
 
 

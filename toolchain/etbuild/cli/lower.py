@@ -10,14 +10,15 @@ from etbuild.cli.options import (
     add_data,
     add_effort,
     add_exported,
+    add_positions,
     add_step_parser,
     declared,
     effort,
     exported,
     inputs,
-    positions_beside,
+    with_positions,
 )
-from etbuild.errors import EtbuildError, InputError, did_you_mean
+from etbuild.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from etbuild.plan.plan import MethodPlan
@@ -30,6 +31,7 @@ def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_step_parser(verbs, "lower", "Lower an export: the second step of a build")
     parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote")
+    add_positions(parser)
     add_exported(parser)
     add_data(parser)
     part = parser.add_mutually_exclusive_group()
@@ -53,12 +55,8 @@ def run(options: argparse.Namespace) -> int:
     method."""
     options.restart()
     run_part = _lower if options.method is None else _lower_method
-    try:
+    with with_positions(options, options.lines):
         run_part(options)
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, positions_beside(options.plan)) from error
     return 0
 
 

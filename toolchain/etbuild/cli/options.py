@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import InputError, Positions
+from etbuild.errors import EtbuildError, InputError, Positions
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
@@ -179,6 +181,9 @@ def add_exported(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FILE",
         help="an exported method outside of DIR (repeatable)",
     )
+    parser.add_argument(
+        "--lines", type=Path, metavar="FILE", help="the file that `etbuild export --lines` wrote outside of DIR"
+    )
 
 
 def exported(options: argparse.Namespace) -> ExportFiles:
@@ -186,7 +191,8 @@ def exported(options: argparse.Namespace) -> ExportFiles:
     from etbuild.export.layout import ExportFiles
 
     methods = declared("--exported", options.exported)
-    return ExportFiles(options.export, methods) if methods else ExportFiles.below(options.export)
+    files = ExportFiles(options.export, methods) if methods else ExportFiles.below(options.export)
+    return replace(files, lines_file=options.lines)
 
 
 def add_effort(parser: argparse.ArgumentParser) -> None:
@@ -280,18 +286,44 @@ def _with_files(data: dict[str, Path]) -> dict[str, Path]:
     return found
 
 
-def positions_beside(plan: Path) -> Positions:
-    """Returns the line numbers of the manifest, if `plan --positions` wrote them to the directory of the plan.
+def add_positions(parser: argparse.ArgumentParser) -> None:
+    """Adds the options for the line numbers of the manifest."""
+    parser.add_argument(
+        "--positions",
+        type=Path,
+        metavar="FILE",
+        help="the line numbers of the manifest, which `etbuild plan --positions` wrote: errors then name them",
+    )
+    parser.add_argument(
+        "--unused-inputs",
+        type=Path,
+        metavar="FILE",
+        help="write the names of the inputs that only messages need to FILE, as Bazel reads them",
+    )
 
-    Only error messages use them. They are not an input of a step, so that a comment in a manifest changes no key.
+
+@contextmanager
+def with_positions(options: argparse.Namespace, lines: Path | None = None) -> Iterator[None]:
+    """Inside, errors get the line numbers of the manifest. Without an error, writes the list of `--unused-inputs`.
+
+    Args:
+        options: The options of `add_positions`.
+        lines: The file with the lines of the sources, if only messages need it.
     """
-    from etbuild.files import json_file
-    from etbuild.plan.positions import positions_from_json
+    from etbuild.files import artifacts, json_file
 
-    real = plan.resolve()
-    name = re.sub(r"(\.export|\.lower(\.[^.]+)?)?(\.plan)?(\.json)?\Z", "", real.name)
     try:
-        beside = real.with_name(f"{name}.positions.json")
-        return positions_from_json(json_file.read(beside, json_file.Format("positions", "plan#positions")))
-    except InputError:
-        return {}
+        yield
+    except EtbuildError as error:
+        from etbuild.manifest.positions import located
+        from etbuild.plan.positions import positions_from_json
+
+        positions: Positions = {}
+        if options.positions is not None:
+            with suppress(InputError):  # the error itself says more than one about this file
+                read = json_file.read(options.positions, json_file.Format("positions", "plan#positions"))
+                positions = positions_from_json(read)
+        raise located(error, positions) from error
+    if options.unused_inputs is not None:
+        names = "".join(f"{path}\n" for path in (options.positions, lines) if path is not None)
+        artifacts.replace(options.unused_inputs, names.encode())

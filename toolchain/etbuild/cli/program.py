@@ -32,7 +32,7 @@ def add_named_data(parser: argparse.ArgumentParser, program: str) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help=f"a .ptd file of {program} (repeatable; default: those of its index)",
+        help=f"a .ptd file of {program}, or a directory of them (repeatable; default: those of its index)",
     )
 
 

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_step_parser, inputs, positions_beside
-from etbuild.errors import EtbuildError
+from etbuild.cli.options import add_positions, add_step_parser, inputs, with_positions
 
 
 def add(verbs: Any) -> None:
@@ -18,6 +17,8 @@ def add(verbs: Any) -> None:
         "Run the checks of the manifest, and write the report and the index: the last step of a build",
     )
     parser.add_argument("plan", type=Path, metavar="PLAN", help="the file that `etbuild plan --plan` wrote")
+    add_positions(parser)
+    parser.add_argument("--lines", type=Path, metavar="FILE", help="the file that `etbuild export --lines` wrote")
     parser.add_argument(
         "--inputs", type=Path, required=True, metavar="FILE", help="the file that `etbuild export --inputs` wrote"
     )
@@ -49,11 +50,11 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the checks, and writes the report and the index."""
-    from etbuild.export.layout import lines_beside
     from etbuild.files import json_file
     from etbuild.files.artifacts import publish, replace, staging
     from etbuild.files.digests import canonical_json, file_digest
     from etbuild.inputs.key import describe
+    from etbuild.inputs.source_lines import NO_LINES, SourceLines
     from etbuild.plan.expectations import check_tokenizer
     from etbuild.plan.plan import Plan, read_plan
     from etbuild.steps import report
@@ -63,17 +64,13 @@ def run(options: argparse.Namespace) -> int:
     lowering = report.read_lowering(options.lowering)
     declared = inputs(options, [])
     read["data"] = {**read["data"], **lowering["data"]}
-    try:
+    with with_positions(options, options.lines):
         check_tokenizer(plan, declared.data)
         read["data"].update({name: file_digest(file) for name, file in declared.data.items()})
         with staging(options.directory) as staged:
-            lines = lines_beside(options.inputs)
+            lines = NO_LINES if options.lines is None else SourceLines.read(options.lines)
             artifacts = report.check_and_report(plan, describe(plan, read), lowering, declared, staged, lines)
             publish(artifacts, options.directory)
         if options.validation:
             replace(options.validation, canonical_json({"version": 1, "data": {"status": "success"}}))
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, positions_beside(options.plan)) from error
     return 0

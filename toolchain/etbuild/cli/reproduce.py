@@ -6,8 +6,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_declared, add_exported, add_step_parser, declared, inputs, positions_beside
-from etbuild.errors import EtbuildError
+from etbuild.cli.options import (
+    add_declared,
+    add_exported,
+    add_positions,
+    add_step_parser,
+    declared,
+    inputs,
+    with_positions,
+)
 
 
 def add(verbs: Any) -> None:
@@ -23,6 +30,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "lower_plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote"
     )
+    add_positions(parser)
     add_declared(parser)
     parser.add_argument(
         "--against",
@@ -33,7 +41,6 @@ def add(verbs: Any) -> None:
         help="an artifact of the first build: a file, or a directory of shards (repeatable)",
     )
     add_exported(parser)
-    parser.add_argument("--lines", type=Path, metavar="FILE", help="the lines that the export wrote outside of DIR")
     parser.add_argument("--inputs", type=Path, metavar="FILE", help="the digests that the export wrote")
     parser.add_argument(
         "--lowered",
@@ -66,12 +73,8 @@ def run(options: argparse.Namespace) -> int:
         options.lines,
         options.inputs,
     )
-    try:
+    with with_positions(options):
         used = used_sources(read_from, export_plan)
         reproduce.verify(export_plan, lower_plan, read_from, used, first)
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, positions_beside(options.export_plan)) from error
     artifacts.replace(options.stamp, b"")
     return 0

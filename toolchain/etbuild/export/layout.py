@@ -19,10 +19,12 @@ class ExportFiles:
     Attributes:
         directory: The directory that `archive` describes.
         methods: The file of each method, by name. They are not read if `together`.
+        lines_file: The file with the lines of the sources, if it is not in the directory.
     """
 
     directory: Path
     methods: dict[str, Path]
+    lines_file: Path | None = None
 
     @classmethod
     def below(cls, directory: Path) -> ExportFiles:
@@ -36,20 +38,5 @@ class ExportFiles:
 
     @property
     def lines(self) -> SourceLines:
-        """The lines of the sources that the methods come from, for messages. `lines_beside` says where they may be."""
-        inside = self.directory / LINES
-        return SourceLines.read(inside) if inside.exists() else lines_beside(self.directory / MODULE)
-
-
-def lines_beside(file: Path) -> SourceLines:
-    """The lines of the sources, if `etbuild export --lines NAME.export.lines.json` wrote them beside an export.
-
-    Only messages name them. They are not an input of a step, so that a comment in a source changes no key.
-
-    Args:
-        file: `NAME.export/module.json` or `NAME.export_inputs.json`. It may be a link to that file, as in Bazel's
-            sandbox.
-    """
-    real = file.resolve()
-    export = real.parent if real.name == MODULE else real.with_name(real.name.removesuffix("_inputs.json"))
-    return SourceLines.read(export.with_name(f"{export.name}.lines.json"))
+        """The lines of the sources that the methods come from, for messages. No line if their file is missing."""
+        return SourceLines.read(self.lines_file or self.directory / LINES)

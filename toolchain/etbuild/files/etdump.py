@@ -67,11 +67,8 @@ def read(path: Path) -> list[Block]:
         data = data[4:]
     if data[4:8] != _IDENTIFIER:
         raise InputError.of(f"{path}: not an ETDump", "an ETDump has the identifier ED00 near its beginning")
-    try:
-        with flatbuffer.read_once(len(data)):
-            return list(_blocks(data))
-    except Exception as error:  # errors of flatbuffers and struct have no common base
-        raise flatbuffer.damaged(path, error) from error
+    with flatbuffer.read_safely(path), flatbuffer.read_once(len(data)):
+        return list(_blocks(data))
 
 
 # The numbers of fields are those of `etdump_schema_flatcc.fbs` in ExecuTorch 1.5.

@@ -49,6 +49,17 @@ def read_once(size: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def read_safely(path: Path) -> Iterator[None]:
+    """Inside, whatever goes wrong is an InputError that names the file: it cannot be read, or it is damaged."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError.of(f"{path}: cannot read the file: {error.strerror}") from None
+    except Exception as error:  # errors of flatbuffers and struct have no common base
+        raise damaged(path, error) from error
+
+
 def damaged(path: Path, error: Exception) -> InputError:
     """The error about a damaged file, from the error of its reader. Only a `ValueError` says it in our words."""
     if type(error) is ValueError:

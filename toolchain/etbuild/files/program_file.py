@@ -47,20 +47,15 @@ def describe(path: Path) -> ProgramFile | NamedDataFile:
     Raises:
         InputError: The file is neither a program nor named data, or it is damaged.
     """
-    try:
+    with flatbuffer.read_safely(path):
         with regular_files.opened(path) as file:
             data = file.read()
-    except OSError as error:
-        raise InputError.of(f"{path}: cannot read the file: {error.strerror}") from None
-    head: FileHead = {"file": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    identifier = data[4:6]
-    try:
+        head: FileHead = {"file": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        identifier = data[4:6]
         if identifier == b"ET":
             return {"kind": "program", **head, **program_facts(read_program(data))}
         if identifier == b"FT":
             return {"kind": "named_data", **head, "named_data": _blob_sizes(data, len(data))}
-    except Exception as error:  # errors of flatbuffers and struct have no common base
-        raise flatbuffer.damaged(path, error) from error
     raise InputError.of(
         f"{path}: neither a .pte nor a .ptd",
         "a program starts with the identifier ET12, named data with FT01, from the fifth byte on",

@@ -1,8 +1,7 @@
 """Finds the line of the model's source that a node of an exported graph comes from, to name it in a message.
 
 An export has no line numbers, so that a comment in a source rebuilds nothing. The lines stand in a file of their own.
-It is in no key, and no step has it as an input: it is read only to word a message. If it is not there, a message names
-no line.
+It is in no key of the driver: it is read only to word a message. If it is not there, a message names no line.
 """
 
 from __future__ import annotations

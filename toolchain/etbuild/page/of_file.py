@@ -43,7 +43,7 @@ def graphs(path: Path) -> tuple[dict[str, MethodGraph], dict[str, MemoryPlan]]:
     Raises:
         InputError: The file is damaged.
     """
-    try:
+    with flatbuffer.read_safely(path):
         with regular_files.opened(path) as file:
             program = program_file.read_program(file.read()).program
         plans = {plan.name: plan for plan in program.execution_plan}
@@ -52,8 +52,6 @@ def graphs(path: Path) -> tuple[dict[str, MethodGraph], dict[str, MemoryPlan]]:
             {name: instructions.graph(plan, compiled) for name, plan in plans.items()},
             {name: instructions.memory_plan(plan) for name, plan in plans.items()},
         )
-    except Exception as error:  # as in `program_file.describe`: values of a damaged file may be anything
-        raise flatbuffer.damaged(path, error) from error
 
 
 def index_beside(path: Path, sha256: str) -> tuple[Path, Index] | None:

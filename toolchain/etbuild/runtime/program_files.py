@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etbuild import backends
 from etbuild.errors import InputError, did_you_mean
-from etbuild.files import json_file
+from etbuild.files import flatbuffer, json_file
 from etbuild.processes.library_output import library_messages_off
 
 if TYPE_CHECKING:
@@ -68,10 +70,10 @@ def read(program: Path, named_data: Sequence[Path] = ()) -> ProgramFiles:
 
     Args:
         program: The `.pte`.
-        named_data: Its `.ptd` files. By default, those that the index beside the program lists.
+        named_data: Its `.ptd` files, or directories of them. By default, those that the index beside the program lists.
 
     Raises:
-        InputError: A file is missing, or is no program. (At a missing `.ptd`, the runtime would crash.)
+        InputError: A file is missing, damaged, or no program. (At missing named data, the runtime would crash.)
     """
     with library_messages_off():
         from etbuild.files.program_file import describe
@@ -79,20 +81,46 @@ def read(program: Path, named_data: Sequence[Path] = ()) -> ProgramFiles:
     facts = describe(program)
     if facts["kind"] != "program":
         raise InputError.of(f"{program}: named data, not a program", "name the .pte")
-    files = tuple(named_data) or _of_index(program)
+    listed = None if named_data else _of_index(program)
+    files = tuple(listed or _with_shards(named_data))
     for file in files:
         if not file.is_file():
             raise InputError.of(f"{program.name} needs {file.name}, and there is no {file}")
-    external = facts["external_keys"]
-    if external and not files:
-        message = f"{program.name} needs a file of named data: it has no tensor `{external[0]}`"
-        raise InputError.of(message, "name it with `--named-data`, or keep the index beside the program")
+    if listed is None:  # the index of a build lists all of them
+        _check_complete(program, files)
     return ProgramFiles(program, files, facts)
 
 
-def _of_index(program: Path) -> tuple[Path, ...]:
+def _with_shards(named_data: Sequence[Path]) -> Iterator[Path]:
+    """The files, with those of each directory in place of the directory."""
+    for path in named_data:
+        yield from sorted(path.glob("*.ptd")) if path.is_dir() else [path]
+
+
+def _check_complete(program: Path, named_data: Sequence[Path]) -> None:
+    """Raises InputError if no file has a blob that the program or one of its delegates asks for by its key."""
+    from etbuild.files import program_file
+
+    with flatbuffer.read_safely(program):
+        file = program_file.read_program(program.read_bytes())
+        missing = {*program_file.external_keys(file)}
+        for delegate in itertools.chain(*(plan.delegates for plan in file.program.execution_plan)):
+            compiled = file.program.backend_delegate_data[delegate.processed.index].data
+            ours = [each for each in backends.BACKENDS.values() if each.delegate_id == delegate.id]
+            missing.update(*(each.named_data_keys(compiled) for each in ours))
+        missing -= program_file.pte_named_data(file).keys()
+    for path in named_data:
+        with flatbuffer.read_safely(path):
+            missing -= program_file.named_data_facts(path).keys()
+    if missing:
+        message = f"{program.name} needs a file of named data: it has no tensor `{min(missing)}`"
+        raise InputError.of(message, "name it with `--named-data`, or keep the index beside the program")
+
+
+def _of_index(program: Path) -> tuple[Path, ...] | None:
+    """The files that the index lists; None if there is no index."""
     index = program.with_name(f"{program.name.removesuffix('.pte')}.index.json")
     if not index.is_file():
-        return ()
+        return None
     artifacts = json_file.read(index, json_file.Format("an index", "index"))["artifacts"]
     return tuple(program.parent / each["file"] for each in artifacts if each["kind"] == "named_data")
