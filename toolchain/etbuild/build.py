@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, LINES, METHODS, WRITTEN, ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
+from etbuild.inputs import checked_files
 from etbuild.inputs.checkpoints import each_with_shards
 from etbuild.inputs.declared import Inputs
+from etbuild.inputs.distributions import environment
 from etbuild.inputs.import_graph import UsedSources, used_sources
-from etbuild.inputs.key import check_unchanged, describe, describe_files
+from etbuild.inputs.key import check_unchanged, describe, describe_files, in_cache
 from etbuild.inputs.step_context import Stage
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import LowerPlan, Plan
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from etbuild.cache.store import Cache
     from etbuild.results import KeyInputs
     from etbuild.steps.lower import Lowering
+
+
+_CHECKED = "checked.files.json"  # is in the cache beside the artifacts
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,8 @@ class _Request:
         used: The sources.
         files: For each name in the plan, the names of its files when the build began. A download may add files later.
         described: What the key is made from.
+        environment: A digest of all installed packages. The local cache keeps results apart by it.
+        began: When the build began, in ns.
     """
 
     plan: Plan
@@ -108,6 +116,8 @@ class _Request:
     used: UsedSources
     files: Mapping[str, tuple[str, ...]]
     described: KeyInputs
+    environment: str
+    began: int
 
     @staticmethod
     def read(plan: Plan, inputs: Inputs, used: UsedSources) -> _Request:
@@ -116,14 +126,20 @@ class _Request:
         Raises:
             InputError: A file is missing or cannot be read, or the version of a package is unknown.
         """
+        began = time.time_ns()
         files = each_with_shards(plan.data_names, inputs)
         data = {file: place for name, place in plan.data_names.items() for file in files[name]}
         read = describe_files(inputs, used, {**dict.fromkeys(inputs.data, ("model",)), **data})
-        return _Request(plan, inputs, used, files, describe(plan, read))
+        return _Request(plan, inputs, used, files, describe(plan, read), environment(), began)
 
     @property
     def key(self) -> str:
         return digest(self.described)
+
+    @property
+    def key_in_cache(self) -> str:
+        """The key of the program in the local cache."""
+        return in_cache(self.key, self.environment)
 
     @property
     def beside(self) -> dict[str, DocumentPath]:
@@ -184,7 +200,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
     cached = _cached(request, directory, options.stage, cache)
     if cached is None:
         options.restart()
-        with cache.building("program", request.key):
+        with cache.building("program", request.key_in_cache):
             cached = _cached(request, directory, options.stage, cache)
             cached = cached or _build(request, directory, options)
     return cached
@@ -193,14 +209,17 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
 def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> BuildResult | None:
     with staging(directory) as staged:
         with stage("look into the cache"):
-            names = cache.fetch("program", request.key, staged)
+            names = cache.fetch("program", request.key_in_cache, staged)
             if names is None:
                 return None
+            checked_files.check(staged / _CHECKED, request.used.packages)
         name = f"{request.plan.name}.index.json"
         index = staged / name
         artifacts = [Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
         artifacts.append(Artifact(staged, name, "index", index.stat().st_size, file_digest(index)))
-        if {artifact.file for artifact in artifacts} != set(names):  # another file would be moved to the user's
+        if {artifact.file for artifact in artifacts} != {*names} - {
+            _CHECKED
+        }:  # another file would be moved to the user's
             message = f"the cache entry {request.key[:16]} has other files than its index lists"
             raise BuildError.of(message, "build with `--no-cache`, and delete the cache")
         return BuildResult(request.key, publish(artifacts, directory), {"program": "cached"})
@@ -250,7 +269,10 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
             with stage("build again and compare"):
                 _verify(request, staged / "export", lowered, staged / "methods")
         if options.cache is not None and not unknown:
-            options.cache.store("program", request.key, program_directory, [artifact.file for artifact in artifacts])
+            whole = "cached" not in {*done.values(), *methods.values()}
+            checked_files.record(program_directory / _CHECKED, request.used.packages, whole, request.began)
+            names = [*(artifact.file for artifact in artifacts), _CHECKED]
+            options.cache.store("program", request.key_in_cache, program_directory, names)
         if options.origins is not None:
             from etbuild.steps.report import write_json
 
@@ -419,6 +441,7 @@ def _export_key(request: _Request) -> str:
     return digest(
         {
             "schema": "executorch-export-key/v1",
+            "environment": request.environment,
             "plan": request.plan.export_plan.to_json(),
             "sources": request.described["sources"],
             "data": {name: request.described["data"][name] for name in _export_data(request)},
@@ -432,6 +455,7 @@ def _lower_key(request: _Request, exported: Path) -> str:
     return digest(
         {
             "schema": "executorch-lower-key/v1",
+            "environment": request.environment,
             "plan": request.plan.lower_plan.to_json(),
             "export": {name: file_digest(exported / name) for name in _export_files(exported)},
             "data": {name: request.described["data"][name] for name in _lower_data(request, exported)},
@@ -451,6 +475,7 @@ def _method_key(request: _Request, exported: Path, name: str) -> str:
     return digest(
         {
             "schema": "executorch-method-key/v1",
+            "environment": request.environment,
             "plan": plan.to_json(),
             "export": {file: file_digest(exported / file) for file in _export_files(exported) if file not in others},
             "data": {
