@@ -13,8 +13,6 @@ from etbuild.analysis import explanation
 from etbuild.analysis.json_diff import changes
 from etbuild.cache.store import Cache
 from etbuild.cli import main
-from etbuild.inputs.distributions import environment
-from etbuild.inputs.key import in_cache
 from etbuild.results import Index, Release
 
 from .indexes import MANIFEST, edited, make_index, sha256
@@ -171,8 +169,7 @@ def test_a_build_is_named_by_its_index_directory_or_program(tmp_path: Path, caps
 
 def test_a_key_names_a_program_in_the_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "made", BEFORE)
-    key = in_cache(BEFORE["key"], environment())
-    Cache(tmp_path / "cache").store("program", key, tmp_path / "made", ["net.index.json"])
+    Cache(tmp_path / "cache").store("program", BEFORE["key"], tmp_path / "made", ["net.index.json"])
     where = ["--cache-dir", tmp_path / "cache"]
     assert "the same key" in run(capsys, BEFORE["key"], tmp_path / "made", *where)
     assert "has no program with this key" in run(capsys, "0" * 64, *where, expect=2)

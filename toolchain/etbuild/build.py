@@ -20,7 +20,7 @@ from etbuild.inputs.checkpoints import each_with_shards
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.distributions import environment
 from etbuild.inputs.import_graph import UsedSources, used_sources
-from etbuild.inputs.key import check_unchanged, describe, describe_files, in_cache
+from etbuild.inputs.key import check_unchanged, describe, describe_files
 from etbuild.inputs.step_context import Stage
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import LowerPlan, Plan
@@ -137,11 +137,6 @@ class _Request:
         return digest(self.described)
 
     @property
-    def key_in_cache(self) -> str:
-        """The key of the program in the local cache."""
-        return in_cache(self.key, self.environment)
-
-    @property
     def beside(self) -> dict[str, DocumentPath]:
         """The declared data that the plan does not name, by name. Every step may read it."""
         named = self.data(self.plan.data_names)
@@ -200,7 +195,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
     cached = _cached(request, directory, options.stage, cache)
     if cached is None:
         options.restart()
-        with cache.building("program", request.key_in_cache):
+        with cache.building("program", request.key):
             cached = _cached(request, directory, options.stage, cache)
             cached = cached or _build(request, directory, options)
     return cached
@@ -209,10 +204,11 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
 def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> BuildResult | None:
     with staging(directory) as staged:
         with stage("look into the cache"):
-            names = cache.fetch("program", request.key_in_cache, staged)
+            names = cache.fetch("program", request.key, staged)
             if names is None:
                 return None
-            checked_files.check(staged / _CHECKED, request.used.packages)
+            if not checked_files.check(staged / _CHECKED, request.environment, request.used.packages):
+                return None
         name = f"{request.plan.name}.index.json"
         index = staged / name
         artifacts = [Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
@@ -270,9 +266,10 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
                 _verify(request, staged / "export", lowered, staged / "methods")
         if options.cache is not None and not unknown:
             whole = "cached" not in {*done.values(), *methods.values()}
-            checked_files.record(program_directory / _CHECKED, request.used.packages, whole, request.began)
+            checked = program_directory / _CHECKED
+            checked_files.record(checked, request.environment, request.used.packages, whole, request.began)
             names = [*(artifact.file for artifact in artifacts), _CHECKED]
-            options.cache.store("program", request.key_in_cache, program_directory, names)
+            options.cache.store("program", request.key, program_directory, names)
         if options.origins is not None:
             from etbuild.steps.report import write_json
 

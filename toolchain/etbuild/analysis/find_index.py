@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.files.scratch import temporary
-from etbuild.inputs.distributions import environment
-from etbuild.inputs.key import in_cache
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
@@ -64,10 +62,9 @@ def index_of_key(key: str, cache: Cache) -> Index:
         InputError: The cache does not have it.
     """
     with temporary("index") as scratch:
-        names = cache.fetch("program", in_cache(key, environment()), scratch.path)
+        names = cache.fetch("program", key, scratch.path)
         if names is None:
-            message = f"{key}: the cache {cache.directory} has no program with this key for the installed packages"
-            raise InputError.of(message)
+            raise InputError.of(f"{key}: the cache {cache.directory} has no program with this key")
         return read_index(scratch.path)[1]
 
 

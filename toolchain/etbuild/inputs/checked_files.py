@@ -15,11 +15,12 @@ from etbuild.inputs import distributions
 from etbuild.inputs.toolchain import check_installed, distributions_of
 
 
-def record(path: Path, packages: Iterable[str], whole: bool, since: int) -> None:
+def record(path: Path, environment: str, packages: Iterable[str], whole: bool, since: int) -> None:
     """Writes the sizes and times of installed files.
 
     Args:
         path: The file to write.
+        environment: A digest of all installed packages.
         packages: Top-level names that the sources import.
         whole: Whether this process, with those that it has forked, ran all steps. Then these are the files of the
             modules that were imported. Otherwise these are all files of all packages: nobody knows which ones the
@@ -34,23 +35,31 @@ def record(path: Path, packages: Iterable[str], whole: bool, since: int) -> None
         files = {file for name in distributions_of(packages) for file in distributions.files(name)}
     times = _times(sorted(files))
     known = all(time < since for _, time in times.values())
-    path.write_text(json.dumps({"places": distributions.places(), "times": times if known else None}), "utf-8")
+    facts = {"environment": environment, "places": distributions.places(), "times": times if known else None}
+    path.write_text(json.dumps(facts), "utf-8")
 
 
-def check(path: Path, packages: Iterable[str]) -> None:
+def check(path: Path, environment: str, packages: Iterable[str]) -> bool:
     """Does what `check_installed` does, if a recorded file has changed, or if this process finds packages elsewhere.
 
     Args:
         path: The file that `record` wrote.
+        environment: A digest of all installed packages.
         packages: Top-level names that the sources import.
+
+    Returns:
+        Whether the same packages are installed as then. Otherwise the program has to be built again.
 
     Raises:
         InputError: A file was changed after its installation.
     """
     recorded = json.loads(path.read_text("utf-8"))
+    if recorded["environment"] != environment:
+        return False
     times = recorded["times"]
     if times is None or recorded["places"] != distributions.places() or _times(times) != times:
         check_installed(packages)
+    return True
 
 
 def _times(files: Iterable[str]) -> dict[str, list[int]]:

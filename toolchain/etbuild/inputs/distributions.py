@@ -116,7 +116,7 @@ def environment() -> str:
 
     A package may ask whether another one is installed, and which version it has: by an import that may fail, by entry
     points, by `importlib.metadata`. The key of a program does not hold that, since it is the same wherever the program
-    is built. So the local cache keeps its entries apart by what is installed.
+    is built. So the local cache compares what is installed.
     """
     found = set()
     for distribution in importlib.metadata.distributions(path=search_path()):
@@ -131,7 +131,7 @@ def environment() -> str:
 
 def _metadata(distribution: Distribution) -> Path:
     """The directory with the metadata of a distribution. Its name holds the version."""
-    return Path(str(getattr(distribution, "_path", "")))
+    return Path(str(getattr(distribution, "_path", distribution.locate_file(""))))
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
-from etbuild.files.digests import digest, file_digest
+from etbuild.files.digests import file_digest
 from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
@@ -61,11 +61,6 @@ def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:
     }
 
 
-def in_cache(key: str, environment: str) -> str:
-    """The key of a program in the local cache, which keeps programs apart by `distributions.environment`."""
-    return digest({"key": key, "environment": environment})
-
-
 def describe_files(inputs: Inputs, used: UsedSources, names: Mapping[str, DocumentPath]) -> FilesAndPackages:
     """Digests of files, and the imported packages.
 
@@ -99,8 +94,8 @@ def check_unchanged(read: FileDigests, inputs: Inputs, used: UsedSources, names:
     sources = {name: _digest_now(path) for name, path in used.sources.items()}
     data = {name: _digest_now(inputs.find(name)) for name in names}
     for before, now in ((read["sources"], sources), (read["data"], data)):
-        for name, sha256 in now.items():
-            if sha256 != before[name]:
+        for name, digest in now.items():
+            if digest != before[name]:
                 message = f"`{name}` changed during the build"
                 raise BuildError.of(message, "build again")
 

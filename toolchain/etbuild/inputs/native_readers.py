@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.machinery
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator

@@ -14,8 +14,6 @@ import _posixsubprocess
 import contextlib
 import functools
 import importlib
-import importlib.machinery
-import importlib.util
 import json
 import locale
 import os
@@ -525,25 +523,23 @@ def _read_variable(place: str, name: str, is_there: bool) -> None:
 
 
 def _environment_read(environment: Any, name: Any) -> Any:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in _MAPPINGS:
-        if frame.f_code.co_name == "setdefault":
-            break
-        frame = frame.f_back
-    if _watches and frame is not None and frame.f_code.co_filename in known_sources:
-        _read_variable(_place_of(frame), os.fsdecode(name), name in environment)
+    place = _place_that_reads_variables(sys._getframe(1))
+    if place is not None:
+        _read_variable(place, os.fsdecode(name), name in environment)
     return _own_getitem(environment, name)
 
 
 def _environment_listed(environment: Any) -> Iterator[Any]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in _MAPPINGS:
-        frame = frame.f_back
-    if _watches and frame is not None and frame.f_code.co_filename in known_sources:
+    place = _place_that_reads_variables(sys._getframe(1))
+    if place is not None:
         hint = "the `kwargs` of the model are in the key"
-        _note(_watches[-1], _place_of(frame), "lists the environment variables", hint)
+        _note(_watches[-1], place, "lists the environment variables", hint)
     return _own_iter(environment)
 
 
-def _place_of(frame: FrameType) -> str:
+def _place_that_reads_variables(frame: FrameType | None) -> str | None:
+    while frame is not None and frame.f_code.co_filename in _MAPPINGS and frame.f_code.co_name != "setdefault":
+        frame = frame.f_back
+    if not _watches or frame is None or frame.f_code.co_filename not in known_sources:
+        return None
     return f"{known_sources[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
