@@ -205,7 +205,7 @@ def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> B
     with staging(directory) as staged:
         with stage("look into the cache"):
             names = cache.fetch("program", request.key, staged)
-            if names is None:
+            if names is None or _CHECKED not in names:
                 return None
             if not checked_files.check(staged / _CHECKED, request.environment, request.used.packages):
                 return None

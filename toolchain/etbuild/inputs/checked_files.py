@@ -22,17 +22,22 @@ def record(path: Path, environment: str, packages: Iterable[str], whole: bool, s
         path: The file to write.
         environment: A digest of all installed packages.
         packages: Top-level names that the sources import.
-        whole: Whether this process, with those that it has forked, ran all steps. Then these are the files of the
-            modules that were imported. Otherwise these are all files of all packages: nobody knows which ones the
-            steps loaded whose results come from the cache.
+        whole: Whether this process, with those that it has forked, ran all steps. Then modules that nothing has
+            imported are left out, and packages without an imported module. Nobody knows what a step has imported whose
+            result comes from the cache.
         since: When the build began, in ns. If a file changed later, the next build has to look at all files.
     """
     from etbuild.processes import forked  # importing it takes a while, and a hit does not need it
 
-    if whole:
-        files = forked.files_of(sys.modules) | forked.loaded
-    else:
-        files = {file for name in distributions_of(packages) for file in distributions.files(name)}
+    imported = forked.files_of(sys.modules) | forked.loaded
+    files = set(imported)
+    for name in distributions_of(packages):
+        listed = set(distributions.files(name))
+        modules = {file for file in listed if file.endswith(".py")}
+        if not whole:
+            files |= listed
+        elif not modules or modules & imported:  # a package without modules may consist of shared libraries
+            files |= listed - modules
     times = _times(sorted(files))
     known = all(time < since for _, time in times.values())
     facts = {"environment": environment, "places": distributions.places(), "times": times if known else None}

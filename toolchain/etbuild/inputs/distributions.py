@@ -175,10 +175,11 @@ def check_unedited(name: str, imported: frozenset[str] = frozenset()) -> None:
 
 
 def files(name: str) -> list[str]:
-    """The paths of the files of a distribution that can be imported; for an editable one, of those that lead to it."""
+    """The paths of the files of a distribution that `check_unedited` looks at."""
     distribution = importlib.metadata.distribution(name)
     root = str(distribution.locate_file(""))
-    return [os.path.join(root, row[0]) for row in csv.reader(_rows(distribution) or ())]  # noqa: PTH118
+    names = (row[0] for row in csv.reader(_rows(distribution) or ()))
+    return [f"{root}/{file}" for file in names if not file.endswith(_FOR_COMPILERS)]
 
 
 def places() -> list[str]:
