@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib
+import json
 import os
+import posix
 import py_compile
 import re
 import shutil
@@ -21,11 +24,12 @@ from typing import Any
 
 import numpy
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import save_file
 
 from etbuild.cli import main
-from etbuild.inputs import distributions
+from etbuild.inputs import checked_files, distributions, readable_places, undeclared
 from etbuild.worker.warm_up import warm
 from tests.helpers.manifests import HEAD
 
@@ -126,8 +130,48 @@ def install(root: Path, value: object = 2) -> None:
     (information / "RECORD").write_text(f"stale_package.py,sha256={sha256},{len(content)}\n")
     if str(root / "site") not in sys.path:
         sys.path.append(str(root / "site"))
+    distributions._distribution.cache_clear()
     distributions.facts.cache_clear()
     sys.modules.pop("stale_package", None)
+
+
+def install_and_import(root: Path, value: object = 2) -> None:
+    install(root, value)
+    importlib.import_module("stale_package")
+
+
+def edit_installed(root: Path) -> None:
+    """Edits the installed package after its installation. The size stays."""
+    module = root / "site/stale_package.py"
+    module.write_text(module.read_text().replace("2", "3"))
+    late = module.stat().st_mtime + 60
+    os.utime(module, (late, late))
+
+
+def install_project(root: Path) -> None:
+    """Installs a project as editable. No source imports it."""
+    information = root / "site/stale_project-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: stale-project\nVersion: 1.0\n")
+    origin = {"url": (root / "project").as_uri(), "dir_info": {"editable": True}}
+    (information / "direct_url.json").write_text(json.dumps(origin))
+    sys.path.append(str(root / "site"))
+    save_array(root / "project/table.npy")
+
+
+def on_the_path(root: Path) -> None:
+    sys.path.append(str(root / "added"))  # as a line of a `.pth` file does
+    save_array(root / "added/table.npy")
+
+
+def save_array(file: Path, value: int = 2) -> None:
+    file.parent.mkdir(exist_ok=True)
+    numpy.save(file, value)
+
+
+def save_tokenizer(root: Path, *words: str) -> None:
+    vocabulary = {word: index for index, word in enumerate(("a", "b", *words))}
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "a")).save(str(root / "tokenizer.json"))
 
 
 def make_archive(root: Path) -> None:
@@ -224,16 +268,28 @@ ROWS = {
     "an installed package, by an import statement": Row(
         REBUILT, "from stale_package import VALUE", prepare=install, change=lambda root: install(root, 3)
     ),
-    "an installed package, by a computed name": refused(
+    "an installed package, by a computed name": Row(
+        REBUILT,
         "import importlib\nVALUE = importlib.import_module('stale_' + 'package').VALUE",
         prepare=install,
-        says="by a computed name.*\n.*write `import stale_package`",
+        change=lambda root: install(root, 3),
     ),
-    "an installed package, by `__import__` and a computed name": refused(
-        "VALUE = __import__('stale_' + 'package').VALUE", prepare=install, says="by a computed name"
+    "a package that another one has imported, out of `sys.modules`": Row(
+        REBUILT,
+        "import sys\nVALUE = sys.modules['stale_package'].VALUE",
+        prepare=install_and_import,
+        change=lambda root: install_and_import(root, 3),
     ),
-    "a package that another one has imported, out of `sys.modules`": unnoticed(
-        "import sys\nVALUE = len(sys.modules['yaml'].__version__)"
+    "a package that is not installed, and a default in its place": Row(
+        REBUILT,
+        "try:\n    VALUE = __import__('stale_' + 'package').VALUE\nexcept ImportError:\n    VALUE = 2",
+        change=lambda root: install(root, 3),
+    ),
+    "which packages are installed (`find_spec`, `importlib.metadata`, entry points)": Row(
+        REBUILT,
+        "from importlib.metadata import distributions\n"
+        "VALUE = 2 + sum(d.name == 'stale-package' for d in distributions())",
+        change=install,
     ),
     "a module in a directory that is added to `sys.path`": refused(
         "import sys\nsys.path.insert(0, 'vendored')\nfrom vendored_module import VALUE",
@@ -275,8 +331,39 @@ ROWS = {
         },
         says=r"pkg/__init__\.py:2, in .*, opens .*table\.txt",
     ),
-    "a file of an installed package that no source imports": unnoticed(
-        "import os, sys\nVALUE = len(open(os.path.join(sys.path[-1], 'stale_package.py')).read())", prepare=install
+    "a file of an installed package that no source imports": Row(
+        REBUILT,
+        "import os, sys\nVALUE = len(open(os.path.join(sys.path[-1], 'stale_package.py')).read())",
+        prepare=install,
+        change=lambda root: install(root, 33),
+    ),
+    "a file of an editable project that no source imports, by a library": Row(
+        ANEW,
+        "import numpy\nVALUE = int(numpy.load('project/table.npy'))",
+        prepare=install_project,
+        change=lambda root: save_array(root / "project/table.npy", 3),
+        says=r"note: model\.py:2, in <module>, reads project/table\.npy, which the key does not cover",
+    ),
+    "a file in a directory of `sys.path` without installed packages, by a library": Row(
+        ANEW,
+        "import numpy\nVALUE = int(numpy.load('added/table.npy'))",
+        prepare=on_the_path,
+        change=lambda root: save_array(root / "added/table.npy", 3),
+        says=r"note: model\.py:2, in <module>, reads added/table\.npy, which the key does not cover",
+    ),
+    "a file in `/etc` or `/usr/share`, by a library": Row(
+        ANEW,
+        "import numpy\nVALUE = int(numpy.load('etc/table.npy'))",
+        prepare=lambda root: save_array(root / "etc/table.npy"),
+        change=lambda root: save_array(root / "etc/table.npy", 3),
+        says=r"note: model\.py:2, in <module>, reads etc/table\.npy, which the key does not cover",
+    ),
+    "a file in `/dev/shm`": refused(
+        "import numpy\nVALUE = int(numpy.load('/dev/shm/stale_table.npy'))",
+        prepare=lambda root: save_array(Path("/dev/shm/stale_table.npy")),
+    ),
+    "a file in `/proc` or `/sys`, and a device in `/dev`, by a library": unnoticed(
+        "import numpy\nVALUE = numpy.loadtxt('/proc/self/statm').size"
     ),
     "`numpy.load`": refused(
         "import numpy\nVALUE = int(numpy.load('table.npy'))", prepare=lambda root: numpy.save(root / "table.npy", 2)
@@ -307,9 +394,17 @@ ROWS = {
         files=TABLE,
         edit={"table.txt": "3"},
     ),
-    "a file that is opened in another thread (`concurrent.futures`, `asyncio.to_thread`)": refused(
+    "`tokenizers.Tokenizer.from_file`": unnoticed(
+        "from tokenizers import Tokenizer\nVALUE = Tokenizer.from_file('tokenizer.json').get_vocab_size()",
+        prepare=save_tokenizer,
+        change=lambda root: save_tokenizer(root, "c"),
+    ),
+    "a file that is opened in another thread (`concurrent.futures`, `asyncio.to_thread`)": Row(
+        ANEW,
         "import asyncio, pathlib\nVALUE = int(asyncio.run(asyncio.to_thread(pathlib.Path('table.txt').read_text)))",
         TABLE,
+        {"table.txt": "3"},
+        says=r"note: a thread of the model, opens table\.txt, which the key does not cover.*`--data",
     ),
     "a file that is not there, and a default in its place": refused(
         "try:\n    VALUE = int(open('table.txt').read())\nexcept Exception:\n    VALUE = 2"
@@ -428,6 +523,16 @@ ROWS = {
         change=lambda root: os.environ.pop("STALE_VALUE"),
         says=r"note: model\.py:2, in <module>, reads the environment variable `STALE_VALUE`, .*`kwargs`",
     ),
+    "an environment variable, by Python's library (`os.path.expandvars`, `Path.home`, `shutil.get_terminal_size`)": Row(
+        ANEW,
+        "import os.path\nVALUE = int(os.path.expandvars('${STALE_VALUE}'))",
+        prepare=lambda root: os.environ.update(STALE_VALUE="2"),
+        change=lambda root: os.environ.update(STALE_VALUE="3"),
+        says=r"note: model\.py:2, in <module>, reads the environment variable `STALE_VALUE`, .*`kwargs`",
+    ),
+    "an environment variable, by `posix.environ` or native code": unnoticed(
+        "import posix\nVALUE = len(posix.environ)", change=lambda root: posix.environ.pop(b"STALE_VALUE", None)
+    ),
     "which environment variables there are": Row(
         ANEW,
         "import os\nVALUE = 2 if 'STALE_DIR' in list(os.environ) else 3",
@@ -438,6 +543,10 @@ ROWS = {
     "the time": unnoticed("import time\nVALUE = time.time_ns() % 1000 + 2"),
     "random numbers of the system (`os.urandom`, `uuid`)": unnoticed("import os\nVALUE = os.urandom(1)[0] + 2"),
     "the user, the host, the number of processors": unnoticed("import os, socket\nVALUE = len(socket.gethostname())"),
+    "the number of threads (`torch.get_num_threads`)": unnoticed("import torch\nVALUE = torch.get_num_threads()"),
+    "the locale and the size of the terminal": unnoticed(
+        "import locale, os\nVALUE = len(locale.setlocale(locale.LC_ALL)) + os.isatty(0)"
+    ),
     "the arguments of the command (`sys.argv`), what `sys.stdin` holds": unnoticed(
         "import sys\nVALUE = len(sys.argv)", change=lambda root: sys.argv.append("more")
     ),
@@ -455,6 +564,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setattr(sys, "argv", sys.argv[:])
+    monkeypatch.setattr(undeclared, "_OF_THE_MACHINE", (*undeclared._OF_THE_MACHINE, f"{tmp_path}/etc/"))
+    readable_places._editable_places.cache_clear()
+    sys.modules.pop("stale_package", None)
     return Project(tmp_path)
 
 
@@ -514,6 +626,12 @@ ALLOWED = {
     "VALUE = 2",
     "tensors of its own processes": "import torch\nfrom torch.utils.data import DataLoader\n"
     "VALUE = float(next(iter(DataLoader([torch.ones(1)], num_workers=1)))[0])",
+    "a module that it generates in the temporary directory": "import tempfile\n"
+    "from importlib.util import module_from_spec, spec_from_file_location\n"
+    "with tempfile.NamedTemporaryFile('w', prefix='a.b.c_', suffix='.py', delete=False) as f:\n"
+    "    f.write('VALUE = 2')\n"
+    "spec = spec_from_file_location('generated', f.name)\nmodule = module_from_spec(spec)\n"
+    "spec.loader.exec_module(module)\nVALUE = module.VALUE",
     "warnings and logs": "import logging, warnings\nwarnings.warn('a')\nlogging.basicConfig(filename='log')\n"
     "logging.warning('x')\nVALUE = 2",
     "where it is called from": "import sys, traceback\nVALUE = 2 if traceback.format_stack() else 3",
@@ -531,6 +649,48 @@ def test_what_it_may_do(name: str, project: Project, capfd: pytest.CaptureFixtur
     project.write({"net.yaml": MANIFEST, "model.py": ALLOWED[name] + NET})
     code, _ = project.build()
     assert code == 0, capfd.readouterr().err
+
+
+def forget_installed() -> None:
+    """Makes this process look at installed packages again, as a new process does."""
+    distributions._distribution.cache_clear()
+    distributions.check_unedited.cache_clear()
+    distributions.facts.cache_clear()
+
+
+@pytest.mark.parametrize("steps", ["all steps ran", "a step came from the cache"])
+def test_a_package_that_was_edited_in_place_is_noticed_by_a_hit(
+    steps: str, project: Project, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The RECORD of the package does not list itself, and the edited file has the same size."""
+    install(project.root)
+    project.write({"net.yaml": MANIFEST, "model.py": "from stale_package import VALUE" + NET})
+    assert project.build()[0] == 0
+    if steps == "a step came from the cache":
+        project.write({"net.yaml": MANIFEST + "defaults: {partitioners: [xnnpack]}\n"})
+        assert project.build()[0] == 0
+    with monkeypatch.context() as without:
+        without.setattr(checked_files, "check_installed", lambda packages: pytest.fail("a hit looks at all files"))
+        assert project.build()[0] == 0
+    assert "from the cache: program" in capfd.readouterr().out
+    edit_installed(project.root)
+    forget_installed()
+    assert project.build()[0] == 2
+    assert "`stale_package.py` of the installed package `stale-package` was changed" in capfd.readouterr().err
+    assert not (project.root / "out/net.pte").exists()
+
+
+def test_a_file_that_changes_during_the_build_is_looked_at_by_the_next_one(
+    project: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(project.root)
+    edits = "import os, pathlib, stale_package\nfile = pathlib.Path(stale_package.__file__)\n"
+    edits += "file.write_text(file.read_text().replace('2', '3'))\nos.utime(file, (2**32, 2**32))\nVALUE = 2"
+    project.write({"net.yaml": MANIFEST, "model.py": edits + NET})
+    assert project.build()[0] == 0, capfd.readouterr().err
+    forget_installed()
+    assert project.build()[0] == 2
+    assert "was changed after its installation" in capfd.readouterr().err
 
 
 def test_a_cache_that_an_earlier_run_has_filled_is_refused(project: Project, capfd: pytest.CaptureFixture[str]) -> None:

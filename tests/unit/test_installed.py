@@ -25,11 +25,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def required() -> tuple[str, tuple[str, ...]]:
+    distributions._distribution.cache_clear()
     distributions.version_and_requirements.cache_clear()
     return distributions.version_and_requirements("our-net")
 
 
 def digest() -> str:
+    distributions._distribution.cache_clear()
     distributions.facts.cache_clear()
     distributions.version_and_requirements.cache_clear()
     version, sha256 = distributions.facts("our-net")
@@ -168,3 +170,32 @@ def test_owners_of_packages_are_those_that_python_finds(site: Path) -> None:
     assert sorted(found["shared"]) == ["other", "six-like"]
     assert found["old"] == ["old"]
     assert found["second"] == ["named"]
+
+
+def test_requirements_of_extras_are_followed_if_the_extra_is_asked_for(site: Path) -> None:
+    def install(name: str, *requirements: str) -> None:
+        directory = site / f"{name.replace('-', '_')}-1.dist-info"
+        directory.mkdir()
+        lines = [f"Name: {name}", "Version: 1", *(f"Requires-Dist: {each}" for each in requirements)]
+        (directory / "METADATA").write_text("\n".join(lines) + "\n")
+
+    install("asks", "has-extras[Fast_IO, other]>=1; python_version > '3'", 'unasked; extra == "dev"')
+    install("has-extras", "always", "fast; extra == 'fast-io'", "slow ; extra == 'slow'", "has_extras[all]; extra=='x'")
+    install("fast", "has-extras[x]")  # another extra, of a package that was seen
+    for name in ("always", "slow", "unasked"):
+        install(name)
+    toolchain._requirements.cache_clear()
+    assert toolchain._requirements("asks") == ("asks", "has-extras", "fast", "always")
+
+
+def test_other_installed_packages_make_another_environment(site: Path) -> None:
+    before = distributions.environment()
+    assert distributions.environment() == before
+    other = site / "other-1.0.dist-info"
+    other.mkdir()
+    (other / "RECORD").write_text("other.py,sha256=a,1\nother-1.0.dist-info/RECORD,,\n../bin/other,sha256=x,1\n")
+    installed = distributions.environment()
+    (other / "RECORD").write_text("other.py,sha256=b,1\n")
+    edited = distributions.environment()
+    other.rename(site / "other-2.0.dist-info")
+    assert len({before, installed, edited, distributions.environment()}) == 4

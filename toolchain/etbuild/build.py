@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, METHODS, WRITTEN, ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
+from etbuild.inputs import checked_files
 from etbuild.inputs.checkpoints import each_with_shards
 from etbuild.inputs.declared import Inputs
+from etbuild.inputs.distributions import environment
 from etbuild.inputs.import_graph import UsedSources, used_sources
 from etbuild.inputs.key import check_unchanged, describe, describe_files
 from etbuild.inputs.step_context import Stage
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from etbuild.steps.lower import Lowering
 
 P = TypeVar("P", LowerPlan, ComparePlan)
+
+
+_CHECKED = "checked.files.json"  # is in the cache beside the artifacts
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,8 @@ class _Request:
         used: The sources.
         files: For each name in the plan, the names of its files when the build began. A download may add files later.
         described: What the key is made from.
+        environment: A digest of all installed packages. The local cache keeps results apart by it.
+        began: When the build began, in ns.
     """
 
     plan: Plan
@@ -110,6 +118,8 @@ class _Request:
     used: UsedSources
     files: Mapping[str, tuple[str, ...]]
     described: KeyInputs
+    environment: str
+    began: int
 
     @staticmethod
     def read(plan: Plan, inputs: Inputs, used: UsedSources) -> _Request:
@@ -118,10 +128,11 @@ class _Request:
         Raises:
             InputError: A file is missing or cannot be read, or the version of a package is unknown.
         """
+        began = time.time_ns()
         files = each_with_shards(plan.data_names, inputs)
         data = {file: place for name, place in plan.data_names.items() for file in files[name]}
         read = describe_files(inputs, used, {**dict.fromkeys(inputs.data, ("model",)), **data})
-        return _Request(plan, inputs, used, files, describe(plan, read))
+        return _Request(plan, inputs, used, files, describe(plan, read), environment(), began)
 
     @property
     def key(self) -> str:
@@ -196,13 +207,17 @@ def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> B
     with staging(directory) as staged:
         with stage("look into the cache"):
             names = cache.fetch("program", request.key, staged)
-            if names is None:
+            if names is None or _CHECKED not in names:
+                return None
+            if not checked_files.check(staged / _CHECKED, request.environment, request.used.packages):
                 return None
         name = f"{request.plan.name}.index.json"
         index = staged / name
         artifacts = [Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
         artifacts.append(Artifact(staged, name, "index", index.stat().st_size, file_digest(index)))
-        if {artifact.file for artifact in artifacts} != set(names):  # another file would be moved to the user's
+        if {artifact.file for artifact in artifacts} != {*names} - {
+            _CHECKED
+        }:  # another file would be moved to the user's
             message = f"the cache entry {request.key[:16]} has other files than its index lists"
             raise BuildError.of(message, "build with `--no-cache`, and delete the cache")
         return BuildResult(request.key, publish(artifacts, directory), {"program": "cached"})
@@ -253,7 +268,11 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
             with stage("build again and compare"):
                 _verify(request, staged / "export", lowered, staged / "methods")
         if options.cache is not None and not unknown:
-            options.cache.store("program", request.key, program_directory, [artifact.file for artifact in artifacts])
+            whole = "cached" not in {*done.values(), *methods.values()}
+            checked = program_directory / _CHECKED
+            checked_files.record(checked, request.environment, request.used.packages, whole, request.began)
+            names = [*(artifact.file for artifact in artifacts), _CHECKED]
+            options.cache.store("program", request.key, program_directory, names)
         if options.origins is not None:
             from etbuild.steps.report import write_json
 
@@ -444,6 +463,7 @@ def _export_key(request: _Request) -> str:
     return digest(
         {
             "schema": "executorch-export-key/v1",
+            "environment": request.environment,
             "plan": request.plan.export_plan.to_json(),
             "sources": request.described["sources"],
             "data": {name: request.described["data"][name] for name in _export_data(request)},
@@ -464,6 +484,7 @@ def _lower_key(request: _Request, exported: Path) -> str:
     return digest(
         {
             "schema": "executorch-lower-key/v1",
+            "environment": request.environment,
             "plan": request.plan.lower_plan.to_json(),
             "export": {name: file_digest(exported / name) for name in _export_files(exported)},
             "data": {name: request.described["data"][name] for name in _lower_data(request, exported)},
@@ -483,6 +504,7 @@ def _method_key(request: _Request, exported: Path, name: str) -> str:
     return digest(
         {
             "schema": "executorch-method-key/v1",
+            "environment": request.environment,
             "plan": plan.to_json(),
             "export": {file: file_digest(exported / file) for file in _export_files(exported) if file not in others},
             "data": {

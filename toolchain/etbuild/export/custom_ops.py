@@ -94,7 +94,8 @@ def _check_linked(name: str, path: DocumentPath, loaded: set[str], context: Step
         BuildError: Another library was loaded, which no key covers.
     """
     declared = {os.path.realpath(file) for file in context.inputs.data.values()}
-    places = installed_places(map(str, context.finder.sources.values())) | {sys.prefix, sys.base_prefix, *_SYSTEM}
+    installed, others = installed_places(map(str, context.finder.sources.values()))
+    places = installed | others | {sys.prefix, sys.base_prefix, *_SYSTEM}
     for file in sorted(loaded - declared):
         if not lies_in(file, places):
             hint = f"list `{Path(file).name}` under `custom_ops.libraries` too, before `{name}`"

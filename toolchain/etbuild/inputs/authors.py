@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from etbuild.inputs.readable_places import DRIVER, python_directories
-from etbuild.inputs.thread_starters import starter
 
 # Modules of the driver that may be on the stack between a source and the call that opens a file.
-_WRAPPERS = {
-    str(Path(__file__).with_name(f"{name}.py"))
-    for name in ("native_readers", "thread_starters", "undeclared", "user_code")
-}
+_WRAPPERS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("native_readers", "undeclared", "user_code")}
 IMPORT_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
 # PyTorch's compilers keep caches of what they make. A build does not depend on these caches.
 _COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
@@ -36,12 +32,14 @@ class Author:
         direct: Only Python's own library is between this line and the event.
         itself: Nothing is between this line and the event, except modules that open or call what they are told to.
         importing: The line is an import statement, or a call that imports.
+        is_thread: The event is in a thread, whose stack does not contain the line that started it.
     """
 
     place: str
     direct: bool
     itself: bool
     importing: bool
+    is_thread: bool = False
 
 
 known_sources: dict[str, str] = {}
@@ -49,7 +47,7 @@ known_sources: dict[str, str] = {}
 
 
 def author_of(frame: FrameType | None) -> Author | None:
-    """The source line that called a frame of this thread; if there is none, the one that started the thread.
+    """The source line that called a frame. Every stack ends in the driver, except that of a thread of other code.
 
     Args:
         frame: The frame that does something, such as opening a file.
@@ -74,10 +72,7 @@ def author_of(frame: FrameType | None) -> Author | None:
             direct = direct and _is_python(file)
             itself = itself and (file.startswith("<") or _is_opener(file))
         frame = frame.f_back
-    started: Author | None = starter()
-    if started is None:
-        return None
-    return replace(started, direct=direct and started.direct, itself=itself and started.itself, importing=importing)
+    return Author("a thread of the model", direct=False, itself=False, importing=importing, is_thread=True)
 
 
 def is_running(frame: FrameType | None, real: str) -> bool:

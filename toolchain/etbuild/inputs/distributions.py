@@ -19,9 +19,10 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 from etbuild.errors import InputError
+from etbuild.processes.environment import search_path
 
 _INSTALL_SECONDS = 2.0  # the time an installer may take for the last files, plus the precision of file times
-_FOR_COMPILERS = re.compile(r"\.(?:h|hpp|cuh|cmake|pyi),")
+_FOR_COMPILERS = (".h", ".hpp", ".cuh", ".cmake", ".pyi")
 # Many packages install these directories by mistake, and one overwrites the files of another. No package imports them.
 OF_DEVELOPERS = frozenset({"benchmark", "benchmarks", "docs", "example", "examples", "scripts", "test", "tests"})
 _INSTALLERS = re.compile(r"__editable__|__rules_executorch\.pth|distutils-precedence\.pth|_virtualenv\.pth")
@@ -35,6 +36,9 @@ _TOP_LEVEL_NAME = re.compile(r'^"?([^,"/.\n]+)(?:/[^,\n]*|(?:\.[\w-]+)*)\.(?:py|
 _IMPORTED = re.compile(r"(?:\bimport\s+|__import__\(\s*['\"])(\w+)")
 
 
+_distribution = functools.cache(importlib.metadata.distribution)  # looks into each entry of `sys.path` each time
+
+
 @functools.cache
 def facts(name: str) -> tuple[str, str]:
     """The version of an installed distribution, and the digest of those of its files that can be imported.
@@ -45,10 +49,20 @@ def facts(name: str) -> tuple[str, str]:
     Raises:
         InputError: The distribution has no RECORD, and its files cannot be found.
     """
-    distribution = importlib.metadata.distribution(name)
-    record = distribution.read_text("RECORD")
-    rows = _files(name, distribution) if record is None or _is_editable(distribution, record) else _rows(record)
-    return version_and_requirements(name)[0], hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
+    distribution = _distribution(name)
+    rows = _rows(distribution)
+    if rows is None or _is_editable(distribution, rows):
+        sha256 = _digest(_files(name, distribution))
+    else:
+        sha256 = _by_record[_metadata(distribution)] = _digest(rows)
+    return version_and_requirements(name)[0], sha256
+
+
+_by_record: dict[Path, str] = {}  # digests that `facts` has made from a RECORD; `environment` needs the same ones
+
+
+def _digest(rows: list[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
 
 
 @functools.cache
@@ -60,7 +74,7 @@ def version_and_requirements(name: str) -> tuple[str, tuple[str, ...]]:
     Raises:
         PackageNotFoundError: The distribution is not installed.
     """
-    distribution = importlib.metadata.distribution(name)
+    distribution = _distribution(name)
     text = distribution.read_text("METADATA")
     if text is None:  # an older form, which `setup.py develop` writes
         return distribution.version, tuple(distribution.requires or ())
@@ -97,13 +111,36 @@ def _top_level_names(distribution: Distribution) -> set[str]:
     return set(_TOP_LEVEL_NAME.findall(record))
 
 
+def environment() -> str:
+    """A digest of all installed distributions, by version and by the digests of their files.
+
+    A package may ask whether another one is installed, and which version it has: by an import that may fail, by entry
+    points, by `importlib.metadata`. The key of a program does not hold that, since it is the same wherever the program
+    is built. So the local cache compares what is installed.
+    """
+    found = set()
+    for distribution in importlib.metadata.distributions(path=search_path()):
+        metadata = _metadata(distribution)
+        sha256 = _by_record.get(metadata)
+        if sha256 is None:
+            # The files that are left out hold the directory of an editable project.
+            sha256 = _digest([row for row in _rows(distribution) or () if not row.startswith("__editable__")])
+        found.add(f"{metadata.name} {sha256}")
+    return _digest(list(found))
+
+
+def _metadata(distribution: Distribution) -> Path:
+    """The directory with the metadata of a distribution. Its name holds the version."""
+    return Path(str(getattr(distribution, "_path", distribution.locate_file(""))))
+
+
 @functools.cache
 def check_unedited(name: str, imported: frozenset[str] = frozenset()) -> None:
     """Checks that the files of a distribution match its RECORD, because the key is made from the RECORD.
 
-    Compares sizes; also compares digests of files that are younger than the RECORD, which installers write last.
-    Ignores missing files: they cannot be imported. Ignores top-level directories such as `tests` that no source
-    imports: packages overwrite one another's.
+    Compares sizes; also compares digests of files that are younger than the RECORD, which installers write last. If
+    there is no file of that name, as in an archive, compares all digests. Ignores missing files: they cannot be
+    imported. Ignores top-level directories such as `tests` that no source imports: packages overwrite one another's.
 
     Args:
         name: The name of the distribution.
@@ -113,12 +150,15 @@ def check_unedited(name: str, imported: frozenset[str] = frozenset()) -> None:
         InputError: A file was changed.
     """
     distribution = importlib.metadata.distribution(name)
-    record = distribution.read_text("RECORD")
-    if record is None or _is_editable(distribution, record):
+    rows = _rows(distribution)
+    if rows is None or _is_editable(distribution, rows):
         return  # the key is made from the files themselves
     root = str(distribution.locate_file(""))
-    written = _time_of(root, record)
-    for file, digest, size in csv.reader(row for row in _rows(record) if not _FOR_COMPILERS.search(row)):
+    own = _record(distribution)
+    written = own.stat().st_mtime + _INSTALL_SECONDS if own is not None else -math.inf
+    for file, digest, size in csv.reader(rows):
+        if file.endswith(_FOR_COMPILERS):
+            continue
         path = os.path.join(root, file)  # noqa: PTH118 - there are thousands of files, and pathlib is slower
         try:
             status = os.stat(path)  # noqa: PTH116
@@ -134,10 +174,17 @@ def check_unedited(name: str, imported: frozenset[str] = frozenset()) -> None:
             raise InputError.of(message, hint)
 
 
-def _time_of(root: str, record: str) -> float:
-    """The time at which all files of a RECORD had been written, in seconds since the epoch."""
-    paths = _records(root, record)
-    return max((path.stat().st_mtime for path in paths if path.exists()), default=math.inf) + _INSTALL_SECONDS
+def files(name: str) -> list[str]:
+    """The paths of the files of a distribution that `check_unedited` looks at."""
+    distribution = importlib.metadata.distribution(name)
+    root = str(distribution.locate_file(""))
+    names = (row[0] for row in csv.reader(_rows(distribution) or ()))
+    return [f"{root}/{file}" for file in names if not file.endswith(_FOR_COMPILERS)]
+
+
+def places() -> list[str]:
+    """The directories in which this process finds distributions."""
+    return sorted({str(_metadata(each).parent) for each in importlib.metadata.distributions(path=search_path())})
 
 
 def record(name: str) -> Path | None:
@@ -146,14 +193,13 @@ def record(name: str) -> Path | None:
     Raises:
         PackageNotFoundError: The distribution is not installed.
     """
-    distribution = importlib.metadata.distribution(name)
-    paths = _records(str(distribution.locate_file("")), distribution.read_text("RECORD") or "")
-    return paths[0] if paths else None
+    return _record(importlib.metadata.distribution(name))
 
 
-def _records(root: str, record: str) -> list[Path]:
-    """The paths of the RECORDs that a RECORD lists: its own."""
-    return [Path(root, row.partition(",")[0]) for row in record.splitlines() if ".dist-info/RECORD," in row]
+def _record(distribution: Distribution) -> Path | None:
+    """The RECORD of a distribution. Some do not list themselves."""
+    path = _metadata(distribution) / "RECORD"
+    return path if path.is_file() else None
 
 
 def _record_digest(path: Path) -> str:
@@ -185,31 +231,30 @@ def _file_of(module: str) -> list[str]:
     return [spec.origin] if spec is not None and spec.has_location and spec.origin else []
 
 
-def _rows(record: str) -> list[str]:
-    """The rows of a RECORD for files that can be imported.
+def _rows(distribution: Distribution) -> list[str] | None:
+    """The rows of a RECORD for files that can be imported. None if there is no RECORD.
 
     Leaves out what differs between two installations of one release: bytecode, commands outside the package, and the
     metadata, into which installers write too. The version is in the key next to the digest.
     """
-    return [row for row in record.splitlines() if _is_importable(row)]
+    record = distribution.read_text("RECORD")
+    if record is None:
+        return None
+    return [
+        row
+        for row in record.splitlines()
+        if "sha256=" in row and ".dist-info/" not in row and ".pyc," not in row and not row.startswith("../")
+    ]
 
 
-def _is_importable(row: str) -> bool:
-    return "sha256=" in row and ".dist-info/" not in row and ".pyc," not in row and not row.startswith("../")
-
-
-def _is_editable(distribution: Distribution, record: str) -> bool:
+def _is_editable(distribution: Distribution, rows: list[str]) -> bool:
     """Whether a distribution is edited in place, so that its RECORD only lists files that lead to its modules."""
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     if origin.get("dir_info", {}).get("editable", False):
         return True
-    names = []
-    for row in record.splitlines():  # a RECORD may have thousands of rows, and almost all end this loop at once
-        if not _is_importable(row):
-            continue
-        names.append(row.partition(",")[0])
-        if not names[-1].endswith(".pth"):
-            return False
+    if not all(".pth," in row for row in rows):  # almost always the first row ends this
+        return False
+    names = (row.partition(",")[0] for row in rows)
     return any(_names_directory(Path(str(distribution.locate_file(name)))) for name in names)
 
 
@@ -238,8 +283,8 @@ def _files(name: str, distribution: Distribution) -> list[str]:
 def edited_files(name: str) -> set[Path]:
     """The files that `facts` reads, if the distribution is editable or has no RECORD; otherwise empty."""
     distribution = importlib.metadata.distribution(name)
-    record = distribution.read_text("RECORD")
-    if record is not None and not _is_editable(distribution, record):
+    rows = _rows(distribution)
+    if rows is not None and not _is_editable(distribution, rows):
         return set()
     return {path for _, path in _files_of_modules(name, distribution)}
 

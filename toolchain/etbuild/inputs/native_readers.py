@@ -5,17 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.machinery
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from etbuild.patching import replaced
-
-import_module = importlib.import_module
-"""Python's own `import_module`. `undeclared` replaces it in `importlib` while the sources run."""
 
 # Their first argument that can be a path is the path. The Python functions that call them need no wrapper.
 _NATIVE = {
@@ -42,7 +37,7 @@ def native_readers() -> Iterator[tuple[Any, str]]:
             return
         for name in names:
             above, _, attribute = name.rpartition(".")
-            owner = import_module(module)
+            owner = importlib.import_module(module)
             yield functools.reduce(getattr, above.split(".") if above else [], owner), attribute
 
 

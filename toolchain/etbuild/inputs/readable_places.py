@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import importlib.machinery
-import importlib.util
 import json
 import os
 import sys
@@ -49,21 +46,37 @@ def lies_in(place: str, allowed: set[str]) -> bool:
     return True
 
 
-def installed_places(sources: Iterable[str]) -> set[str]:
-    """Directories of installed code: Python's own, and those entries of `sys.path` that contain no sources."""
+def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Directories of installed code, without those that contain sources.
+
+    Returns:
+        Directories whose files a key covers: Python's own, and those entries of `sys.path` that installers write. Then
+        the others: entries of `sys.path` whose files belong to no distribution, and projects that are installed as
+        editable. Of such a project, the key only covers the modules.
+    """
     above = {str(parent) for file in sources for place in places_of(file) for parent in Path(place).parents}
-    others = {place for entry in sys.path if entry for place in places_of(entry)}
+    installed = {place for entry in sys.path if entry and _is_covered(entry) for place in places_of(entry)}
     own = {
         place
         for entry in (DRIVER, sys.executable, *python_directories("stdlib", "platstdlib", "purelib", "platlib"))
         for place in places_of(entry)
     }
-    return (others - above) | {place for entry in own for place in places_of(entry)}
+    others = {place for entry in (*sys.path, *_editable_places()) if entry for place in places_of(entry)}
+    return (installed - above) | own, others - above - installed - own
+
+
+def _is_covered(entry: str) -> bool:
+    """Whether an entry of `sys.path` is a directory of installed distributions, or is not there at all."""
+    if not os.path.lexists(entry):
+        return True
+    with contextlib.suppress(OSError):
+        return any(each.suffix in (".dist-info", ".egg-info") for each in Path(entry).iterdir())
+    return False
 
 
 @functools.cache
 def _editable_places() -> tuple[str, ...]:
-    """Directories of editable distributions. The key covers their files."""
+    """Directories of editable distributions. Each ends with a separator."""
     import importlib.metadata
     from urllib.parse import unquote, urlparse
 
@@ -75,36 +88,33 @@ def _editable_places() -> tuple[str, ...]:
     return tuple(places)
 
 
-def is_editable(real: str, packages: set[str], sources: Iterable[str]) -> bool:
-    """Whether a file belongs to an editable distribution.
+def is_editable(real: str, packages: set[str]) -> bool:
+    """Whether a file belongs to a module of an editable distribution that the key covers.
 
     Args:
         real: The file's real path.
         packages: The top-level names that the import statements of the sources name.
-        sources: The file names of all sources. If some of them are inside an editable distribution, only modules that
-            the key covers count.
     """
-    if not real.startswith(_editable_places()):
-        return False
-    if not any(file.startswith(_editable_places()) for file in sources):
-        return True
-    return source_of_bytecode(real) in _edited_modules(frozenset(packages))
+    return real.startswith(_editable_places()) and source_of_bytecode(real) in _edited_files(frozenset(packages))
 
 
 @functools.cache
-def _edited_modules(packages: frozenset[str]) -> frozenset[str]:
+def _edited_files(packages: frozenset[str]) -> frozenset[str]:
     from etbuild.inputs.distributions import edited_files
     from etbuild.inputs.toolchain import distributions_of
 
-    files = {os.path.realpath(file) for name in distributions_of(packages) for file in edited_files(name)}
-    return frozenset(file for file in files if file.endswith(tuple(importlib.machinery.all_suffixes())))
+    return frozenset(os.path.realpath(file) for name in distributions_of(packages) for file in edited_files(name))
 
 
 def source_of_bytecode(file: str) -> str:
-    """The source from which a bytecode file was made. Other files are returned unchanged."""
-    with contextlib.suppress(ValueError, NotImplementedError):
-        return importlib.util.source_from_cache(file)
-    return file
+    """The source from which a bytecode file was made. Other files are returned unchanged.
+
+    `importlib.util.source_from_cache` does not know sources whose names have several dots.
+    """
+    directory, name = os.path.split(file)
+    above, cache = os.path.split(directory)
+    stem, tag, _ = name.rpartition(f".{sys.implementation.cache_tag}.")
+    return os.path.join(above, f"{stem}.py") if tag and cache == "__pycache__" else file  # noqa: PTH118
 
 
 def mapped_libraries() -> set[str]:

@@ -19,6 +19,9 @@ from etbuild.inputs import distributions
 if TYPE_CHECKING:
     from etbuild.results import Toolchain
 
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")
+_EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)['"]""")
+
 
 def toolchain(packages: Iterable[str] = (), of_backends: Iterable[str] = ()) -> Toolchain:
     """The toolchain as JSON data: the driver's files, the used distributions by version and content, Python's version.
@@ -97,19 +100,31 @@ _owners = functools.cache(distributions.by_top_level_name)  # this reads a file 
 
 @functools.cache
 def _requirements(*roots: str) -> tuple[str, ...]:
-    """The named distributions and everything that they require, without those that are not installed."""
-    names = []
-    waiting, seen = list(roots), {"etbuild"}  # the key covers the driver by its files
+    """The named distributions and everything that they require, also for the extras that are asked for. Leaves out
+    what is not installed."""
+    names = list[str]()
+    waiting, seen = list(roots), set[tuple[str, str]]()
     while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-        if name in seen:
+        wanted = _REQUIREMENT.match(waiting.pop())
+        assert wanted is not None
+        name = _normalized(wanted.group(1))
+        # Without an extra, a package needs what no marker binds to one.
+        extras = {"", *(_normalized(extra.strip()) for extra in (wanted.group(2) or "").split(","))}
+        new = {(name, extra) for extra in extras} - seen
+        seen |= new
+        if not new or name == "etbuild":  # the key covers the driver by its files
             continue
-        seen.add(name)
         try:
             _, required = distributions.version_and_requirements(name)
         except importlib.metadata.PackageNotFoundError:
-            continue  # a requirement of an extra or of another platform
+            continue  # a requirement of another platform
         names.append(name)
-        needed = [each for each in required if "extra ==" not in each and "extra==" not in each]
-        waiting += [re.match(r"[A-Za-z0-9._-]+", each).group() for each in needed]  # type: ignore[union-attr]
-    return tuple(names)
+        for each in required:
+            bound = {_normalized(extra) for extra in _EXTRA.findall(each)} or {""}
+            if any((name, extra) in new for extra in bound):
+                waiting.append(each)
+    return tuple(dict.fromkeys(names))
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -14,10 +14,10 @@ import _posixsubprocess
 import contextlib
 import functools
 import importlib
-import importlib.machinery
-import importlib.util
 import json
+import locale
 import os
+import shutil
 import sys
 import sysconfig
 import urllib.parse
@@ -29,7 +29,7 @@ from typing import Any
 
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs.authors import IMPORT_MACHINERY, Author, author_of, is_compiling, is_running, known_sources
-from etbuild.inputs.native_readers import import_module, native_readers, told_everywhere
+from etbuild.inputs.native_readers import native_readers, told_everywhere
 from etbuild.inputs.readable_places import (
     installed_places,
     is_editable,
@@ -38,14 +38,15 @@ from etbuild.inputs.readable_places import (
     real_path,
     source_of_bytecode,
 )
-from etbuild.inputs.thread_starters import starters_remembered
 from etbuild.patching import replaced
 from etbuild.processes.environment import dropped, is_fixed, stays_set
 from etbuild.processes.process_state import high_copy
 
 _posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules
-_OF_THE_MACHINE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/share/")  # libraries read these
+_OF_THE_MACHINE = ("/etc/", "/usr/share/")  # libraries read their configuration here
+_HARDWARE = ("/dev/", "/proc/", "/sys/")  # libraries look here for processors and devices
+_SHARED_MEMORY = "/dev/shm/"
 _DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # these have no content to declare
 _DESCRIPTORS = "/proc/self/fd/"
 _CONNECTORS = {f"multiprocessing.{name}" for name in ("forkserver", "managers", "resource_sharer")}
@@ -64,6 +65,7 @@ _SOURCE = (
 )
 _LIBRARY = "list it under `custom_ops.libraries`"
 _PLACE = ("model", "factory")
+_NOT_DECLARED = ", which is not a declared file"
 _OUTSIDE = "do that before the build, and declare the result as a file"
 
 
@@ -114,16 +116,16 @@ class _Watch:
     """What the sources of one step may read, and what they have read in addition.
 
     Attributes:
-        readable: Declared files, and directories of installed code.
+        readable: Declared files, and directories of installed code that the key covers.
+        others: Other directories of installed code. What libraries read there prevents caching.
         packages: The top-level names that the import statements of the sources name.
-        top_level_names: The top-level names of the sources.
         made: Real paths of files and directories that the process has made.
         told: Refused reads, and reads that prevent caching. They are reported at the end, even if the code went on.
     """
 
     readable: set[str]
+    others: set[str]
     packages: set[str]
-    top_level_names: set[str]
     made: set[str] = field(default_factory=set)
     told: _Told = field(default_factory=_Told)
 
@@ -147,8 +149,8 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
     _install_hook()
     known_sources.update(sources)
     files = {os.path.realpath(file) for file in [*sources, *map(str, data)]}
-    tops = {name.removesuffix(".py").split("/")[0] for name in sources.values()}
-    watch = _Watch(files | installed_places(sources), packages, tops)
+    installed, others = installed_places(sources)
+    watch = _Watch(files | installed, others, packages)
     before = set(sys.modules)
     _watches.append(watch)
     try:
@@ -207,38 +209,6 @@ def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
         reasons.add(what)
 
 
-def check_package(name: str) -> None:
-    """Refuses the import of an installed package that no import statement of the sources names.
-
-    Args:
-        name: The name of the imported module.
-
-    Raises:
-        Undeclared: The key does not cover the package.
-    """
-    top = name.partition(".")[0]
-    if not _watches or not top or top in sys.stdlib_module_names:
-        return
-    watch = _watches[-1]
-    if top in watch.packages or top in watch.top_level_names:
-        return
-    author = author_of(sys._getframe(1))
-    if author is not None and author.direct and not _in_key(top, watch.packages):
-        what = f"imports the package `{top}` by a computed name, so the key does not hold its version"
-        _refuse(watch, _problem(author, what, f"write `import {top}` in the source"))
-
-
-def _in_key(top: str, packages: set[str]) -> bool:
-    """Whether a change of an installed package changes the key. True if the package is not installed."""
-    from etbuild.inputs.distributions import by_top_level_name
-    from etbuild.inputs.toolchain import distributions_of
-
-    owners = {name.lower().replace("_", "-") for name in by_top_level_name().get(top, ())}
-    if not owners:
-        return importlib.util.find_spec(top) is None
-    return bool(owners & {name.lower().replace("_", "-") for name in distributions_of(packages)})
-
-
 @functools.cache
 def _install_hook() -> None:
     sys.addaudithook(_hook)  # a hook cannot be removed
@@ -249,9 +219,30 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _HANDLERS[event](_watches[-1], *arguments)
 
 
-def _refuse(watch: _Watch, problem: Problem) -> None:
-    watch.told.append(problem.message, problem.hint or "")
+def _refuse(watch: _Watch, author: Author, what: str, why: str, hint: str) -> None:
+    """Ends what the sources do, with an error. In a thread no error could name their line: a note has to do."""
+    if author.is_thread:
+        _note(watch, author.place, what, hint)
+        return
+    problem = Problem(f"{author.place}, {what}{why}", _PLACE, hint)
+    watch.told.append(problem.message, hint)
     raise Undeclared(str(problem))
+
+
+def _is_left_to(author: Author, watch: _Watch, path: Any, what: str) -> bool:
+    """Whether a library may read something that is not declared: what describes the machine, and its configuration.
+
+    The configuration may change what the library does. If it reads any, the result is not cached.
+    """
+    real = os.path.realpath(os.fsdecode(path))
+    if author.itself or f"{real}/".startswith(_SHARED_MEMORY):
+        return False
+    if real.startswith(_HARDWARE):
+        return True
+    if not (real.startswith(_OF_THE_MACHINE) or _is_in_others(watch, path)):
+        return False
+    _note(watch, author.place, what, "if the program depends on it, put its content into a source")
+    return True
 
 
 def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -> None:
@@ -263,20 +254,22 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     if not _reads(watch, real, mode, flags) or _may_read(watch, path):
         return
     author = author_of(sys._getframe(2))
+    if sys._getframe(2).f_code.co_name == "_fwalk":
+        return  # it opens directories, by names that mean something else here, and lists each of them
     if author is None:
         if is_compiling(sys._getframe(2)):
             watch.made.add(real)  # a compiled module is imported from this file
         return
-    if not author.itself and real.startswith(_OF_THE_MACHINE):
+    shown = source_of_bytecode(os.fsdecode(path)) if author.importing else os.fsdecode(path)
+    if is_editable(real, watch.packages) or is_running(sys._getframe(2), real):
         return
-    if _is_editable(watch, real) or is_running(sys._getframe(2), real):
+    if _is_left_to(author, watch, path, f"reads {shown}"):
         return
-    shown = os.fsdecode(path)
     if author.importing:
-        shown = source_of_bytecode(shown)
-        _refuse(watch, _problem(author, f"imports {shown}, which is not a declared source", _SOURCE))
-    hint = (_FILE if os.path.lexists(real) else _ABSENT).format(name=Path(shown).name, path=shown)
-    _refuse(watch, _problem(author, f"opens {shown}, which is not a declared file", hint))
+        _refuse(watch, author, f"imports {shown}", ", which is not a declared source", _SOURCE)
+    else:
+        hint = (_FILE if os.path.lexists(real) else _ABSENT).format(name=Path(shown).name, path=shown)
+        _refuse(watch, author, f"opens {shown}", _NOT_DECLARED, hint)
 
 
 def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
@@ -302,10 +295,10 @@ def _listed(watch: _Watch, path: Any = None) -> None:
     if real is None or _may_read(watch, directory):
         return
     author = author_of(frame)
-    if author is not None and (author.itself or not real.startswith(_OF_THE_MACHINE)) and not _is_editable(watch, real):
-        shown = real if isinstance(path, int) else os.fsdecode(directory)
+    what = f"lists the directory {real if isinstance(path, int) else os.fsdecode(directory)}"
+    if author is not None and not _is_left_to(author, watch, directory, what):
         hint = "name the files in a source or in the `kwargs` of the model"
-        _refuse(watch, _problem(author, f"lists the directory {shown}, whose files the key does not hold", hint))
+        _refuse(watch, author, what, ", whose files the key does not hold", hint)
 
 
 def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
@@ -320,7 +313,7 @@ def _library_opened(watch: _Watch, name: Any) -> None:
         return
     author = author_of(sys._getframe(2))
     if author is not None and (author.direct or real is not None):
-        _refuse(watch, _problem(author, f"loads the library {os.fsdecode(name)}, which is not declared", _LIBRARY))
+        _refuse(watch, author, f"loads the library {os.fsdecode(name)}", ", which is not declared", _LIBRARY)
 
 
 def _is_of_the_system(library: str) -> bool:
@@ -353,7 +346,7 @@ def _connected(watch: _Watch, *arguments: Any) -> None:
         return
     author = author_of(sys._getframe(2))
     if author is not None:
-        _refuse(watch, _problem(author, "uses the network: the key does not cover its answers", _OUTSIDE))
+        _refuse(watch, author, "uses the network", ": the key does not cover its answers", _OUTSIDE)
 
 
 def _process_started(watch: _Watch, *arguments: Any) -> None:
@@ -403,7 +396,7 @@ def _asked(watch: _Watch, *arguments: Any) -> None:
     del arguments
     author = author_of(sys._getframe(2))
     if author is not None:
-        _refuse(watch, _problem(author, "asks for input: the key does not cover the answer", "pass it in the `kwargs`"))
+        _refuse(watch, author, "asks for input", ": the key does not cover the answer", "pass it in the `kwargs`")
 
 
 def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
@@ -426,7 +419,7 @@ def _renamed(watch: _Watch, old: Any, new: Any, *rest: Any) -> None:
         if author is not None:
             shown = os.fsdecode(old)
             hint = _FILE.format(name=Path(shown).name, path=shown)
-            _refuse(watch, _problem(author, f"moves or links {shown}, which is not a declared file", hint))
+            _refuse(watch, author, f"moves or links {shown}", _NOT_DECLARED, hint)
 
 
 _HANDLERS: dict[str, Callable[..., None]] = {
@@ -448,19 +441,18 @@ _HANDLERS: dict[str, Callable[..., None]] = {
 }
 
 
-def _problem(author: Author, what: str, hint: str) -> Problem:
-    return Problem(f"{author.place}, {what}", _PLACE, hint)
-
-
-def _is_editable(watch: _Watch, real: str) -> bool:
-    return is_editable(real, watch.packages, known_sources)
-
-
 def _may_read(watch: _Watch, path: Any) -> bool:
-    """Whether a file is readable by its name or at its place, or was made at its place. What was made may be a link."""
-    return any(lies_in(place, watch.readable) for place in places_of(path)) or lies_in(
-        os.path.realpath(os.fsdecode(path)), watch.made
-    )
+    """Whether a file is readable by its name or at its place, or was made at its place. What was made may be a link.
+
+    Bytecode counts as its source: Python looks for it beside a module that a package generates, and checks its time.
+    """
+    real = os.path.realpath(os.fsdecode(path))
+    made = any(lies_in(each, watch.made) for each in (real, source_of_bytecode(real)))
+    return made or any(lies_in(each, watch.readable) for each in places_of(path))
+
+
+def _is_in_others(watch: _Watch, path: Any) -> bool:
+    return any(lies_in(place, watch.others) for place in places_of(path))
 
 
 def _is_named_readable(watch: _Watch, path: Any) -> bool:
@@ -481,48 +473,35 @@ def _check_modules(watch: _Watch, before: set[str]) -> None:
         spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
         file = spec.origin if spec is not None and spec.has_location else None
         real = real_path(file) if file else None
-        if (
-            real is not None
-            and real not in known_sources
-            and not _may_read(watch, file)
-            and not _is_editable(watch, real)
-        ):
-            message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
-            raise BuildError.at(("model", "factory"), message, _SOURCE)
+        if real is None or real in known_sources or _may_read(watch, file) or _is_in_others(watch, file):
+            continue
+        if is_editable(real, watch.packages):
+            continue
+        message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
+        raise BuildError.at(_PLACE, message, _SOURCE)
 
 
 @contextlib.contextmanager
 def _telling() -> Iterator[None]:
     """Wraps the functions that read without reporting it. PyTorch is imported before, if its functions are used."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(importlib, "import_module", _import_module))
         stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
         stack.enter_context(replaced(os._Environ, "__iter__", _environment_listed))
         stack.enter_context(replaced(_posixsubprocess, "fork_exec", _told_fork_exec))
         stack.enter_context(replaced(_posixshmem, "shm_open", _told_shm_open))
-        stack.enter_context(starters_remembered(lambda: author_of(sys._getframe(2)), Undeclared))
         for owner, name in native_readers():
             stack.enter_context(told_everywhere(owner, name))
         yield
 
 
-def _import_module(name: str, package: str | None = None) -> Any:
-    if not name.startswith("."):
-        check_package(name)
-    return import_module(name, package)
-
-
-def import_by_name(name: str, *arguments: Any, **keywords: Any) -> Any:
-    """The function that sources get for the name `__import__`. Their import statements do not use it."""
-    if not (arguments[3:] or keywords.get("level")):
-        check_package(name)
-    return __import__(name, *arguments, **keywords)
-
-
 _own_fork_exec = _posixsubprocess.fork_exec
 _own_shm_open = _posixshmem.shm_open
 _own_getitem, _own_iter = os._Environ.__getitem__, os._Environ.__iter__
-_MAPPINGS = {function.__code__.co_filename for function in (os.getenv, Mapping.get)}
+# Modules of Python's library whose callers decide which variables they read.
+_MAPPINGS = {
+    function.__code__.co_filename
+    for function in (os.getenv, Mapping.get, os.path.expandvars, Path.home, shutil.which, locale.setlocale)
+}
 
 
 def _read_variable(place: str, name: str, is_there: bool) -> None:
@@ -533,9 +512,10 @@ def _read_variable(place: str, name: str, is_there: bool) -> None:
     """
     if is_fixed():
         if name in dropped() and not is_there:
-            message = f"{place}, reads the environment variable `{name}`, which is set, but builds do not see it"
+            author = Author(place, direct=True, itself=True, importing=False)
+            why = ", which is set, but builds do not see it"
             hint = "pass the value in the `kwargs` of the model, which are in the key"
-            _refuse(_watches[-1], Problem(message, ("model", "factory"), hint))
+            _refuse(_watches[-1], author, f"reads the environment variable `{name}`", why, hint)
         if not (stays_set(name) or name == "PYTHONPATH"):
             return
     hint = "the `kwargs` of the model are in the key"
@@ -543,25 +523,23 @@ def _read_variable(place: str, name: str, is_there: bool) -> None:
 
 
 def _environment_read(environment: Any, name: Any) -> Any:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in _MAPPINGS:
-        if frame.f_code.co_name == "setdefault":
-            break
-        frame = frame.f_back
-    if _watches and frame is not None and frame.f_code.co_filename in known_sources:
-        _read_variable(_place_of(frame), os.fsdecode(name), name in environment)
+    place = _place_that_reads_variables(sys._getframe(1))
+    if place is not None:
+        _read_variable(place, os.fsdecode(name), name in environment)
     return _own_getitem(environment, name)
 
 
 def _environment_listed(environment: Any) -> Iterator[Any]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in _MAPPINGS:
-        frame = frame.f_back
-    if _watches and frame is not None and frame.f_code.co_filename in known_sources:
+    place = _place_that_reads_variables(sys._getframe(1))
+    if place is not None:
         hint = "the `kwargs` of the model are in the key"
-        _note(_watches[-1], _place_of(frame), "lists the environment variables", hint)
+        _note(_watches[-1], place, "lists the environment variables", hint)
     return _own_iter(environment)
 
 
-def _place_of(frame: FrameType) -> str:
+def _place_that_reads_variables(frame: FrameType | None) -> str | None:
+    while frame is not None and frame.f_code.co_filename in _MAPPINGS and frame.f_code.co_name != "setdefault":
+        frame = frame.f_back
+    if not _watches or frame is None or frame.f_code.co_filename not in known_sources:
+        return None
     return f"{known_sources[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"

@@ -41,13 +41,6 @@ class _Loader(importlib.machinery.SourceFileLoader):
         """importlib's protocol."""
         return self.content if path == self.path else super().get_data(path)
 
-    def exec_module(self, module: ModuleType) -> None:
-        """importlib's protocol."""
-        from etbuild.inputs import undeclared
-
-        vars(module)["__import__"] = undeclared.import_by_name
-        super().exec_module(module)
-
     def get_code(self, fullname: str) -> CodeType:
         """importlib's protocol. Stores the lines where `inspect` and tracebacks look for them, so that they do not read
         the file."""
@@ -99,9 +92,6 @@ class SourceFinder:
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = []
             return spec
-        from etbuild.inputs import undeclared
-
-        undeclared.check_package(name)
         return None
 
     def location(self, name: str) -> str:

@@ -92,6 +92,11 @@ def python_path(given: Mapping[str, str] = os.environ) -> list[Path]:
     return [place for place in _python_path(given) if _why_not(place) is None]
 
 
+def search_path() -> list[str]:
+    """`sys.path` as a building process has it: without the user's own site directory, unless PyTorch is there."""
+    return sys.path if _in_user_site() else [place for place in sys.path if place != site.getusersitepackages()]
+
+
 def check_packages() -> None:
     """Checks that a building process finds PyTorch, and notes which directories it ignores. Imports nothing.
 

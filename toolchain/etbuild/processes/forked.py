@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
@@ -29,6 +30,16 @@ class _Ended(Leaving):
 
 class ChildFailed(Exception):
     """A bug in a child process. The message is its traceback."""
+
+
+loaded: set[str] = set()
+"""The files of modules that children of this process have imported. This process may not have imported them."""
+
+
+def files_of(modules: Iterable[str]) -> set[str]:
+    """The files of imported modules, by their names."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in list(modules))
+    return {file for file in files if isinstance(file, str)}
 
 
 def run(
@@ -112,10 +123,11 @@ def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) ->
 
 
 def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
-    """The result of the task, or its error, as the parent reads it."""
+    """The result of the task, its error, and the files of the modules that it has imported, as the parent reads it."""
+    before = set(sys.modules)
     try:
         with undone():
-            return ForkingPickler.dumps((task(), None))
+            return ForkingPickler.dumps((task(), None, loaded | files_of(sys.modules.keys() - before)))
     except (EtbuildError, KeyboardInterrupt) as error:
         failure: BaseException = error
     except _Ended:
@@ -124,18 +136,19 @@ def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
         failure = BuildError([out_of_memory(name)])
     except BaseException as error:  # noqa: BLE001 - the parent has to hear of every exception
         failure = system_error(error) or ChildFailed(traceback.format_exc())
-    return ForkingPickler.dumps((None, failure))
+    return ForkingPickler.dumps((None, failure, set()))
 
 
 def _finish(result: Connection, name: str, process: BaseProcess) -> Any:
     try:
         if not result.poll():  # the child has ended, but its end of the pipe is still open
             raise EOFError
-        value, error = result.recv()
+        value, error, files = result.recv()
     except EOFError:
         process.join()
         raise BuildError([how_it_ended(name, process.exitcode or 0, last_stage())]) from None
     process.join()
     if error is not None:
         raise error
+    loaded.update(files)
     return value
