@@ -66,6 +66,7 @@ def test_the_example_has_an_action_for_each_step(example: Any) -> None:
         ("executorch_lower", "embed"),
         ("executorch_lower", "score"),
         ("executorch_lower", None),
+        ("executorch_compare", None),
         ("executorch_report", None),
         ("executorch_bundle", None),
         ("executorch_etrecord", None),
@@ -93,11 +94,12 @@ def test_sub_targets_name_each_file(example: Any) -> None:
 
 
 def test_a_build_waits_for_the_checks_whatever_it_takes(example: Any) -> None:
-    [(label, [validation])] = example["validations"].items()
-    [report] = [each for each in example["actions"] if each["category"] == "executorch_report"]
+    [(label, validations)] = example["validations"].items()
     assert label == "root//apps/pair:pair"
-    [written] = [path for path, final in report["outputs"].items() if final == validation]
-    assert f"--validation={written}" in report["argv"]
+    for category, validation in zip(("executorch_report", "executorch_compare"), validations, strict=True):
+        [action] = [each for each in example["actions"] if each["category"] == category]
+        [written] = [path for path, final in action["outputs"].items() if final == validation]
+        assert any(word.endswith(written) for word in action["argv"])
 
 
 def test_the_lock_is_a_test_and_a_command(example: Any) -> None:
@@ -129,7 +131,12 @@ def test_only_steps_with_pytorch_run_in_a_worker(tmp_path: Path) -> None:
     file = tmp_path / "BUCK"
     file.write_text(TOOLCHAIN)
     for action in project(toolchain=file)["actions"]:
-        torch = action["category"] in ("executorch_export", "executorch_lower", "executorch_etrecord")
+        torch = action["category"] in (
+            "executorch_export",
+            "executorch_lower",
+            "executorch_compare",
+            "executorch_etrecord",
+        )
         assert (action["worker"] is not None) == torch
         assert action["weight"] == (2 if torch else 1)
         if torch:
@@ -263,8 +270,8 @@ def test_the_actions_of_the_example_build_it(example: Any, tmp_path: Path) -> No
         for path, final in action["outputs"].items():
             (root / final).parent.mkdir(parents=True, exist_ok=True)
             (root / path).rename(root / final)
-    [validation] = example["validations"]["root//apps/pair:pair"]
-    assert json.loads((root / validation).read_text()) == {"data": {"status": "success"}, "version": 1}
+    for validation in example["validations"]["root//apps/pair:pair"]:
+        assert json.loads((root / validation).read_text()) == {"data": {"status": "success"}, "version": 1}
     test = example["tests"]["root//apps/pair:update_test"]
     command = [sys.executable, "-m", "etbuild", *test[test.index("lock") :]]
     assert subprocess.run(command, cwd=root, check=False).returncode == 0

@@ -56,7 +56,8 @@ def _calls(graph, word):
 
 
 def swapped(graph):
-    first, second = (next(node for node in graph.nodes if f"{name}_weight" in node.name) for name in ("first", "second"))
+    first = next(node for node in graph.nodes if "first_weight" in node.name)
+    second = next(node for node in graph.nodes if "second_weight" in node.name)
     users = [*second.users]
     first.replace_all_uses_with(second)
     for user in users:

@@ -101,8 +101,8 @@ def compare(job: Lowering[ComparePlan], examples: Path, built: Built, result: Pa
     notes = [f"`{name}` was not compared with PyTorch: {why}" for name, why in sorted(left_out.items())]
     for note in folded([*map(Problem, notes)]):
         print(f"note: {note}", file=sys.stderr)
-    content = canonical_json({"version": 1, "data": {"status": "success", "message": "\n".join(notes)}})
-    artifacts.replace(result, content)
+    message = {"message": "\n".join(notes)} if notes else {}
+    artifacts.replace(result, canonical_json({"version": 1, "data": {"status": "success", **message}}))
 
 
 def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
