@@ -172,17 +172,15 @@ SORTS = MODEL.replace("self.linear(x).relu()", "self.linear(x).sort()[0]")
 FAILS = MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]")
 
 
-def test_the_lines_beside_an_export_are_named_by_later_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lines_beside_an_export_are_named_by_later_steps(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     project = Project(tmp_path / "one", MANIFEST, SORTS)
     project.export()
     lines = tmp_path / "one" / "export.lines.json"
     said = {}
     for kept in (lines.read_bytes(), lines.read_bytes()[:50], None):
         lines.write_bytes(kept) if kept is not None else lines.unlink()
-        capsys.readouterr()
-        said[kept] = project.finish(), capsys.readouterr().err
+        capfd.readouterr()
+        said[kept] = project.finish(), capfd.readouterr().err
         shutil.rmtree(tmp_path / "one" / "out")
     whole, damaged, missing = said.values()
     assert "\n    at model.py:9, in forward: `return self.linear(x).sort()[0]`\n" in whole[1]
@@ -194,7 +192,7 @@ def test_the_lines_beside_an_export_are_named_by_later_steps(
 
 @pytest.mark.parametrize("linked", [False, True])
 def test_an_error_of_the_lower_step_names_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], linked: bool
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], linked: bool
 ) -> None:
     project = Project(tmp_path / "one", MANIFEST, FAILS)
     project.export()
@@ -208,7 +206,7 @@ def test_an_error_of_the_lower_step_names_a_line(
     plan = str(tmp_path / "one" / "lower-plan.json")
     assert main.main(["lower", plan, f"--export={export}", "-o", str(tmp_path / "out")]) == 1
     line = "at model.py:9, in forward: `return torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]`"
-    assert line in capsys.readouterr().err
+    assert line in capfd.readouterr().err
 
 
 @pytest.mark.rotates(days=2)

@@ -266,7 +266,7 @@ def test_a_damaged_stream_ends_a_worker(own_worker: Worker, stream: bytes) -> No
 @pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_killed_worker_leaves_no_process(
-    own_worker: Worker, tmp_path: Path, slow: Callable[[Worker], list[int]], number: signal.Signals
+    own_worker: Worker, tmp_path: Path, slow: Callable[[Worker, str], list[int]], number: signal.Signals
 ) -> None:
     processes = slow(own_worker, SLOW.replace('"sleep"', '"setsid", "sleep"'))
     own_worker.process.send_signal(number)
