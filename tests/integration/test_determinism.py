@@ -16,6 +16,7 @@ import yaml
 
 from tests.conftest import EACH_EXAMPLE, EXAMPLES, MANIFESTS, on_some_days, variant_options
 from tests.helpers.commands import build, command
+from tests.helpers.computations import AVX2
 from tests.helpers.manifests import HEAD
 from tests.helpers.rotation import values_that_run
 
@@ -126,25 +127,13 @@ def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, b
     assert artifacts(tmp_path / "out", name) == artifacts(built_elsewhere / name, name)
 
 
-# What asks each library for the instructions of a processor with AVX2, and for two threads.
-ANOTHER_PROCESSOR = {
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "GLIBC_TUNABLES": "",
-    "MKL_CBWR": "AVX2",
-    "NPY_DISABLE_CPU_FEATURES": "",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "OPENBLAS_CORETYPE": "Haswell",
-    **dict.fromkeys(["MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"], "2"),
-}
-
-
 @on_some_days("spotter_int8")
 def test_a_calibrated_method_has_the_same_bytes_on_another_processor(
     tmp_path: Path, cli_built: Callable[[str], Path]
 ) -> None:
     """One machine can only simulate this: the environment asks the libraries for the instructions of another
     processor."""
-    build(MANIFESTS["spotter_int8"], tmp_path, environment={**os.environ, **ANOTHER_PROCESSOR})
+    build(MANIFESTS["spotter_int8"], tmp_path, environment={**os.environ, **AVX2})
     assert (tmp_path / "spotter_int8.pte").read_bytes() == cli_built("spotter_int8").read_bytes()
 
 
@@ -157,7 +146,7 @@ def test_what_a_model_computes_is_the_same_on_every_processor(tmp_path: Path) ->
         "    print('computed', json.dumps(computations.digests()))\n    return torch.nn.Linear(2, 2)\n"
     )
     (tmp_path / "model.yaml").write_text(HEAD + "methods: {forward: {example_inputs: [{shape: [1, 2]}]}}\n")
-    other = {**os.environ, **ANOTHER_PROCESSOR}
+    other = {**os.environ, **AVX2}
 
     def built(surroundings: dict[str, str], *before: str) -> dict[str, str]:
         words = command("build", tmp_path / "model.yaml", "--no-cache", "-o", tmp_path / "out")
