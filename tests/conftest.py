@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from etbuild.processes.environment import ARITHMETIC
+from etbuild.processes import arithmetic
 from tests.helpers.commands import build, worker
 from tests.helpers.once import made_once
 from tests.helpers.rotation import left_out
 from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first
 from tests.helpers.worker_client import Worker
 
-os.environ.update(ARITHMETIC)  # as the command line does; must come before a test imports torch
+os.environ.update(arithmetic.VARIABLES)  # as the command line does; must come before a test imports torch
 if (
     signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 ):  # a shell does so in the background, and commands would inherit it

@@ -1,11 +1,24 @@
-"""Builds every example in each way that there is, and compares the bytes.
+"""Builds the examples and the gallery in each way, and compares the bytes.
 
-    python -m benchmarks.bytes.run [WAY...] [--write docs/reproducibility.md]
+    python -m benchmarks.bytes.run [WAY...] [--programs NAME...] [--write docs/reproducibility.md]
 
-The ways are `command line`, `sandbox`, `worker`, `bazel 7` (with the variable BAZEL7) and `remote` (with the variable
-REMOTE_EXECUTOR, such as grpc://127.0.0.1:8980). Each way builds in a new copy of the repository, without any cache. The
-results of a way are kept in benchmarks/results/bytes.json, until a file that a build reads changes. So a command that
-was stopped continues where it was. It fails if two ways made different bytes.
+Each way builds in a new copy of the repository, without any cache:
+
+| way | what builds |
+|---|---|
+| `command line` | `etbuild build` for each program |
+| `1 processor` | a worker that may use one processor, with `--jobs 1` |
+| `2 processors` | a worker with two, and `--jobs 2` |
+| `4 threads, SSE4` | a worker whose surroundings ask for 4 threads and for older instructions, with `--jobs 4` |
+| `2 threads, AVX2` | a worker whose surroundings ask for 2 threads and newer instructions |
+| `sandbox` | Bazel, each step in a process of its own |
+| `worker` | Bazel with persistent workers for the steps |
+| `bazel 7` | the same as `sandbox` with another Bazel: the variable BAZEL7 |
+| `remote` | remote execution: the variable REMOTE_EXECUTOR, such as grpc://127.0.0.1:8980 |
+
+The ways of Bazel leave out the gallery. The results of a way are kept in benchmarks/results/bytes.json, until a file
+that a build reads changes. So a command that was stopped continues where it was. It fails if two ways made different
+bytes.
 """
 
 from __future__ import annotations
@@ -20,13 +33,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.conftest import EXAMPLES, MANIFESTS, variant_options  # noqa: E402
+from tests.helpers.computations import AVX2, SSE4  # noqa: E402
+from tests.helpers.worker_client import Worker  # noqa: E402
 from tests.helpers.workspaces import (  # noqa: E402
     BAZEL,
     BUILD_DIRECTORIES,
@@ -39,10 +54,18 @@ from tests.helpers.workspaces import (  # noqa: E402
 RESULTS = ROOT / "benchmarks/results/bytes.json"
 KINDS = ("pte", "ptd", "index.json", "report.json")
 BEGIN, END = "<!-- bytes: python -m benchmarks.bytes.run -->\n", "<!-- end of bytes -->\n"
+OF_BAZEL = ("sandbox", "worker", "bazel 7", "remote")
+SECONDS = 1800.0
 SANDBOX = "--spawn_strategy=linux-sandbox"
+
+GALLERY = {f"gallery/{path.stem}": path for path in sorted((EXAMPLES / "gallery").glob("*.yaml"))}
+POPULATION = {**MANIFESTS, **GALLERY}
+"""The manifest of each program."""
 
 Digests = dict[str, dict[str, str]]
 """The sha256 of each file of each program."""
+Way = Callable[[Path, Sequence[str]], Digests]
+"""Builds programs, below a directory."""
 
 
 def sources() -> str:
@@ -82,30 +105,55 @@ def digests(program: str, directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in ours}
 
 
-def command_line(scratch: Path) -> Digests:
+def words(name: str, checkout: Path, out: Path) -> list[str | Path]:
+    """Returns the arguments of `etbuild` that build a program of a copy."""
+    place = checkout / "examples" / POPULATION[name].relative_to(EXAMPLES)
+    return ["build", place, *variant_options(name), "--no-cache", "-o", out / name]
+
+
+def command_line(scratch: Path, names: Sequence[str]) -> Digests:
     """Builds with `etbuild build`."""
     checkout = copied(scratch / "command line")
-    for name, manifest in MANIFESTS.items():
-        place = checkout / "examples" / manifest.relative_to(EXAMPLES)
-        words: list[str | Path] = [
-            sys.executable,
-            "-m",
-            "etbuild",
-            "build",
-            place,
-            *variant_options(name),
-            "--no-cache",
-            "-o",
-            scratch / "out",
-        ]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    return {name: digests(name, scratch / "out") for name in MANIFESTS}
+    for name in names:
+        command = [sys.executable, "-m", "etbuild", *words(name, checkout, scratch / "out")]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return {name: digests(Path(name).name, scratch / "out" / name) for name in names}
 
 
-def with_bazel(*options: str, modern: str = "") -> Callable[[Path], Digests]:
+def with_worker(processors: int, jobs: int, **surroundings: str) -> Way:
+    """Returns a function that builds with requests to a worker.
+
+    Args:
+        processors: The number of processors that it may use, if there are so many.
+        jobs: The number of processes for each build.
+        surroundings: Environment variables.
+    """
+
+    def build(scratch: Path, names: Sequence[str]) -> Digests:
+        checkout = copied(scratch / "checkout")
+        every = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, sorted(every)[:processors])
+        try:
+            worker = Worker(scratch, **surroundings)
+        finally:
+            os.sched_setaffinity(0, every)
+        try:
+            for name in names:
+                worker.send(*words(name, checkout, scratch / "out"), "--jobs", jobs)
+                response = worker.receive(SECONDS)
+                if response.exit_code:
+                    raise SystemExit(f"{name}: {response.output}")
+        finally:
+            worker.end()
+        return {name: digests(Path(name).name, scratch / "out" / name) for name in names}
+
+    return build
+
+
+def with_bazel(*options: str, modern: str = "") -> Way:
     """Returns a function that builds with Bazel."""
 
-    def build(scratch: Path) -> Digests:
+    def build(scratch: Path, names: Sequence[str]) -> Digests:
         checkout = copied(scratch / "checkout")
         output_root = scratch / "bazel"
         output_root.mkdir()
@@ -131,6 +179,7 @@ def with_bazel(*options: str, modern: str = "") -> Callable[[Path], Digests]:
             places = {
                 name: checkout / "made-bin/examples" / path.parent.relative_to(EXAMPLES)
                 for name, path in MANIFESTS.items()
+                if name in names
             }
             return {name: digests(name, place) for name, place in places.items()}
         finally:
@@ -149,9 +198,17 @@ def packages() -> Path:
     return Path(bazel("info", "output_base").stdout.strip()) / "external" / packages_repository(bazel)
 
 
-def ways() -> dict[str, Callable[[Path], Digests]]:
+def ways() -> dict[str, Way]:
     """Returns the ways that this machine has."""
-    found = {"command line": command_line, "sandbox": with_bazel(SANDBOX), "worker": with_bazel(SANDBOX, *WORKERS)}
+    found = {
+        "command line": command_line,
+        "1 processor": with_worker(1, 1),
+        "2 processors": with_worker(2, 2),
+        "4 threads, SSE4": with_worker(4, 4, **SSE4),
+        "2 threads, AVX2": with_worker(4, 2, **AVX2),
+        "sandbox": with_bazel(SANDBOX),
+        "worker": with_bazel(SANDBOX, *WORKERS),
+    }
     if os.environ.get("BAZEL7"):
         found["bazel 7"] = with_bazel(SANDBOX, modern=os.environ["BAZEL7"])
     if os.environ.get("REMOTE_EXECUTOR"):
@@ -161,35 +218,40 @@ def ways() -> dict[str, Callable[[Path], Digests]]:
 
 def table(built: dict[str, Digests]) -> str:
     """Returns the table: the beginning of the digest over a program's files, in each way."""
-    rows = [
-        "| program | files | " + " | ".join(built) + " |",
-        "|---|---|" + "---|" * len(built),
-    ]
-    for name in MANIFESTS:
-        cells = [
-            hashlib.sha256(json.dumps(made[name], sort_keys=True).encode()).hexdigest()[:8] for made in built.values()
-        ]
-        rows.append(f"| `{name}` | {max(len(made[name]) for made in built.values())} | " + " | ".join(cells) + " |")
+    rows = ["| program | files | " + " | ".join(built) + " |", "|---|---|" + "---|" * len(built)]
+    for name in POPULATION:
+        made = [of_way.get(name) for of_way in built.values()]
+        if any(made):
+            cells = [
+                hashlib.sha256(json.dumps(each, sort_keys=True).encode()).hexdigest()[:8] if each else ""
+                for each in made
+            ]
+            rows.append(f"| `{name}` | {max(len(each or ()) for each in made)} | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
 
 
 def differences(built: dict[str, Digests]) -> list[str]:
     """Returns what two ways made differently."""
-    return [
-        f"{file}: {', '.join(f'{way} {made[name].get(file, str())[:12]}' for way, made in built.items())}"
-        for name in MANIFESTS
-        for file in sorted({file for made in built.values() for file in made[name]})
-        if len({made[name].get(file) for made in built.values()}) > 1
-    ]
+    found = []
+    for name in POPULATION:
+        made = {way: of_way[name] for way, of_way in built.items() if name in of_way}
+        for file in sorted({file for files in made.values() for file in files}):
+            shown = {way: files.get(file, "") for way, files in made.items()}
+            if len(set(shown.values())) > 1:
+                found.append(f"{name}, {file}: {', '.join(f'{way} {each[:12]}' for way, each in shown.items())}")
+    return found
 
 
 def main() -> None:
     """Builds in the ways that are missing, compares, and writes the table."""
-    parser = argparse.ArgumentParser(description="Build every example in each way, and compare the bytes.")
+    parser = argparse.ArgumentParser(
+        description="Build the examples and the gallery in each way, and compare the bytes."
+    )
     parser.add_argument("ways", nargs="*", metavar="WAY", help="the ways that are missing and shall run (default: all)")
     parser.add_argument(
         "--write", type=Path, metavar="PAGE", help="write the table into this page, between its two marks"
     )
+    parser.add_argument("--programs", nargs="+", choices=POPULATION, metavar="NAME", default=list(POPULATION))
     options = parser.parse_args()
     saved = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     key = sources()
@@ -198,9 +260,12 @@ def main() -> None:
     for way in options.ways or there:
         if way not in there:
             raise SystemExit(f"there is no way `{way}` here. There are: {', '.join(there)}")
-        if way not in built:
+        missing = [name for name in options.programs if name not in built.get(way, {})]
+        if way.startswith(OF_BAZEL):
+            missing = [name for name in missing if name in MANIFESTS]
+        if missing:
             with tempfile.TemporaryDirectory() as scratch:
-                built[way] = there[way](Path(scratch))
+                built[way] = {**built.get(way, {}), **there[way](Path(scratch), missing)}
             RESULTS.write_text(json.dumps({"sources": key, "ways": built}, indent=1) + "\n", "utf-8")
             print(f"{way}: built", flush=True)
     print(table(built))

@@ -38,10 +38,14 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 from measure import compile_driver, seconds, usage  # noqa: E402
 from zoo import MODELS, write  # noqa: E402
 
-from etbuild.processes.environment import ARITHMETIC  # noqa: E402
+from etbuild.processes import arithmetic  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
 
-SURROUNDINGS = {"PYTHONHASHSEED": "0", **ARITHMETIC}
+_THREADS = "_NUM_THREADS"  # the plain script may use all processors
+SURROUNDINGS = {
+    "PYTHONHASHSEED": "0",
+    **{name: value for name, value in arithmetic.VARIABLES.items() if not name.endswith(_THREADS)},
+}
 RATIOS = ("cold / plain", "warm / plain", "CPU / plain")
 _REQUEST_SECONDS = 3600.0
 Row = dict[str, Any]

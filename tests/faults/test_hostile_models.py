@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -130,6 +130,67 @@ def test_a_model_that_misuses_its_process_harmlessly_builds_the_same_program(
     assert "net.pte" in response.output  # the table of results was printed
     assert (tmp_path / "out/net.pte").stat().st_mode & 0o777 == 0o644
     assert sorted(artifacts(tmp_path / "out")) == ["net.index.json", "net.pte", "net.report.json"]
+
+
+# What a model changes in its process and lowering would see there, if the model ran in the same process.
+LEFT_BEHIND = {
+    "small numbers become zero": "torch.set_flush_denormal(True)",
+    "numbers are rounded down": "import ctypes; ctypes.CDLL('libm.so.6').fesetround(0x400)",
+    "a mode without `with`": "from torch.overrides import BaseTorchFunctionMode as Mode; Mode().__enter__()",
+    "autocast": "torch.autocast('cpu', dtype=torch.bfloat16).__enter__()",
+    "a partitioner without operators": (
+        "from executorch.backends.xnnpack.partition import config; config.ALL_PARTITIONER_CONFIGS.clear()"
+    ),
+    "another way to write JSON": "import json, functools; json.dumps = functools.partial(json.dumps, indent=1)",
+}
+# Folding a batch norm multiplies weights, here to numbers so small that they lose digits.
+FOLDED = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        return self.bn(self.conv(x))
+
+def create():
+    model = Net().eval()
+    with torch.no_grad():
+        model.conv.weight.mul_(3e-38)
+        model.bn.weight.fill_(0.01)
+    {does}
+    return model
+"""
+
+
+@pytest.fixture(scope="module")
+def lowered(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], dict[str, bytes]]:
+    """Builds `FOLDED`, and returns its program and report."""
+
+    def build(does: str, jobs: int) -> dict[str, bytes]:
+        root = tmp_path_factory.mktemp("folded")
+        (root / "model.py").write_text(FOLDED.format(does=does))
+        (root / "model.yaml").write_text(one_method("[1, 3, 8, 8]"))
+        response = worker.ask(*arguments(root / "model.yaml", root / "out"), "--jobs", jobs)
+        assert response.exit_code == 0, response.output
+        return {name: (root / "out" / name).read_bytes() for name in ("net.pte", "net.report.json")}
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def undisturbed(lowered: Callable[[str, int], dict[str, bytes]]) -> dict[str, bytes]:
+    return lowered("pass", 2)
+
+
+@pytest.mark.rotates(days=5, always=["small numbers become zero"])
+@pytest.mark.parametrize("does", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
+def test_what_a_model_leaves_behind_does_not_reach_lowering(
+    does: str, lowered: Callable[[str, int], dict[str, bytes]], undisturbed: dict[str, bytes]
+) -> None:
+    assert lowered(does, 1) == undisturbed
 
 
 @pytest.mark.rotates(

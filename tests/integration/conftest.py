@@ -66,7 +66,7 @@ Build = Callable[..., Outcome]
 
 
 @pytest.fixture
-def build(tmp_path: Path, capsys: pytest.CaptureFixture[str], patterns_traced_once: None) -> Build:
+def build(tmp_path: Path, capfd: pytest.CaptureFixture[str], patterns_traced_once: None) -> Build:
     """Writes a manifest and sources to a new directory and builds it: `build(MANIFEST, model=MODEL)`."""
     count = 0
 
@@ -85,10 +85,10 @@ def build(tmp_path: Path, capsys: pytest.CaptureFixture[str], patterns_traced_on
         for name, data in (files or {}).items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(data)
-        capsys.readouterr()
+        capfd.readouterr()
         cache = () if "--cache-dir" in arguments else ("--no-cache",)
         code = main.main(["build", str(root / "model.yaml"), "-o", str(root / "out"), *cache, *arguments])
-        captured = capsys.readouterr()
+        captured = capfd.readouterr()
         return Outcome(code, captured.out, captured.err.replace(f"{root}/", ""), root / "out")
 
     return run

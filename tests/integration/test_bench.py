@@ -99,7 +99,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bench(project: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Bench:
+def bench(project: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Bench:
     """Runs the command with a program of the project: `bench("out/net.pte")`."""
 
     def run(program: str, *arguments: str) -> Outcome:
@@ -109,7 +109,7 @@ def bench(project: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
         short = [] if {"--calls", "--seconds"} & {*arguments} else ["--calls", "2"]
         short += [] if "--runs" in arguments or "--against" in " ".join(arguments) else ["--runs", "2"]
         code = main.main(["bench", str(project / program), *written, *short, *arguments])
-        captured = capsys.readouterr()
+        captured = capfd.readouterr()
         found = json.loads(file.read_text()) if file.exists() else None
         if found is not None:
             json_schema.validator("benchmark").validate(found)
@@ -147,7 +147,7 @@ def test_a_manifest_is_measured_on_its_examples_and_its_decoder_writes_texts(
 
 
 def test_a_program_without_a_manifest_gets_inputs_of_its_signature_and_those_of_options(
-    bench: Bench, capsys: Any
+    bench: Bench, capfd: Any
 ) -> None:
     random = bench("out/net.pte")
     assert random.phases["forward"]["inputs"] == [{"dtype": "float32", "shape": [4, 64]}]

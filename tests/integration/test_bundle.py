@@ -43,11 +43,11 @@ def bundle(project: Path, output: Path, *arguments: object) -> int:
 
 
 def test_a_bundle_has_a_vector_for_each_test_with_one_call(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "net.bpte"
     assert bundle(project, path) == 0
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     for name in ("forward/example", "forward/random-1", "count/example", "cases/one"):
         assert f" {name} " in captured.out
     assert "`cases/two` is no test vector: a vector is one call" in captured.err
@@ -60,21 +60,21 @@ def test_a_bundle_has_a_vector_for_each_test_with_one_call(
     assert len([*flatbuffer.tables(suites["scaled"], 1)]) == 3
 
 
-def test_a_wrong_program_gets_no_bundle(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_program_gets_no_bundle(project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = project / "model.py"
     model.write_text(MODEL.replace("torch.cumsum(y, 1)", "torch.cumsum(y, 1) + 0.5"))
     try:
         assert bundle(project, tmp_path / "net.bpte", "--filter=forward/*") == 1
     finally:
         model.write_text(MODEL)
-    err = capsys.readouterr().err
+    err = capfd.readouterr().err
     assert "the runtime does not compute the outputs of `forward/example`" in err
     assert not (tmp_path / "net.bpte").exists()
 
 
-def test_a_filter_without_a_test_is_an_error(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_filter_without_a_test_is_an_error(project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert bundle(project, tmp_path / "net.bpte", "--filter=nothing/*") == 2
-    assert "no test has the name `nothing/*`" in capsys.readouterr().err
+    assert "no test has the name `nothing/*`" in capfd.readouterr().err
 
 
 def in_new_process(directory: Path, seed: int, *arguments: object) -> None:
@@ -135,7 +135,7 @@ def test_etrecords_hold_no_paths(records: list[Path]) -> None:
 
 
 def test_a_graph_that_executorch_cannot_save_is_named(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: object, path: object) -> None:
         raise KeyError("a node")
@@ -143,7 +143,7 @@ def test_a_graph_that_executorch_cannot_save_is_named(
     monkeypatch.setattr("executorch.devtools.etrecord.ETRecord.save", fail)
     words = ["build", project / "model.yaml", "-o", tmp_path, "--no-cache", "--etrecord"]
     assert main.main([*map(str, words)]) == 1
-    err = capsys.readouterr().err
+    err = capfd.readouterr().err
     assert "model.yaml:7:3: methods.branch: ExecuTorch cannot save the graph of this method" in err
     assert not list(tmp_path.iterdir())
 

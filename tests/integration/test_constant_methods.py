@@ -106,7 +106,7 @@ def test_the_runtime_answers_what_the_code_returned(build: Build, jobs: str) -> 
     }
 
 
-def test_a_value_that_stays_lowers_nothing_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_that_stays_lowers_nothing_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.yaml").write_text(MANIFEST + FROM_CODE)
     (tmp_path / "model.py").write_text(MODEL)
     command = ["build", str(tmp_path / "model.yaml"), "--json", "-o", str(tmp_path / "out")]
@@ -114,7 +114,7 @@ def test_a_value_that_stays_lowers_nothing_again(tmp_path: Path, capsys: pytest.
     for edit in ("return start + 7", "return 7 + start", "return 8 + start"):
         (tmp_path / "constants.py").write_text(CONSTANTS.replace("return start + 7", edit))
         assert main.main(command) == 0
-        said.append(capsys.readouterr().out)
+        said.append(capfd.readouterr().out)
     assert ['"lower": "cached"' in text for text in said] == [False, True, False], said
     assert answers(tmp_path / "out" / "net.pte", "number") == [[13]]
 

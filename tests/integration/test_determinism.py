@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from tests.conftest import EACH_EXAMPLE, EXAMPLES, MANIFESTS, on_some_days, variant_options
-from tests.helpers.commands import build
+from tests.helpers.commands import build, command
+from tests.helpers.computations import AVX2
 from tests.helpers.manifests import HEAD
 from tests.helpers.rotation import values_that_run
 
@@ -31,12 +32,10 @@ BACKENDS = {
     "portable": ["portable"],
     "custom": [{"backend": "custom", "options": {"factory": "partitioner:create"}}],
 }
-# Surroundings that must not change the bytes. Without vector instructions, PyTorch computes as on another processor.
+# Surroundings that must not change the bytes.
 SURROUNDINGS = {
-    "ATEN_CPU_CAPABILITY": "default",
     "LC_ALL": "C",
     "LOGNAME": "two",
-    "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "31337",
     "TZ": "TOMORROW-24",  # in this time zone it is always another day
     "USER": "two",
@@ -132,11 +131,36 @@ def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, b
 def test_a_calibrated_method_has_the_same_bytes_on_another_processor(
     tmp_path: Path, cli_built: Callable[[str], Path]
 ) -> None:
-    """One machine can only simulate this: the environment asks PyTorch and MKL for the instructions of another
+    """One machine can only simulate this: the environment asks the libraries for the instructions of another
     processor."""
-    other = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}
-    build(MANIFESTS["spotter_int8"], tmp_path, environment={**os.environ, **other})
+    build(MANIFESTS["spotter_int8"], tmp_path, environment={**os.environ, **AVX2})
     assert (tmp_path / "spotter_int8.pte").read_bytes() == cli_built("spotter_int8").read_bytes()
+
+
+def test_what_a_model_computes_is_the_same_on_every_processor(tmp_path: Path) -> None:
+    """Also shows that the computations differ there if nothing holds them, for each library."""
+    computations = Path(__file__).parents[1] / "helpers/computations.py"
+    shutil.copy(computations, tmp_path)
+    (tmp_path / "model.py").write_text(
+        "import json, computations, torch\n\ndef create():\n"
+        "    print('computed', json.dumps(computations.digests()))\n    return torch.nn.Linear(2, 2)\n"
+    )
+    (tmp_path / "model.yaml").write_text(HEAD + "methods: {forward: {example_inputs: [{shape: [1, 2]}]}}\n")
+    other = {**os.environ, **AVX2}
+
+    def built(surroundings: dict[str, str], *before: str) -> dict[str, str]:
+        words = command("build", tmp_path / "model.yaml", "--no-cache", "-o", tmp_path / "out")
+        done = subprocess.run([*before, *words], env=surroundings, capture_output=True, text=True, check=True)
+        [line] = [line for line in done.stderr.splitlines() if line.startswith("computed ")]
+        return dict(json.loads(line.removeprefix("computed ")))
+
+    held = built(other)
+    assert held == built(dict(os.environ), "taskset", "-c", str(min(os.sched_getaffinity(0))))
+    done = subprocess.run([sys.executable, computations], env=other, capture_output=True, check=True)
+    found = json.loads(done.stdout)
+    differ = {name for name in held if held[name] != found[name]}
+    assert {"orthogonal", "conv2d", "sigmoid of float32", "math"} <= differ  # MKL and threads, oneDNN, ATen, libm
+    assert {"numpy.matmul of float32", "numpy.exp of float32", "numpy power"} <= differ  # OpenBLAS, numpy, libm
 
 
 def test_no_artifact_holds_a_path(built_elsewhere: Path) -> None:

@@ -17,17 +17,17 @@ from .conftest import MANIFEST, MODEL, Build, Outcome
 MORE = MANIFEST.replace("  forward:", "  up:\n    entry: forward\n    example_inputs: [{shape: [3, 8]}]\n  forward:")
 
 
-def diff(capsys: pytest.CaptureFixture[str], before: Path, after: Path, *options: str, expect: int = 0) -> str:
-    capsys.readouterr()
+def diff(capfd: pytest.CaptureFixture[str], before: Path, after: Path, *options: str, expect: int = 0) -> str:
+    capfd.readouterr()
     assert main.main(["diff", str(before), str(after), *options]) == expect
-    printed = capsys.readouterr()
+    printed = capfd.readouterr()
     return printed.err if expect == 2 else printed.out
 
 
-def test_two_programs(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_programs(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     before = build()
     after = build(MORE.replace("[2, 8]", "[4, 8]"), model=MODEL.replace(".relu()", ".relu().cumsum(1)"))
-    text = diff(capsys, before.directory / "net.pte", after.directory / "net.pte")
+    text = diff(capfd, before.directory / "net.pte", after.directory / "net.pte")
     lines = text.splitlines()
     assert "methods:" in lines
     assert "  up: added" in lines
@@ -36,45 +36,45 @@ def test_two_programs(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("  the file size: ") and line.endswith(" bytes)") for line in lines)
 
 
-def test_two_builds_by_their_directories(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_builds_by_their_directories(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     before = build(MANIFEST + "constant_methods: {n: 1}\n")
     after = build(MANIFEST + "constant_methods: {n: 2, m: 1}\n", model=MODEL.replace(".relu()", ".cumsum(1)"))
-    text = diff(capsys, before.directory, after.directory)
+    text = diff(capfd, before.directory, after.directory)
     assert "constant methods:\n  m: added (1)\n  n: 1 -> 2\n" in text
     assert "  forward: fallback aten::cumsum: 0 -> 1" in text
     assert "net.pte sha256: " in text
 
 
-def test_two_builds_in_shards_name_the_weights(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_builds_in_shards_name_the_weights(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     before = test_shards.built(build)
     after = test_shards.built(build, content=test_shards.weights(layer2_weight=1.0))
-    text = diff(capsys, before.directory, after.directory)
+    text = diff(capfd, before.directory, after.directory)
     assert "  w.safetensors layers.2.weight: " in text
     assert text.count("net.all/") == text.count("net.all/2 sha256") == 1
 
 
-def test_no_difference(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_difference(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     pte = build().directory / "net.pte"
-    assert diff(capsys, pte, pte, "--exit-code") == "no differences\n"
-    assert json.loads(diff(capsys, pte.parent, pte.parent, "--json")) == []
+    assert diff(capfd, pte, pte, "--exit-code") == "no differences\n"
+    assert json.loads(diff(capfd, pte.parent, pte.parent, "--json")) == []
 
 
-def test_a_difference_for_machines(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_for_machines(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     before, after = (build(MANIFEST + f"constant_methods: {{n: {number}}}\n").directory for number in (1, 2))
-    found = json.loads(diff(capsys, before, after, "--json", "--exit-code", expect=1))
+    found = json.loads(diff(capfd, before, after, "--json", "--exit-code", expect=1))
     assert {"path": ["constant methods", "n"], "kind": "changed", "before": 1, "after": 2} in found
 
 
 def test_files_of_different_kinds_and_broken_files_cannot_be_compared(
-    build: Build, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    build: Build, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     made = build(MANIFEST + 'named_data: {all: {parameters: ["*"]}}\n').directory
-    message = diff(capsys, made / "net.pte", made / "net.all.ptd", expect=2)
+    message = diff(capfd, made / "net.pte", made / "net.all.ptd", expect=2)
     assert "a program cannot be compared with named data" in message
-    assert "cannot be compared with" in diff(capsys, made / "net.pte", made, expect=2)
+    assert "cannot be compared with" in diff(capfd, made / "net.pte", made, expect=2)
     (tmp_path / "broken.pte").write_bytes((made / "net.pte").read_bytes()[:500])
-    assert "damaged" in diff(capsys, made / "net.pte", tmp_path / "broken.pte", expect=2)
-    assert "no such file" in diff(capsys, tmp_path / "none", made, expect=2)
+    assert "damaged" in diff(capfd, made / "net.pte", tmp_path / "broken.pte", expect=2)
+    assert "no such file" in diff(capfd, tmp_path / "none", made, expect=2)
 
 
 def first(before: Outcome, after: Outcome, name: str) -> str | None:

@@ -64,13 +64,13 @@ HALF = {"shape": [1, 3, 224, 224], "dtype": "float16"}
 
 
 @pytest.fixture
-def started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[Path, str]]:
+def started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[Path, str]]:
     """Runs `etbuild init` for a class of MODEL. Returns the manifest's path and what was printed as errors."""
     (tmp_path / "net.py").write_text(MODEL)
 
     def run(*arguments: str) -> tuple[Path, str]:
         assert main.main(["init", "--factory", *arguments, "-o", str(tmp_path)]) == 0
-        captured = capsys.readouterr()
+        captured = capfd.readouterr()
         assert "called" not in captured.out
         return tmp_path / "net.yaml", captured.err
 
@@ -109,21 +109,21 @@ def test_a_manifest_without_fitting_inputs_says_so(started: Callable[..., tuple[
     assert path.read_text().startswith("# Change `example_inputs`")
 
 
-def test_a_factory_that_fails_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_factory_that_fails_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "net.py").write_text(MODEL)
     assert main.main(["init", "--factory", "net:Two", "-o", str(tmp_path)]) == 1
-    assert "missing 1 required positional argument: 'size'" in capsys.readouterr().err
+    assert "missing 1 required positional argument: 'size'" in capfd.readouterr().err
     assert not (tmp_path / "net.yaml").exists()
 
 
-def test_from_a_folder_to_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_a_folder_to_a_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "bert"
     folder.mkdir()
     config = json.loads((EXAMPLES / "huggingface/bert.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
     shutil.copy(EXAMPLES / "huggingface/bert.safetensors", folder / "model.safetensors")
     assert main.main(["init", "--huggingface", str(folder), "-o", str(tmp_path / "out")]) == 0
-    [last] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
+    [last] = [line for line in capfd.readouterr().out.splitlines() if line.startswith("next: ")]
     command = last.removeprefix("next: etbuild ").split()
     command[command.index("-o") + 1] = str(tmp_path / "out")
     assert main.main([*command, "--no-cache"]) == 0

@@ -18,25 +18,25 @@ from .conftest import MANIFEST, Build
 TAGGED = MANIFEST + "named_data:\n  weights: {parameters: ['*']}\n"
 
 
-def inspect(path: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    capsys.readouterr()
+def inspect(path: Path, capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capfd.readouterr()
     code = main.main(["inspect", str(path), *arguments])
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     return code, captured.out, captured.err
 
 
-def test_a_program_and_its_named_data(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_and_its_named_data(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     directory = build(TAGGED).directory
-    code, out, err = inspect(directory / "net.pte", capsys)
+    code, out, err = inspect(directory / "net.pte", capfd)
     assert (code, err) == (0, "")
     assert "forward(float32[2, 8]) -> (float32[2, 4])" in out
     assert "delegate XnnpackBackend: 1 calls" in out
-    code, out, err = inspect(directory / "net.weights.ptd", capsys, "--json")
+    code, out, err = inspect(directory / "net.weights.ptd", capfd, "--json")
     assert (code, err) == (0, "")
     assert sorted(json.loads(out)["named_data"].values()) == [16, 128]
 
 
-def test_a_program_made_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_made_elsewhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     class Add(torch.nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x + y
@@ -44,7 +44,7 @@ def test_a_program_made_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[
     example = (torch.ones(3, dtype=torch.int32), torch.ones(3, dtype=torch.int32))
     path = tmp_path / "add.pte"
     path.write_bytes(to_edge(torch.export.export(Add(), example)).to_executorch().buffer)
-    code, out, _ = inspect(path, capsys, "--json")
+    code, out, _ = inspect(path, capfd, "--json")
     assert code == 0
     method = json.loads(out)["methods"]["forward"]
     assert method["operators"] == {"aten::add.out": 1}
@@ -53,13 +53,13 @@ def test_a_program_made_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("name", ["net.pte", "net.weights.ptd"])
 def test_every_truncation_and_random_damage_is_an_answer_or_an_error(
-    build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+    build: Build, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
 ) -> None:
     whole = build(TAGGED).read(name)
     broken = tmp_path / name
     for length in [0, 3, 4, 7, 8, 40, 63, 200, len(whole) // 2, len(whole) - 1]:
         broken.write_bytes(whole[:length])
-        code, _, err = inspect(broken, capsys)
+        code, _, err = inspect(broken, capfd)
         assert code == 2, length
         assert "damaged" in err or "neither" in err
     generator = random.Random(0)
@@ -67,13 +67,13 @@ def test_every_truncation_and_random_damage_is_an_answer_or_an_error(
         data = bytearray(whole)
         data[generator.randrange(8, 400)] ^= 1 << generator.randrange(8)
         broken.write_bytes(data)
-        code, _, err = inspect(broken, capsys)
+        code, _, err = inspect(broken, capfd)
         assert code in (0, 2)
         assert not re.search(r"unpack|buffer|codec|object|attribute|NoneType", err)
 
 
-def test_files_of_another_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_another_kind(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("nothing of the kind")
-    assert inspect(tmp_path / "notes.txt", capsys)[0] == 2
-    assert inspect(tmp_path / "missing.pte", capsys)[0] == 2
-    assert inspect(tmp_path, capsys)[0] == 2
+    assert inspect(tmp_path / "notes.txt", capfd)[0] == 2
+    assert inspect(tmp_path / "missing.pte", capfd)[0] == 2
+    assert inspect(tmp_path, capfd)[0] == 2

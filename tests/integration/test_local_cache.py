@@ -33,8 +33,8 @@ LOWER = {"export": "cached", "lower": "run", "report": "run"}
 class Project:
     """A program and a cache, built once."""
 
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.root, self.capsys = root, capsys
+    def __init__(self, root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.root, self.capfd = root, capfd
         self.cache = Cache(root / "cache")
         self.write("model.yaml", WITH_WEIGHTS)
         self.write("model.py", MODEL)
@@ -51,17 +51,17 @@ class Project:
     def build(self, expect: int = 0) -> dict[str, str]:
         """Builds, and returns `run` or `cached` for each step."""
         where = ["--cache-dir", str(self.root / "cache"), "-o", str(self.root / "out"), "--json"]
-        self.capsys.readouterr()
+        self.capfd.readouterr()
         assert main.main(["build", str(self.root / "model.yaml"), *where]) == expect
-        return dict(json.loads(self.capsys.readouterr().out)["steps"]) if expect == 0 else {}
+        return dict(json.loads(self.capfd.readouterr().out)["steps"]) if expect == 0 else {}
 
     def artifacts(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (self.root / "out").iterdir()}
 
 
 @pytest.fixture
-def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Project:
-    return Project(tmp_path, capsys)
+def project(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Project:
+    return Project(tmp_path, capfd)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_export_from_the_cache_still_knows_its_lines(project: Project) -> Non
     for source, number in ((failing, 9), (failing, 9), ("# A remark.\n" + failing, 10)):
         project.write("model.py", source)
         project.build(expect=1)
-        assert f"at model.py:{number}, in forward: `return {operator}`" in project.capsys.readouterr().err
+        assert f"at model.py:{number}, in forward: `return {operator}`" in project.capfd.readouterr().err
 
 
 def test_a_tokenizer_that_changes_at_the_end_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_a_tokenizer_that_changes_at_the_end_is_not_kept(project: Project, monke
     with monkeypatch.context() as patch:
         patch.setattr(checks, "measure", changed)
         project.build(expect=1)
-    assert "`tokenizer.json` changed during the build" in project.capsys.readouterr().err
+    assert "`tokenizer.json` changed during the build" in project.capfd.readouterr().err
     project.write("tokenizer.json", "old")
     assert project.build() == REPORT
     assert (project.root / "out/net.tokenizer/tokenizer.json").read_text() == "old"
@@ -147,7 +147,7 @@ def test_a_download_that_ends_during_a_build_is_noticed(project: Project, monkey
     with monkeypatch.context() as patch:
         patch.setattr(export, "export", arriving)
         project.build(expect=1)
-    assert "the files of `net` changed during the build" in project.capsys.readouterr().err
+    assert "the files of `net` changed during the build" in project.capfd.readouterr().err
 
 
 def test_a_cache_that_cannot_be_used_is_an_error_if_it_is_named_and_a_note_if_not(
@@ -156,10 +156,10 @@ def test_a_cache_that_cannot_be_used_is_an_error_if_it_is_named_and_a_note_if_no
     manifest, out = str(project.root / "model.yaml"), ["-o", str(project.root / "out")]
     in_the_way = project.root / "model.py"
     assert main.main(["build", manifest, "--cache-dir", str(in_the_way), *out]) == 2
-    assert "cannot be used as a cache" in project.capsys.readouterr().err
+    assert "cannot be used as a cache" in project.capfd.readouterr().err
     monkeypatch.setenv("ETBUILD_CACHE_DIR", str(in_the_way))
     assert main.main(["build", manifest, *out]) == 0
-    assert "note: building without a cache" in project.capsys.readouterr().err
+    assert "note: building without a cache" in project.capfd.readouterr().err
 
 
 def test_what_a_pass_changes_in_a_library_does_not_reach_the_next_steps(project: Project) -> None:

@@ -255,11 +255,11 @@ def test_the_same_content_has_the_same_bytes_and_names_no_other_file(built: Outc
     assert set(data["graphs"]) == {"0", "1"}
 
 
-def test_a_page_needs_a_program(build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_needs_a_program(build: Build, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / "broken.pte"
     broken.write_bytes(b"1234ET12 and no more")
     assert main.main(["inspect", str(broken), "--html", str(tmp_path / "page.html")]) == 2
-    assert "the file is damaged" in capsys.readouterr().err
+    assert "the file is damaged" in capfd.readouterr().err
     assert not (tmp_path / "page.html").exists()
     assert main.main(["inspect", str(broken), "--against", str(broken)]) == 2
-    assert "--against needs --html" in capsys.readouterr().err
+    assert "--against needs --html" in capfd.readouterr().err

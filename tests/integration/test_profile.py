@@ -99,11 +99,11 @@ def build_origins(root: Path, directory: Path, effort: Effort) -> dict[str, Any]
 
 
 @pytest.fixture
-def profile(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+def profile(capfd: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
     def run(*arguments: object) -> dict[str, Any]:
-        capsys.readouterr()
+        capfd.readouterr()
         code = main.main(["profile", *map(str, arguments), "--json", "--calls=3"])
-        captured = capsys.readouterr()
+        captured = capfd.readouterr()
         assert code == 0, captured.err
         found: dict[str, Any] = json.loads(captured.out)
         assert json_schema.problems("profile", found) == []
@@ -154,7 +154,7 @@ def test_states_and_branches_are_profiled(project: Path, profile: Callable[..., 
 
 
 def test_the_file_of_events_gives_the_same_profile_and_fits_one_method(
-    project: Path, tmp_path: Path, profile: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    project: Path, tmp_path: Path, profile: Callable[..., dict[str, Any]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     dump, program = tmp_path / "events.etdp", project / "out/net.pte"
     ours = profile(program, "forward", "--etdump", dump)
@@ -173,7 +173,7 @@ def test_the_file_of_events_gives_the_same_profile_and_fits_one_method(
         (["forward", "--root", project], "is built already"),
     ):
         assert main.main(["profile", str(program), *map(str, arguments)]) == 2
-        assert said in capsys.readouterr().err
+        assert said in capfd.readouterr().err
 
 
 def test_each_step_of_a_loop_counts(tmp_path: Path, profile: Callable[..., dict[str, Any]]) -> None:
@@ -263,9 +263,9 @@ def test_the_page_shows_the_times(
             assert page.locator("#instructions").is_visible()
 
 
-def test_the_text_is_a_table(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_is_a_table(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main.main(["profile", str(project / "out/net.pte"), "forward", "--calls=2"]) == 0
-    out = capsys.readouterr().out
+    out = capfd.readouterr().out
     assert re.search(r"^net\.pte forward: \S+ ms a call \(the median; \S+ to \S+ in 2 calls\)$", out, re.MULTILINE)
     assert re.search(r"^delegate XnnpackBackend +1 +\S+ +\S+%$", out, re.MULTILINE)
     assert textwrap.dedent(out) == out
@@ -283,7 +283,7 @@ def test_names_from_a_file_stay_text_on_the_page(project: Path) -> None:
 
 
 def test_damaged_facts_beside_a_program_are_an_error(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = shutil.copytree(project / "out", tmp_path / "out")
     facts = json.loads((out / "net.lowering.json").read_text())
@@ -291,4 +291,4 @@ def test_damaged_facts_beside_a_program_are_an_error(
     (out / "net.lowering.json").write_text(json.dumps(facts))
     words = ["profile", str(out / "net.pte"), "forward", "--calls=1", "--html", str(tmp_path / "net.html")]
     assert main.main(words) == 2
-    assert "net.lowering.json: the file is damaged" in capsys.readouterr().err
+    assert "net.lowering.json: the file is damaged" in capfd.readouterr().err

@@ -82,17 +82,17 @@ class Outcome:
 
 
 @pytest.fixture
-def project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def project(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Writes a manifest and sources, and tests the program: `project(MANIFEST, model=MODEL)`."""
 
     def run(manifest: str = MANIFEST, *arguments: str, model: str = MODEL, **sources: str) -> Outcome:
         (tmp_path / "net.yaml").write_text(manifest, "utf-8")
         for name, content in {"model": model, **sources}.items():
             (tmp_path / f"{name}.py").write_text(textwrap.dedent(content), "utf-8")
-        capsys.readouterr()
+        capfd.readouterr()
         cache = ("--cache-dir", str(tmp_path / "cache"))
         code = main.main(["test", str(tmp_path / "net.yaml"), *cache, "--json", *arguments])
-        captured = capsys.readouterr()
+        captured = capfd.readouterr()
         found = json.loads(captured.out)["tests"] if captured.out else []
         states, details = ({each["name"]: each[key] for each in found} for key in ("state", "detail"))
         return Outcome(code, states, details, captured.err)

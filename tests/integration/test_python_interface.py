@@ -69,12 +69,12 @@ def test_wrong_calls_say_what_the_program_takes(model: etbuild.Model, built: etb
 
 
 def test_the_command_runs_a_method_on_json_and_on_files(
-    built: etbuild.Built, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    built: etbuild.Built, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = str(built.directory / "net.pte")
     numpy.save(tmp_path / "x.npy", numpy.ones((2, 8), dtype=numpy.float32))
     assert main.main(["run", program, "count", str(tmp_path / "x.npy"), "--json"]) == 0
-    sums, largest, positive = json.loads(capsys.readouterr().out)
+    sums, largest, positive = json.loads(capfd.readouterr().out)
     assert sums == {"dtype": "float32", "shape": [8], "values": [4.0] * 8}
     assert (largest["dtype"], positive["values"][0][0]) == ("int64", True)
     written = tmp_path / "out.safetensors"
@@ -82,7 +82,7 @@ def test_the_command_runs_a_method_on_json_and_on_files(
     assert main.main(["run", program, "forward", row, "-o", str(written)]) == 0
     assert load_file(written)["output_0"].shape == (2, 8)
     assert main.main(["run", program, "forward"]) == 0
-    assert capsys.readouterr().out.startswith("net.pte forward([4, 8])\nfloat32 [4, 8]\ntensor(")
+    assert capfd.readouterr().out.startswith("net.pte forward([4, 8])\nfloat32 [4, 8]\ntensor(")
     for arguments, said in (
         (["forward", "[1, "], "not an input"),
         (["forwards"], "did you mean `forward`"),
@@ -90,7 +90,7 @@ def test_the_command_runs_a_method_on_json_and_on_files(
         (["forward", "none.npy"], "no such file"),
     ):
         assert main.main(["run", program, *arguments]) == 2
-        assert said in capsys.readouterr().err
+        assert said in capfd.readouterr().err
 
 
 def test_a_name_that_begins_with_a_dash_is_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

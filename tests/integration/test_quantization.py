@@ -782,6 +782,7 @@ def shared(*methods: str) -> str:
     )
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 def test_values_with_several_readers(build: Build, tmp_path: Path) -> None:
     """ExecuTorch's own program computes other numbers for `linears`, `mish`, `borders` and `chances`, cannot be loaded
     for `convs` and `there_and_back`, and cannot be lowered for `sequence`. The bias of each call of a layer has a scale

@@ -21,12 +21,12 @@ def block(language: str) -> str:
     return found.group(1)
 
 
-def test_the_first_target(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_target(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
     made = build(block("yaml"), model=block("python"))
     assert made.code == 0
     # The index contains the driver's digest, which changes with the driver.
     [row] = re.findall(r"net\.pte +(.*)$", made.out, re.MULTILINE)
     assert re.search(rf"^    out/net\.pte +{re.escape(row)}$", README, re.MULTILINE)
     assert main.main(["inspect", str(made.directory / "net.pte")]) == 0
-    shown = capsys.readouterr().out.partition("\n\nbytes")[0]
+    shown = capfd.readouterr().out.partition("\n\nbytes")[0]
     assert textwrap.indent(shown, "    ") in README

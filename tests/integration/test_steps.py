@@ -174,15 +174,15 @@ SORTS = MODEL.replace("self.linear(x).relu()", "self.linear(x).sort()[0]")
 FAILS = MODEL.replace("self.linear(x).relu()", "torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]")
 
 
-def test_the_lines_of_an_export_are_named_by_later_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lines_of_an_export_are_named_by_later_steps(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     project = Project(tmp_path / "one", MANIFEST, SORTS)
     project.export()
     lines = tmp_path / "one" / "export.lines.json"
     said = {}
     for kept in (lines.read_bytes(), lines.read_bytes()[:50], None):
         lines.write_bytes(kept) if kept is not None else lines.unlink()
-        capsys.readouterr()
-        said[kept] = project.finish(), capsys.readouterr().err
+        capfd.readouterr()
+        said[kept] = project.finish(), capfd.readouterr().err
         shutil.rmtree(tmp_path / "one" / "out")
     whole, damaged, missing = said.values()
     assert "\n    at model.py:9, in forward: `return self.linear(x).sort()[0]`\n" in whole[1]
@@ -194,7 +194,7 @@ def test_the_lines_of_an_export_are_named_by_later_steps(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize("declared", [False, True])
 def test_an_error_of_the_lower_step_names_only_lines_of_files_that_it_was_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], declared: bool
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], declared: bool
 ) -> None:
     project = Project(tmp_path, MANIFEST, FAILS)
     project.export()
@@ -203,7 +203,7 @@ def test_an_error_of_the_lower_step_names_only_lines_of_files_that_it_was_given(
     for beside in ("lower-plan.positions.json", "lower.positions.json"):  # of an earlier version
         shutil.copy(tmp_path / "positions.json", tmp_path / beside)
     assert main.main([*words, *(files if declared else [])]) == 1
-    message = capsys.readouterr().err
+    message = capfd.readouterr().err
     line = "at model.py:9, in forward: `return torch.linalg.eigh(self.linear(x) @ x.T[:4])[0]`"
     assert (line in message) == declared
     assert ("model.yaml:" in message) == declared

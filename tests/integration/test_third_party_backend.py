@@ -286,7 +286,7 @@ class Changed:
     """The package with changes, in this process, which has already imported torch."""
 
     site: Path
-    capsys: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str]
 
     def build(self, jobs: int, lowering: str = "", backend: str = "") -> tuple[int, dict[str, bytes], str]:
         """Builds the example with code added at the end of two modules. Returns exit code, artifacts and output."""
@@ -299,7 +299,7 @@ class Changed:
             code = main.main(["build", str(MANIFEST), "--no-cache", "--jobs", str(jobs), "-o", str(out)])
         made = {path.name: path.read_bytes() for path in out.glob("*")}
         shutil.rmtree(out, ignore_errors=True)
-        return code, made, self.capsys.readouterr().err
+        return code, made, self.capfd.readouterr().err
 
 
 @contextmanager
@@ -320,11 +320,11 @@ def forget_the_package() -> None:
 
 
 @pytest.fixture
-def package(own_site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Changed]:
+def package(own_site: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Changed]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # because the two edits are within a second
     monkeypatch.syspath_prepend(str(own_site))
     shutil.rmtree(own_site / "etbuild_tally/__pycache__", ignore_errors=True)
-    yield Changed(own_site, capsys)
+    yield Changed(own_site, capfd)
     forget_the_package()
 
 

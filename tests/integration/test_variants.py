@@ -45,16 +45,16 @@ EXPORTS = {"net": "run", "net.plain": "cached", "net.apple": "cached", "net.int4
 
 
 @pytest.fixture
-def build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def build(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Any:
     """Builds the manifest with options, and returns what `--json` prints."""
     (tmp_path / "net.yaml").write_text(MANIFEST)
     (tmp_path / "model.py").write_text(MODEL)
 
     def run_build(*options: str, expect: int = 0) -> Any:
         where = ["--cache-dir", str(tmp_path / "cache"), "-o", str(tmp_path / "out")]
-        capsys.readouterr()
+        capfd.readouterr()
         assert main.main(["build", str(tmp_path / "net.yaml"), *where, "--json", *options]) == expect
-        captured = capsys.readouterr()
+        captured = capfd.readouterr()
         return json.loads(captured.out) if expect == 0 else captured.err
 
     return run_build

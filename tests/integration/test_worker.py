@@ -82,7 +82,7 @@ def slow(tmp_path: Path) -> Callable[[Worker, str], list[int]]:
         wait_until(lambda: started.exists() and started.read_text(), 60)
         processes = worker.children()
         assert int(started.read_text()) in processes
-        assert len(processes) == 2
+        assert len(processes) == 3  # the fork, the model, and what that started
         return processes
 
     return start
@@ -175,13 +175,14 @@ def test_a_bug_keeps_its_traceback(worker: Worker, tmp_path: Path) -> None:
     assert "Traceback" in response.output
 
 
-def test_nothing_is_left_of_a_request(worker: Worker, tmp_path: Path) -> None:
-    """No modules, seeds, or processes that a model started are left."""
+@pytest.mark.parametrize("command", ["sleep 600", "setsid sleep 600"])
+def test_nothing_is_left_of_a_request(command: str, worker: Worker, tmp_path: Path) -> None:
+    """No modules, seeds, or processes that a model started are left, also if these have left their parent and group."""
     pid = tmp_path / "pid"
     prefix = (
         "import os, pathlib, subprocess, torch\n"
         "assert 'ETBUILD_TEST' not in os.environ\nos.environ['ETBUILD_TEST'] = '1'\ntorch.set_num_threads(1)\n"
-        f"pathlib.Path({str(pid)!r}).write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"
+        f"subprocess.run('{command} > /dev/null & echo $! > {pid}', shell=True)\n"
     )
     manifest = project(tmp_path / "in", prefix)
     for number in range(2):
@@ -265,9 +266,9 @@ def test_a_damaged_stream_ends_a_worker(own_worker: Worker, stream: bytes) -> No
 @pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_killed_worker_leaves_no_process(
-    own_worker: Worker, tmp_path: Path, slow: Callable[[Worker], list[int]], number: signal.Signals
+    own_worker: Worker, tmp_path: Path, slow: Callable[[Worker, str], list[int]], number: signal.Signals
 ) -> None:
-    processes = slow(own_worker)
+    processes = slow(own_worker, SLOW.replace('"sleep"', '"setsid", "sleep"'))
     own_worker.process.send_signal(number)
     own_worker.process.wait(10)
     wait_until(lambda: not any(map(alive, processes)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -304,20 +303,19 @@ class _Steps:
 
     def export(self, directory: Path) -> str:
         """Exports into a new directory. Returns `run` or `cached`."""
-        from etbuild.steps.export import export, export_beside
+        from etbuild.steps.export import export
         from etbuild.steps.lower import imports_of_executorch
 
         plan, used = self.request.plan.export_plan, self.request.used
         inputs = self.request.inputs.only(_export_data(self.request))
-        parallel = self.effort.accelerate and self.effort.jobs > 1
-        # Quantizers need ExecuTorch: the export imports it, so that nothing is left to do beside it.
-        beside = parallel and not self.request.plan.export_backends and "executorch.exir" not in sys.modules
 
         def run() -> None:
-            if beside:  # while this process imports what lowering needs
-                export_beside(plan, inputs, used, directory, self.stage, imports_of_executorch(self.effort))
-            else:
-                export(plan, inputs, used, directory, self.stage)
+            meanwhile = imports_of_executorch(self.effort) if self.effort.jobs > 1 else []
+            if self.request.plan.export_backends:  # quantizers need ExecuTorch too
+                with self.stage("import ExecuTorch"):
+                    for part in imports_of_executorch(self.effort):
+                        part()
+            export(plan, inputs, used, directory, self.stage, meanwhile)
 
         return self._step("export", _export_key(self.request), directory, run)
 

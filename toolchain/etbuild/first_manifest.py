@@ -535,7 +535,6 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
     from etbuild.inputs.user_code import importable
     from etbuild.plan.plan import from_manifest
     from etbuild.processes.library_output import stdout_for_results
-    from etbuild.processes.process_state import torch_as_it_was
 
     if not re.fullmatch(_REFERENCE, reference):
         raise InputError.of(f"--factory {reference}: expected MODULE:CALLABLE", "for example model:create")
@@ -546,7 +545,7 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
     plan = from_manifest({"name": name, "model": model, "methods": methods})
     inputs = Inputs(roots=[beside])
     used = used_sources(inputs, plan.export_plan)
-    with stdout_for_results(), importable(used, []) as finder, torch_as_it_was():
+    with stdout_for_results(), importable(used, []) as finder:
         from etbuild.model import module as modules
 
         root = modules.create(plan.model, StepContext(inputs, finder))

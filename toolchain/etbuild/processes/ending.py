@@ -115,13 +115,14 @@ def end_process(code: int, last: Callable[[], None] = lambda: None) -> NoReturn:
         code: The exit code.
         last: Is called when nothing else is left to do.
     """
-    for step in (atexit._run_exitfuncs, _flush, last):
+    for step in (atexit._run_exitfuncs, flush, last):
         with contextlib.suppress(BaseException):
             step()
     os._exit(code)
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Writes what the standard streams hold."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # a model has replaced or closed it
             stream.flush()

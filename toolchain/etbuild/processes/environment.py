@@ -16,27 +16,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from etbuild.errors import InputError
-
-ARITHMETIC = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
-"""Without these, PyTorch and MKL choose by the processor: calibration and random weights would depend on it."""
+from etbuild.processes import arithmetic
 
 FIXED = {
     "PYTHONHASHSEED": "0",  # otherwise a set of strings in a model has another order in each process
     "PYTHONSAFEPATH": "1",  # files in the current directory are not packages of the toolchain
     "PYTHONUTF8": "1",  # otherwise a text that a model reads depends on the locale
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",  # PyTorch's caches are not inputs
-    **ARITHMETIC,
+    **arithmetic.VARIABLES,
 }
 """The variables that have the same value in every build."""
 
 # The other variables that are passed on: who and where the user is, how to write to the terminal, how to reach the
-# network, how many threads and which device to use, and where tools are. SDKs of vendors are found by variables such as
+# network, which device to use, and where tools are. SDKs of vendors are found by variables such as
 # `QNN_SDK_ROOT` and `CUDA_HOME`.
 _STAYS = re.compile(
     r"""PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|TMP|TEMP|TZ|LANG|LANGUAGE|LC_\w+|ETBUILD_\w+
     |TERM|COLORTERM|NO_COLOR|FORCE_COLOR|COLUMNS|LINES
     |(?:HTTP|HTTPS|FTP|ALL|NO)_PROXY|SSL_CERT_FILE|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|\w+_OFFLINE
-    |\w+_NUM_THREADS|\w+_VISIBLE_DEVICES|CC|CXX|FLATC_EXECUTABLE|ANDROID_NDK|LD_PRELOAD
+    |\w+_VISIBLE_DEVICES|CC|CXX|FLATC_EXECUTABLE|ANDROID_NDK|LD_PRELOAD
     |PYTHONDONTWRITEBYTECODE|PYTHONIOENCODING
     |(?!PYTHON)\w+_(?:ROOT|HOME|DIR|DIRS|PATH|SDK)""",
     re.VERBOSE | re.IGNORECASE,

@@ -18,8 +18,8 @@ from etbuild.errors import BuildError, EtbuildError, Leaving
 from etbuild.foreign_errors import system_error
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
-from etbuild.processes.ending import STOPPING, Interrupts, blocked
-from etbuild.processes.process_state import undone
+from etbuild.processes.ending import STOPPING, Interrupts, blocked, flush
+from etbuild.processes.process_state import high_copy, undone
 
 _LOOK_SECONDS = 0.5  # how often dead children are looked for: a process that one left behind may hold its pipe open
 
@@ -113,11 +113,14 @@ def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) ->
     try:
         interrupts.install([signal.SIGTERM, signal.SIGHUP])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-        result.send_bytes(_outcome(name, task))
+        safe = Connection(high_copy(result.fileno()), readable=False)  # code of others may close descriptors
+        safe.send_bytes(_outcome(name, task))
         interrupts.over = True
         for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is left to clean up
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
+        flush()
+        os._exit(0)  # `multiprocessing` would wait for threads that a model has left
     except _Ended:
         os._exit(128 + interrupts.received[0])
 

@@ -1,12 +1,10 @@
-"""Undoes changes that user code makes to its process, because the rest of a build must not depend on them."""
+"""Undoes changes that user code makes to its process, where the driver's own code goes on in this process."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import gc
-import locale
 import os
 import signal
 import sys
@@ -26,13 +24,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 @contextlib.contextmanager
 def undone() -> Iterator[None]:
-    """Restores what code inside changes in the process: standard streams, the current directory, the umask, the locale,
-    signal handlers, the garbage collector, and warnings that became errors. If code inside has forked, the child ends
+    """Restores what code inside changes in the process and the driver needs there: standard streams, the current
+    directory, the umask, signal handlers, and warnings that became errors. If code inside has forked, the child ends
     here."""
     process, directory = os.getpid(), _open_here()
-    mask, locales = _umask(), locale.setlocale(locale.LC_ALL)
+    mask, filters = _umask(), list(warnings.filters)
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    filters, collects = list(warnings.filters), gc.isenabled()
     try:
         with streams_kept():
             yield
@@ -41,33 +38,8 @@ def undone() -> Iterator[None]:
             os._exit(0)
         _go_back(directory)
         os.umask(mask)
-        locale.setlocale(locale.LC_ALL, locales)
         _put_back(handlers)
         _drop_errors(filters)
-        (gc.enable if collects else gc.disable)()
-
-
-@contextlib.contextmanager
-def torch_as_it_was() -> Iterator[None]:
-    """Restores settings of PyTorch and Python that code inside changes. Lowering may run in the process of the export
-    or in another one, so its result must not depend on such settings."""
-    import torch
-
-    dtype, device, threads = torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()
-    gradients, exact = torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
-    depth = sys.getrecursionlimit()
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-        if torch.get_default_device() != device:
-            torch.set_default_device(device)
-        if torch.get_num_threads() != threads:  # setting the number starts threads
-            torch.set_num_threads(threads)
-        torch.set_grad_enabled(gradients)
-        torch.use_deterministic_algorithms(exact)
-        with contextlib.suppress(RecursionError):  # the current depth may be larger than the old limit
-            sys.setrecursionlimit(depth)
 
 
 def _open_here() -> int | None:

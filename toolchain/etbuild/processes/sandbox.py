@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from etbuild.files.scratch import Scratch, temporary
@@ -21,6 +21,7 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _OUTPUTS = "bazel-out"
 _ORPHANS_SECONDS = 0.5
+_CHILDREN = Path("/proc/thread-self/children")  # of the main thread, which adopts
 
 
 def end_with(parent: int) -> None:
@@ -35,19 +36,22 @@ def adopt_orphans() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_orphans() -> None:
-    """Ends the processes whose parent this process has become, and those below them. Processes that are about to end
-    get a moment, such as the one that removes shared memory of `multiprocessing`."""
-    kill_at = time.monotonic() + _ORPHANS_SECONDS
-    # The loop ends when there are no children left, or when the kernel does not list them.
+def end_orphans(others: Collection[int] = (), seconds: float = _ORPHANS_SECONDS) -> None:
+    """Ends the processes whose parent this process has become, and those below them.
+
+    Args:
+        others: The children of this process that go on.
+        seconds: The time for processes that are about to end, such as the one that removes shared memory of
+            `multiprocessing`.
+    """
+    kill_at = time.monotonic() + seconds
+    # The second error: the kernel does not list children.
     with contextlib.suppress(ChildProcessError, FileNotFoundError):
-        while True:
-            ended, _ = os.waitpid(-1, os.WNOHANG)
-            if ended == 0 and time.monotonic() >= kill_at:
-                for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-                    os.kill(int(child), signal.SIGKILL)
-            if ended == 0:
-                time.sleep(0.01)
+        while orphans := {*map(int, _CHILDREN.read_text().split())}.difference(others):
+            for orphan in orphans:
+                if os.waitpid(orphan, os.WNOHANG)[0] == 0 and time.monotonic() >= kill_at:
+                    os.kill(orphan, signal.SIGKILL)
+            time.sleep(0.01)
 
 
 def leave_network() -> None:

@@ -204,43 +204,24 @@ def quantize_method(
         BuildError: A quantizer, a pass or the training failed, the method failed on its calibration inputs, or the
             quantizers do not fit the method.
     """
-    with _arithmetic_of_every_processor():
-        graph_module = _run_passes("pre_prepare", graph_module, how, finder)
-        before = _first_outputs(graph_module, how, written, finder)
-        with wrap_user_error(how.path, "preparing the method", finder), quantizing():
-            prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
-        _check_prepared(prepared, how.path)
-        _check_finite(prepared, how.path)
-        _check_unchanged(before, _first_outputs(prepared, how, written, finder), how.path)
-        prepared = _run_passes("post_prepare", prepared, how, finder)
-        with _undone(prepared, written):
-            if isinstance(how.finds, Call):
-                _check_trainable(prepared, how.finds.path)
-                _train(prepared, how.finds, finder)
-            else:
-                _calibrate(prepared, how.finds, finder)
-        prepared = _run_passes("pre_convert", prepared, how, finder)
-        with wrap_user_error(how.path, "quantizing the method", finder):
-            converted = _convert(prepared, how.fold)
-        return _run_passes("post_convert", converted, how, finder)
-
-
-@contextmanager
-def _arithmetic_of_every_processor() -> Iterator[None]:
-    """Within this context, sums do not depend on the machine: one thread, and no library that adapts to the processor.
-
-    Environment variables of the process control the choices that PyTorch and MKL make themselves: see
-    `processes.environment`.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    nnpack = torch.backends.nnpack.set_flags(False)
-    try:
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield
-    finally:
-        torch.backends.nnpack.set_flags(*nnpack)
-        torch.set_num_threads(threads)
+    graph_module = _run_passes("pre_prepare", graph_module, how, finder)
+    before = _first_outputs(graph_module, how, written, finder)
+    with wrap_user_error(how.path, "preparing the method", finder), quantizing():
+        prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
+    _check_prepared(prepared, how.path)
+    _check_finite(prepared, how.path)
+    _check_unchanged(before, _first_outputs(prepared, how, written, finder), how.path)
+    prepared = _run_passes("post_prepare", prepared, how, finder)
+    with _undone(prepared, written):
+        if isinstance(how.finds, Call):
+            _check_trainable(prepared, how.finds.path)
+            _train(prepared, how.finds, finder)
+        else:
+            _calibrate(prepared, how.finds, finder)
+    prepared = _run_passes("pre_convert", prepared, how, finder)
+    with wrap_user_error(how.path, "quantizing the method", finder):
+        converted = _convert(prepared, how.fold)
+    return _run_passes("post_convert", converted, how, finder)
 
 
 def _quantizer(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> Quantizer:

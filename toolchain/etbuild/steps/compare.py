@@ -20,6 +20,7 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.plan.plan import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.runtime import program_files
+from etbuild.steps import apart
 from etbuild.steps.lower import (
     Lowering,
     export_with_weights,
@@ -27,6 +28,7 @@ from etbuild.steps.lower import (
     load_methods,
     opened_export,
     read_weights,
+    runs_code_of_others,
 )
 
 if TYPE_CHECKING:
@@ -128,30 +130,42 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
 
 
 def _compare(job: Lowering[ComparePlan], examples: Path, built: Built, left_out: Mapping[str, str]) -> dict[str, str]:
-    files = built.files
-    with opened_export(job) as (saved, context), temporary("compare") as scratch:
-        from etbuild.export import custom_ops
-        from etbuild.runtime import child
+    with opened_export(job) as (saved, context):
+        run = partial(_compare_methods, job, saved, context, examples, built, left_out)
+        own = saved.export_plan is None and not runs_code_of_others(job.plan, saved)
+        return run() if own else apart.run_one(run)
 
-        custom_ops.load(job.plan.custom_ops, context)
-        methods, skipped = _methods(job, saved, context, examples, left_out)
-        groups = [methods] if files.shares_state and methods else [[method] for method in methods]
+
+def _compare_methods(
+    job: Lowering[ComparePlan],
+    saved: SavedExport,
+    context: StepContext,
+    examples: Path,
+    built: Built,
+    left_out: Mapping[str, str],
+) -> dict[str, str]:
+    from etbuild.export import custom_ops
+    from etbuild.runtime import child
+
+    custom_ops.load(job.plan.custom_ops, context)
+    files = built.files
+    methods, skipped = _methods(job, saved, context, examples, left_out)
+    groups = [methods] if files.shares_state and methods else [[method] for method in methods]
+    names = [", ".join(method.name for method in group) for group in groups]
+    with job.stage(f"compare {', '.join(names)}"), temporary("compare") as scratch:
+        places = [scratch.path / str(number) for number in range(len(groups))]
         tasks = {
-            f"comparing {', '.join(method.name for method in group)}": partial(
-                _first_wrong, group, files, job.plan.work, scratch.path / str(number)
-            )
-            for number, group in enumerate(groups)
+            f"comparing {name}": partial(_first_wrong, group, files, job.plan.work, place)
+            for name, group, place in zip(names, groups, places, strict=True)
         }
-        with job.stage(f"compare {', '.join(method.name for method in methods)}"):
-            try:
-                found = child.run(tasks, job.effort.jobs)
-            except BuildError as error:
-                raise BuildError([_with_weights(problem, built.lowering) for problem in error.problems]) from error
-        wrong = [each for each in found.values() if each is not None and "cannot_run" not in each]
-        if wrong:
-            raise BuildError([_problem(job, context, methods, each) for each in wrong])
-        unable = {name: each["cannot_run"] for each in found.values() if each is not None for name in each["methods"]}
-        return {**left_out, **skipped, **unable}
+        try:
+            found = [each for each in child.run(tasks, job.effort.jobs).values() if each is not None]
+        except BuildError as error:
+            raise BuildError([_with_weights(problem, built.lowering) for problem in error.problems]) from error
+    wrong = [each for each in found if "cannot_run" not in each]
+    if wrong:
+        raise BuildError([_problem(job, context, methods, each) for each in wrong])
+    return {**left_out, **skipped, **{name: each["cannot_run"] for each in found for name in each["methods"]}}
 
 
 def _with_weights(problem: Problem, lowering: LoweringFacts) -> Problem:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -18,13 +17,11 @@ from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.toolchain import check_installed
-from etbuild.inputs.undeclared import add_unkeyed, unkeyed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.plan.parts import Weights
 from etbuild.plan.plan import ExportPlan
-from etbuild.processes import forked
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.processes.process_state import high_copy, torch_as_it_was
+from etbuild.steps import apart
 from etbuild.steps.stages import frozen_if_first
 
 if TYPE_CHECKING:
@@ -35,8 +32,17 @@ if TYPE_CHECKING:
     from etbuild.quantize.torchao_weights import Quantized
 
 
-def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory: Path, stage: Stage) -> None:
+def export(
+    export_plan: ExportPlan,
+    inputs: Inputs,
+    used: UsedSources,
+    directory: Path,
+    stage: Stage,
+    meanwhile: Sequence[Callable[[], None]] = (),
+) -> None:
     """Exports every method, and saves the export with `export.archive`.
+
+    All of this happens in a child process, because code of the model runs: it ends before lowering begins.
 
     Args:
         export_plan: What to export.
@@ -44,24 +50,32 @@ def export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory
         used: The sources that the plan uses.
         directory: The directory for the export. It exists and is empty.
         stage: Is called for each stage, to show progress.
+        meanwhile: What this process does until the export ends. It also checks the installed packages.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: The module cannot be made or exported.
     """
-    check_installed(used.packages)
-    _export(export_plan, inputs, used, directory, stage)
+    check = functools.partial(check_installed, used.packages)
+    try:
+        with library_messages_off(), stdout_for_results():
+            _import_torch(stage)
+        apart.run_one(functools.partial(_export, export_plan, inputs, used, directory, stage), [check, *meanwhile])
+    except Exception:
+        check()  # a package that was edited may be why the export failed
+        raise
+    else:
+        check()  # the export may have ended before this process looked
 
 
 def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory: Path, stage: Stage) -> None:
     with library_messages_off(used.sources), stdout_for_results():
-        _import_torch(stage)
         from etbuild.export import archive, constant_methods, custom_ops, runner_contract
         from etbuild.export.provenance import graphs_numbered
         from etbuild.processes.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, inputs.data.values()) as finder, torch_as_it_was(), graphs_numbered():
+        with importable(used, inputs.data.values()) as finder, graphs_numbered():
             context = StepContext(inputs, finder, stage)
             custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):
@@ -83,57 +97,6 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
         archive.write_plan(directory, export_plan, computed, used)
 
 
-def export_beside(
-    export_plan: ExportPlan,
-    inputs: Inputs,
-    used: UsedSources,
-    directory: Path,
-    stage: Stage,
-    meanwhile: Sequence[Callable[[], None]],
-) -> None:
-    """Does what `export` does in a child process, so that this process can prepare for what follows.
-
-    This process never runs the user's code. It checks the installed packages while the child exports.
-
-    Args:
-        export_plan: What to export.
-        inputs: The declared inputs.
-        used: The sources that the plan uses.
-        directory: The directory for the export. It exists and is empty.
-        stage: Is called for each stage, to show progress.
-        meanwhile: What this process does until the export ends.
-
-    Raises:
-        InputError, BuildError: The export failed.
-    """
-    stdin = None
-    with suppress(OSError):
-        stdin = high_copy(0)
-    check = functools.partial(check_installed, used.packages)
-
-    def task() -> set[str]:
-        if stdin is not None:  # for a debugger: a forked process has lost it
-            os.dup2(stdin, 0)
-            with suppress(OSError):  # a process that began without standard input may have a directory in its place
-                sys.stdin = os.fdopen(0, closefd=False)
-        with unkeyed() as reasons:
-            _export(export_plan, inputs, used, directory, stage)
-        return reasons
-
-    try:
-        with library_messages_off(), stdout_for_results():
-            _import_torch(stage)
-        add_unkeyed(forked.run({"the build": task}, 1, [check, *meanwhile])["the build"])
-    except Exception:
-        check()  # a package that was edited may be why the export failed
-        raise
-    else:
-        check()  # the export may have ended before this process looked
-    finally:
-        if stdin is not None:
-            os.close(stdin)
-
-
 def _import_torch(stage: Stage) -> None:
     with stage("import PyTorch"), frozen_if_first("torch"):
         from etbuild.export import (
@@ -142,6 +105,9 @@ def _import_torch(stage: Stage) -> None:
             custom_ops,  # noqa: F401
             runner_contract,  # noqa: F401
         )
+        from etbuild.processes import arithmetic
+
+        arithmetic.leave_out_other_libraries()
 
 
 def create_module(export_plan: ExportPlan, context: StepContext, weights: Weights = ()) -> torch.nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,9 +24,10 @@ from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.lower import weight_sharing
 from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan
-from etbuild.processes import forked
+from etbuild.processes import arithmetic
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.results import LoweringFacts, WeightDigests
+from etbuild.steps import apart
 from etbuild.steps.export import Modules, create_module, export_methods
 from etbuild.steps.report import LOWERING_SCHEMA, write_json
 from etbuild.steps.resources import Effort
@@ -109,16 +111,15 @@ def lower(what: Lowering[LowerPlan], directory: Path) -> list[artifacts.Artifact
         InputError: A declared input is missing or does not fit.
         BuildError: The methods cannot be lowered, or the program cannot be written.
     """
-    one_by_one = what.effort.accelerate and what.effort.jobs > 1 and len(what.plan.methods) > 1
-    if one_by_one and separable(what.plan, what.export):
+    if what.effort.accelerate and len(what.plan.methods) > 1 and separable(what.plan, what.export):
         with artifacts.staging(directory) as staged:
             methods = {name: staged / name for name in what.plan.methods}
             for path in methods.values():
                 path.mkdir()
             lower_methods(what, methods)
             return merge(what, methods, directory)
-    with _lowering_with_operators(what) as (saved, context):
-        return _lower_together(_with_constants(what, saved), saved, context, directory)
+    with _lowering(what) as (saved, context):
+        return _lower_apart(_with_constants(what, saved), saved, context, directory)
 
 
 def lower_recorded(
@@ -134,7 +135,7 @@ def lower_recorded(
     Returns:
         The artifacts and the errors are those of `lower`.
     """
-    with _lowering_with_operators(what) as (saved, context):
+    with _lowering(what) as (saved, context):
         return _lower_together(_with_constants(what, saved), saved, context, directory, look)
 
 
@@ -155,33 +156,26 @@ def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> No
     at_once = min(what.effort.jobs, len(directories))
     shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
     with _lowering(what) as (saved, context):
-        import torch
+        with what.stage("read the weights"):  # once: the children share the memory
+            weights = read_weights(what.plan, saved, what.inputs)
+        effort = replace(what.effort, jobs=what.effort.jobs // at_once)
+        export = _Export(saved, *weights, replace(context, stage=silent))
 
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # a pool of threads would not exist after a fork
-        try:
-            with what.stage("read the weights"):  # once: the children share the memory
-                weights = read_weights(what.plan, saved, what.inputs)
-            effort = replace(what.effort, jobs=what.effort.jobs // at_once)
-            export = _Export(saved, *weights, replace(context, stage=silent))
+        def task(name: str) -> Callable[[], None]:
+            def lower_one() -> None:
+                with wrap_system_errors():
+                    _lower_and_save(what.plan.of_method(name), effort, export, directories[name])
 
-            def task(name: str) -> Callable[[], None]:
-                def run() -> None:
-                    with wrap_system_errors():
-                        _lower_and_save(what.plan.of_method(name), effort, export, directories[name])
+            return lower_one
 
-                return run
-
-            with what.stage(shown):
-                if len(directories) == 1 and not _runs_code_of_others(what.plan, saved):
-                    task(*directories)()
-                else:
-                    forked.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
-        finally:
-            torch.set_num_threads(threads)
+        with what.stage(shown):
+            if len(directories) == 1 and not runs_code_of_others(what.plan, saved):
+                task(*directories)()
+            else:
+                apart.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
-def _runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
+def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
     """Whether lowering runs code of the user, or of a backend that may do anything."""
     imported = saved.sources or plan.custom_ops.modules or plan.custom_ops.libraries
     return bool(imported) or _looks_at_others(plan) is not None
@@ -274,7 +268,6 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
     """
     with _lowering(what) as (saved, context):
         from etbuild.emit import method_archive, mutable_buffers
-        from etbuild.export import custom_ops
 
         what = _with_constants(what, saved)
         methods = {name: method_archive.read(path, name) for name, path in sorted(directories.items())}
@@ -290,8 +283,7 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
             reasons = [reason] if reason is not None else []
         if reasons:
             print(f"note: all methods are lowered together, because {reasons[0]}", file=sys.stderr)
-            custom_ops.load(what.plan.custom_ops, context)
-            return _lower_together(what, saved, context, directory)
+            return _lower_apart(what, saved, context, directory)
         return write_program(what.plan, list(parts.values()), shards, context, directory)
 
 
@@ -347,22 +339,13 @@ def opened_export(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, Ste
             from etbuild.export import archive
             from etbuild.export.provenance import graphs_numbered
         saved = archive.read(what.export)
+        arithmetic.leave_out_other_libraries()
         from etbuild.processes.random_seeds import seed
 
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
         with importable(read_sources(saved.sources), what.inputs.data.values()) as finder, graphs_numbered():
             finder.lines = what.export.lines
             yield saved, StepContext(what.inputs, finder, what.stage)
-
-
-@contextmanager
-def _lowering_with_operators(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
-    """Does what `_lowering` does, and loads the operators that do not belong to PyTorch."""
-    with _lowering(what) as (saved, context):
-        from etbuild.export import custom_ops
-
-        custom_ops.load(what.plan.custom_ops, context)
-        yield saved, context
 
 
 @contextmanager
@@ -380,6 +363,17 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
         yield
 
 
+def _lower_apart(
+    what: Lowering[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
+) -> list[artifacts.Artifact]:
+    """Lowers all methods together, in a child process if code of others runs: nothing that it leaves reaches the
+    report."""
+    together = functools.partial(_lower_together, what, saved, context, directory)
+    if saved.export_plan is None and not runs_code_of_others(what.plan, saved):
+        return together()
+    return apart.run_one(together)
+
+
 def _lower_together(
     what: Lowering[LowerPlan],
     saved: SavedExport,
@@ -389,9 +383,11 @@ def _lower_together(
 ) -> list[artifacts.Artifact]:
     from etbuild.emit import adapters
     from etbuild.emit.emit_methods import Lowered, emit_methods
+    from etbuild.export import custom_ops
     from etbuild.lower.finite_weights import non_finite
     from etbuild.lower.lower_methods import lower_programs
 
+    custom_ops.load(what.plan.custom_ops, context)
     if saved.export_plan is None:
         with what.stage("read the export and the weights"):
             content, shards = read_weights(what.plan, saved, what.inputs)

@@ -90,19 +90,14 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
         with options.stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
-            import torch
-
+            from etbuild.processes import arithmetic
             from etbuild.processes.random_seeds import seed
             from etbuild.testing.cases import Tester
 
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # a pool of threads would not exist in the processes of the cases
-        try:
-            seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-            with importable(used, kept.data.values()) as finder:
-                yield Tester(plan, tests, files, StepContext(kept, finder, options.stage), options.at_once)
-        finally:
-            torch.set_num_threads(threads)
+        arithmetic.leave_out_other_libraries()
+        seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
+        with importable(used, kept.data.values()) as finder:
+            yield Tester(plan, tests, files, StepContext(kept, finder, options.stage), options.at_once)
 
 
 def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Result]:

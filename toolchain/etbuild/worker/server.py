@@ -1,8 +1,9 @@
 """Bazel's persistent worker: a process that has imported everything, and forks for each request.
 
 A fork starts with clean memory and returns all of it at its end. It may crash, and it can be killed when its request is
-cancelled. The worker itself runs no user code and starts no thread. Bazel writes requests to its standard input and
-reads responses from its standard output, so nothing else may write there.
+cancelled. All processes that it started end with it, also those that have left its process group. The worker itself
+runs no user code and starts no thread. Bazel writes requests to its standard input and reads responses from its
+standard output, so nothing else may write there.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def serve(run: Run) -> int:
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)  # a signal without a handler does not wake the worker
     Interrupts(_Stopped).install()
+    sandbox.adopt_orphans()
     return _Worker(run, requests, responses, (woken, wakeup)).serve()
 
 
@@ -197,6 +199,7 @@ class _Worker:
 
         def end() -> None:
             if os.getppid() != parent:  # the worker is gone, so the fork ends what the request has started
+                sandbox.end_orphans(seconds=0)
                 os.killpg(0, signal.SIGKILL)
 
         work(slate, run, end)
@@ -210,6 +213,7 @@ class _Worker:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sandbox.leave_network()
         sandbox.end_with(parent)
+        sandbox.adopt_orphans()  # so the worker adopts only those of forks that have ended
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -225,6 +229,7 @@ class _Worker:
         _signal_group(job, signal.SIGKILL)  # ends what it left running; the zombie still reserves the group's number
         del self.jobs[job.request_id]
         _, status = os.waitpid(job.pid, 0)
+        sandbox.end_orphans({other.pid for other in self.jobs.values()}, seconds=0)  # they had left the group
         remove_left(job.slate.left())
         _remove(job.view)
         output = _printed(job.output)
@@ -257,6 +262,7 @@ class _Worker:
             os.waitpid(job.pid, 0)
             remove_left(job.slate.left())
             _remove(job.view)
+        sandbox.end_orphans(seconds=0)
 
 
 def _verb(request: WorkRequest) -> str:

@@ -1,8 +1,7 @@
 """Does the work that every build would do first, once before the process forks for each build.
 
 The process must have only one thread when it forks: a lock that another thread holds would stay locked in the fork
-forever. So operators run on one thread here, and OpenMP starts no pool. (numpy's OpenBLAS has a pool from its import
-on, and stops it by itself before a fork.)
+forever. Operators run on one thread in every building process: see `processes.arithmetic`.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ def _quiet_and_alone() -> Iterator[None]:
         import torch
         from tqdm import tqdm  # type: ignore[import-untyped]
 
-        threads, interval = torch.get_num_threads(), tqdm.monitor_interval
-        torch.set_num_threads(1)
+        interval = tqdm.monitor_interval
         tqdm.monitor_interval = 0  # otherwise the first progress bar starts a thread that watches all bars
         state = torch.get_rng_state()
         try:
@@ -92,6 +90,5 @@ def _quiet_and_alone() -> Iterator[None]:
         finally:
             torch.set_rng_state(state)
             tqdm.monitor_interval = interval
-            torch.set_num_threads(threads)
     gc.collect()
     gc.freeze()
