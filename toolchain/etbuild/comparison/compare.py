@@ -142,11 +142,14 @@ class Comparison:
         except Exception as error:
             if call == _FIRST:
                 raise CannotRun(summary(error)) from error
+            graph.state.update(before)
             return None, 0
         self._history.append((method, leaves))
         try:
             actual = session.call(method.name, leaves)
         except EtbuildError as error:
+            if _NO_MEMORY in str(error):
+                return None, work
             return Wrong(method.name, f"{error} (in {call})", leaves, before), work
         tolerance, quantized = method.settings.tolerance, is_quantized(method.program)
         found = accuracy.wrong_outputs(actual, expected, tolerance, quantized)
