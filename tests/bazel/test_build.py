@@ -134,7 +134,7 @@ def test_the_order_of_keys_lowers_nothing_again(checkout: Workspace, built: Resu
 def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Workspace, built: Result) -> None:
     checkout.edit("examples/mlp/model.yaml", "shape: [1, 16]", "shape: [2, 16]")
     try:
-        ours = [f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Report")]
+        ours = [f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Compare", "Report")]
         assert checkout.build("//examples/...", *WORKERS).mnemonics == ours
     finally:
         checkout.edit("examples/mlp/model.yaml", "shape: [2, 16]", "shape: [1, 16]")
@@ -145,7 +145,9 @@ def test_a_changed_method_is_lowered_and_merged_with_the_others(checkout: Worksp
     checkout.edit("examples/tiny_lm/model.yaml", "shape: [1, 16]", "shape: [1, 17]")
     try:
         ours = checkout.build("//examples/tiny_lm", *WORKERS).mnemonics
-        assert sorted(ours) == sorted(f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Lower", "Report"))
+        assert sorted(ours) == sorted(
+            f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Lower", "Compare", "Report")
+        )
     finally:
         checkout.edit("examples/tiny_lm/model.yaml", "shape: [1, 17]", "shape: [1, 16]")
 

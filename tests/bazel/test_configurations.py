@@ -183,7 +183,7 @@ def create():
     return torch.nn.Linear(8, 4)
 """
 PACKAGE = "configurations"
-STEPS = ["ExecutorchPlan", "ExecutorchExport", "ExecutorchLower", "ExecutorchReport"]
+STEPS = [f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Compare", "Report")]
 
 
 @pytest.fixture(scope="module")

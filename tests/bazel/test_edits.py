@@ -82,7 +82,9 @@ class Net(torch.nn.Module):
 def create():
     return Net()
 """
-PLAN, EXPORT, LOWER, REPORT = (f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Report"))
+PLAN, EXPORT, LOWER, COMPARE, REPORT = (
+    f"Executorch{step}" for step in ("Plan", "Export", "Lower", "Compare", "Report")
+)
 
 
 def write_weights(path: Path, value: float) -> None:
@@ -120,7 +122,7 @@ def net(checkout: Workspace, options: list[str]) -> Iterator[Workspace]:
         checkout.write(f"edits/{name}", text)
     write_weights(directory / "net.safetensors", 0.0)
     first = checkout.build("//edits:net", *options)
-    assert first.mnemonics == [PLAN, EXPORT, LOWER, REPORT]
+    assert first.mnemonics == [PLAN, EXPORT, LOWER, COMPARE, REPORT]
     yield checkout
     for path in directory.iterdir():
         path.unlink()
@@ -144,11 +146,18 @@ def after(net: Workspace, options: list[str], path: str, old: str, new: str) -> 
         pytest.param(
             "net.yaml", "methods:", "checks: {max_program_bytes: 90000}\nmethods:", [PLAN, REPORT], id="check"
         ),
+        pytest.param(
+            "net.yaml",
+            "methods:",
+            "checks: {compare: {work: 0}}\nmethods:",
+            [PLAN, COMPARE, REPORT],
+            id="comparison",
+        ),
         pytest.param("net.yaml", "methods:", "report: {blobs: false}\nmethods:", [PLAN, REPORT], id="report option"),
-        pytest.param("net.yaml", "[xnnpack]", "[portable]", [PLAN, LOWER, REPORT], id="partitioner"),
-        pytest.param("net.yaml", "[1, 8]", "[2, 8]", [PLAN, EXPORT, LOWER, REPORT], id="example input"),
+        pytest.param("net.yaml", "[xnnpack]", "[portable]", [PLAN, LOWER, COMPARE, REPORT], id="partitioner"),
+        pytest.param("net.yaml", "[1, 8]", "[2, 8]", [PLAN, EXPORT, LOWER, COMPARE, REPORT], id="example input"),
         pytest.param("model.py", "import torch", "# A remark.\nimport torch", [EXPORT, REPORT], id="source comment"),
-        pytest.param("model.py", ".relu()", ".sigmoid()", [EXPORT, LOWER, REPORT], id="source"),
+        pytest.param("model.py", ".relu()", ".sigmoid()", [EXPORT, LOWER, COMPARE, REPORT], id="source"),
         pytest.param("tokenizer.json", "{}", "{ }", [REPORT], id="tokenizer"),
     ],
 )
@@ -186,10 +195,10 @@ def test_new_weights_of_an_adapter_lower_no_method(net: Workspace, options: list
     net.write("edits/adapter_config.json", json.dumps({"peft_type": "LORA", "r": 2, "target_modules": ["up"]}))
     write_adapter(weights, 0.5)
     first = net.build("//edits:adapted", *options)
-    assert first.mnemonics == [PLAN, EXPORT, LOWER, LOWER, LOWER, REPORT]
+    assert first.mnemonics == [PLAN, EXPORT, LOWER, LOWER, LOWER, COMPARE, REPORT]
     before = [net.output(f"edits/adapted{suffix}").read_bytes() for suffix in (".pte", ".math.ptd")]
     write_adapter(weights, 0.25)
-    assert net.build("//edits:adapted", *options).mnemonics == [LOWER, REPORT]
+    assert net.build("//edits:adapted", *options).mnemonics == [LOWER, COMPARE, REPORT]
     after = [net.output(f"edits/adapted{suffix}").read_bytes() for suffix in (".pte", ".math.ptd")]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
 
@@ -219,7 +228,7 @@ def test_changed_weights_export_nothing_again(net: Workspace, options: list[str]
     before = {path.name for path in net.output("edits/net.down").iterdir()}
     write_weights(weights, 0.5)
     try:
-        assert net.build("//edits:net", *options).mnemonics == [LOWER, REPORT]
+        assert net.build("//edits:net", *options).mnemonics == [LOWER, COMPARE, REPORT]
         assert len(before) == 2
         assert not before & {path.name for path in net.output("edits/net.down").iterdir()}
     finally:
@@ -283,7 +292,7 @@ def test_a_program_that_is_not_reproducible_is_detected(net: Workspace, options:
     )
     try:
         ran = net.build("//edits:net", *options).mnemonics
-        assert ran == [PLAN, EXPORT, LOWER, LOWER, LOWER, "ExecutorchVerify", REPORT]
+        assert sorted(ran) == sorted([PLAN, EXPORT, LOWER, LOWER, LOWER, COMPARE, "ExecutorchVerify", REPORT])
         net.edit("edits/model.py", "return Net()", named)
         message = net.build("//edits:net", *options, expect=1).err
         assert "a second build differs in `net.export.again.pt2`: archive/models/model.json" in message
