@@ -530,7 +530,7 @@ def verify_program(ctx, plans, inputs, export, lowered):
     """
     stamp = ctx.actions.declare_file(plans.name + ".verified")
     artifacts = [lowered.pte] + lowered.named_data.values() + [lowered.facts]
-    steps = [export.directory, export.input_digests, export.lines]
+    steps = [export.directory, export.input_digests, export.lines, export.examples]
     messages = _messages(ctx, plans, "verify")
     run_driver(
         ctx,

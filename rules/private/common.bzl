@@ -471,6 +471,7 @@ def reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp):
         _path("", export.directory),
         _path("--inputs=", export.input_digests),
         _path("--lines=", export.lines),
+        _path("--examples=", export.examples),
     ] + [
         _path("--exported={}=".format(method), exported)
         for method, exported in export.exported_methods.items()

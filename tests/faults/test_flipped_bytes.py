@@ -92,7 +92,7 @@ def test_a_build_replaces_damaged_cache_entries_and_reports_them(
     assert run() == 0
     printed = capsys.readouterr()
     assert printed.err.count("was damaged and is removed") >= 3
-    assert json.loads(printed.out)["steps"] == {"export": "run", "lower": "run", "report": "run"}
+    assert json.loads(printed.out)["steps"] == {"export": "run", "lower": "run", "compare": "run", "report": "run"}
     assert artifacts(tmp_path) == filled.program
     assert run() == 0
     assert json.loads(capsys.readouterr().out)["steps"] == {"program": "cached"}

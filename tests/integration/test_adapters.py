@@ -177,7 +177,7 @@ def test_new_weights_lower_nothing_and_change_only_the_file_of_their_adapter(bui
         torch.testing.assert_close(forward, expected({}, lambda _: 1))
         made.append(built)
     done = json.loads(made[1].out)
-    assert done["steps"] == {"export": "cached", "lower": "run", "report": "run"}
+    assert done["steps"] == {"export": "cached", "lower": "run", "compare": "run", "report": "run"}
     assert set(done["methods"].values()) == {"cached"}
     same = [made[0].read(name) == made[1].read(name) for name in ("net.pte", "net.code.ptd", "net.math.ptd")]
     assert same == [True, True, False]

@@ -24,10 +24,11 @@ from .conftest import MANIFEST, MODEL
 
 WITH_WEIGHTS = MANIFEST.replace('factory: "model:create"', 'factory: "model:create"\n  weights: w.safetensors')
 HIT = {"program": "cached"}
-ALL = {"export": "run", "lower": "run", "report": "run"}
-REPORT = {"export": "cached", "lower": "cached", "report": "run"}
-EXPORT = {"export": "run", "lower": "cached", "report": "run"}
-LOWER = {"export": "cached", "lower": "run", "report": "run"}
+ALL = {"export": "run", "lower": "run", "compare": "run", "report": "run"}
+REPORT = {"export": "cached", "lower": "cached", "compare": "cached", "report": "run"}
+EXPORT = {**REPORT, "export": "run"}
+COMPARE = {**REPORT, "compare": "run"}
+LOWER = {**COMPARE, "lower": "run"}
 
 
 class Project:
@@ -72,6 +73,9 @@ def project(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Project:
         pytest.param(lambda p: p.write("unused.py", "x = 1\n"), HIT, id="source that nothing imports"),
         pytest.param(
             lambda p: p.write("model.yaml", WITH_WEIGHTS + "checks: {min_delegated: 0.1}\n"), REPORT, id="check"
+        ),
+        pytest.param(
+            lambda p: p.write("model.yaml", WITH_WEIGHTS + "checks: {compare: {work: 0}}\n"), COMPARE, id="comparison"
         ),
         pytest.param(lambda p: p.write("model.yaml", WITH_WEIGHTS + "report: {blobs: false}\n"), REPORT, id="report"),
         pytest.param(lambda p: p.write("model.py", "# A remark.\n" + MODEL), EXPORT, id="source comment"),

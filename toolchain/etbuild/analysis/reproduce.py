@@ -34,6 +34,8 @@ _HINT = (
 
 _CACHES = "the artifacts are equal, but a cache of another machine would not have what this one looks for"
 
+_LINES, _EXAMPLES = "lines.json", "examples.safetensors"
+
 
 @dataclass(frozen=True)
 class FirstBuild:
@@ -45,6 +47,7 @@ class FirstBuild:
         exported: The files of exported methods outside of that directory, by name.
         lowered: The directory of each method that was lowered by itself, by name.
         lines: The lines of the sources, if they are outside of the export.
+        examples: The example inputs, if they are outside of the export.
         inputs: The digests of what the export read, if they were written.
     """
 
@@ -53,6 +56,7 @@ class FirstBuild:
     exported: Mapping[str, Path] = field(default_factory=dict)
     lowered: Mapping[str, Path] = field(default_factory=dict)
     lines: Path | None = None
+    examples: Path | None = None
     inputs: Path | None = None
 
 
@@ -114,8 +118,9 @@ def _build(
     of_export = [declared[name] for name in (declared if first.inputs is None else _read(first.inputs))]
     copies = [f"--source={name}={path}" for name, path in sources.items()]
     apart = [f"--method={name}={name}.pt2" for name in first.exported]
-    lines = ["--lines=lines.json"] if first.lines is not None else []
-    _run(root, "export", "export.json", "--inputs=inputs.json", *lines, *apart, "-o", "export", *copies, *of_export)
+    apart += [f"--lines={_LINES}"] if first.lines is not None else []
+    apart += [f"--examples={_EXAMPLES}"] if first.examples is not None else []
+    _run(root, "export", "export.json", "--inputs=inputs.json", *apart, "-o", "export", *copies, *of_export)
     exported = ["--export=export", *(f"--exported={name}={name}.pt2" for name in first.exported)]
     _run(root, "lower", "lower.json", *exported, "--no-accelerate", "-o", "out", *declared.values())
     for name in first.lowered:
@@ -134,7 +139,9 @@ def _steps(first: FirstBuild, again: Path) -> Iterator[tuple[Path, Path]]:
     for name, path in first.exported.items():
         yield path, again / f"{name}.pt2"
     if first.lines is not None:
-        yield first.lines, again / "lines.json"
+        yield first.lines, again / _LINES
+    if first.examples is not None:
+        yield first.examples, again / _EXAMPLES
     if first.inputs is not None:
         yield first.inputs, again / "inputs.json"
     for name, path in first.lowered.items():

@@ -41,6 +41,7 @@ def add(verbs: Any) -> None:
         help="an artifact of the first build: a file, or a directory of shards (repeatable)",
     )
     add_exported(parser)
+    parser.add_argument("--examples", type=Path, metavar="FILE", help="the example inputs that the export wrote")
     parser.add_argument("--inputs", type=Path, metavar="FILE", help="the digests that the export wrote")
     parser.add_argument(
         "--lowered",
@@ -71,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
         declared("--exported", options.exported),
         declared("--lowered", options.lowered),
         options.lines,
+        options.examples,
         options.inputs,
     )
     with with_positions(options):
