@@ -14,6 +14,8 @@ _FIXED = {
     _OPTION + "compilation_mode": "dbg",
     _OPTION + "platform_suffix": "one",
     _OPTION + "platforms": [str(Label("//toolchain:any_platform"))],
+    # Several configurations of one output directory share their actions. Bazel shares none that lists unused inputs.
+    str(Label("//toolchain:lines")): False,
 }
 
 # What rules for phones change besides, for each processor and least version of a system: here as on this machine.

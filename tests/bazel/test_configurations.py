@@ -314,4 +314,5 @@ def test_bazel_7_finds_the_results_of_another_configuration(
         bazel7(package.directory, "build", f"//{PACKAGE}:{target}", *mapped, *options)
         run, hits = executed(log)
         assert [name for name in run if name in STEPS] == []
-        assert set(hits) >= set(STEPS)
+        # Bazel runs no validations of tools.
+        assert set(hits) >= set(STEPS) - ({"ExecutorchCompare"} if target == "tool" else set())

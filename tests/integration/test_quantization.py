@@ -788,9 +788,8 @@ def test_values_with_several_readers(build: Build, tmp_path: Path) -> None:
     for `convs` and `there_and_back`, and cannot be lowered for `sequence`. The bias of each call of a layer has a scale
     of its own, each reader of an image the layout that it needs, and what reads float32 gets float32."""
     one, several = ("linears", "convs", "mish", "padded", "sequence", "there_and_back"), ("borders", "chances")
-    made = build(shared(*one, *several, "computed"), model=SHARED)
+    made = build(shared(*one, *several), model=SHARED)
     assert made.code == 0, made.err
-    assert "takes only scales of float64, so the method ends the process at run time" in made.err
     scope = dict[str, Any]()
     exec(SHARED, scope)
     torch.manual_seed(1)
@@ -801,6 +800,14 @@ def test_values_with_several_readers(build: Build, tmp_path: Path) -> None:
     for name in several:
         [[found]] = run(made.directory / "net.pte", [[(name, [x])]], tmp_path)
         torch.testing.assert_close(found, [*getattr(model, name)(x)], rtol=0, atol=0.1)
+
+
+def test_a_method_that_ends_the_process_of_the_runtime_fails_the_build(build: Build) -> None:
+    """The kernel of `quantize_per_channel` takes only scales of float64."""
+    made = build(shared("computed"), model=SHARED)
+    assert made.code == 1
+    assert "methods.computed: comparing computed" in made.err
+    assert "SIGABRT" in made.err
 
 
 def test_a_convolution_that_pt2e_cannot_quantize(build: Build) -> None:

@@ -161,18 +161,23 @@ def _compare_methods(
         try:
             found = [each for each in child.run(tasks, job.effort.jobs).values() if each is not None]
         except BuildError as error:
-            raise BuildError([_with_weights(problem, built.lowering) for problem in error.problems]) from error
+            raise BuildError([_explained(problem, methods, built.lowering) for problem in error.problems]) from error
     wrong = [each for each in found if "cannot_run" not in each]
     if wrong:
         raise BuildError([_problem(job, context, methods, each) for each in wrong])
     return {**left_out, **skipped, **{name: each["cannot_run"] for each in found for name in each["methods"]}}
 
 
-def _with_weights(problem: Problem, lowering: LoweringFacts) -> Problem:
-    """A backend may refuse weights that are not finite, and does not say so."""
+def _explained(problem: Problem, methods: Iterable[Method], lowering: LoweringFacts) -> Problem:
+    """A problem with its method, if the runtime has ended the process.
+
+    The hint names weights that are not finite: a backend may refuse them without saying so.
+    """
+    ended = [method.name for method in methods if not problem.path and f"comparing {method.name}" in problem.message]
+    path = ("methods", ended[0]) if ended else problem.path
     weights = ", ".join(sorted(lowering["non_finite"]))
     more = f"these weights have elements that are NaN or infinite: {weights}" if weights else None
-    return replace(problem, hint=hints(problem.hint, more))
+    return replace(problem, path=path, hint=hints(problem.hint, more))
 
 
 def _methods(
