@@ -226,7 +226,7 @@ def test_a_batch_that_grows_is_compared_on_one_loaded_method(build: Build) -> No
     made = build(text, model=HEAD)
     assert (made.code, made.files) == (1, [])
     assert "in a call with random inputs of the shapes [4, 256, 2, 2]" in made.err
-    assert "freshly loaded, is right for this call" in made.err
+    assert "lowered again from this manifest, is right if this call is the first one" in made.err
 
 
 def test_rounding_explains_what_a_model_amplifies() -> None:
