@@ -209,7 +209,8 @@ def _elements(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
     got, want = actual.to(torch.float64), expected.to(torch.float64)
     finite = torch.where(want.isfinite(), want.abs(), 0.0)
     largest = float(_signal(finite, _same(actual, expected)).max()) if finite.numel() else 0.0
-    allowed = tolerance.atol + tolerance.rtol * finite + tolerance.of_largest * largest
+    subnormal = torch.finfo(expected.dtype).tiny  # numbers below it may become zero
+    allowed = tolerance.atol + tolerance.rtol * finite + tolerance.of_largest * largest + subnormal
     error = (got - want).abs()
     right = _same(actual, expected) | ((error <= allowed) & want.isfinite())
     if bool(right.all()):

@@ -81,8 +81,8 @@ class Search:
             return f"`{name}` could not be lowered again, so the operator is not known"
         if not whole:
             return (
-                f"`{name}`, lowered again from this manifest, is right if this call is the first one. So earlier "
-                "calls or other sizes make the difference, or the program was built from other weights, sources or packages"
+                f"`{name}`, lowered again from this manifest, is right if this call is the first one. So "
+                "earlier calls or other sizes make the difference, or the program was built from other weights"
             )
         return self._first_wrong(program) or self._whole(program)
 
