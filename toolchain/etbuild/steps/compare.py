@@ -124,6 +124,8 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
             found[name] = f"the build cannot run {elsewhere[0]}"
         elif name in limits:
             found[name] = f"the runtime here cannot run all of it: {limits[name]}"
+        elif not plan.memory_planning[name].alloc_mutable_buffers:
+            found[name] = "the application has the memory for its buffers"
         elif built.size + sum(method["memory"]) > _LARGEST_BYTES:
             found[name] = f"the program and its memory take more than {_LARGEST_BYTES >> 30} GB"
     return found
