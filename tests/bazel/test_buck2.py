@@ -11,7 +11,8 @@ from tests.helpers.workspaces import Workspace
 
 Actions = dict[tuple[str, str], list[list[str]]]
 OPTIONS = ("--output=jsonproto",)
-QUERY = 'mnemonic("Executorch(Plan|Export|Lower|Verify|Report|Bundle|Etrecord)", {})'
+QUERY = 'mnemonic("Executorch(Plan|Export|Lower|Compare|Verify|Report|Bundle|Etrecord)", {})'
+MESSAGES = ("--positions=", "--lines=", "--unused-inputs=")  # only Bazel's actions that read them name lines
 
 
 def by_bazel(workspace: Workspace, targets: str) -> Actions:
@@ -24,6 +25,7 @@ def by_bazel(workspace: Workspace, targets: str) -> Actions:
         words = [
             re.sub(r"/[^/=]+\.unchecked(?=/|$)", "", word) for word in words
         ]  # Bazel 4 copies what passed its checks
+        words = [word for word in words if not word.startswith(MESSAGES)]
         found.setdefault((labels[action["targetId"]].removeprefix("@"), words[0]), []).append(words)
     return {key: sorted(words) for key, words in found.items()}
 
@@ -44,8 +46,10 @@ def by_buck2(directory: Path) -> Actions:
             buck.build_file(file, package)
     found: Actions = {}
     for action in buck.analyze()["actions"]:
-        words = [re.sub(r"buck-out/v2/art/(.*)/HASH/__[^/]+__", r"OUT/\1", word) for word in action["argv"]]
-        words = [word for word in words if not word.startswith("--validation=")]  # only Buck2 reads this file
+        words = [re.sub(r"buck-out/v2/art/(.*)/[^/]+/__[^/]+__", r"OUT/\1", word) for word in action["argv"]]
+        words = [
+            word for word in words if not word.startswith(("--validation=", *MESSAGES))
+        ]  # the first for Buck2 only
         found.setdefault((action["target"], words[0]), []).append(words)
     return {key: sorted(words) for key, words in found.items()}
 

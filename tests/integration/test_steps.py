@@ -280,7 +280,12 @@ def test_code_that_loads_weights_runs_before_the_export(tmp_path: Path, shape: s
     manifest = WITH_WEIGHTS.replace("[2, 8]", shape)
     project = Project(tmp_path / "one", manifest, model.replace("    scale", hook + "    scale"))
     project.weights("w.safetensors", linear(2.0))
-    assert sorted(project.export()) == ["export_plan.json", "module.json", "sources/model.py"]
+    assert sorted(project.export()) == [
+        "examples.safetensors",
+        "export_plan.json",
+        "module.json",
+        "sources/model.py",
+    ]
     made = project.finish()
     by_hand = Project(tmp_path / "two", manifest, model.replace("scale = 1.0", "scale = -2.0"))
     by_hand.weights("w.safetensors", linear(2.0))

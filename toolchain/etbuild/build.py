@@ -243,7 +243,9 @@ def _verify(request: _Request, export: Path, lowered: list[Artifact], methods: P
 def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildResult:
     plan, name, stage = request.plan, request.plan.name, options.stage
     from etbuild.inputs.undeclared import unkeyed
+    from etbuild.processes import forked
 
+    forked.loaded.clear()  # what an earlier build of this process has imported
     # A comparison of two builds needs two builds, so the cache must not replace one.
     steps = _Steps(request, replace(options, cache=None) if options.verify_reproducible else options)
     with staging(directory) as staged, unkeyed() as unknown:
