@@ -47,9 +47,7 @@ def by_buck2(directory: Path) -> Actions:
     found: Actions = {}
     for action in buck.analyze()["actions"]:
         words = [re.sub(r"buck-out/v2/art/(.*)/[^/]+/__[^/]+__", r"OUT/\1", word) for word in action["argv"]]
-        words = [
-            word for word in words if not word.startswith(("--validation=", *MESSAGES))
-        ]  # the first for Buck2 only
+        words = [word for word in words if not word.startswith(("--validation=", *MESSAGES))]
         found.setdefault((action["target"], words[0]), []).append(words)
     return {key: sorted(words) for key, words in found.items()}
 

@@ -54,8 +54,8 @@ def flip(content: bytes, place: int) -> bytes:
 
 
 def test_all_steps_are_kept(filled: Filled) -> None:
-    assert [path.parent.parent.name for path in filled.records] == ["export", "lower", "method", "program"]
-    program = filled.right[list(filled.records)[3]]
+    assert [path.parent.parent.name for path in filled.records] == ["compare", "export", "lower", "method", "program"]
+    program = filled.right[list(filled.records)[4]]
     assert program is not None
     assert program == {**filled.program, "checked.files.json": program["checked.files.json"]}
 

@@ -163,6 +163,8 @@ def test_an_installed_package_registers_them_and_the_runtime_has_the_kernel(buil
     """
     made = build(manifest, model=ATTENTION)
     assert operators(made)["llama::sdpa_with_kv_cache.out"] == 1
+    from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401 - registers the kernel
+
     q, k, v = torch.randn(3, 1, 3, 2, 4)
     program = Runtime.get().load_program(made.directory / "net.pte")
     found = program.load_method("forward").execute([q, k, v])[0]
@@ -199,4 +201,4 @@ def test_an_operator_of_an_installed_package_that_lowering_does_not_import(tmp_p
     made = commands.etbuild("build", tmp_path / "model.yaml", "-o", tmp_path / "out")
     assert made.returncode == 2
     assert "methods.forward: lowering does not know the operator `transformers::grouped_mm_fallback`\n" in made.stderr
-    assert "name the module that registers it in `custom_ops.modules`" in made.stderr
+    assert 'call `model.set_experts_implementation("batched_mm")` in the factory' in made.stderr

@@ -125,7 +125,7 @@ class Search:
         """The operator after which a cut graph goes wrong while the one before it is right."""
         module = self._module(program)
         nodes = [node for node in module.graph.nodes if _is_candidate(node)]
-        good, bad, reason = -1, len(nodes), ""
+        good, bad = -1, len(nodes)
         while bad - good > 1:
             middle = (good + bad) // 2
             wrong = self._try(_cut(module, nodes[middle].name))
@@ -133,13 +133,13 @@ class Search:
                 nodes.pop(middle)
                 bad -= 1
             elif wrong:
-                bad, reason = middle, wrong.partition("\n")[0]
+                bad = middle
             else:
                 good = middle
         if bad == len(nodes):
             return None
         own = next((each for each in program.graph.nodes if each.name == nodes[bad].name), nodes[bad])
-        return f"{self._described(own, f'the first operator of `{self._call.method}` that parts is')}\n  {reason}"
+        return self._described(own, f"the first operator of `{self._call.method}` that parts is")
 
     def _try(self, module: torch.fx.GraphModule) -> str | None:
         """The problems of a graph when the runtime runs it; empty if it is right, None if it cannot be lowered."""
@@ -187,7 +187,7 @@ class Search:
 
     def _described(self, node: Node, what: str) -> str:
         where = shown(self._lines.of_node(self._call.method, first_name(node)))
-        return "\n  ".join([f"{what} `{node.target}` (node `{node.name}`)", *(where or "").splitlines()])
+        return "\n".join([f"{what} `{node.target}` (node `{node.name}`)", *(where or "").splitlines()])
 
 
 def _alone(plan: LowerPlan, name: str) -> LowerPlan:

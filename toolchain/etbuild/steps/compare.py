@@ -190,6 +190,8 @@ def _methods(
     left_out: Mapping[str, str],
 ) -> tuple[list[Method], dict[str, str]]:
     """The methods with their weights and example inputs; and those without example inputs, with the reason."""
+    from torch.export.graph_signature import OutputKind
+
     from etbuild.comparison.compare import Method
     from etbuild.export import saved_examples
     from etbuild.model import adapter_weights
@@ -209,7 +211,9 @@ def _methods(
             if saved.export_plan is not None
             else saved_examples.read(examples, name, program)
         )
-        if leaves is None:
+        if any(spec.kind == OutputKind.GRADIENT_TO_PARAMETER for spec in program.graph_signature.output_specs):
+            skipped[name] = "it trains, and a program also returns the gradients"
+        elif leaves is None:
             skipped[name] = "its example inputs have a dtype that safetensors cannot hold"
         else:
             methods.append(Method(name, program, leaves, plan.comparisons[name]))
