@@ -127,7 +127,7 @@ def test_steps_one_by_one_make_what_build_makes(tmp_path: Path) -> None:
 
 def test_an_export_depends_only_on_graphs(tmp_path: Path) -> None:
     first = Project(tmp_path / "one", WITH_WEIGHTS).export()
-    assert sorted(first) == ["methods/forward.pt2", "module.json"]
+    assert sorted(first) == ["examples.safetensors", "methods/forward.pt2", "module.json"]
     elsewhere = Project(tmp_path / "two" / "elsewhere", WITH_WEIGHTS, "# A remark.\n\n" + MODEL)
     assert elsewhere.export() == first
     edited = Project(tmp_path / "three", WITH_WEIGHTS, MODEL.replace(".relu()", ".sigmoid()"))
@@ -221,7 +221,12 @@ def test_a_step_lists_what_only_messages_need(tmp_path: Path) -> None:
 @pytest.mark.rotates(days=2)
 def test_weights_without_a_file_are_in_the_export(tmp_path: Path) -> None:
     project = Project(tmp_path / "one")
-    assert sorted(project.export()) == ["made.safetensors", "methods/forward.pt2", "module.json"]
+    assert sorted(project.export()) == [
+        "examples.safetensors",
+        "made.safetensors",
+        "methods/forward.pt2",
+        "module.json",
+    ]
     assert project.finish() == project.built()
 
 
