@@ -344,7 +344,7 @@ class BuiltInBackend(Backend):
             delegate reads, and never on its operators. Then a blob is stored under a tag if all its weights have that
             tag.
         loads_everywhere: Whether the runtime of ExecuTorch's package can load the backend's delegates on each machine,
-            also in a fork of the process that made them. Then a build that it cannot load fails.
+            also in a fork of the process that made them. Then a build runs them, and compares.
     """
 
     loaded_marker: str | None = None

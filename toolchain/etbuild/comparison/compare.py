@@ -139,7 +139,7 @@ class Comparison:
         before = {name: value.clone() for name, value in graph.state.items()}
         try:
             expected, work = graph.call(leaves)
-        except Exception as error:
+        except Exception as error:  # operators raise any exception: a random index may be too large for the model
             if call == _FIRST:
                 raise CannotRun(summary(error)) from error
             graph.state.update(before)
