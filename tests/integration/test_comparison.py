@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from etbuild.comparison import accuracy
@@ -18,6 +20,7 @@ class Net(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
         self.register_buffer("count", torch.zeros(1))
+        self.short, self.rows = nn.Linear(4, 4).bfloat16(), nn.Embedding(8, 4)
 
     def swapped(self, x):
         return self.first(x) + self.second(x).tanh()
@@ -34,6 +37,15 @@ class Net(nn.Module):
 
     def sized(self, x):
         return x * x.shape[0]
+
+    def masked(self, x):
+        return self.first(x).tanh().masked_fill(torch.tensor([True, False, True, False]), -1e9)
+
+    def halved(self, x):
+        return self.short(x) * 1.125
+
+    def looked_up(self, tokens):
+        return self.rows(tokens)
 
 
 def create():
@@ -90,6 +102,27 @@ def sized(graph):
         graph.erase_node(node)
 
 
+def masked(graph):
+    (tanh,) = _calls(graph, "tanh")
+    tanh.replace_all_uses_with(tanh.args[0])
+    graph.erase_node(tanh)
+
+
+def halved(graph):
+    (product,) = _calls(graph, "mul")
+    product.replace_all_uses_with(product.args[0])
+    graph.erase_node(product)
+
+
+def looked_up(graph):
+    (rows,) = _calls(graph, "embedding")
+    weight, tokens = rows.args
+    with graph.inserting_before(rows):
+        first = graph.call_function(ops.edge.aten.sub.Tensor, (tokens, tokens))
+        first.meta = dict(tokens.meta)
+    rows.args = (weight, first)
+
+
 def edge(method, program):
     from torch.fx.passes.infra.pass_base import PassResult
 
@@ -113,6 +146,9 @@ methods:
     quantize: {pt2e: {quantizers: [xnnpack], calibration: {factory: "model:batches"}}}
   counted: {example_inputs: [{shape: [2, 4]}]}
   sized: {example_inputs: [{shape: [2, 4]}], dynamic_shapes: [[{dim: n, max: 8}, null]]}
+  masked: {example_inputs: [{shape: [2, 4]}]}
+  halved: {example_inputs: [{shape: [2, 4], dtype: bfloat16}]}
+  looked_up: {example_inputs: [{shape: [2, 4], dtype: int64}]}
 """
 
 
@@ -128,6 +164,9 @@ CALLS = {
     "scaled": "a call with random inputs",
     "counted": "the second call",
     "sized": "a call with random inputs of the shapes [1, 4]",
+    "masked": "a call with random inputs",
+    "halved": "a call with random inputs",
+    "looked_up": "a call with random inputs",
 }
 """For each method, the call that shows its mutation at the latest."""
 
@@ -236,3 +275,54 @@ def test_rounding_explains_what_a_model_amplifies() -> None:
     near, far = torch.ones(3) + 0.01, torch.ones(3) + 1
     assert accuracy.within_samples([near], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
     assert not accuracy.within_samples([far], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
+
+
+def test_what_rounding_does_to_one_element_excuses_no_other() -> None:
+    expected, wrong = torch.tensor([-1e9, 0.5, 0.0]), torch.tensor([-1e9, 0.6, 0.0])
+    moved = torch.tensor([-1e9 + 600, 0.5, 0.0])
+    assert not accuracy.within_samples([wrong], [expected], [[moved]], None, False)
+    assert accuracy.within_samples([moved], [expected], [[moved]], None, False)
+    undefined = torch.tensor([float("nan"), 0.5, 0.0])
+    assert not accuracy.within_samples([wrong], [expected], [[undefined]], None, False)
+    found, other, longer = torch.tensor([1, 2]), torch.tensor([1]), torch.tensor([1, 2, 3, 4])
+    assert accuracy.within_samples([other], [found], [[torch.tensor([3])]], None, False)
+    assert not accuracy.within_samples([longer], [found], [[torch.tensor([3])]], None, False)
+    first, far = torch.tensor([0, 5]), torch.tensor([50, 5])  # indices of equal numbers
+    assert accuracy.within_samples([far], [first], [[torch.tensor([1, 5])]], None, False)
+
+
+PASS_OF_FILE = """\
+import subprocess
+import sys
+from pathlib import Path
+
+
+def edge(method, program):
+    from torch.fx.passes.infra.pass_base import PassResult
+
+    def maybe(graph_module):
+        if subprocess.check_output(["cat", {flag!r}]) == b"1":
+            (tanh,) = (node for node in graph_module.graph.nodes if "tanh" in str(node.target))
+            tanh.replace_all_uses_with(tanh.args[0])
+            graph_module.graph.erase_node(tanh)
+            graph_module.recompile()
+        return PassResult(graph_module, True)
+
+    return [maybe]
+"""
+
+
+def test_another_program_of_the_same_key_is_compared_again(build: Build, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flag.write_text("0", "utf-8")
+    passes = PASS_OF_FILE.format(flag=str(flag))
+    text = (
+        'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+        'methods: {masked: {example_inputs: [{shape: [2, 4]}]}}\npasses: {edge: ["mutations:edge"]}\n'
+    )
+    cache = tmp_path / "cache"
+    assert build(text, "--cache-dir", str(cache), model=MODEL, mutations=passes).code == 0
+    flag.write_text("1", "utf-8")
+    made = build(text, "--cache-dir", str(cache), model=MODEL, mutations=passes)
+    assert made.code == 1
+    assert "computes something else than the exported method" in made.err

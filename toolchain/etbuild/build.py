@@ -1,4 +1,4 @@
-"""Builds on one machine: export, lower and report. A step whose inputs did not change comes from the cache."""
+"""Builds on one machine: export, lower, compare and report. A step whose inputs did not change comes from the cache."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ class _Steps:
             job = self._job(self.request.plan.compare_plan, exported)
             compare(job, exported / EXAMPLES, Built.below(program, lowering), directory / RESULT)
 
-        return self._step("compare", _compare_key(self.request, exported), directory, run)
+        return self._step("compare", _compare_key(self.request, exported, lowering), directory, run)
 
     def lowering(self, exported: Path) -> Lowering[LowerPlan]:
         """What to lower, and how, with the export in a directory."""
@@ -472,11 +472,20 @@ def _export_key(request: _Request) -> str:
     )
 
 
-def _compare_key(request: _Request, exported: Path) -> str:
-    """The key of the comparison: what the program is made of, the example inputs, and how they are compared."""
-    plan, examples = request.plan.compare_plan.to_json(), file_digest(exported / EXAMPLES)
-    lowering = _lower_key(request, exported)
-    return digest({"schema": "executorch-compare-key/v1", "plan": plan, "examples": examples, "lowering": lowering})
+def _compare_key(request: _Request, exported: Path, lowering: LoweringFacts) -> str:
+    """The key of the comparison: the program, what it is made of, the example inputs, and how they are compared.
+
+    The program is in it by itself: a lowering that is not cached may make another one.
+    """
+    return digest(
+        {
+            "schema": "executorch-compare-key/v2",
+            "plan": request.plan.compare_plan.to_json(),
+            "examples": file_digest(exported / EXAMPLES),
+            "lowering": _lower_key(request, exported),
+            "program": [artifact["sha256"] for artifact in lowering["artifacts"]],
+        }
+    )
 
 
 def _lower_key(request: _Request, exported: Path) -> str:

@@ -77,7 +77,8 @@ def differences(
 def wrong_outputs(
     actual: Sequence[Any], expected: Sequence[Any], tolerance: Tolerance | None, quantized: bool, name: str = "output"
 ) -> list[str]:
-    """The same, where outputs may be nothing but NaN."""
+    """The problems of outputs, a text for each; an output may be nothing but NaN. The arguments are those of
+    `differences`."""
     if len(actual) != len(expected):
         return [f"the program has {len(actual)} {name}s, and the model has {len(expected)}"]
     found = []
@@ -105,33 +106,65 @@ def within_samples(
         quantized: Whether the method is quantized.
     """
     return len(actual) == len(expected) and all(
-        _difference(one, other, tolerance, quantized) is None or _is_within(one, other, of_output)
+        _difference(one, other, tolerance, quantized) is None or _is_within(one, other, of_output, tolerance, quantized)
         for one, other, *of_output in zip(actual, expected, *samples, strict=True)
     )
 
 
 _BEYOND_SAMPLES = 4  # a few samples do not show the largest effect of rounding
+_SIMILAR = 4  # the sizes of numbers that are rounded alike: up to this factor, and its neighbours
 
 
-def _is_within(actual: Any, expected: Any, samples: Sequence[Any]) -> bool:
+def _is_within(
+    actual: Any, expected: Any, samples: Sequence[Any], tolerance: Tolerance | None, quantized: bool
+) -> bool:
     if not all(isinstance(each, torch.Tensor) for each in (actual, expected, *samples)):
         return False
-    if actual.dtype != expected.dtype:
+    if actual.dtype != expected.dtype or actual.dim() != expected.dim():
         return False
     if actual.shape != expected.shape:  # a size may depend on values, such as that of `nonzero`
-        return any(each.shape != expected.shape for each in samples)
+        sizes = [*zip(*(each.shape for each in (expected, *samples)), strict=True)]
+        return all(min(found) <= size <= max(found) for size, found in zip(actual.shape, sizes, strict=True))
     alike = [each for each in samples if each.shape == expected.shape]
-    counts = [int((each != expected).sum()) for each in alike]
-    if not expected.is_floating_point() and int((actual != expected).sum()) > _BEYOND_SAMPLES * max(counts, default=0):
+    if not alike:
         return False
+    if expected.is_floating_point():
+        allowed = tolerance if tolerance is not None else default_tolerance(expected, quantized)
+        return bool((_moves_as_far(actual, expected, alike) | _right(actual, expected, allowed)[0]).all())
+    counts = [int((each != expected).sum()) for each in alike]
+    if int((actual != expected).sum()) > _BEYOND_SAMPLES * max(counts):
+        return False
+    # A number of 8 bits is a quantized one. Larger integers may be indices, which are not near each other.
     moved = [_largest_error(each, expected) for each in alike]
-    return _largest_error(actual, expected) <= _BEYOND_SAMPLES * max(moved, default=0.0)
+    return expected.element_size() > 1 or _largest_error(actual, expected) <= _BEYOND_SAMPLES * max(moved)
+
+
+def _moves_as_far(actual: torch.Tensor, expected: torch.Tensor, samples: Sequence[torch.Tensor]) -> torch.Tensor:
+    """For each element, whether it is as near to the expected one as the samples of elements of a similar size.
+
+    A few samples of one element show little. Those of a larger one would excuse any error: a mask is -1e9.
+    """
+    want = expected.to(torch.float64).flatten()
+    moved = torch.stack([_errors(each, expected) for each in samples]).amax(0).flatten()
+    reach = torch.maximum(want.abs(), moved).nan_to_num(nan=math.inf)
+    found = reach[reach > 0]
+    if not found.numel():
+        return _same(actual, expected)
+    sizes = (reach.clamp(min=float(found.min())).log2() / math.log2(_SIMILAR)).clamp(max=2048).floor().long()
+    sizes = sizes - sizes.min() + 1
+    furthest = torch.zeros(int(sizes.max()) + 2, dtype=torch.float64).scatter_reduce(0, sizes, moved, "amax")
+    near = torch.stack([furthest[sizes + step] for step in (-1, 0, 1)]).amax(0)
+    tiny = torch.finfo(expected.dtype).tiny
+    return _errors(actual, expected) <= (_BEYOND_SAMPLES * near + tiny).view(expected.shape)
 
 
 def _largest_error(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float(_errors(one, other).max()) if one.numel() else 0.0
+
+
+def _errors(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     got, want = one.to(torch.float64), other.to(torch.float64)
-    error = torch.where(_same(got, want), 0.0, (got - want).abs()).nan_to_num(nan=math.inf)
-    return float(error.max()) if error.numel() else 0.0
+    return torch.where(_same(got, want), 0.0, (got - want).abs()).nan_to_num(nan=math.inf)
 
 
 def _nothing(expected: Any) -> bool:
@@ -206,17 +239,11 @@ def _elements(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
     """The worst elements; None if all are near enough."""
     if not expected.is_floating_point():  # a float64 cannot hold each integer, nor a complex number
         return _others(actual, expected)
-    got, want = actual.to(torch.float64), expected.to(torch.float64)
-    finite = torch.where(want.isfinite(), want.abs(), 0.0)
-    largest = float(_signal(finite, _same(actual, expected)).max()) if finite.numel() else 0.0
-    subnormal = torch.finfo(expected.dtype).tiny  # numbers below it may become zero
-    allowed = tolerance.atol + tolerance.rtol * finite + tolerance.of_largest * largest + subnormal
-    error = (got - want).abs()
-    right = _same(actual, expected) | ((error <= allowed) & want.isfinite())
+    right, allowed = _right(actual, expected, tolerance)
     if bool(right.all()):
         return None
     # Beyond the allowed error, so that small elements count as much as large ones. NaN is the worst.
-    beyond = torch.where(right, -1.0, (error - allowed).nan_to_num(nan=math.inf, posinf=math.inf)).flatten()
+    beyond = torch.where(right, -1.0, (_errors(actual, expected) - allowed).nan_to_num(posinf=math.inf)).flatten()
     count = int((~right).sum())
     lines = [f"{count} of {right.numel()} elements are wrong; the worst:"]
     for place in beyond.topk(min(_WORST, count)).indices.tolist():
@@ -224,6 +251,16 @@ def _elements(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
         one, other, limit = actual.flatten()[place], expected.flatten()[place], allowed.flatten()[place]
         lines.append(f"  {at}: {_number(one)} instead of {_number(other)} (allowed: {float(limit):.3g})")
     return "\n".join(lines)
+
+
+def _right(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which elements are near enough, and how far each may be from the expected one."""
+    want = expected.to(torch.float64)
+    finite = torch.where(want.isfinite(), want.abs(), 0.0)
+    largest = float(_signal(finite, _same(actual, expected)).max()) if finite.numel() else 0.0
+    subnormal = torch.finfo(expected.dtype).tiny  # numbers below it may become zero
+    allowed = tolerance.atol + tolerance.rtol * finite + tolerance.of_largest * largest + subnormal
+    return _same(actual, expected) | ((_errors(actual, expected) <= allowed) & want.isfinite()), allowed
 
 
 def _others(actual: torch.Tensor, expected: torch.Tensor) -> str | None:

@@ -28,6 +28,19 @@ class _Size:
     example: int
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of a method.
+
+    Attributes:
+        name: What it is, for messages.
+        inputs: Its inputs. If PyTorch refuses them, the next ones are taken.
+    """
+
+    name: str
+    inputs: Sequence[list[Any]]
+
+
 class Calls:
     """The calls of one method.
 
@@ -42,19 +55,22 @@ class Calls:
         self._ranges = [*ranges, *([None] * (len(examples) - len(ranges)))]
         self._sizes = dict(sorted(_sizes(program, self._shapes, examples).items(), key=lambda item: str(item[0])))
 
-    def chosen(self, budget: int, work: int) -> Iterator[tuple[str, list[Any]]]:
-        """The calls after the first one, which has the example inputs: each has a description, and its inputs.
+    def chosen(self, budget: int, work: int) -> Iterator[Call]:
+        """The calls after the first one, which has the example inputs.
 
         The second call repeats the first one. The others have random values; of a method with dynamic sizes they
-        shrink, grow, and shrink again, since memory that was planned for one size is used for another.
+        shrink, grow, and shrink again, since memory that was planned for one size is used for another. If one call is
+        more than the budget, there is another one only if the example inputs show little: each is a single number.
 
         Args:
             budget: How many numbers the operators may read and write.
             work: How many they have read and written in the first call.
         """
         if work > budget:
+            if all(map(_is_one_number, self._examples)):
+                yield self._random("", {symbol: size.example for symbol, size in self._sizes.items()})
             return
-        yield "the second call with the example inputs", [*self._examples]
+        yield Call("the second call with the example inputs", [[*self._examples]])
         budget -= work
         shares = {"smallest": 0.0, "largest": 1.0, "smallest again": 0.0, "in between": 0.5} if self._sizes else {"": 0}
         for label, share in shares.items():
@@ -66,9 +82,7 @@ class Calls:
                 estimate = self._work(sizes, work)
                 if estimate <= budget:
                     budget -= estimate
-                    inputs = self._inputs(label, sizes)
-                    shapes = ", ".join(str([*each.shape]) for each in inputs if isinstance(each, torch.Tensor))
-                    yield f"a call with random inputs of the shapes {shapes}", inputs
+                    yield self._random(label, sizes)
                     break
 
     def _work(self, sizes: Mapping[Any, int], work: int) -> int:
@@ -78,7 +92,12 @@ class Calls:
             factor *= size / max(self._sizes[symbol].example, 1)
         return int(work * factor)
 
-    def _inputs(self, label: str, sizes: Mapping[Any, int]) -> list[Any]:
+    def _random(self, label: str, sizes: Mapping[Any, int]) -> Call:
+        inputs = [self._inputs(label, sizes, neighbours) for neighbours in (True, False)]
+        shapes = ", ".join(str([*each.shape]) for each in inputs[0] if isinstance(each, torch.Tensor))
+        return Call(f"a call with random inputs of the shapes {shapes}", inputs)
+
+    def _inputs(self, label: str, sizes: Mapping[Any, int], neighbours: bool) -> list[Any]:
         seed = int.from_bytes(hashlib.sha256(label.encode()).digest()[:7], "big")
         generator = torch.Generator().manual_seed(seed)
         made = []
@@ -87,10 +106,15 @@ class Calls:
                 concrete = [size if isinstance(size, int) else int(size.subs(sizes)) for size in shape]
                 if limits is None and example.dtype in (torch.uint8, torch.int8):  # data, not indices
                     limits = torch.iinfo(example.dtype).min, torch.iinfo(example.dtype).max
-                made.append(random_values.like(example, concrete, limits, generator))
+                made.append(random_values.like(example, concrete, limits, generator, neighbours))
             else:
                 made.append(example)
         return made
+
+
+def _is_one_number(example: Any) -> bool:
+    """Whether an input has the same number everywhere."""
+    return not isinstance(example, torch.Tensor) or bool((example == example.flatten()[:1]).all())
 
 
 def _shapes(program: ExportedProgram) -> list[list[Any]]:

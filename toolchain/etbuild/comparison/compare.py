@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch.export import ExportedProgram
 
 from etbuild.comparison import accuracy
-from etbuild.comparison.calls import Calls
+from etbuild.comparison.calls import Call, Calls
 from etbuild.comparison.graph import Graph, Rounding, buffers, is_quantized
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
@@ -22,8 +23,9 @@ from etbuild.runtime.session import Session
 
 _DIFFERS = "the program computes something else than the exported method in"
 _FIRST = "the call with the example inputs"
-_SAMPLES = 3  # of how far rounding moves the outputs
+_SAMPLES = (3, 8)  # of how far rounding moves the outputs; the second number if the first does not explain them
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
+_WITHOUT_MEMORY = "the runtime gets no memory for it"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,32 @@ class Wrong:
 
 
 class CannotRun(Exception):
-    """PyTorch cannot run the exported method with its example inputs. The message says why."""
+    """The exported method or the program cannot be run with the example inputs. The message says why."""
+
+
+@dataclass
+class _Sample:
+    """The exported methods with other roundings, in the same calls.
+
+    Attributes:
+        graphs: The methods, which keep the state of the calls.
+        rounding: Changes their results a little.
+        calls: How many calls of the history they have made.
+        outputs: The outputs of the last call.
+    """
+
+    graphs: dict[str, Graph]
+    rounding: Rounding
+    calls: int = 0
+    outputs: Sequence[Any] = ()
+
+
+def _outputs_of(sample: _Sample) -> Sequence[Any]:
+    return sample.outputs
+
+
+def _state_of(method: str, name: str, sample: _Sample) -> Sequence[Any]:
+    return [sample.graphs[method].state[name]]
 
 
 class Comparison:
@@ -71,11 +98,18 @@ class Comparison:
         methods: The methods. Several methods share the state of the program.
         files: The program.
         scratch: A directory that outlives the comparison.
+
+    Attributes:
+        notes: What was left out of the comparison of a method, by its name.
     """
 
     def __init__(self, methods: Sequence[Method], files: ProgramFiles, scratch: Path) -> None:
         self._methods, self._files, self._scratch = methods, files, scratch
         self._history: list[tuple[Method, list[Any]]] = []
+        self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
+        self._samples: list[_Sample] = []
+        self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
+        self.notes: dict[str, str] = {}
 
     def first_wrong(self, work: int) -> Wrong | None:
         """Makes calls until one goes wrong.
@@ -88,34 +122,35 @@ class Comparison:
 
         Raises:
             BuildError: The runtime cannot load or run a method that PyTorch runs.
+            CannotRun: PyTorch cannot run a method, or there is not enough memory for it.
         """
         session = Session(self._files, self._scratch)
         graphs = self._graphs()
         for method in self._methods:
             self._load(session, method)
-        calls: list[list[tuple[Method, str, list[Any]]]] = []
+        calls: list[list[tuple[Method, Call]]] = []
         for method in self._methods:
-            wrong, used = self._call(session, graphs[method.name], method, _FIRST, [*method.examples])
+            wrong, used = self._call(session, graphs[method.name], method, Call(_FIRST, [[*method.examples]]))
             if wrong is not None:
                 return wrong
             chosen = Calls(method.program, method.examples, method.settings.ranges).chosen(work, used)
-            calls.append([(method, *call) for call in chosen])
-        for method, call, leaves in filter(None, chain(*zip_longest(*calls))):  # the methods take turns
-            wrong, _ = self._call(session, graphs[method.name], method, call, leaves)
+            calls.append([(method, call) for call in chosen])
+            if used > work:
+                self.notes[method.name] = f"one size only, since a call takes {used:,} numbers (`checks.compare.work`)"
+        for method, call in filter(None, chain(*zip_longest(*calls))):  # the methods take turns
+            wrong, _ = self._call(session, graphs[method.name], method, call)
             if wrong is not None:
                 return wrong
         return next(filter(None, (self._wrong_state(session, graphs[each.name], each) for each in self._methods)), None)
 
     def _wrong_state(self, session: Session, graph: Graph, method: Method) -> Wrong | None:
         """Compares the buffers that the program holds by name."""
-        tolerance = method.settings.tolerance
         for name, value in session.state(method.name, graph.state).items():
-            found = accuracy.wrong_outputs(
-                [value], [graph.state[name]], tolerance, is_quantized(method.program), f"state `{name}`"
-            )
+            of = partial(_state_of, method.name, name)
+            found = self._wrong([value], [graph.state[name]], method, of, f"state `{name}`")
             if found:
-                _, leaves = self._history[-1]
-                return Wrong(method.name, f"{_DIFFERS} {len(self._history)} calls: {found[0]}", leaves, {})
+                problem = f"after {len(self._history)} calls, {_DIFFERS} its state: {found[0]}"
+                return Wrong(method.name, problem, *self._before[method.name])
         return None
 
     def _graphs(self) -> dict[str, Graph]:
@@ -129,40 +164,60 @@ class Comparison:
         try:
             session.load(method.name)
         except RuntimeError as error:
-            if _NO_MEMORY not in str(error):
-                message = f"ExecuTorch's runtime cannot load the method: {summary(error)}"
-                raise BuildError.at(("methods", method.name), message) from error
+            if _NO_MEMORY in str(error):
+                raise CannotRun(_WITHOUT_MEMORY) from error
+            message = f"ExecuTorch's runtime cannot load the method: {summary(error)}"
+            raise BuildError.at(("methods", method.name), message) from error
 
-    def _call(
-        self, session: Session, graph: Graph, method: Method, call: str, leaves: list[Any]
-    ) -> tuple[Wrong | None, int]:
+    def _call(self, session: Session, graph: Graph, method: Method, call: Call) -> tuple[Wrong | None, int]:
         before = {name: value.clone() for name, value in graph.state.items()}
-        try:
-            expected, work = graph.call(leaves)
-        except Exception as error:  # operators raise any exception: a random index may be too large for the model
-            if call == _FIRST:
-                raise CannotRun(summary(error)) from error
-            graph.state.update(before)
+        for leaves in call.inputs:
+            try:
+                expected, work = graph.call(leaves)
+                break
+            except Exception as error:  # operators raise any exception: a random index may be too large for the model
+                if call.name == _FIRST:
+                    raise CannotRun(f"PyTorch cannot run the exported method: {summary(error)}") from error
+                graph.state.update(before)
+        else:
             return None, 0
         self._history.append((method, leaves))
+        self._before[method.name] = leaves, before
         try:
             actual = session.call(method.name, leaves)
         except EtbuildError as error:
             if _NO_MEMORY in str(error):
-                return None, work
-            return Wrong(method.name, f"{error} (in {call})", leaves, before), work
-        tolerance, quantized = method.settings.tolerance, is_quantized(method.program)
-        found = accuracy.wrong_outputs(actual, expected, tolerance, quantized)
-        if found and not self._explained_by_rounding(actual, expected, tolerance, quantized):
-            return Wrong(method.name, f"{_DIFFERS} {call}: {chr(10).join(found)}", leaves, before), work
+                raise CannotRun(f"{_WITHOUT_MEMORY} in {call.name}") from error
+            return Wrong(method.name, f"{error} (in {call.name})", leaves, before), work
+        found = self._wrong(actual, expected, method, _outputs_of)
+        if found:
+            return Wrong(method.name, f"{_DIFFERS} {call.name}: {chr(10).join(found)}", leaves, before), work
         return None, work
 
-    def _explained_by_rounding(self, actual: Any, expected: Any, tolerance: Any, quantized: bool) -> bool:
-        """Whether the outputs of the last call are as near to the expected ones as those of other roundings."""
-        samples = []
-        for seed in range(_SAMPLES):
-            graphs, rounding, outputs = self._graphs(), Rounding(seed), list[Any]()
-            for method, leaves in self._history:
-                outputs, _ = graphs[method.name].call(leaves, rounding)
-            samples.append(outputs)
-        return accuracy.within_samples(actual, expected, samples, tolerance, quantized)
+    def _wrong(
+        self,
+        actual: Sequence[Any],
+        expected: Sequence[Any],
+        method: Method,
+        of: Callable[[_Sample], Sequence[Any]],
+        name: str = "output",
+    ) -> list[str]:
+        """The problems of values that are not as near to the expected ones as those of other roundings."""
+        tolerance, quantized = method.settings.tolerance, is_quantized(method.program)
+        found = accuracy.wrong_outputs(actual, expected, tolerance, quantized, name)
+        for count in _SAMPLES if found else ():
+            samples = [of(self._sample(number)) for number in range(count)]
+            if accuracy.within_samples(actual, expected, samples, tolerance, quantized):
+                return []
+        return found
+
+    def _sample(self, number: int) -> _Sample:
+        """A sample that has made the calls of the history; without buffers, only the last one matters."""
+        if number == len(self._samples):
+            self._samples.append(_Sample(self._graphs(), Rounding(number)))
+        sample = self._samples[number]
+        missing = self._history[sample.calls :]
+        for method, leaves in missing if self._have_buffers else missing[-1:]:
+            sample.outputs, _ = sample.graphs[method.name].call(leaves, sample.rounding)
+        sample.calls = len(self._history)
+        return sample

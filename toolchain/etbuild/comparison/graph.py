@@ -75,7 +75,8 @@ def is_quantized(program: ExportedProgram) -> bool:
 
 class Rounding:
     """Changes results by as much as their dtype may round, at random: floating-point numbers by a few units in the last
-    place, and what was just quantized to 8 bits by one step. How far outputs then move is what rounding explains.
+    place, those of 16 bits by one, and what was just quantized to 8 bits by one step. How far outputs then move is what
+    rounding explains.
 
     Args:
         seed: The seed of the changes.
@@ -103,7 +104,7 @@ class Rounding:
             return (value.to(torch.int16) + step).clamp(limits.min, limits.max).to(value.dtype)
         if not value.is_floating_point():
             return value
-        relative = self.UNITS * torch.finfo(value.dtype).eps
+        relative = (self.UNITS if value.element_size() >= 4 else 1) * torch.finfo(value.dtype).eps
         change = 1 + relative * (2 * torch.rand(value.shape, generator=self._generator) - 1)
         return (value * change).to(value.dtype)
 

@@ -147,15 +147,16 @@ class Search:
         name = f"{self._call.method}, cut {self._tries}"
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                files = child.run({f"lowering {name}": lambda: self._lower(module, Path(scratch))})
+                (program,) = child.run({f"lowering {name}": lambda: self._lower(module, Path(scratch))}).values()
+            except Exception:  # noqa: BLE001 - a cut graph may be one that ExecuTorch refuses
+                return None
+            try:
                 outputs = child.run({
-                    "actual": lambda: self._in_runtime(Path(next(iter(files.values()))), Path(scratch)),
+                    "actual": lambda: self._in_runtime(Path(program), Path(scratch)),
                     "expected": lambda: self._outputs(module),
                 })  # fmt: skip
             except EtbuildError as error:
-                return None if "lowering" in str(error) else summary(error)
-            except Exception:  # noqa: BLE001 - a cut graph may be one that ExecuTorch refuses
-                return None
+                return summary(error)
         self._results.append((outputs["actual"], outputs["expected"]))
         return "\n".join(self.differences(outputs["actual"], outputs["expected"]))
 

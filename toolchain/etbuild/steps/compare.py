@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild import backends
-from etbuild.errors import BuildError, EtbuildError, InputError, Problem
-from etbuild.exception_text import hints
+from etbuild.accelerate import accelerated
+from etbuild.errors import BuildError, InputError, Problem
+from etbuild.exception_text import hints, summary
 from etbuild.files import artifacts
 from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from etbuild.runtime.program_files import ProgramFiles
 
 RESULT = "comparison.json"
+_NOT = "was not compared with PyTorch:"
 _LARGEST_BYTES = 1 << 31
 """Of files and planned memory: the runtime takes as much again, beside what the build has."""
 
@@ -100,7 +104,7 @@ def compare(job: Lowering[ComparePlan], examples: Path, built: Built, result: Pa
     left_out = _left_out(job.plan, built)
     if left_out.keys() != job.plan.methods.keys():
         left_out = _compare(job, examples, built, left_out)
-    notes = [f"`{name}` was not compared with PyTorch: {why}" for name, why in sorted(left_out.items())]
+    notes = [f"`{name}` {what}" for name, what in sorted(left_out.items())]
     for note in folded([*map(Problem, notes)]):
         print(f"note: {note}", file=sys.stderr)
     message = {"message": "\n".join(notes)} if notes else {}
@@ -108,7 +112,7 @@ def compare(job: Lowering[ComparePlan], examples: Path, built: Built, result: Pa
 
 
 def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
-    """The methods that cannot be compared, each with the reason."""
+    """The methods that cannot be compared, each with what a note says."""
     found = {}
     limits = {
         limit["method"]: limit["what"]
@@ -128,12 +132,12 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
             found[name] = "the application has the memory for its buffers"
         elif built.size + sum(method["memory"]) > _LARGEST_BYTES:
             found[name] = f"the program and its memory take more than {_LARGEST_BYTES >> 30} GB"
-    return found
+    return {name: f"{_NOT} {why}" for name, why in found.items()}
 
 
 def _compare(job: Lowering[ComparePlan], examples: Path, built: Built, left_out: Mapping[str, str]) -> dict[str, str]:
     with opened_export(job) as (saved, context):
-        run = partial(_compare_methods, job, saved, context, examples, built, left_out)
+        run = functools.partial(_compare_methods, job, saved, context, examples, built, left_out)
         own = saved.export_plan is None and not runs_code_of_others(job.plan, saved)
         return run() if own else apart.run_one(run)
 
@@ -157,17 +161,17 @@ def _compare_methods(
     with job.stage(f"compare {', '.join(names)}"), temporary("compare") as scratch:
         places = [scratch.path / str(number) for number in range(len(groups))]
         tasks = {
-            f"comparing {name}": partial(_first_wrong, group, files, job.plan.work, place)
+            f"comparing {name}": functools.partial(_first_wrong, group, files, job.plan.work, place)
             for name, group, place in zip(names, groups, places, strict=True)
         }
         try:
-            found = [each for each in child.run(tasks, job.effort.jobs).values() if each is not None]
+            found = [*child.run(tasks, job.effort.jobs).values()]
         except BuildError as error:
             raise BuildError([_explained(problem, methods, built.lowering) for problem in error.problems]) from error
-    wrong = [each for each in found if "cannot_run" not in each]
+    wrong = [each["wrong"] for each in found if each["wrong"] is not None]
     if wrong:
         raise BuildError([_problem(job, context, methods, each) for each in wrong])
-    return {**left_out, **skipped, **{name: each["cannot_run"] for each in found for name in each["methods"]}}
+    return functools.reduce(operator.or_, (each["notes"] for each in found), {**left_out, **skipped})
 
 
 def _explained(problem: Problem, methods: Iterable[Method], lowering: LoweringFacts) -> Problem:
@@ -204,7 +208,8 @@ def _methods(
     else:
         content, _ = read_weights(plan, saved, context.inputs)
         content.update(adapter_weights.read(plan.adapters, content.keys(), context.inputs))
-        programs = load_methods(saved, content, wanted, context.finder)
+        with accelerated() if job.effort.accelerate else nullcontext():
+            programs = load_methods(saved, content, wanted, context.finder)
     for name, program in programs.items():
         leaves = (
             saved_examples.of_program(program)
@@ -212,16 +217,16 @@ def _methods(
             else saved_examples.read(examples, name, program)
         )
         if any(spec.kind == OutputKind.GRADIENT_TO_PARAMETER for spec in program.graph_signature.output_specs):
-            skipped[name] = "it trains, and a program also returns the gradients"
+            skipped[name] = f"{_NOT} it trains, and a program also returns the gradients"
         elif leaves is None:
-            skipped[name] = "its example inputs have a dtype that safetensors cannot hold"
+            skipped[name] = f"{_NOT} its example inputs have a dtype that safetensors cannot hold"
         else:
             methods.append(Method(name, program, leaves, plan.comparisons[name]))
     return methods, skipped
 
 
-def _first_wrong(group: list[Method], files: ProgramFiles, work: int, scratch: Path) -> dict[str, Any] | None:
-    """The first wrong call as plain values. Runs in a child process: the runtime may crash."""
+def _first_wrong(group: list[Method], files: ProgramFiles, work: int, scratch: Path) -> dict[str, Any]:
+    """The first wrong call as plain values, and what was left out. Runs in a child process: the runtime may crash."""
     from etbuild.comparison.compare import CannotRun, Comparison
 
     names = [method.name for method in group]
@@ -229,10 +234,12 @@ def _first_wrong(group: list[Method], files: ProgramFiles, work: int, scratch: P
     try:
         of_group = {name: files.method(name) for name in names}
         only = replace(files, facts={**files.facts, "methods": of_group})
-        wrong = Comparison(group, only, scratch).first_wrong(work)
+        comparison = Comparison(group, only, scratch)
+        wrong = comparison.first_wrong(work)
     except CannotRun as error:
-        return {"methods": names, "cannot_run": f"PyTorch cannot run the exported method: {error}"}
-    return None if wrong is None else vars(wrong)
+        return {"wrong": None, "notes": dict.fromkeys(names, f"{_NOT} {error}")}
+    notes = {name: f"was compared with PyTorch in {what}" for name, what in comparison.notes.items()}
+    return {"wrong": None if wrong is None else vars(wrong), "notes": notes}
 
 
 def _problem(
@@ -256,5 +263,5 @@ def _where(job: Lowering[ComparePlan], context: StepContext, method: Method, wro
         call = WrongCall(method.name, program, wrong["leaves"], wrong["state"], tolerance, is_quantized(program))
         try:
             return Search(job.plan, call, context.finder, job.export.lines).run()
-        except EtbuildError as error:
-            return f"the search for the operator failed: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever happens while it searches, the program is wrong
+            return f"the search for the operator failed: {summary(error)}"
