@@ -293,8 +293,6 @@ def test_what_rounding_does_to_one_element_excuses_no_other() -> None:
 
 PASS_OF_FILE = """\
 import subprocess
-import sys
-from pathlib import Path
 
 
 def edge(method, program):

@@ -136,7 +136,8 @@ class Comparison:
             chosen = Calls(method.program, method.examples, method.settings.ranges).chosen(work, used)
             calls.append([(method, call) for call in chosen])
             if used > work:
-                self.notes[method.name] = f"one size only, since a call takes {used:,} numbers (`checks.compare.work`)"
+                why = f"a call takes {used:,} numbers (`checks.compare.work`)"
+                self.notes[method.name] = f"only with the sizes of its example inputs: {why}"
         for method, call in filter(None, chain(*zip_longest(*calls))):  # the methods take turns
             wrong, _ = self._call(session, graphs[method.name], method, call)
             if wrong is not None:

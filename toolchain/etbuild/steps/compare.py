@@ -238,7 +238,7 @@ def _first_wrong(group: list[Method], files: ProgramFiles, work: int, scratch: P
         wrong = comparison.first_wrong(work)
     except CannotRun as error:
         return {"wrong": None, "notes": dict.fromkeys(names, f"{_NOT} {error}")}
-    notes = {name: f"was compared with PyTorch in {what}" for name, what in comparison.notes.items()}
+    notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
     return {"wrong": None if wrong is None else vars(wrong), "notes": notes}
 
 
