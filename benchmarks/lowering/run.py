@@ -40,7 +40,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 from measure import command, commands, compile_driver, megabytes, seconds, weighing  # noqa: E402
 from project import Size, edit_one_method, perceptron, transformer  # noqa: E402
 
-from etbuild.accelerate import SWITCHES  # noqa: E402
+from etbuild.accelerate.lowering import SWITCHES  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
 
 PLAIN = HERE / "plain.py"

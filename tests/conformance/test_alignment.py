@@ -230,7 +230,7 @@ class Project:
         Raises:
             InputError: The manifest is refused.
         """
-        from etbuild.accelerate import accelerated
+        from etbuild.accelerate.lowering import accelerated
         from etbuild.lower.lower_methods import lower_programs
 
         (self.root / "model.yaml").write_text(yaml.safe_dump(layout.manifest()))

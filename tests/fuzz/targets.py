@@ -27,7 +27,8 @@ from etbuild.errors import EtbuildError, InputError
 if TYPE_CHECKING:
     from etbuild.oci.descriptors import Descriptor
     from etbuild.oci.package import Package
-    from etbuild.plan.plan import ExportPlan, MethodPlan, Plan
+    from etbuild.plan.plan import Plan
+    from etbuild.plan.step_plans import ExportPlan, MethodPlan
     from etbuild.results import Index
 
 Target = Callable[[bytes], None]
@@ -140,7 +141,8 @@ def fuzz_json(data: bytes) -> None:
 
 def fuzz_plan(data: bytes) -> None:
     """A plan and its parts."""
-    from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, read_plan
+    from etbuild.plan.plan import Plan
+    from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan, read_plan
 
     path = _file("plan.json", data)
     with _only_our_errors():
@@ -279,11 +281,11 @@ def fuzz_lowering(data: bytes) -> None:
     """The facts of a lowering, reported."""
     from etbuild.plan.plan import from_manifest
     from etbuild.report.report import report
-    from etbuild.steps import report as reporting
+    from etbuild.steps import facts
     from tests.unit.indexes import MANIFEST
 
     with _only_our_errors():
-        lowering = reporting.read_lowering(_file("net.lowering.json", data))
+        lowering = facts.read_lowering(_file("net.lowering.json", data))
         whole = from_manifest(MANIFEST)
         if whole.methods.keys() <= lowering["program"]["methods"].keys() & lowering["operators"].keys():
             report(whole, lowering, [], [])

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save
 
 from etbuild.cache.store import Cache
-from etbuild.plan.plan import LowerPlan
+from etbuild.plan.step_plans import LowerPlan
 from etbuild.steps import lower
 
 from .conftest import MANIFEST, MODEL, Build, Outcome

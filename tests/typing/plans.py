@@ -6,7 +6,8 @@ Nothing runs this file. `make lint` checks it.
 from __future__ import annotations
 
 from etbuild.plan.parts import NamedData
-from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan
+from etbuild.plan.plan import Plan
+from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 
 
 def lowers(plan: MethodPlan) -> None:

@@ -38,7 +38,7 @@ def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs:
         "sources": {"model.py": sha256("model"), "layers/rope.py": sha256("rope")},
         "data": {entry.file: sha256(entry.file) for entry in plan.model.weights},
         "toolchain": {
-            "driver": {"version": "0.2.0", "sha256": sha256("driver")},
+            "driver": {"version": "0.2.0", "sha256": sha256("driver"), "steps": {"lower": sha256("lower")}},
             "python": "cpython-3.11",
             "distributions": {
                 "executorch": {"version": "1.5.1", "sha256": sha256("executorch")},

@@ -114,12 +114,18 @@ def test_the_documents_have_all_that_a_backend_may_say() -> None:
 
 def test_a_delegate_is_of_the_backend_that_has_its_name() -> None:
     for name, backend in backends.BACKENDS.items():
-        found = backend.delegate_id and backends.of_delegate(backend.delegate_id, ())
-        assert found in (None, backend) or name == "webgpu"  # it compiles for Vulkan's delegate
+        if backend.delegate_id is not None:
+            assert backends.of_delegate(backend.delegate_id, [name]) is backend
+            assert backends.of_delegate(backend.delegate_id, [*{"portable", "cadence"} - {name}]) is None
+            # A partitioner of the sources may be any of the driver's. Two compile for Vulkan's delegate.
+            assert backends.of_delegate(backend.delegate_id, ["custom"]) is backend or name == "webgpu"
     assert backends.of_delegate("UnknownBackend", ["xnnpack"]) is None
-    assert backends.mutable_buffers_hint("QnnBackend", ()) == backends.BACKENDS["qualcomm"].mutable_buffers_hint
-    assert backends.mutable_buffers_hint("XnnpackBackend", ()) is None
-    assert [one for one in ("XnnpackBackend", "CoreMLBackend") if backends.named_data_is_weights(one)] == [
+    hint = backends.BACKENDS["qualcomm"].mutable_buffers_hint
+    assert hint is not None
+    assert backends.mutable_buffers_hint("QnnBackend", ["qualcomm"]) == hint
+    assert backends.mutable_buffers_hint("XnnpackBackend", ["xnnpack"]) is None
+    ours = ["xnnpack", "coreml"]
+    assert [one for one in ("XnnpackBackend", "CoreMLBackend") if backends.named_data_is_weights(one, ours)] == [
         "XnnpackBackend"
     ]
 

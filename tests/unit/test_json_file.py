@@ -19,7 +19,8 @@ from etbuild.cli import main
 from etbuild.errors import InputError
 from etbuild.files import digests, json_file, regular_files
 from etbuild.manifest import validate
-from etbuild.plan.plan import from_manifest, read_plan
+from etbuild.plan.plan import from_manifest
+from etbuild.plan.step_plans import read_plan
 from tests.conftest import MANIFESTS, variant
 
 from .indexes import MANIFEST, edited, make_index

@@ -15,7 +15,8 @@ from etbuild.cli.main import main
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
 from etbuild.manifest import validate
-from etbuild.plan.plan import Plan, from_manifest, read_plan
+from etbuild.plan.plan import Plan, from_manifest
+from etbuild.plan.step_plans import read_plan
 from etbuild.report.tokenizer import unknown_tokens
 
 OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"

@@ -15,8 +15,9 @@ from etbuild.files import digests
 from etbuild.manifest import validate
 from etbuild.plan.expectations import check_expectations, check_inputs, check_name
 from etbuild.plan.parts import BackendEntry, WeightsFile
-from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan, Plan, from_manifest, read_plan, weights_names
+from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.positions import positions_from_json, positions_to_json
+from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan, read_plan, weights_names
 
 from .indexes import edited
 

@@ -3,7 +3,6 @@
 `load` and `open_program` are the interface for notebooks and services. Importing this package does not import PyTorch.
 """
 
-__version__ = "0.1.0"
 __all__ = ("Built", "Model", "Program", "load", "open_program")
 
 TYPE_CHECKING = False  # importing `typing` takes 2 ms of each command
@@ -13,6 +12,10 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> object:
     """Imports the interface when it is used first."""
+    if name == "__version__":
+        from etbuild.version import VERSION
+
+        return VERSION
     if name not in __all__:
         raise AttributeError(f"module 'etbuild' has no attribute {name!r}")
     from etbuild import api
@@ -21,4 +24,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__all__, "__version__"])

@@ -14,7 +14,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, METHODS, WRITTEN, ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest
-from etbuild.inputs import checked_files
+from etbuild.inputs import checked_files, step_files
 from etbuild.inputs.checkpoints import each_with_shards
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.distributions import environment
@@ -22,13 +22,14 @@ from etbuild.inputs.import_graph import UsedSources, used_sources
 from etbuild.inputs.key import check_unchanged, describe, describe_files
 from etbuild.inputs.step_context import Stage
 from etbuild.inputs.toolchain import toolchain
-from etbuild.plan.plan import ComparePlan, LowerPlan, Plan
+from etbuild.plan.plan import Plan
+from etbuild.plan.step_plans import ComparePlan, LowerPlan
 from etbuild.report import tokenizer
 from etbuild.steps.resources import Effort
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
-    from etbuild.results import KeyInputs, LoweringFacts
+    from etbuild.results import KeyInputs, LoweringFacts, Python
     from etbuild.steps.lower import Lowering
 
 P = TypeVar("P", LowerPlan, ComparePlan)
@@ -138,6 +139,25 @@ class _Request:
         return digest(self.described)
 
     @property
+    def checked_key(self) -> str:
+        """The key of a program that was also compared. How is no part of the program's own key."""
+        return digest([self.key, self.compare_driver])
+
+    @property
+    def compare_driver(self) -> str:
+        """The digest of the driver's files that compare this program."""
+        return step_files.digest_of(["compare"], self.plan.driver_parts("compare"))
+
+    @property
+    def python(self) -> Python:
+        """The toolchain without the driver."""
+        return {key: value for key, value in self.described["toolchain"].items() if key != "driver"}  # type: ignore[return-value]
+
+    def driver_of(self, *steps: str) -> list[str]:
+        """The digests of the driver's files that these steps run for this program."""
+        return [self.described["toolchain"]["driver"]["steps"][step] for step in steps]
+
+    @property
     def beside(self) -> dict[str, DocumentPath]:
         """The declared data that the plan does not name, by name. Every step may read it."""
         named = self.data(self.plan.data_names)
@@ -196,7 +216,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
     cached = _cached(request, directory, options.stage, cache)
     if cached is None:
         options.restart()
-        with cache.building("program", request.key):
+        with cache.building("program", request.checked_key):
             cached = _cached(request, directory, options.stage, cache)
             cached = cached or _build(request, directory, options)
     return cached
@@ -205,7 +225,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
 def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> BuildResult | None:
     with staging(directory) as staged:
         with stage("look into the cache"):
-            names = cache.fetch("program", request.key, staged)
+            names = cache.fetch("program", request.checked_key, staged)
             if names is None or _CHECKED not in names:
                 return None
             if not checked_files.check(staged / _CHECKED, request.environment, request.used.packages):
@@ -253,10 +273,10 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
         methods: dict[str, str] = {}
         kept = staged / "methods" if options.verify_reproducible else None
         done["lower"] = steps.lower(staged / "export", staged / "program", methods, kept)
-        from etbuild.steps import report
+        from etbuild.steps import facts, report
 
         program_directory = staged / "program"
-        lowering = report.read_lowering(program_directory / f"{name}.lowering.json")
+        lowering = facts.read_lowering(program_directory / f"{name}.lowering.json")
         done["compare"] = steps.compare(staged / "export", lowering, program_directory, staged / "comparison")
         with stage("check and report"):
             lowered = [Artifact(program_directory, **facts) for facts in lowering["artifacts"]]
@@ -273,9 +293,9 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
             checked = program_directory / _CHECKED
             checked_files.record(checked, request.environment, request.used.packages, whole, request.began)
             names = [*(artifact.file for artifact in artifacts), _CHECKED]
-            options.cache.store("program", request.key, program_directory, names)
+            options.cache.store("program", request.checked_key, program_directory, names)
         if options.origins is not None:
-            from etbuild.steps.report import write_json
+            from etbuild.steps.facts import write_json
 
             write_json(options.origins, name, "lowering", lowering)
             write_json(options.origins, name, "export.lines", lines.to_json())
@@ -306,20 +326,21 @@ class _Steps:
     def export(self, directory: Path) -> str:
         """Exports into a new directory. Returns `run` or `cached`."""
         from etbuild.steps.export import export
-        from etbuild.steps.lower import imports_of_executorch
+        from etbuild.steps.lower import imports_of_executorch  # also for lowering, while a fork exports
 
         plan, used = self.request.plan.export_plan, self.request.used
         inputs = self.request.inputs.only(_export_data(self.request))
 
         def run() -> None:
-            meanwhile = imports_of_executorch(self.effort) if self.effort.jobs > 1 else []
+            imports = [step_files.for_later_steps()(part) for part in imports_of_executorch(self.effort)]
+            meanwhile = imports if self.effort.jobs > 1 else []
             if self.request.plan.export_backends:  # quantizers need ExecuTorch too
                 with self.stage("import ExecuTorch"):
-                    for part in imports_of_executorch(self.effort):
+                    for part in imports:
                         part()
             export(plan, inputs, used, directory, self.stage, meanwhile)
 
-        return self._step("export", _export_key(self.request), directory, run)
+        return self._step("export", _export_key(self.request), directory, self._only(run, "export"))
 
     def lower(self, exported: Path, directory: Path, methods: dict[str, str], kept: Path | None) -> str:
         """Lowers into a new directory. Returns `run` or `cached`.
@@ -344,6 +365,7 @@ class _Steps:
             else:
                 lower.lower(what, directory)
 
+        run = self._only(run, *_lower_steps(exported))
         return self._step("lower", _lower_key(self.request, exported), directory, run)
 
     def compare(self, exported: Path, lowering: LoweringFacts, program: Path, directory: Path) -> str:
@@ -362,6 +384,7 @@ class _Steps:
             job = self._job(self.request.plan.compare_plan, exported)
             compare(job, exported / EXAMPLES, Built.below(program, lowering), directory / RESULT)
 
+        run = self._only(run, "compare")
         return self._step("compare", _compare_key(self.request, exported, lowering), directory, run)
 
     def lowering(self, exported: Path) -> Lowering[LowerPlan]:
@@ -409,6 +432,11 @@ class _Steps:
         lower.lower_methods(what, methods)
         lower.merge(what, methods, directory)
 
+    def _only(self, run: Callable[[], None], *steps: str) -> Callable[[], None]:
+        """A step that imports no module of the driver that its key lacks."""
+        parts = {part for step in steps for part in self.request.plan.driver_parts(step)}
+        return step_files.only(steps, parts)(run)
+
     def _step(self, step: str, key: str, directory: Path, run: Callable[[], object]) -> str:
         """Fills a new directory from the cache; or runs the step and stores what it made. Returns `run` or `cached`."""
         from etbuild.inputs.undeclared import unkeyed
@@ -454,6 +482,11 @@ def _lower_data(request: _Request, exported: Path) -> dict[str, DocumentPath]:
     return {**request.beside, **request.data(request.plan.lower_plan.data_names)}
 
 
+def _lower_steps(exported: Path) -> tuple[str, ...]:
+    """The steps whose code lowering runs. It also exports if the export is without its methods."""
+    return ("export", "lower") if ExportFiles.below(exported).together else ("lower",)
+
+
 def _export_key(request: _Request) -> str:
     """The key of the export: its part of the plan, sources, example inputs, and the toolchain.
 
@@ -467,6 +500,7 @@ def _export_key(request: _Request) -> str:
             "plan": request.plan.export_plan.to_json(),
             "sources": request.described["sources"],
             "data": {name: request.described["data"][name] for name in _export_data(request)},
+            "driver": request.driver_of("export"),
             "toolchain": toolchain(request.used.packages, needed),
         }
     )
@@ -482,6 +516,7 @@ def _compare_key(request: _Request, exported: Path, lowering: LoweringFacts) -> 
             "schema": "executorch-compare-key/v2",
             "plan": request.plan.compare_plan.to_json(),
             "examples": file_digest(exported / EXAMPLES),
+            "driver": request.compare_driver,
             "lowering": _lower_key(request, exported),
             "program": [artifact["sha256"] for artifact in lowering["artifacts"]],
         }
@@ -497,7 +532,8 @@ def _lower_key(request: _Request, exported: Path) -> str:
             "plan": request.plan.lower_plan.to_json(),
             "export": {name: file_digest(exported / name) for name in _export_files(exported)},
             "data": {name: request.described["data"][name] for name in _lower_data(request, exported)},
-            "toolchain": request.described["toolchain"],
+            "driver": request.driver_of(*_lower_steps(exported)),
+            "toolchain": request.python,
         }
     )
 
@@ -519,6 +555,7 @@ def _method_key(request: _Request, exported: Path, name: str) -> str:
             "data": {
                 data: request.described["data"][data] for data in {**request.beside, **request.data(plan.data_names)}
             },
-            "toolchain": request.described["toolchain"],
+            "driver": request.driver_of("lower"),
+            "toolchain": request.python,
         }
     )

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
+from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs, is_file
 from etbuild.manifest.tasks import IMAGE_TOWERS
-from etbuild.manifest.validate import GGUF_SUFFIX
 
 if TYPE_CHECKING:
     import torch

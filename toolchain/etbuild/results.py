@@ -20,16 +20,27 @@ class Release(TypedDict):
     sha256: str
 
 
-class _Toolchain(TypedDict):
-    driver: Release
+class Driver(Release):
+    """The driver: its version, the sha256 of its files that each step of the program runs, and of all of these."""
+
+    steps: Digests
+
+
+class _Python(TypedDict):
     python: str
     distributions: dict[str, Release]
 
 
-class Toolchain(_Toolchain, total=False):
-    """What lowers a program. `startup` is missing if no code runs when Python starts."""
+class Python(_Python, total=False):
+    """What runs the driver and the model's code. `startup` is missing if no code runs when Python starts."""
 
     startup: Digests
+
+
+class Toolchain(Python):
+    """What lowers a program."""
+
+    driver: Driver
 
 
 class FileDigests(TypedDict):

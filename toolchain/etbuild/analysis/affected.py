@@ -10,7 +10,8 @@ from etbuild.analysis.changed_files import Changed
 from etbuild.errors import EtbuildError
 from etbuild.inputs import checkpoints, import_graph
 from etbuild.inputs.declared import Inputs
-from etbuild.plan.plan import Plan, weights_names
+from etbuild.plan.plan import Plan
+from etbuild.plan.step_plans import weights_names
 
 _BUILD_FILES = ("BUILD", "BUILD.bazel")
 _EVERYWHERE = ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel", "MODULE.bazel.lock", ".bazelrc", ".bazelversion")

@@ -9,8 +9,9 @@ from etbuild.analysis.json_diff import Change, changes, show
 from etbuild.errors import InputError, format_path
 from etbuild.files.digests import digest
 from etbuild.inputs.checkpoints import belongs_to
+from etbuild.inputs.step_files import OF_PROGRAMS
 from etbuild.plan.plan import Plan
-from etbuild.results import BuildInputs, Digests, KeyInputs, Toolchain
+from etbuild.results import BuildInputs, Digests, KeyInputs, Python, Toolchain
 
 _NAMED = 8  # at most this many changed tensors are listed by name
 
@@ -64,30 +65,35 @@ def steps_to_run(before: BuildInputs, after: BuildInputs) -> list[str]:
     old, new = before["inputs"], after["inputs"]
     if old == new:
         return []
-    toolchain = old["toolchain"] != new["toolchain"]
-    exports, lowers = zip(*(_read_by_steps(inputs) for inputs in (old, new)), strict=True)
-    export = _changed_for_exports(old["toolchain"], new["toolchain"]) or exports[0] != exports[1]
-    lower = toolchain or lowers[0] != lowers[1]
+    tools = [inputs["toolchain"] for inputs in (old, new)]
+    driver = {step for step in OF_PROGRAMS if len({each["driver"]["steps"].get(step) for each in tools}) > 1}
+    others = [{**each, "driver": None} for each in tools]
+    exports, lowers, compared = zip(*(_read_by_steps(inputs) for inputs in (old, new)), strict=True)
+    export = "export" in driver or _changed_for_exports(*tools) or exports[0] != exports[1]
+    lower = "lower" in driver or others[0] != others[1] or lowers[0] != lowers[1]
     steps = ["export"] if export else []
     if lower:
         steps.append("lower")
     elif export:
         steps.append("lower, if the exported graphs change")
+    if not lower and compared[0] != compared[1]:
+        steps.append("compare")
     return [*steps, "report"]
 
 
-def _changed_for_exports(old: Toolchain, new: Toolchain) -> bool:
-    """Whether an export depends on a difference between two toolchains.
+def _changed_for_exports(old: Python, new: Python) -> bool:
+    """Whether an export depends on a difference between two toolchains, apart from the driver.
 
     Distributions that only one of them has belong to backends, or to imports of sources that differ too.
     """
     before, after = old["distributions"], new["distributions"]
     replaced = any(before[name] != after[name] for name in before.keys() & after.keys())
-    return replaced or any(old.get(key) != new.get(key) for key in ("driver", "python", "startup"))
+    return replaced or any(old.get(key) != new.get(key) for key in ("python", "startup"))
 
 
-def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any]:
-    """Returns what the export reads (plan, sources, data), and what lowering reads in addition (plan, data)."""
+def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any, Any]:
+    """Returns what the export reads (plan, sources, data), what lowering reads in addition (plan, data), and the plan
+    of the comparison."""
     try:
         plan = Plan.from_json(inputs["plan"])
     except ValueError as error:
@@ -100,7 +106,7 @@ def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any]:
     named = of(plan.data_names)
     beside = {name: each for name, each in inputs["data"].items() if name not in named}  # every step may read it
     data = [{**of(part.data_names), **beside} for part in (export, lower)]
-    return (export, inputs["sources"], data[0]), (lower, data[1])
+    return (export, inputs["sources"], data[0]), (lower, data[1]), plan.compare_plan
 
 
 def _of_plan(change: Change) -> str:

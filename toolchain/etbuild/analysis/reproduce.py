@@ -14,7 +14,7 @@ from etbuild.files.scratch import temporary
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.key import with_declared
-from etbuild.plan.plan import ExportPlan, LowerPlan
+from etbuild.plan.step_plans import ExportPlan, LowerPlan
 from etbuild.processes import environment
 
 # What must not reach the bytes. Threads and instructions are the same in every build: see `processes.arithmetic`.

@@ -298,21 +298,32 @@ def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
     return next((backend for backend in _ours_and(names) if backend.delegate_id == delegate_id), None)
 
 
+def of_driver(names: Iterable[str]) -> list[str]:
+    """Returns the driver's own backends that run if a plan names these: all of them if one of these may call any."""
+    wanted = {*names}
+    calls_any = any(name not in BACKENDS or BACKENDS[name].delegates_to_any for name in wanted)
+    return [name for name in BACKENDS if calls_any or name in wanted]
+
+
 def _ours_and(names: Iterable[str]) -> list[Backend]:
-    """Returns all of the driver's own backends, and then the named ones of packages, which cannot replace the
+    """Returns the driver's own backends that may run, and then the named ones of packages, which cannot replace the
     driver's."""
-    return [*BACKENDS.values(), *(get(name) for name in sorted({*names} - BACKENDS.keys()))]
+    wanted = {*names}
+    return [get(name) for name in (*of_driver(wanted), *sorted(wanted - BACKENDS.keys()))]
 
 
-def named_data_is_weights(delegate_id: str) -> bool:
+def named_data_is_weights(delegate_id: str, names: Iterable[str]) -> bool:
     """Returns whether a delegate's named data depends only on its weights. False for the backends of packages, since
-    the driver cannot check their claim."""
-    return any(each.named_data_is_weights for each in BACKENDS.values() if each.delegate_id == delegate_id)
+    the driver cannot check their claim. `names` are the backends that a plan names."""
+    ours = (BACKENDS[name] for name in of_driver(names))
+    return any(each.named_data_is_weights for each in ours if each.delegate_id == delegate_id)
 
 
-def loads_everywhere(delegate_id: str) -> bool:
-    """Returns whether ExecuTorch's runtime can load the delegates on the machine that built them, whatever it has."""
-    return any(each.loads_everywhere for each in BACKENDS.values() if each.delegate_id == delegate_id)
+def loads_everywhere(delegate_id: str, names: Iterable[str]) -> bool:
+    """Returns whether ExecuTorch's runtime can load the delegates on the machine that built them, whatever it has.
+    `names` are the backends that a plan names."""
+    ours = (BACKENDS[name] for name in of_driver(names))
+    return any(each.loads_everywhere for each in ours if each.delegate_id == delegate_id)
 
 
 def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: Iterable[str]) -> StoredWeights | None:
@@ -467,8 +478,9 @@ def lowering_context(names: Iterable[str], partitioners: Partitioners) -> Iterat
         partitioners: The partitioners of each method.
     """
     # A custom partitioner, or a recipe from the sources, may use one of the driver's backends.
-    also = {backend.name for backend in BACKENDS.values() if backend.loaded_marker in sys.modules}
+    wanted = {*names}
+    also = {name for name in of_driver(wanted) if BACKENDS[name].loaded_marker in sys.modules}
     with contextlib.ExitStack() as entered:
-        for name in sorted({*names, *also}):
+        for name in sorted(wanted | also):
             entered.enter_context(get(name).lowering_context(partitioners))
         yield

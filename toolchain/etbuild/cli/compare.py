@@ -67,10 +67,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> None:
     from etbuild.cli.terminal import Progress
-    from etbuild.plan.plan import ComparePlan, read_plan
+    from etbuild.plan.step_plans import ComparePlan, read_plan
     from etbuild.steps.compare import Built, compare
+    from etbuild.steps.facts import read_lowering
     from etbuild.steps.lower import Lowering
-    from etbuild.steps.report import read_lowering
 
     plan = read_plan(options.plan, ComparePlan)
     job = Lowering(plan, exported(options), inputs(options, []), Progress().stage, effort(options))

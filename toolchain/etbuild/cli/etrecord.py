@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
 def _write(options: argparse.Namespace) -> None:
     from etbuild.cli.terminal import Progress
     from etbuild.files.artifacts import whole_directory
-    from etbuild.plan.plan import LowerPlan, read_plan
+    from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.steps import etrecord
     from etbuild.steps.lower import Lowering
     from etbuild.steps.resources import Effort

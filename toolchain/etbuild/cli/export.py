@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files import artifacts, digests
     from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.key import check_unchanged, describe_files, with_declared
-    from etbuild.plan.plan import ExportPlan, read_plan
+    from etbuild.plan.step_plans import ExportPlan, read_plan
     from etbuild.steps.export import export
 
     options.restart()

@@ -21,7 +21,7 @@ from etbuild.cli.options import (
 from etbuild.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from etbuild.plan.plan import MethodPlan
+    from etbuild.plan.step_plans import MethodPlan
     from etbuild.steps.lower import Lowering
 
 P = TypeVar("P", bound="MethodPlan")
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _lower_method(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import whole_directory
-    from etbuild.plan.plan import MethodPlan, read_plan
+    from etbuild.plan.step_plans import MethodPlan, read_plan
     from etbuild.steps import lower
 
     plan = read_plan(options.plan, MethodPlan)
@@ -76,7 +76,7 @@ def _lower_method(options: argparse.Namespace) -> None:
 
 def _lower(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import publish, staging
-    from etbuild.plan.plan import LowerPlan, read_plan
+    from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.steps import lower
 
     plan = read_plan(options.plan, LowerPlan)

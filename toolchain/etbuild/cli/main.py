@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from etbuild import __version__
 from etbuild.errors import (
     INTERRUPTED,
     BuildError,
@@ -24,6 +23,7 @@ from etbuild.errors import (
     did_you_mean,
 )
 from etbuild.processes.ending import Interrupts
+from etbuild.version import VERSION
 
 _VERBS = (
     "init",
@@ -283,7 +283,7 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
         "and runtime.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"etbuild {__version__}")
+    parser.add_argument("--version", action="version", version=f"etbuild {VERSION}")
     parser.add_argument(
         "--cmake-prefix-path",
         action=_PrintCMakePath,

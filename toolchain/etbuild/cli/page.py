@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files import artifacts, json_file
     from etbuild.inputs.source_lines import NO_LINES, SourceLines
     from etbuild.page import content, render
-    from etbuild.steps.report import read_lowering
+    from etbuild.steps.facts import read_lowering
 
     report = json_file.read(options.report, json_file.Format("a report", "report"))
     index = json_file.read(options.index, json_file.Format("an index", "index"))

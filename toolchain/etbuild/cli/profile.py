@@ -216,7 +216,7 @@ def _subject(files: ProgramFiles, method: str, lowering: LoweringFacts | None) -
 
 def _lowering(files: ProgramFiles) -> LoweringFacts | None:
     """The facts of the lowering that made a program, if they are beside it."""
-    from etbuild.steps.report import read_lowering
+    from etbuild.steps.facts import read_lowering
 
     path = files.program.with_suffix(".lowering.json")
     if not path.is_file():

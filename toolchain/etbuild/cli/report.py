@@ -56,12 +56,13 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.inputs.key import describe
     from etbuild.inputs.source_lines import NO_LINES, SourceLines
     from etbuild.plan.expectations import check_tokenizer
-    from etbuild.plan.plan import Plan, read_plan
-    from etbuild.steps import report
+    from etbuild.plan.plan import Plan
+    from etbuild.plan.step_plans import read_plan
+    from etbuild.steps import facts, report
 
     plan = read_plan(options.plan, Plan)
     read = json_file.read(options.inputs, json_file.Format("what an export read", "step#inputs"))
-    lowering = report.read_lowering(options.lowering)
+    lowering = facts.read_lowering(options.lowering)
     declared = inputs(options, [])
     read["data"] = {**read["data"], **lowering["data"]}
     with with_positions(options, options.lines):

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.analysis import reproduce
     from etbuild.files import artifacts
     from etbuild.inputs.import_graph import used_sources
-    from etbuild.plan.plan import ExportPlan, LowerPlan, read_plan
+    from etbuild.plan.step_plans import ExportPlan, LowerPlan, read_plan
 
     export_plan = read_plan(options.export_plan, ExportPlan)
     lower_plan = read_plan(options.lower_plan, LowerPlan)

@@ -18,7 +18,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from etbuild.accelerate import accelerated
+from etbuild.accelerate.lowering import accelerated
 from etbuild.comparison import accuracy
 from etbuild.comparison.graph import copied, outputs_of
 from etbuild.errors import EtbuildError
@@ -26,7 +26,7 @@ from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
 from etbuild.inputs.user_code import SourceFinder
 from etbuild.plan.parts import Tolerance
-from etbuild.plan.plan import LowerPlan
+from etbuild.plan.step_plans import LowerPlan
 from etbuild.runtime import child, program_files
 from etbuild.runtime.session import Session
 

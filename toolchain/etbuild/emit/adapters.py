@@ -20,7 +20,7 @@ from etbuild.lower import named_data
 from etbuild.lower.named_data import Request
 from etbuild.model.adapters import stand_in
 from etbuild.model.weights_files import tag_of_shard
-from etbuild.plan.plan import MethodPlan
+from etbuild.plan.step_plans import MethodPlan
 
 _ELEMENT = 4  # bytes: adapters are in float32
 

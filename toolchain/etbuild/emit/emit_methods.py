@@ -38,7 +38,7 @@ from etbuild.lower.viewed_weights import copy_viewed_weights
 from etbuild.lower.weight_sharing import Place
 from etbuild.lower.weight_storage import Digests, weight_places
 from etbuild.patching import replaced
-from etbuild.plan.plan import MethodPlan
+from etbuild.plan.step_plans import MethodPlan
 from etbuild.results import MethodGraph, OperatorCounts
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     digests = Digests()
     facts = {name: _facts(edge, name, lower_plan, digests) for name in sorted(edge.methods)}
     buffers = {name: mutable_buffers.describe(edge, name, shared, digests) for name in facts}
-    claims, requests = named_data.claims(edge, shards), list(named_data.requests(edge))
+    claims, requests = named_data.claims(edge, shards, lower_plan.used_backends), list(named_data.requests(edge))
     weights = _weights_by_content(edge, digests)
     names = {name: method_graph.names_by_handle(edge.exported_program(name)) for name in facts}
     manager, output = _to_executorch(lower_plan, lowered, finder)
@@ -226,7 +226,7 @@ def _check_named_buffers(edge: EdgeProgramManager, output: EmitterOutput) -> Non
 
 def _facts(edge: EdgeProgramManager, method: str, lower_plan: MethodPlan, digests: Digests) -> MethodFacts:
     program = edge.exported_program(method)
-    graph, places = method_graph.describe(program), weight_places(program, digests, lower_plan.backends)
+    graph, places = method_graph.describe(program), weight_places(program, digests, lower_plan.used_backends)
     return MethodFacts(operator_counts(program), graph, places, _tagged(program, digests), _trained(program), None, [])
 
 

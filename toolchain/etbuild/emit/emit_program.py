@@ -23,7 +23,7 @@ from etbuild.lower import named_data
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.named_data import Claims
 from etbuild.model.weights_files import tag_of_shard
-from etbuild.plan.plan import LowerPlan
+from etbuild.plan.step_plans import LowerPlan
 from etbuild.results import MemoryPlan, ProgramFacts
 
 
@@ -94,7 +94,7 @@ def write_program(
 def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], shards: dict[str, str]) -> None:
     """Checks that methods fit into one program."""
     buffers = {name: each.buffers for name, each in methods.items() if each.buffers is not None}
-    mutable_buffers.check(buffers, lower_plan.backends)
+    mutable_buffers.check(buffers, lower_plan.used_backends)
     if lower_plan.executorch.external_mutable_weights:
         _check_trained_weights({name for each in methods.values() for name in each.trained}, shards)
     _check_names(methods)

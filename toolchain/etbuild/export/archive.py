@@ -34,7 +34,7 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 from torch.utils import _pytree as pytree
 
-from etbuild.accelerate import saving
+from etbuild.accelerate.exports import saving
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims, saved_examples
@@ -62,7 +62,7 @@ from etbuild.model.method_tensors import carried
 from etbuild.model.module import loading_code, named_tensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.weights_files import TensorFacts, describe
-from etbuild.plan.plan import ExportPlan, read_plan
+from etbuild.plan.step_plans import ExportPlan, read_plan
 
 _SCHEMA = "executorch-export/v4"
 _MADE = "made.safetensors"

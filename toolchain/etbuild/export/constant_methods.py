@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from etbuild.errors import BuildError, DocumentPath
+from etbuild.files.value_limits import INT64
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
-from etbuild.manifest.example_inputs import INT64
 from etbuild.model.tensor_bytes import row_major
-from etbuild.plan.plan import ExportPlan
+from etbuild.plan.step_plans import ExportPlan
 
 
 def compute(export_plan: ExportPlan, finder: SourceFinder) -> dict[str, object]:

@@ -12,7 +12,6 @@ from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
-from etbuild.model import encoder_decoder, image_text
 from etbuild.model.tensor_files import read_tensors
 from etbuild.plan.parts import (
     ContainerExample,
@@ -86,6 +85,8 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
     if isinstance(example, FileExample):
         return _tensor_from_file(example, path, context.inputs)
     if isinstance(example, ModelExample):
+        from etbuild.model import encoder_decoder, image_text
+
         of_image = example.of_model in ("pixel_values", "embeddings")
         return image_text.example(module, example) if of_image else encoder_decoder.example(module, example, path)
     dtype, fill = getattr(torch, example.dtype), example.fill

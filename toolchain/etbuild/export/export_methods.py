@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from etbuild.accelerate import exporting
+from etbuild.accelerate.exports import exporting
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import hints, readable, summary
 from etbuild.export import (
@@ -28,12 +28,10 @@ from etbuild.export import (
     example_values,
     method_results,
     old_values,
-    pt2_file,
     strict_names,
     violated_shapes,
 )
 from etbuild.export.example_values import DynamicShapes
-from etbuild.export.pt2_strings import Refused
 from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
@@ -42,7 +40,7 @@ from etbuild.model.module import named_tensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import memory, untie
 from etbuild.plan.parts import ExportMethod
-from etbuild.plan.plan import ExportPlan
+from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.random_seeds import seed
 
 if TYPE_CHECKING:
@@ -307,6 +305,8 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
     file, path = export_plan.methods[name].program, ("methods", name, "program")
     assert file is not None
     archive = inputs.find_data(file, path)
+    from etbuild.export import pt2_file
+
     with wrap_errors(lambda error: _program_error(error, file, path)):
         program = pt2_file.load(archive)
         derived_dims.forget_ranges(program)
@@ -317,10 +317,12 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
 
 def _program_error(error: BaseException, file: str, path: DocumentPath) -> InputError:
     """The error for an exported program whose file cannot be read."""
+    from etbuild.export import pt2_file, pt2_strings
+
     if isinstance(error, pt2_file.NotExported):
         hint = f'write it with `torch.export.save(torch.export.export(module, inputs), "{file}")`'
         return InputError.at(path, f"`{file}` is not a file of torch.export.save", hint)
-    if isinstance(error, Refused):
+    if isinstance(error, pt2_strings.Refused):
         return InputError.at(path, f"cannot read `{file}`: {error}")
     hint = "if it has operators of your own, list the library or module that registers them in `custom_ops`"
     return from_exception(error, InputError, path, f"cannot read `{file}`", hint)

@@ -16,7 +16,7 @@ from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.declared import Inputs
 from etbuild.model import encoder_decoder
 from etbuild.plan.parts import DecoderCache, ExportMethod, HuggingFace, Names
-from etbuild.plan.plan import ExportPlan
+from etbuild.plan.step_plans import ExportPlan
 
 _PATH: DocumentPath = ("runner",)
 

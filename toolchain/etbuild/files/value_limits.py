@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 MAX_DEPTH = 50
+INT64 = (-(1 << 63), (1 << 63) - 1)
 
 
 def fits_64_bits(number: int) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, printable
 from etbuild.files import json_file, regular_files
+from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
 from etbuild.inputs.declared import Inputs, is_file
-from etbuild.manifest.validate import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
 
 _IN_FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """The files of a folder that may hold its weights. The first one that exists counts, as in transformers."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etbuild.errors import DocumentPath, InputError, did_you_mean
-from etbuild.manifest.validate import WEIGHTS_SUFFIXES
+from etbuild.files.weights_suffixes import WEIGHTS_SUFFIXES
 
 
 @dataclass

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from etbuild.errors import InputError, Problem, did_you_mean
+from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs, is_file
-from etbuild.manifest.validate import GGUF_SUFFIX
-from etbuild.plan.plan import ExportPlan
+from etbuild.plan.step_plans import ExportPlan
 
 
 @dataclass

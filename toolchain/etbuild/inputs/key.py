@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
-from etbuild.files.digests import file_digest
+from etbuild.files.digests import digest, file_digest
 from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
+from etbuild.inputs.step_files import OF_PROGRAMS, digest_of
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import Plan
+from etbuild.version import VERSION
 
 if TYPE_CHECKING:
-    from etbuild.results import FileDigests, FilesAndPackages, KeyInputs
+    from etbuild.results import Driver, FileDigests, FilesAndPackages, KeyInputs
 
 KEY_SCHEMA = "executorch-key/v2"
 
@@ -52,12 +54,14 @@ def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:
     Raises:
         InputError: A package that the sources import belongs to no distribution, so its version is unknown.
     """
+    steps = {step: digest_of([step], plan.driver_parts(step)) for step in sorted(OF_PROGRAMS)}
+    driver: Driver = {"version": VERSION, "sha256": digest(steps), "steps": steps}
     return {
         "schema": KEY_SCHEMA,
         "plan": plan.to_json(),
         "sources": read["sources"],
         "data": read["data"],
-        "toolchain": toolchain(read["packages"], backends.distributions(plan.used_backends)),
+        "toolchain": {"driver": driver, **toolchain(read["packages"], backends.distributions(plan.used_backends))},
     }
 
 
@@ -94,8 +98,8 @@ def check_unchanged(read: FileDigests, inputs: Inputs, used: UsedSources, names:
     sources = {name: _digest_now(path) for name, path in used.sources.items()}
     data = {name: _digest_now(inputs.find(name)) for name in names}
     for before, now in ((read["sources"], sources), (read["data"], data)):
-        for name, digest in now.items():
-            if digest != before[name]:
+        for name, found in now.items():
+            if found != before[name]:
                 message = f"`{name}` changed during the build"
                 raise BuildError.of(message, "build again")
 

@@ -1,4 +1,4 @@
-"""The toolchain of a build: the driver's files, Python, and the distributions that the sources import."""
+"""The toolchain of a build, apart from the driver: Python, and the distributions that the sources import."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild import __version__
 from etbuild.errors import InputError
-from etbuild.files.digests import digest, file_digest
 from etbuild.inputs import distributions
 
 if TYPE_CHECKING:
-    from etbuild.results import Toolchain
+    from etbuild.results import Python
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)['"]""")
 
 
-def toolchain(packages: Iterable[str] = (), of_backends: Iterable[str] = ()) -> Toolchain:
-    """The toolchain as JSON data: the driver's files, the used distributions by version and content, Python's version.
+def toolchain(packages: Iterable[str] = (), of_backends: Iterable[str] = ()) -> Python:
+    """The toolchain as JSON data: the used distributions by version and content, and Python's version.
 
     These distributions are used, each with everything that it requires: those that the driver requires, those that own
     the packages that the sources import, and those that backends need. `startup` is the code that Python runs when it
@@ -38,8 +35,7 @@ def toolchain(packages: Iterable[str] = (), of_backends: Iterable[str] = ()) -> 
     Raises:
         InputError: An imported package belongs to no distribution, so its version is unknown.
     """
-    described: Toolchain = {
-        "driver": {"version": __version__, "sha256": _driver_digest()},
+    described: Python = {
         "python": f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}",
         "distributions": {
             name: {"version": version, "sha256": sha256}
@@ -61,14 +57,6 @@ def check_installed(packages: Iterable[str] = ()) -> None:
     imported = frozenset(packages)
     for name in sorted(distributions_of(imported)):
         distributions.check_unedited(name, imported & distributions.OF_DEVELOPERS)
-
-
-@functools.cache
-def _driver_digest() -> str:
-    root = Path(__file__).parents[1]
-    files = [path for pattern in ("**/*.py", "schemas/*.json") for path in root.glob(pattern)]
-    names = {path.relative_to(root).as_posix(): path for path in files}
-    return digest({name: file_digest(path) for name, path in names.items()})
 
 
 def distributions_of(packages: Iterable[str]) -> set[str]:

@@ -14,7 +14,7 @@ from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, Problem, printable
 from etbuild.lower.partition_counts import operator_name
 from etbuild.plan.parts import BackendEntry
-from etbuild.plan.plan import MethodPlan
+from etbuild.plan.step_plans import MethodPlan
 
 _ACTIVATIONS = "torchao.choose_qparams_affine.default"
 # Most of the work of a model is in these. Other operators stay outside of delegates for many reasons.

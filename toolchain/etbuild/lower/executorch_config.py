@@ -20,7 +20,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.export.recipe import load_recipe
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.plan.parts import MemoryPlanning, Names
-from etbuild.plan.plan import MethodPlan
+from etbuild.plan.step_plans import MethodPlan
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe

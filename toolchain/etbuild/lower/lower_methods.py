@@ -6,7 +6,7 @@ import copy
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +42,7 @@ from etbuild.lower import (
 )
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
-from etbuild.plan.plan import MethodPlan
+from etbuild.plan.step_plans import MethodPlan
 from etbuild.results import OperatorCounts
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def lower_programs(
     recipe = _recipe(lower_plan, finder)
     lists = partitioners.make(lower_plan, programs, finder)
     edge_passes = passes.edge(lower_plan, programs, finder, recipe)
-    named = lower_plan.backends
+    named = lower_plan.used_backends
     with (
         wrap_errors(lambda error: _lowering_error(error, programs, finder)),
         dynamic_sizes.verified_as_symbols(),
@@ -214,7 +214,7 @@ def _check_delegated(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
         raise BuildError(problems)
 
 
-def _check_zero_points(edge: EdgeProgramManager, named: list[str]) -> None:
+def _check_zero_points(edge: EdgeProgramManager, named: Collection[str]) -> None:
     """Fails if a delegate has weights with zero points other than zero and its backend ignores zero points."""
     problems = [
         Problem(

@@ -171,7 +171,7 @@ def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModu
         yield from delegates(submodule)
 
 
-def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
+def claims(edge: EdgeProgramManager, shards: dict[str, str], named: Iterable[str]) -> Claims:
     """Finds the shards that claim each blob of the delegates.
 
     If a backend's blobs depend only on weights (`named_data_is_weights`), and all weights of a delegate have one tag,
@@ -181,6 +181,7 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
     Args:
         edge: The lowered methods.
         shards: The shard of each parameter that has a tag, by name.
+        named: The backends that the plan names.
 
     Raises:
         BuildError: The owner of a blob cannot be determined, or a backend puts a blob under a tag that the manifest
@@ -198,7 +199,7 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
                 _check_tag(shard, set(shards.values()), delegate.backend_id, method)
                 for key in entries:
                     by_key.setdefault(key, set()).add(shard)
-            weights_alone = backends.named_data_is_weights(delegate.backend_id)
+            weights_alone = backends.named_data_is_weights(delegate.backend_id, named)
             for key in output.pte_data:
                 by_key.setdefault(key, set()).update(owners if weights_alone and one_owner else ())
             if not (weights_alone and one_owner):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from etbuild.lower.partition_counts import PartitionLint
 from etbuild.lower.preprocess_results import backend_class
 from etbuild.lower.separability import Claims, looks_at_all_methods
 from etbuild.plan.parts import BackendEntry
-from etbuild.plan.plan import MethodPlan
+from etbuild.plan.step_plans import MethodPlan
 
 
 class _NoPartition(Partitioner):  # type: ignore[misc]
@@ -138,7 +138,7 @@ def _of_manifest(
             continue
         path = ("methods", method[0], "partitioners", index)
         partitioner = _create(entry, method, path, finder)
-        item = _item(entry, partitioner, path, lower_plan.backends)
+        item = _item(entry, partitioner, path, lower_plan.used_backends)
         if backend.separable and backends.owner(backend.name) is not None:
             partitioner = claims.watched(partitioner, backend.name, method[0], path)
         paired = backends.pairs_partitions(backend.name, options, path)
@@ -148,7 +148,7 @@ def _of_manifest(
 def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Iterator[_One]:
     wanted = load_recipe(lower_plan.recipe, finder).lowering_recipe if lower_plan.recipe is not None else None
     from_recipe = wanted.partitioners if wanted is not None else None
-    named = lower_plan.backends
+    named = lower_plan.used_backends
     seen: Counter[str] = Counter()
     for partitioner in (from_recipe.get(method) if isinstance(from_recipe, dict) else from_recipe) or []:
         kind = _kind(partitioner, named)
@@ -160,7 +160,7 @@ def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Ite
         yield _One(partitioner, item, _Pairing("`partitioners` instead of the recipe's") if paired else None)
 
 
-def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, named: list[str]) -> Item:
+def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, named: Collection[str]) -> Item:
     """What a partitioner of the manifest is aligned by. The partitioner itself tells which backend it is for."""
     name, options = entry.backend, entry.options
     item = call_slots.item(name, options, path)
@@ -171,7 +171,7 @@ def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, nam
     return replace(item, kind=kind, once=item.once and kind)
 
 
-def _kind(partitioner: Partitioner, named: list[str]) -> str:
+def _kind(partitioner: Partitioner, named: Collection[str]) -> str:
     """The kind of a partitioner from a factory or a recipe. Only partitioners of one kind are lowered together."""
     return json.dumps([_called(partitioner), backends.grouping_key_of(partitioner, named)])
 

@@ -16,7 +16,7 @@ from torch.fx.passes.infra.pass_manager import PassManager
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.plan.parts import Names
-from etbuild.plan.plan import MethodPlan
+from etbuild.plan.step_plans import MethodPlan
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from etbuild.errors import DocumentPath, Problem, did_you_mean
-from etbuild.manifest.yaml_document import mapping
+from etbuild.manifest.mappings import mapping
 
 OF_LAYER = "adapters"
 """What a layer calls the child that holds its adapters: their weights are `LAYER.adapters.NAME.lora_A` and `lora_B`."""

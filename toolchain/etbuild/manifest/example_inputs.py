@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from etbuild.errors import DocumentPath, Problem
+from etbuild.files.value_limits import INT64
 from etbuild.manifest import dynamic_shapes
 from etbuild.manifest.dynamic_shapes import CONTAINERS, INPUTS
 from etbuild.manifest.tasks import OF_MODEL
@@ -25,7 +26,6 @@ _INTEGER_RANGES = {
     "int32": (-(2**31), 2**31 - 1),
     "int64": (-(2**63), 2**63 - 1),
 }
-INT64 = _INTEGER_RANGES["int64"]
 
 
 def parts(example: Example) -> dict[int | str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from etbuild.errors import DocumentPath, Problem, unknown
-from etbuild.manifest.yaml_document import mapping
+from etbuild.manifest.mappings import mapping
 
 HOOKS = ("aten", "edge", "edge_manager", "executorch")
 """The points at which passes run, in order. The first one is in the export."""

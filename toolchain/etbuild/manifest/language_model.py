@@ -7,7 +7,7 @@ from typing import Any
 
 from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest import adapters, tasks
-from etbuild.manifest.yaml_document import mapping
+from etbuild.manifest.mappings import mapping
 
 CUSTOM_SDPA = "custom_sdpa"
 CUSTOM_KINDS = ("custom", "ring", "quantized")

@@ -15,7 +15,7 @@ from typing import Any
 from etbuild import json_schema
 from etbuild.errors import COMPARED, DocumentPath, Problem, did_you_mean, unknown
 from etbuild.files.value_limits import fits_64_bits, has_surrogate
-from etbuild.manifest.yaml_document import mapping
+from etbuild.manifest.mappings import mapping
 
 KEY = "parameters"
 _TYPES: dict[str, tuple[str, type | tuple[type, ...]]] = {

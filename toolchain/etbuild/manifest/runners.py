@@ -7,7 +7,7 @@ from typing import Any
 
 from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest import tasks
-from etbuild.manifest.yaml_document import mapping
+from etbuild.manifest.mappings import mapping
 
 RUNNER_CONSTANTS = (
     "decoder_start_token_id",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etbuild.manifest.yaml_document import mapping
+from etbuild.manifest.mappings import mapping
 
 OF_MODEL = "of_model"
 """The key of an example input whose shape follows from the configuration of the model. Only tasks write it."""

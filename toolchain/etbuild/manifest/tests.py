@@ -8,7 +8,7 @@ from typing import Any
 from etbuild.errors import DocumentPath, Problem, did_you_mean, unknown
 from etbuild.manifest import example_inputs
 from etbuild.manifest.example_inputs import CheckFile
-from etbuild.manifest.yaml_document import mapping
+from etbuild.manifest.mappings import mapping
 
 _BOUNDS = ("min", "max", "max_change")
 

@@ -13,6 +13,8 @@ from typing import Any
 from etbuild import backends, json_schema
 from etbuild.backends import call_slots, recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, steers, unknown
+from etbuild.files.value_limits import INT64
+from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, NUMPY_SUFFIX, WEIGHTS_SUFFIXES
 from etbuild.manifest import (
     adapters,
     example_inputs,
@@ -25,13 +27,10 @@ from etbuild.manifest import (
     variants,
     yaml_document,
 )
+from etbuild.manifest.mappings import mapping
 from etbuild.manifest.variants import Merged
-from etbuild.manifest.yaml_document import Document, mapping
+from etbuild.manifest.yaml_document import Document
 
-WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-GGUF_SUFFIX = ".gguf"
-NUMPY_SUFFIX = ".npy"
-INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
 _OTHER_SUFFIXES = (
     *(".ckpt", ".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
@@ -614,7 +613,7 @@ def _is_dynamic(quantizer: Any) -> bool:
 
 
 def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
-    low, high = example_inputs.INT64
+    low, high = INT64
     for name, value in constants.items():
         if name in methods:
             yield Problem(

@@ -301,9 +301,3 @@ _TYPES = {
 def _short_tag(node: yaml.Node) -> str:
     tag: str = node.tag
     return f"!!{tag.removeprefix(_TAG)}" if tag.startswith(_TAG) else tag
-
-
-def mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """The mapping under a key; empty if there is none. The document may break its schema."""
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}

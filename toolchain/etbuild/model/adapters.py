@@ -26,7 +26,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.manifest.adapters import OF_LAYER
 from etbuild.model import adapter_config
 from etbuild.model.adapter_config import ALL_LINEAR, AdapterConfig
-from etbuild.plan.plan import ExportPlan
+from etbuild.plan.step_plans import ExportPlan
 
 FACTORS = ("lora_A", "lora_B")
 _SMALL = 1024  # a rank that a layer of any size may have

@@ -18,7 +18,7 @@ from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.tensor_names import names_in_module
 from etbuild.model.weights_files import TensorFacts, dtype_name, equal, first_name
 from etbuild.plan.parts import Weights
-from etbuild.plan.plan import weights_names, weights_place
+from etbuild.plan.step_plans import weights_names, weights_place
 from etbuild.processes.memory import give_back
 
 _PATH: DocumentPath = ("model", "weights")

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from etbuild import json_schema
 from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
-from etbuild.manifest.validate import INDEX_SUFFIXES
+from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 
 _BLOCK = 1 << 20
 _HEADER_LIMIT = 100_000_000  # bytes: the limit of safetensors itself

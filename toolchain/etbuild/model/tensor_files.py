@@ -13,9 +13,9 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import DocumentPath, InputError
+from etbuild.files.weights_suffixes import GGUF_SUFFIX, NUMPY_SUFFIX
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.checkpoints import check_content
-from etbuild.manifest.validate import GGUF_SUFFIX, NUMPY_SUFFIX
 
 _ENTRIES_SHOWN = 5
 _MAPPED = 64 << 20  # bytes that are read of a file before it is mapped again

@@ -13,7 +13,7 @@ from etbuild.errors import InputError, Problem, did_you_mean
 from etbuild.model.module import named_tensors
 from etbuild.model.stored_parts import Part, parts
 from etbuild.model.tensor_bytes import flat_bytes
-from etbuild.plan.plan import MethodPlan
+from etbuild.plan.step_plans import MethodPlan
 
 _SHARD = "#"  # tags in a manifest cannot contain this character
 

@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 
 from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
-from etbuild.manifest.validate import INDEX_SUFFIXES
-from etbuild.plan.plan import Plan, adapter_files, weights_names
+from etbuild.files.weights_suffixes import INDEX_SUFFIXES
+from etbuild.plan.plan import Plan
+from etbuild.plan.step_plans import adapter_files, weights_names
 
 INPUT_ATTRIBUTES = ("data", "weights", "tokenizer", "adapters")
 """The attributes of the rule that hold files, besides sources."""

@@ -22,7 +22,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
 from etbuild import backends
-from etbuild.accelerate import quantizing
+from etbuild.accelerate.exports import quantizing
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error

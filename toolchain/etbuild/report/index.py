@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from etbuild import __version__
 from etbuild.files.artifacts import Artifact
 from etbuild.files.digests import digest
 from etbuild.plan.plan import Plan
 from etbuild.results import ArtifactFacts, Index, KeyInputs, LoweringFacts
+from etbuild.version import VERSION
 
 
 def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list[Artifact]) -> Index:
@@ -26,7 +26,7 @@ def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list
         "inputs": inputs,
         "tensors": lowering["tensors"],
         "versions": {
-            "etbuild": __version__,
+            "etbuild": VERSION,
             **{name: distributions[name]["version"] for name in ("executorch", "torch")},
         },
         "methods": sorted(plan.methods),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild import backends
-from etbuild.accelerate import accelerated
+from etbuild.accelerate.lowering import accelerated
 from etbuild.errors import BuildError, InputError, Problem
 from etbuild.exception_text import hints, summary
 from etbuild.files import artifacts
@@ -20,7 +20,7 @@ from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
 from etbuild.folding import folded
 from etbuild.inputs.step_context import StepContext
-from etbuild.plan.plan import ComparePlan
+from etbuild.plan.step_plans import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.runtime import program_files
 from etbuild.steps import apart
@@ -121,7 +121,9 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
     }
     for name in plan.methods:
         method, settings = built.lowering["program"]["methods"][name], plan.comparisons[name]
-        elsewhere = sorted(each for each in method["delegates"] if not backends.loads_everywhere(each))
+        elsewhere = sorted(
+            each for each in method["delegates"] if not backends.loads_everywhere(each, plan.used_backends)
+        )
         if settings.leave_out is not None:
             found[name] = settings.leave_out
         elif elsewhere:

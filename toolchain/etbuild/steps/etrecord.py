@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
     from torch.export import ExportedProgram
 
-    from etbuild.plan.plan import LowerPlan
+    from etbuild.plan.step_plans import LowerPlan
 
 _ZIP = b"PK\x03\x04"
 _METHOD = "forward"  # the Inspector of ExecuTorch 1.5 reads only the method with this name

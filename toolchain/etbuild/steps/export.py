@@ -19,7 +19,7 @@ from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.plan.parts import Weights
-from etbuild.plan.plan import ExportPlan
+from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps import apart
 from etbuild.steps.stages import frozen_if_first
@@ -70,7 +70,7 @@ def export(
 
 def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory: Path, stage: Stage) -> None:
     with library_messages_off(used.sources), stdout_for_results():
-        from etbuild.export import archive, constant_methods, custom_ops, runner_contract
+        from etbuild.export import archive, constant_methods, custom_ops
         from etbuild.export.provenance import graphs_numbered
         from etbuild.processes.random_seeds import seed
 
@@ -80,8 +80,7 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
             custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):
                 root = create_module(export_plan, context)
-            contract = runner_contract.constants(export_plan, root, inputs)
-            computed = {**contract, **constant_methods.compute(export_plan, finder)}
+            computed = {**_contract(export_plan, root, inputs), **constant_methods.compute(export_plan, finder)}
             reason = archive.why_together(export_plan, root)
             if reason is None:
                 programs = export_methods(export_plan, Modules(root, export_plan, finder), context)
@@ -97,13 +96,21 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
         archive.write_plan(directory, export_plan, computed, used)
 
 
+def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Inputs) -> dict[str, object]:
+    """The constant methods that the runner of the program asks for; none without a runner."""
+    if export_plan.runner is None:
+        return {}
+    from etbuild.export import runner_contract
+
+    return runner_contract.constants(export_plan, root, inputs)
+
+
 def _import_torch(stage: Stage) -> None:
     with stage("import PyTorch"), frozen_if_first("torch"):
         from etbuild.export import (
             archive,  # noqa: F401
             constant_methods,  # noqa: F401
             custom_ops,  # noqa: F401
-            runner_contract,  # noqa: F401
         )
         from etbuild.processes import arithmetic
 

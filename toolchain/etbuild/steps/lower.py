@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from etbuild import backends, releases
-from etbuild.accelerate import accelerated, importing
+from etbuild.accelerate.lowering import accelerated, importing
 from etbuild.errors import printable
 from etbuild.export.layout import ExportFiles
 from etbuild.files import artifacts
@@ -23,13 +23,13 @@ from etbuild.inputs.step_context import Stage, StepContext, silent
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.lower import weight_sharing
-from etbuild.plan.plan import ExportPlan, LowerPlan, MethodPlan
+from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.processes import arithmetic
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.results import LoweringFacts, WeightDigests
 from etbuild.steps import apart
 from etbuild.steps.export import Modules, create_module, export_methods
-from etbuild.steps.report import LOWERING_SCHEMA, write_json
+from etbuild.steps.facts import LOWERING_SCHEMA, write_json
 from etbuild.steps.resources import Effort
 from etbuild.steps.stages import frozen_if_first
 

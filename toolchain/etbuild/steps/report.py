@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from etbuild import json_schema
 from etbuild.errors import Problem
-from etbuild.files import artifacts, json_file
-from etbuild.files.digests import canonical_json
+from etbuild.files import artifacts
 from etbuild.folding import folded
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
@@ -19,8 +15,7 @@ from etbuild.report import checks, tokenizer
 from etbuild.report.index import index
 from etbuild.report.report import report
 from etbuild.results import KeyInputs, LoweringFacts
-
-LOWERING_SCHEMA = "executorch-lowering/v2"
+from etbuild.steps.facts import write_json
 
 
 def check_and_report(
@@ -57,20 +52,3 @@ def check_and_report(
     notes = [problem.message for problem in problems]
     reported = [*copies, write_json(directory, plan.name, "report", report(plan, lowering, measured, notes))]
     return [*reported, write_json(directory, plan.name, "index", index(plan, described, lowering, reported))]
-
-
-def read_lowering(path: Path) -> LoweringFacts:
-    """Reads the facts of a lowering.
-
-    Raises:
-        InputError: The file does not contain such facts.
-    """
-    facts: LoweringFacts = json_file.read(path, json_file.Format("the facts of a lowering", "step#lowering"))
-    return facts
-
-
-def write_json(directory: Path, name: str, kind: str, content: Mapping[str, Any]) -> artifacts.Artifact:
-    """Writes a file of facts. Asserts first that it fits its schema, if it has one: otherwise the driver has a bug."""
-    wrong: list[Problem] = json_schema.problems(kind, content) if kind in ("index", "report") else []
-    assert not wrong, "\n".join(map(str, wrong))
-    return artifacts.write(directory, f"{name}.{kind}.json", kind, lambda file: file.write(canonical_json(content)))

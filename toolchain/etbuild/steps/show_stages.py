@@ -25,7 +25,8 @@ from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import importable
-from etbuild.plan.plan import ExportPlan, Plan
+from etbuild.plan.plan import Plan
+from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods
 from etbuild.steps.stages import STAGES, frozen_if_first

@@ -9,10 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from etbuild.errors import EtbuildError
+from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.inputs.declared import Inputs
 from etbuild.manifest import validate
-from etbuild.manifest.validate import INDEX_SUFFIXES
-from etbuild.plan.plan import Plan, adapter_files, from_manifest, weights_names
+from etbuild.plan.plan import Plan, from_manifest
+from etbuild.plan.step_plans import adapter_files, weights_names
 
 FILES = ("adapters", "data", "tokenizer", "weights")
 """The attributes that hold files, besides sources."""

@@ -17,7 +17,8 @@ from etbuild.export.export_methods import PreparedMethod, load_method, root_of
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
 from etbuild.plan.parts import Dim, ExportMethod, Shapes
-from etbuild.plan.plan import ExportPlan, Plan
+from etbuild.plan.plan import Plan
+from etbuild.plan.step_plans import ExportPlan
 from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods
 from etbuild.testing.random_inputs import Inputs
 

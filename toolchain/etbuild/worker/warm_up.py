@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from etbuild.accelerate import accelerated, importing
+from etbuild.accelerate.lowering import accelerated, importing
 from etbuild.inputs import import_graph, toolchain
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 

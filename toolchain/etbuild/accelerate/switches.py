@@ -1,0 +1,26 @@
+"""Turns switches on by their names. Each is imported only when it is used, since it imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from etbuild import accelerate, releases
+
+
+@contextlib.contextmanager
+def entered(names: Sequence[str]) -> Iterator[None]:
+    """Turns switches on, in this order. All stay off if the installed versions do not fit."""
+    with contextlib.ExitStack() as switches:
+        if names and releases.fitting():
+            for name in names:
+                switches.enter_context(_switch(name)())
+        yield
+
+
+def _switch(name: str) -> Callable[[], AbstractContextManager[None]]:
+    module = importlib.import_module(f"{accelerate.__name__}.{name}")
+    switch: Callable[[], AbstractContextManager[None]] = getattr(module, name)
+    return switch

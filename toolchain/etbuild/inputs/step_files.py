@@ -1,0 +1,97 @@
+"""Which files of the driver a step runs. Its key holds them, and the step imports no other module of the driver.
+
+`step_files.bzl` lists them; `tools/step_files.py` computes them from the imports. What only some programs use is a
+part, such as a backend: a step runs its files if the program has this part.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from etbuild.files.digests import digest, file_digest
+
+_ROOT = Path(__file__).parents[1]
+_PACKAGE = "etbuild"
+OF_PROGRAMS = frozenset(("export", "lower", "report"))
+"""The steps that make the files of a program. Planning is none of them: what a plan says is in the key as it is."""
+_OUTSIDE = "outside"  # the part that cannot change what a step writes
+
+
+@functools.cache
+def _steps() -> dict[str, frozenset[str]]:
+    """For each file that a step runs, `STEP` or `STEP/PART` of each."""
+    text = (_ROOT / "step_files.bzl").read_text("utf-8").partition("STEP_FILES =")[2]
+    return {path: frozenset(steps) for path, steps in ast.literal_eval(text.strip()).items()}
+
+
+def of_steps(steps: Collection[str], parts: Collection[str] = ()) -> list[str]:
+    """The driver's files that these steps run for a program with these parts: `etbuild/export/archive.py`, sorted."""
+    wanted = {*steps, *(f"{step}/{part}" for step in steps for part in parts)}
+    return sorted(path for path, of in _steps().items() if not of.isdisjoint(wanted))
+
+
+def digest_of(steps: Collection[str], parts: Collection[str] = ()) -> str:
+    """The digest of the driver's files that these steps run for a program with these parts."""
+    return _digest(frozenset(steps), frozenset(parts))
+
+
+@functools.cache
+def _digest(steps: frozenset[str], parts: frozenset[str]) -> str:
+    return digest({path: _file_digest(path) for path in of_steps(steps, parts)})
+
+
+@functools.cache
+def _file_digest(path: str) -> str:
+    return file_digest(_ROOT.parent / path)
+
+
+@contextmanager
+def only(steps: Collection[str], parts: Collection[str]) -> Iterator[None]:
+    """Within this context, this process and its forks import no module of the driver that the key of the steps lacks.
+
+    Raises:
+        AssertionError: A step imports another module. This is a bug of ours: the table or the parts are wrong.
+    """
+    name = f"{', '.join(sorted(steps))} with {', '.join(sorted(parts))}"
+    finder = _Finder(frozenset(of_steps(steps, {*parts, _OUTSIDE})), name)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+@contextmanager
+def for_later_steps() -> Iterator[None]:
+    """Within this context, `only` does not hold: for what a process does for later steps while a fork runs one."""
+    others = sys.meta_path[:]
+    sys.meta_path[:] = [finder for finder in others if not isinstance(finder, _Finder)]
+    try:
+        yield
+    finally:
+        sys.meta_path[:] = others
+
+
+class _Finder:
+    """Refuses to find modules of the driver that are not among some files."""
+
+    def __init__(self, files: frozenset[str], steps: str) -> None:
+        self._files = files
+        self._steps = steps
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Finds nothing: other finders do."""
+        del path, target
+        file = name.replace(".", "/")
+        if name.startswith(f"{_PACKAGE}.") and self._files.isdisjoint((f"{file}.py", f"{file}/__init__.py")):
+            raise AssertionError(f"`{name}` is not in the key of {self._steps}: see `step_files.bzl`")
+        return None

@@ -1,0 +1,265 @@
+"""Computes which files of the driver each step runs, from its imports, and writes `toolchain/etbuild/step_files.bzl`.
+
+`make reference`, or `python -m tools.step_files`. A test fails if the file is not current.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1] / "toolchain"
+TABLE = ROOT / "etbuild" / "step_files.bzl"
+PACKAGE = "etbuild"
+
+# What each step begins with. The steps are those of `build`, and the verbs of the build rules' actions.
+# Each runs in the environment that `processes.environment` makes.
+STEPS: Mapping[str, tuple[str, ...]] = {
+    "plan": ("etbuild.cli.plan", "etbuild.processes.environment"),
+    "export": ("etbuild.steps.export", "etbuild.processes.environment"),
+    "lower": ("etbuild.steps.lower", "etbuild.processes.environment"),
+    "compare": ("etbuild.steps.compare", "etbuild.processes.environment"),
+    "report": ("etbuild.steps.report", "etbuild.processes.environment"),
+}
+# What only some programs use. A backend is a part of its own: its name is that of the part.
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "gguf": ("etbuild.model.gguf_file",),
+    # What starts, watches and ends the processes of a step, checks files, and describes failures. It can make a step
+    # fail, and cannot change what a step writes that succeeds. So it is in no key.
+    "outside": (
+        "etbuild.errors",
+        "etbuild.exception_text",
+        "etbuild.folding",
+        "etbuild.foreign_errors",
+        "etbuild.inputs.authors",
+        "etbuild.inputs.distributions",
+        "etbuild.inputs.native_readers",
+        "etbuild.inputs.readable_places",
+        "etbuild.inputs.toolchain",
+        "etbuild.inputs.undeclared",
+        "etbuild.json_schema",
+        "etbuild.lower.failed_nodes",
+        "etbuild.processes.build_status",
+        "etbuild.processes.ending",
+        "etbuild.processes.forked",
+        "etbuild.processes.handover",
+        "etbuild.processes.sandbox",
+        "etbuild.steps.apart",
+    ),
+    "huggingface": ("etbuild.model.huggingface", "etbuild.model.encoder_decoder", "etbuild.model.image_text"),
+    "program_files": ("etbuild.export.pt2_file", "etbuild.export.pt2_strings"),
+    "quantize": ("etbuild.quantize",),
+    "runner": ("etbuild.export.runner_contract",),
+}
+# Functions of backends that only these steps call, and what the functions import.
+_CALLED_BY: Mapping[str, frozenset[str]] = {
+    "lowering_context": frozenset(("lower", "compare")),
+    "stored_weights": frozenset(("lower", "compare")),
+}
+# The modules of this package import others of it by names that stand in their text.
+_BY_NAME = "etbuild.accelerate."
+_HEADER = '''\
+"""Which files of the driver each step runs, and which of them only for programs with a certain part: `STEP/PART`.
+
+`python -m tools.step_files` writes this file from the imports, and a test fails if it is not current. The keys of steps
+and the inputs of actions hold these files and no others.
+"""
+
+'''
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the driver.
+
+    Attributes:
+        text: Returns its text.
+        identity: Differs for other texts.
+    """
+
+    text: Callable[[], str]
+    identity: str
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What the code of a module refers to.
+
+    Attributes:
+        modules: Names of modules that it imports, also inside functions. Some may be names of something else.
+        words: Its text constants, one of which may be the name of a schema.
+        by_function: The same as `modules`, for imports in the functions of `_CALLED_BY`, which `modules` leaves out.
+    """
+
+    modules: frozenset[str]
+    words: frozenset[str]
+    by_function: Mapping[str, frozenset[str]]
+
+
+def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict[str, list[str]]:
+    """The steps of each file: `STEP`, or `STEP/PART` if a step runs it only for programs with this part.
+
+    Args:
+        files: The driver's files by path, such as `etbuild/build.py`.
+        backends: The module of each backend, by the backend's name.
+    """
+    drivers = {step: _Driver(files, step) for step in STEPS}
+    driver = drivers["plan"]
+    parts = {**PARTS, **{name: (module,) for name, module in backends.items()}}
+    apart = {module for roots in parts.values() for root in roots for module in driver.below(root)}
+    steps = {roots[0] for roots in STEPS.values()}
+    tags: dict[str, set[str]] = defaultdict(set)
+    for step, roots in STEPS.items():
+        driver = drivers[step]
+        base, waiting = driver.reached(roots, apart | steps - set(roots))
+        for path in driver.paths(base):
+            tags[path].add(step)
+        if "etbuild.backends" in base:
+            waiting |= set(backends.values())
+        # A part may import another one: `huggingface` needs what `adapters` begins with.
+        for part, begins in parts.items():
+            own = {module for root in begins for module in driver.below(root)}
+            if own & waiting:
+                reached, _ = driver.reached(own, steps, base)
+                for path in driver.paths(reached - base):
+                    tags[path].add(f"{step}/{part}")
+    return {path: sorted(steps) for path, steps in sorted(tags.items())}
+
+
+class _Driver:
+    """The imports of the driver."""
+
+    def __init__(self, files: Mapping[str, Source], step: str) -> None:
+        self._files = files
+        self._step = step
+        self._modules = {_module_name(path): path for path in files if path.endswith(".py")}
+
+    def below(self, name: str) -> set[str]:
+        """The modules of a package; a module itself."""
+        return {each for each in self._modules if each == name or each.startswith(f"{name}.")}
+
+    def reached(
+        self, roots: Iterable[str], apart: Iterable[str], known: Iterable[str] = ()
+    ) -> tuple[set[str], set[str]]:
+        """The modules that these import, themselves included, and those of `apart` that are imported.
+
+        Args:
+            roots: Where to begin.
+            apart: Modules that are not followed.
+            known: Modules that are left out, with all that they import.
+        """
+        apart, known = frozenset(apart), frozenset(known)
+        found: set[str] = set()
+        left: set[str] = set()
+        waiting = [root for root in roots if root in self._modules]
+        while waiting:
+            name = waiting.pop()
+            if name in apart:
+                left.add(name)
+            elif name not in found and name not in known:
+                found.add(name)
+                waiting += self._imported(name)
+        return found, left
+
+    def _imported(self, name: str) -> Iterator[str]:
+        parts = name.split(".")
+        yield from (".".join(parts[:end]) for end in range(1, len(parts)))
+        uses = self._uses(name)
+        yield from uses.modules & self._modules.keys()
+        for function, modules in uses.by_function.items():
+            if self._step in _CALLED_BY[function]:
+                yield from modules & self._modules.keys()
+        if name.startswith(_BY_NAME):
+            yield from {f"{_BY_NAME}{word}" for word in self._uses(name).words} & self._modules.keys()
+
+    def paths(self, modules: Iterable[str]) -> Iterator[str]:
+        """The files of modules, and the schemas that they name."""
+        for name in modules:
+            yield self._modules[name]
+            for word in self._uses(name).words:
+                if (schema := f"{PACKAGE}/schemas/{word.partition('#')[0]}.schema.json") in self._files:
+                    yield schema
+
+    def _uses(self, name: str) -> Uses:
+        source = self._files[self._modules[name]]
+        return _uses(source.identity, source.text)
+
+
+_read: dict[str, Uses] = {}
+
+
+def _uses(identity: str, text: Callable[[], str]) -> Uses:
+    if identity not in _read:
+        _read[identity] = _of_code(ast.parse(text()))
+    return _read[identity]
+
+
+def _of_code(tree: ast.Module) -> Uses:
+    modules, words = set[str](), set[str]()
+    by_function: dict[str, set[str]] = defaultdict(set)
+    waiting: list[tuple[ast.AST, set[str]]] = [(tree, modules)]
+    while waiting:
+        node, found = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            waiting += ((each, found) for each in node.orelse)
+            continue
+        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
+            continue  # who uses a name of a package that is imported late also imports the module that has it
+        if isinstance(node, ast.FunctionDef) and node.name in _CALLED_BY:
+            found = by_function[node.name]
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words.add(node.value)
+        waiting += ((each, found) for each in ast.iter_child_nodes(node))
+    return Uses(frozenset(modules), frozenset(words), {name: frozenset(each) for name, each in by_function.items()})
+
+
+def _module_name(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+def files_of_checkout(root: Path = ROOT) -> dict[str, Source]:
+    """The driver's files in a checkout."""
+    paths = [path for pattern in ("**/*.py", "schemas/*.json") for path in (root / PACKAGE).glob(pattern)]
+    return {path.relative_to(root).as_posix(): _source(path) for path in sorted(paths)}
+
+
+def _source(path: Path) -> Source:
+    text = path.read_text("utf-8")
+    return Source(lambda: text, text)
+
+
+@lru_cache(1)
+def backend_modules() -> dict[str, str]:
+    """The module of each backend of the driver."""
+    from etbuild import backends
+
+    return {name: f"etbuild.backends.{place.rpartition('.')[0]}" for name, place in backends._CLASSES.items()}
+
+
+def table(root: Path = ROOT) -> str:
+    """The text of `step_files.bzl`, as buildifier formats it."""
+    rows = step_files(files_of_checkout(root), backend_modules())
+    lines = []
+    for path, steps in rows.items():
+        listed = ", ".join(json.dumps(step) for step in steps)
+        lines.append(f"    {json.dumps(path)}: [{listed}],\n")
+    return f"{_HEADER}STEP_FILES = {{\n{''.join(lines)}}}\n"
+
+
+def main() -> None:
+    """Writes the table."""
+    TABLE.write_text(table(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
