@@ -26,12 +26,14 @@ STEPS: Mapping[str, tuple[str, ...]] = {
     "compare": ("etbuild.steps.compare", "etbuild.processes.environment"),
     "report": ("etbuild.steps.report", "etbuild.processes.environment"),
 }
+OUTSIDE = "outside"
 # What only some programs use. A backend is a part of its own: its name is that of the part.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "gguf": ("etbuild.model.gguf_file",),
     # What starts, watches and ends the processes of a step, checks files, and describes failures. It can make a step
     # fail, and cannot change what a step writes that succeeds. So it is in no key.
-    "outside": (
+    OUTSIDE: (
+        "etbuild.comparison.locate",
         "etbuild.errors",
         "etbuild.exception_text",
         "etbuild.folding",
@@ -49,7 +51,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "etbuild.processes.forked",
         "etbuild.processes.handover",
         "etbuild.processes.sandbox",
+        "etbuild.results",
         "etbuild.steps.apart",
+        "etbuild.steps.executorch_imports",
     ),
     "huggingface": ("etbuild.model.huggingface", "etbuild.model.encoder_decoder", "etbuild.model.image_text"),
     "program_files": ("etbuild.export.pt2_file", "etbuild.export.pt2_strings"),
@@ -125,7 +129,8 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
         for part, begins in parts.items():
             own = {module for root in begins for module in driver.below(root)}
             if own & waiting:
-                reached, _ = driver.reached(own, steps, base)
+                others = {module for root in PARTS[OUTSIDE] for module in driver.below(root)} - own
+                reached, _ = driver.reached(own, steps | others, base)
                 for path in driver.paths(reached - base):
                     tags[path].add(f"{step}/{part}")
     return {path: sorted(steps) for path, steps in sorted(tags.items())}

@@ -10,7 +10,7 @@ from safetensors.torch import save
 
 from etbuild.cache.store import Cache
 from etbuild.plan.step_plans import LowerPlan
-from etbuild.steps import lower
+from etbuild.steps import lower, saved_export
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 
@@ -90,7 +90,7 @@ def test_methods_that_were_lowered_by_themselves_are_compared(build: Build, monk
     assert made.code == 0, made.err
     lower_methods = lower.lower_methods
 
-    def damaged(what: lower.Lowering[LowerPlan], directories: dict[str, Path]) -> None:
+    def damaged(what: saved_export.Lowering[LowerPlan], directories: dict[str, Path]) -> None:
         lower_methods(what, directories)
         (directories["again"] / "blobs/more").write_bytes(b"")
 

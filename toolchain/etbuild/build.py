@@ -30,7 +30,7 @@ from etbuild.steps.resources import Effort
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
     from etbuild.results import KeyInputs, LoweringFacts, Python
-    from etbuild.steps.lower import Lowering
+    from etbuild.steps.saved_export import Lowering
 
 P = TypeVar("P", LowerPlan, ComparePlan)
 
@@ -325,8 +325,8 @@ class _Steps:
 
     def export(self, directory: Path) -> str:
         """Exports into a new directory. Returns `run` or `cached`."""
+        from etbuild.steps.executorch_imports import imports_of_executorch  # also for lowering, while a fork exports
         from etbuild.steps.export import export
-        from etbuild.steps.lower import imports_of_executorch  # also for lowering, while a fork exports
 
         plan, used = self.request.plan.export_plan, self.request.used
         inputs = self.request.inputs.only(_export_data(self.request))
@@ -365,7 +365,7 @@ class _Steps:
             else:
                 lower.lower(what, directory)
 
-        run = self._only(run, *_lower_steps(exported))
+        run = self._only(run, "lower", *_exporting(exported))
         return self._step("lower", _lower_key(self.request, exported), directory, run)
 
     def compare(self, exported: Path, lowering: LoweringFacts, program: Path, directory: Path) -> str:
@@ -384,7 +384,7 @@ class _Steps:
             job = self._job(self.request.plan.compare_plan, exported)
             compare(job, exported / EXAMPLES, Built.below(program, lowering), directory / RESULT)
 
-        run = self._only(run, "compare")
+        run = self._only(run, "compare", *_exporting(exported))
         return self._step("compare", _compare_key(self.request, exported, lowering), directory, run)
 
     def lowering(self, exported: Path) -> Lowering[LowerPlan]:
@@ -392,7 +392,7 @@ class _Steps:
         return self._job(self.request.plan.lower_plan, exported)
 
     def _job(self, plan: P, exported: Path) -> Lowering[P]:
-        from etbuild.steps.lower import Lowering
+        from etbuild.steps.saved_export import Lowering
 
         inputs = self.request.inputs.only(_lower_data(self.request, exported))
         return Lowering(plan, ExportFiles.below(exported), inputs, self.stage, self.effort)
@@ -482,9 +482,9 @@ def _lower_data(request: _Request, exported: Path) -> dict[str, DocumentPath]:
     return {**request.beside, **request.data(request.plan.lower_plan.data_names)}
 
 
-def _lower_steps(exported: Path) -> tuple[str, ...]:
-    """The steps whose code lowering runs. It also exports if the export is without its methods."""
-    return ("export", "lower") if ExportFiles.below(exported).together else ("lower",)
+def _exporting(exported: Path) -> tuple[str, ...]:
+    """The step whose code later steps run too, if the export is without its methods."""
+    return ("export",) if ExportFiles.below(exported).together else ()
 
 
 def _export_key(request: _Request) -> str:
@@ -507,18 +507,18 @@ def _export_key(request: _Request) -> str:
 
 
 def _compare_key(request: _Request, exported: Path, lowering: LoweringFacts) -> str:
-    """The key of the comparison: the program, what it is made of, the example inputs, and how they are compared.
-
-    The program is in it by itself: a lowering that is not cached may make another one.
-    """
+    """The key of the comparison: the program, the export that it is compared with, and how."""
+    files = [*_export_files(exported), EXAMPLES]
     return digest(
         {
-            "schema": "executorch-compare-key/v2",
+            "schema": "executorch-compare-key/v3",
+            "environment": request.environment,
             "plan": request.plan.compare_plan.to_json(),
-            "examples": file_digest(exported / EXAMPLES),
-            "driver": request.compare_driver,
-            "lowering": _lower_key(request, exported),
+            "export": {name: file_digest(exported / name) for name in files},
+            "data": {name: request.described["data"][name] for name in _lower_data(request, exported)},
             "program": [artifact["sha256"] for artifact in lowering["artifacts"]],
+            "driver": [request.compare_driver, *request.driver_of(*_exporting(exported))],
+            "toolchain": request.python,
         }
     )
 
@@ -532,7 +532,7 @@ def _lower_key(request: _Request, exported: Path) -> str:
             "plan": request.plan.lower_plan.to_json(),
             "export": {name: file_digest(exported / name) for name in _export_files(exported)},
             "data": {name: request.described["data"][name] for name in _lower_data(request, exported)},
-            "driver": request.driver_of(*_lower_steps(exported)),
+            "driver": request.driver_of("lower", *_exporting(exported)),
             "toolchain": request.python,
         }
     )

@@ -70,7 +70,7 @@ def _compare(options: argparse.Namespace) -> None:
     from etbuild.plan.step_plans import ComparePlan, read_plan
     from etbuild.steps.compare import Built, compare
     from etbuild.steps.facts import read_lowering
-    from etbuild.steps.lower import Lowering
+    from etbuild.steps.saved_export import Lowering
 
     plan = read_plan(options.plan, ComparePlan)
     job = Lowering(plan, exported(options), inputs(options, []), Progress().stage, effort(options))

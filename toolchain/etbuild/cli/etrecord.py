@@ -36,8 +36,8 @@ def _write(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import whole_directory
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.steps import etrecord
-    from etbuild.steps.lower import Lowering
     from etbuild.steps.resources import Effort
+    from etbuild.steps.saved_export import Lowering
 
     plan = read_plan(options.plan, LowerPlan)
     plan.check_backends()

@@ -22,7 +22,7 @@ from etbuild.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from etbuild.plan.step_plans import MethodPlan
-    from etbuild.steps.lower import Lowering
+    from etbuild.steps.saved_export import Lowering
 
 P = TypeVar("P", bound="MethodPlan")
 
@@ -92,6 +92,6 @@ def _lower(options: argparse.Namespace) -> None:
 
 def _what(options: argparse.Namespace, plan: P) -> Lowering[P]:
     from etbuild.cli.terminal import Progress
-    from etbuild.steps.lower import Lowering
+    from etbuild.steps.saved_export import Lowering
 
     return Lowering(plan, exported(options), inputs(options, []), Progress().stage, effort(options))

@@ -24,10 +24,10 @@ from etbuild.plan.step_plans import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.runtime import program_files
 from etbuild.steps import apart
-from etbuild.steps.lower import (
+from etbuild.steps.executorch_imports import imports_of_executorch
+from etbuild.steps.saved_export import (
     Lowering,
     export_with_weights,
-    imports_of_executorch,
     load_methods,
     opened_export,
     read_weights,

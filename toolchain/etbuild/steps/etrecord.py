@@ -22,7 +22,8 @@ from etbuild.files.scratch import temporary
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.source_lines import SourceLines, first_name
-from etbuild.steps.lower import Lowering, lower_recorded
+from etbuild.steps.lower import lower_recorded
+from etbuild.steps.saved_export import Lowering
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager

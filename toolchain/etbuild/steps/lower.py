@@ -4,97 +4,51 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
-from etbuild import backends, releases
-from etbuild.accelerate.lowering import accelerated, importing
+from etbuild import releases
+from etbuild.accelerate.lowering import accelerated
 from etbuild.errors import printable
 from etbuild.export.layout import ExportFiles
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
 from etbuild.foreign_errors import wrap_system_errors
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import read_sources
-from etbuild.inputs.step_context import Stage, StepContext, silent
+from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.toolchain import check_installed
-from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.lower import weight_sharing
-from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
-from etbuild.processes import arithmetic
-from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.plan.step_plans import LowerPlan, MethodPlan
 from etbuild.results import LoweringFacts, WeightDigests
 from etbuild.steps import apart
-from etbuild.steps.export import Modules, create_module, export_methods
+from etbuild.steps.executorch_imports import imports_of_executorch
 from etbuild.steps.facts import LOWERING_SCHEMA, write_json
 from etbuild.steps.resources import Effort
-from etbuild.steps.stages import frozen_if_first
+from etbuild.steps.saved_export import (
+    Lowering,
+    export_with_weights,
+    load_methods,
+    looks_at_others,
+    opened_export,
+    read_weights,
+    runs_code_of_others,
+    why_together,
+)
 
 if TYPE_CHECKING:
     import torch
     from executorch.exir import ExecutorchProgramManager
-    from torch.export import ExportedProgram
 
     from etbuild.emit.emit_methods import Emitted
     from etbuild.export.archive import SavedExport
-    from etbuild.model.weights_files import TensorFacts
-
-
-PlanT_co = TypeVar("PlanT_co", bound=MethodPlan, covariant=True)
-
-
-@dataclass(frozen=True)
-class Lowering(Generic[PlanT_co]):
-    """What to lower, and how.
-
-    Attributes:
-        plan: The lower plan. For one method by itself, its part is enough.
-        export: The files that the export wrote.
-        inputs: The declared inputs: weights, and for an export without methods also what exporting reads.
-        stage: Is called for each stage, to show progress.
-        effort: How lowering runs.
-    """
-
-    plan: PlanT_co
-    export: ExportFiles
-    inputs: Inputs
-    stage: Stage
-    effort: Effort
 
 
 def separable(lower_plan: LowerPlan, export: ExportFiles) -> bool:
     """Whether the methods of a program can be lowered one by one, which gives the same program."""
-    return _why_together(lower_plan, export, several=len(lower_plan.methods) > 1) is None
-
-
-def _why_together(lower_plan: MethodPlan, export: ExportFiles, *, several: bool) -> str | None:
-    """The reason why methods must be lowered together, for users; None if there is none."""
-    if export.together:
-        return "its export has no methods without their weights"
-    if not releases.fitting():
-        return "this version of torch or ExecuTorch is not known"
-    return _looks_at_others(lower_plan) if several else None
-
-
-def _looks_at_others(lower_plan: MethodPlan) -> str | None:
-    """What may look at several methods at once."""
-    passes = lower_plan.passes
-    if not backends.separable(lower_plan.backends):
-        return "one of its backends may look at several methods"
-    if lower_plan.recipe is not None:
-        return "its recipe may look at several methods"
-    if passes.edge or passes.edge_manager or passes.executorch:
-        return "its passes may look at several methods"
-    if not lower_plan.has_default_edge_compile:
-        return "its `edge_compile` is not ExecuTorch's own"
-    if lower_plan.executorch.emit_mutable_buffer_names:
-        return "ExecuTorch numbers buffers with names after the constants of other methods"
-    if any(":" in memory.memory_planning_algo for memory in lower_plan.memory_planning.values()):
-        return "its memory planning algorithm may look at several methods"
-    return None
+    return why_together(lower_plan, export, several=len(lower_plan.methods) > 1) is None
 
 
 def lower(what: Lowering[LowerPlan], directory: Path) -> list[artifacts.Artifact]:
@@ -175,12 +129,6 @@ def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> No
                 apart.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
-def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
-    """Whether lowering runs code of the user, or of a backend that may do anything."""
-    imported = saved.sources or plan.custom_ops.modules or plan.custom_ops.libraries
-    return bool(imported) or _looks_at_others(plan) is not None
-
-
 def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None:
     """Lowers and emits one method by itself.
 
@@ -233,7 +181,7 @@ def _lower_and_save(part: MethodPlan, effort: Effort, export: _Export, directory
         emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written), finder)
         adapters.check_kept(emitted, read)
         # Code of others may have changed a weight in place, so that its content is not that of its file.
-        unchanged = export.content if _looks_at_others(part) is None else {}
+        unchanged = export.content if looks_at_others(part) is None else {}
         method_archive.write(directory, name, emitted, unchanged)
 
 
@@ -242,7 +190,7 @@ def lower_one_of_several(what: Lowering[MethodPlan], name: str, directory: Path)
 
     The arguments and errors are those of `lower_method`.
     """
-    reason = _why_together(what.plan, what.export, several=True)
+    reason = why_together(what.plan, what.export, several=True)
     if reason is None:
         lower_method(what, name, directory)
     else:
@@ -294,31 +242,6 @@ def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[L
     return replace(what, plan=what.plan.replace(constant_methods=constants))
 
 
-def imports_of_executorch(effort: Effort) -> list[Callable[[], None]]:
-    """What lowering needs of ExecuTorch, as functions that import one part after the other."""
-
-    def decompositions() -> None:  # ExecuTorch imports it in the process of each method
-        import torch._functorch.aot_autograd  # noqa: F401
-
-    def exir() -> None:
-        import executorch.exir  # noqa: F401
-
-    def driver() -> None:
-        from etbuild.emit import method_archive  # noqa: F401
-        from etbuild.emit.emit_program import write_program  # noqa: F401
-        from etbuild.lower.lower_methods import lower_programs  # noqa: F401
-
-    def importer(part: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            faster = importing() if effort.accelerate else nullcontext()
-            with library_messages_off(), stdout_for_results(), frozen_if_first("executorch.exir"), faster:
-                part()
-
-        return run
-
-    return [importer(part) for part in (exir, decompositions, driver)]
-
-
 @contextmanager
 def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
     """Imports what lowering needs, and reads the export."""
@@ -328,24 +251,6 @@ def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
             for part in imports_of_executorch(what.effort):
                 part()
         yield opened
-
-
-@contextmanager
-def opened_export(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
-    """Imports PyTorch, and reads the export. Its sources can be imported inside."""
-    with library_messages_off(), stdout_for_results():
-        releases.check()
-        with what.stage("import PyTorch"), frozen_if_first("torch"):
-            from etbuild.export import archive
-            from etbuild.export.provenance import graphs_numbered
-        saved = archive.read(what.export)
-        arithmetic.leave_out_other_libraries()
-        from etbuild.processes.random_seeds import seed
-
-        seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
-        with importable(read_sources(saved.sources), what.inputs.data.values()) as finder, graphs_numbered():
-            finder.lines = what.export.lines
-            yield saved, StepContext(what.inputs, finder, what.stage)
 
 
 @contextmanager
@@ -402,80 +307,6 @@ def _lower_together(
             emitted = emit_methods(what.plan, Lowered(edge, shards, weights, None, look), context.finder)
             adapters.check_kept(emitted, read)
         return write_program(what.plan, [emitted], shards, context, directory)
-
-
-def read_weights(
-    lower_plan: MethodPlan, saved: SavedExport, inputs: Inputs, needed: Collection[str] | None = None
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The content of the module's parameters and buffers, and the shards of those that have a tag.
-
-    Args:
-        lower_plan: The lower plan.
-        saved: The export.
-        inputs: The declared inputs.
-        needed: The names of the parameters and buffers to read. None: all.
-    """
-    from etbuild.export import archive
-    from etbuild.model import adapter_weights
-    from etbuild.model.checkpoint import Checkpoint
-
-    if isinstance(lower_plan, LowerPlan):
-        adapter_weights.check(lower_plan.adapters, saved.tensors, inputs)
-    shards = _shards(lower_plan, saved.tensors)
-    if needed is not None and not needed:
-        return {}, shards
-    weights = Checkpoint(lower_plan.weights, inputs, saved.tensors, lower_plan.cast).by_name(needed)
-    return archive.load_content(saved, weights, needed), shards
-
-
-def _shards(lower_plan: MethodPlan, facts: list[TensorFacts]) -> dict[str, str]:
-    from etbuild.model import weights_files
-
-    return weights_files.shards(lower_plan, facts, weights_files.tags(lower_plan, facts))
-
-
-def load_methods(
-    saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str], finder: SourceFinder
-) -> dict[str, ExportedProgram]:
-    """Reads exported methods, with their weights and the modules that they need. Errors are those of `archive`."""
-    from etbuild.export import archive
-
-    _import_modules(saved, finder)
-    return archive.load_methods(saved, content, names)
-
-
-def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
-    """Imports the modules that define the graphs' operators and types that do not belong to PyTorch."""
-    from etbuild.inputs.user_code import import_module
-
-    for name in saved.imports:
-        import_module(name, finder, ("model", "factory"))
-
-
-def export_with_weights(
-    lower_plan: LowerPlan, export_plan: ExportPlan, context: StepContext
-) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
-    """The shards and the methods, exported with their weights: the module itself decides how its weights are loaded."""
-    from etbuild.model import adapter_weights, weights_files
-
-    with context.stage("create the module"):
-        root = create_module(export_plan, context, lower_plan.weights)
-        adapter_weights.check(lower_plan.adapters, weights_files.describe(root, False), context.inputs)
-    programs = export_methods(export_plan, Modules(root, export_plan, context.finder), context)
-    return shards_of(lower_plan, export_plan, root, programs), programs
-
-
-def shards_of(
-    lower_plan: MethodPlan, export_plan: ExportPlan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
-) -> dict[str, str]:
-    """The shards of the parameters and buffers that have a tag, for methods that were exported with their weights."""
-    from etbuild.model import weights_files
-    from etbuild.model.method_tensors import carried
-
-    facts = weights_files.describe(root, export_plan.weights)
-    if export_plan.carries_content:
-        facts = carried(programs, [entry.name for entry in facts]).tensors
-    return _shards(lower_plan, facts)
 
 
 def write_program(

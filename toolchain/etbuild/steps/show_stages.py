@@ -93,7 +93,8 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     from etbuild.files.program_file import describe
     from etbuild.lower import lower_methods
     from etbuild.lower.finite_weights import non_finite
-    from etbuild.steps.lower import shards_of, write_program
+    from etbuild.steps.lower import write_program
+    from etbuild.steps.saved_export import shards_of
 
     exporting, lowering, finder = plan.export_plan, plan.lower_plan, context.finder
     constants = {**lowering.constant_methods, **constant_methods.compute(exporting, finder)}

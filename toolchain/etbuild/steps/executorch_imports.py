@@ -1,0 +1,36 @@
+"""Imports what lowering needs of ExecuTorch, before a process forks for it or while another one exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from etbuild.accelerate.lowering import importing
+from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.steps.resources import Effort
+from etbuild.steps.stages import frozen_if_first
+
+
+def imports_of_executorch(effort: Effort) -> list[Callable[[], None]]:
+    """What lowering needs of ExecuTorch, as functions that import one part after the other."""
+
+    def decompositions() -> None:  # ExecuTorch imports it in the process of each method
+        import torch._functorch.aot_autograd  # noqa: F401
+
+    def exir() -> None:
+        import executorch.exir  # noqa: F401
+
+    def driver() -> None:
+        from etbuild.emit import method_archive  # noqa: F401
+        from etbuild.emit.emit_program import write_program  # noqa: F401
+        from etbuild.lower.lower_methods import lower_programs  # noqa: F401
+
+    def importer(part: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            faster = importing() if effort.accelerate else nullcontext()
+            with library_messages_off(), stdout_for_results(), frozen_if_first("executorch.exir"), faster:
+                part()
+
+        return run
+
+    return [importer(part) for part in (exir, decompositions, driver)]

@@ -1,0 +1,174 @@
+"""What lowering and comparing read: the export, and the weights that it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from etbuild import backends, releases
+from etbuild.export.layout import ExportFiles
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.step_context import Stage, StepContext
+from etbuild.inputs.user_code import SourceFinder, importable
+from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
+from etbuild.processes import arithmetic
+from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.steps.export import Modules, create_module, export_methods
+from etbuild.steps.resources import Effort
+from etbuild.steps.stages import frozen_if_first
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+    from etbuild.export.archive import SavedExport
+    from etbuild.model.weights_files import TensorFacts
+
+PlanT_co = TypeVar("PlanT_co", bound=MethodPlan, covariant=True)
+
+
+@dataclass(frozen=True)
+class Lowering(Generic[PlanT_co]):
+    """What to lower, and how.
+
+    Attributes:
+        plan: The lower plan. For one method by itself, its part is enough.
+        export: The files that the export wrote.
+        inputs: The declared inputs: weights, and for an export without methods also what exporting reads.
+        stage: Is called for each stage, to show progress.
+        effort: How lowering runs.
+    """
+
+    plan: PlanT_co
+    export: ExportFiles
+    inputs: Inputs
+    stage: Stage
+    effort: Effort
+
+
+def why_together(lower_plan: MethodPlan, export: ExportFiles, *, several: bool) -> str | None:
+    """The reason why methods must be lowered together, for users; None if there is none."""
+    if export.together:
+        return "its export has no methods without their weights"
+    if not releases.fitting():
+        return "this version of torch or ExecuTorch is not known"
+    return looks_at_others(lower_plan) if several else None
+
+
+def looks_at_others(lower_plan: MethodPlan) -> str | None:
+    """What may look at several methods at once."""
+    passes = lower_plan.passes
+    if not backends.separable(lower_plan.backends):
+        return "one of its backends may look at several methods"
+    if lower_plan.recipe is not None:
+        return "its recipe may look at several methods"
+    if passes.edge or passes.edge_manager or passes.executorch:
+        return "its passes may look at several methods"
+    if not lower_plan.has_default_edge_compile:
+        return "its `edge_compile` is not ExecuTorch's own"
+    if lower_plan.executorch.emit_mutable_buffer_names:
+        return "ExecuTorch numbers buffers with names after the constants of other methods"
+    if any(":" in memory.memory_planning_algo for memory in lower_plan.memory_planning.values()):
+        return "its memory planning algorithm may look at several methods"
+    return None
+
+
+def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
+    """Whether lowering runs code of the user, or of a backend that may do anything."""
+    imported = saved.sources or plan.custom_ops.modules or plan.custom_ops.libraries
+    return bool(imported) or looks_at_others(plan) is not None
+
+
+@contextmanager
+def opened_export(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
+    """Imports PyTorch, and reads the export. Its sources can be imported inside."""
+    with library_messages_off(), stdout_for_results():
+        releases.check()
+        with what.stage("import PyTorch"), frozen_if_first("torch"):
+            from etbuild.export import archive
+            from etbuild.export.provenance import graphs_numbered
+        saved = archive.read(what.export)
+        arithmetic.leave_out_other_libraries()
+        from etbuild.processes.random_seeds import seed
+
+        seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
+        with importable(read_sources(saved.sources), what.inputs.data.values()) as finder, graphs_numbered():
+            finder.lines = what.export.lines
+            yield saved, StepContext(what.inputs, finder, what.stage)
+
+
+def read_weights(
+    lower_plan: MethodPlan, saved: SavedExport, inputs: Inputs, needed: Collection[str] | None = None
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The content of the module's parameters and buffers, and the shards of those that have a tag.
+
+    Args:
+        lower_plan: The lower plan.
+        saved: The export.
+        inputs: The declared inputs.
+        needed: The names of the parameters and buffers to read. None: all.
+    """
+    from etbuild.export import archive
+    from etbuild.model import adapter_weights
+    from etbuild.model.checkpoint import Checkpoint
+
+    if isinstance(lower_plan, LowerPlan):
+        adapter_weights.check(lower_plan.adapters, saved.tensors, inputs)
+    shards = _shards(lower_plan, saved.tensors)
+    if needed is not None and not needed:
+        return {}, shards
+    weights = Checkpoint(lower_plan.weights, inputs, saved.tensors, lower_plan.cast).by_name(needed)
+    return archive.load_content(saved, weights, needed), shards
+
+
+def _shards(lower_plan: MethodPlan, facts: list[TensorFacts]) -> dict[str, str]:
+    from etbuild.model import weights_files
+
+    return weights_files.shards(lower_plan, facts, weights_files.tags(lower_plan, facts))
+
+
+def load_methods(
+    saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str], finder: SourceFinder
+) -> dict[str, ExportedProgram]:
+    """Reads exported methods, with their weights and the modules that they need. Errors are those of `archive`."""
+    from etbuild.export import archive
+
+    _import_modules(saved, finder)
+    return archive.load_methods(saved, content, names)
+
+
+def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
+    """Imports the modules that define the graphs' operators and types that do not belong to PyTorch."""
+    from etbuild.inputs.user_code import import_module
+
+    for name in saved.imports:
+        import_module(name, finder, ("model", "factory"))
+
+
+def export_with_weights(
+    lower_plan: LowerPlan, export_plan: ExportPlan, context: StepContext
+) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
+    """The shards and the methods, exported with their weights: the module itself decides how its weights are loaded."""
+    from etbuild.model import adapter_weights, weights_files
+
+    with context.stage("create the module"):
+        root = create_module(export_plan, context, lower_plan.weights)
+        adapter_weights.check(lower_plan.adapters, weights_files.describe(root, False), context.inputs)
+    programs = export_methods(export_plan, Modules(root, export_plan, context.finder), context)
+    return shards_of(lower_plan, export_plan, root, programs), programs
+
+
+def shards_of(
+    lower_plan: MethodPlan, export_plan: ExportPlan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
+) -> dict[str, str]:
+    """The shards of the parameters and buffers that have a tag, for methods that were exported with their weights."""
+    from etbuild.model import weights_files
+    from etbuild.model.method_tensors import carried
+
+    facts = weights_files.describe(root, export_plan.weights)
+    if export_plan.carries_content:
+        facts = carried(programs, [entry.name for entry in facts]).tensors
+    return _shards(lower_plan, facts)
