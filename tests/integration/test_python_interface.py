@@ -12,7 +12,10 @@ from safetensors.torch import load_file
 
 import etbuild
 from etbuild.cli import main, run
-from etbuild.errors import CheckError, InputError
+from etbuild.errors import BuildError, CheckError, DocumentPath, EtbuildError, InputError, Position
+from etbuild.processes import request
+from etbuild.processes.forked import ChildFailed
+from tests.helpers import commands
 
 from .test_program_tests import MANIFEST, MODEL
 
@@ -44,6 +47,15 @@ def test_a_model_is_planned_built_and_run(model: etbuild.Model, built: etbuild.B
     assert built.program.signature("count")["inputs"][0] == {"dtype": "float32", "shape": [2, 8], "dynamic": False}
 
 
+def test_the_command_makes_the_same_bytes(model: etbuild.Model, built: etbuild.Built, tmp_path: Path) -> None:
+    manifest = model._request.manifest
+    done = commands.etbuild("build", manifest, "--set=seed=3", "--no-cache", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in built.artifacts] == ["net.pte", "net.report.json", "net.index.json"]
+    for path in built.artifacts:
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes()
+
+
 def test_a_program_keeps_its_state_until_it_is_reset(built: etbuild.Built) -> None:
     count, ones = built.program.method("count"), torch.ones(2, 8)
     assert [float(count(ones)[0].max()) for _ in range(2)] == [4.0, 8.0]  # type: ignore[union-attr]
@@ -62,10 +74,79 @@ def test_wrong_calls_say_what_the_program_takes(model: etbuild.Model, built: etb
         built.program.method("forward")(torch.ones(2, 8), torch.ones(2, 8))
     with pytest.raises(InputError, match="no method `decode`"):
         model.example_inputs("decode")
-    (tmp_path / "net.yaml").write_text(MANIFEST + "checks: {max_program_bytes: 10}\n")
-    (tmp_path / "model.py").write_text(MODEL)
-    with pytest.raises(CheckError, match=r"net\.yaml:.*max_program_bytes"):
-        etbuild.load(tmp_path / "net.yaml").build(tmp_path / "out", cache=False)
+
+
+def places(failed: pytest.ExceptionInfo[EtbuildError], text: str) -> list[tuple[DocumentPath | None, str]]:
+    """For each problem: its path, and the text of the manifest from its position up to the end of the line."""
+    lines, found = text.splitlines(), []
+    for problem in failed.value.problems:
+        at = problem.position
+        assert at is not None
+        assert at == Position("net.yaml", at.line, at.column)
+        found.append((problem.path, lines[at.line - 1][at.column - 1 :]))
+    return found
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("net.yaml").write_text(MANIFEST)
+    Path("model.py").write_text(MODEL)
+    return tmp_path
+
+
+def test_failed_checks_keep_their_places_and_stay_apart(here: Path) -> None:
+    text = f"{MANIFEST}checks:\n  max_program_bytes: 10\n  max_memory_bytes: 1\n"
+    Path("net.yaml").write_text(text)
+    with pytest.raises(CheckError) as failed:
+        etbuild.load("net.yaml").build("out", cache=False)
+    program, *methods = places(failed, text)
+    assert program == (("checks", "max_program_bytes"), "10")
+    assert methods == [(("checks", "max_memory_bytes"), "1")] * 2
+    hint = "`etbuild diff` shows what grew; if this is intended, raise the limit"
+    assert failed.value.problems[0].hint == hint
+
+
+def test_errors_of_a_model_keep_their_places(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETBUILD_CACHE_DIR", "model.py")
+    Path("model.py").write_text(MODEL.replace("x.sum(0)", "x.sum(2)"))
+    with pytest.raises(BuildError, match=r"model\.py:\d+, in count: IndexError") as failed:
+        etbuild.load("net.yaml").build("out")
+    assert places(failed, MANIFEST) == [
+        (("methods", "count", "example_inputs"), "example_inputs: [{shape: [2, 8], fill: ones}]")
+    ]
+    assert capsys.readouterr().err.count("note: building without a cache: ") == 1
+    Path("model.py").write_text("import os\nos._exit(0)\n")
+    with pytest.raises(BuildError, match="exit code 0 in the stage `create the module`") as ended:
+        etbuild.load("net.yaml").build("out", cache=False)
+    assert ended.value.problems[0].hint == "does the model, or a library that it uses, call `os._exit`?"
+
+
+def test_errors_of_a_manifest_keep_their_places_hints_and_number(here: Path) -> None:
+    model, text = etbuild.load("net.yaml"), MANIFEST.replace("model:create", "mode:create")
+    Path("net.yaml").write_text(text)
+    with pytest.raises(InputError, match="the module `mode` is not among the declared sources") as failed:
+        model.build("out")
+    assert places(failed, text) == [(("model", "factory"), '"mode:create"}')]
+    assert failed.value.problems[0].hint == "there is no mode.py"
+    text = MANIFEST.replace("partitioners", "partitioner") + "chekcs: {}\n"
+    Path("net.yaml").write_text(text)
+    with pytest.raises(InputError) as failed:
+        model.build("out")
+    assert [problem.message for problem in failed.value.problems] == [
+        "unknown key `partitioner`",
+        "unknown key `chekcs`",
+    ]
+    with pytest.raises(InputError) as loaded:
+        etbuild.load("net.yaml")
+    assert failed.value.problems == loaded.value.problems
+
+
+def test_a_bug_of_the_driver_keeps_its_traceback() -> None:
+    with pytest.raises(ChildFailed, match=r"(?s)Traceback.*AttributeError: 'str' object has no attribute 'manifest'"):
+        request.ask("no request")
 
 
 def test_the_command_runs_a_method_on_json_and_on_files(
@@ -98,6 +179,18 @@ def test_a_name_that_begins_with_a_dash_is_no_option(tmp_path: Path, monkeypatch
     Path("-net.yaml").write_text(MANIFEST)
     with pytest.raises(InputError, match=r"-net\.yaml:.* the module `model` is not among the declared sources"):
         etbuild.load("-net.yaml").build("-out")
+
+
+def test_names_and_paths_of_data_may_have_any_characters(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("-a=b").mkdir()
+    for name in ("c=d", "-e"):
+        Path("-a=b", name).write_text("data")
+    model = etbuild.load("net.yaml", data={"f=g": "-a=b", "-h": "-a=b/-e"}, roots=["-a=b"])
+    built = model.build("-out", cache_directory="-cache")
+    assert sorted(built.index["inputs"]["data"]) == ["-h", "f=g/-e", "f=g/c=d"]
+    assert (built.directory, built.artifacts[0]) == (Path("-out"), Path("-out/net.pte"))
+    assert Path("-cache").is_dir()
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")], ids=str)

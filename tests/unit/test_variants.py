@@ -4,9 +4,11 @@ written."""
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from etbuild.cli import main
@@ -37,7 +39,7 @@ def manifest(tmp_path: Path) -> Any:
     return write
 
 
-def resolved(path: Path, variant: str | None = None, **settings: str) -> dict[str, Any]:
+def resolved(path: Path, variant: str | None = None, **settings: object) -> dict[str, Any]:
     return validate.load(path, variant=variant, settings=settings).data
 
 
@@ -126,7 +128,7 @@ def test_a_parameter_changes_the_key(manifest: Any, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("kind", "default", "text", "expected"),
+    ("kind", "default", "setting", "expected"),
     [
         ("int", "2", "-3", -3),
         ("float", "2", "3", 3.0),
@@ -134,32 +136,41 @@ def test_a_parameter_changes_the_key(manifest: Any, capsys: pytest.CaptureFixtur
         ("bool", "true", "false", False),
         ("string", "big", "a=b, {c}", "a=b, {c}"),
         ("string", "big", "", ""),
+        ("int", "2", numpy.int64(-3), -3),
+        ("float", "2", 3, 3.0),
+        ("float", "2.5", 1e-5, 1e-5),
+        ("bool", "true", False, False),
     ],
 )
-def test_a_text_becomes_a_value_of_the_type(
-    kind: str, default: str, text: str, expected: object, tmp_path: Path
+def test_a_setting_becomes_a_value_of_the_type(
+    kind: str, default: str, setting: object, expected: object, tmp_path: Path
 ) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(HEAD.replace("{type: int, default: 2, min: 1, max: 4}", f"{{type: {kind}, default: {default}}}"))
-    value = resolved(path, layers=text)["model"]["kwargs"]["layers"]
+    value = resolved(path, layers=setting)["model"]["kwargs"]["layers"]
     assert (value, type(value)) == (expected, type(expected))
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
+    ("kind", "setting"),
     [
         *(("int", text) for text in ("2.0", "1_0", " 3", "9" * 30, "", "\u0663")),
         *(("float", text) for text in ("inf", "1e999", ".", "")),
         *(("bool", text) for text in ("True", "1")),
         ("string", "\ud800"),
+        *((kind, setting) for kind in ("int", "float", "bool", "string") for setting in (None, [1], {"a": 1})),
+        *(("int", setting) for setting in (True, 2.0, 1 << 64)),
+        *(("float", setting) for setting in (True, math.inf, math.nan)),
+        *(("bool", setting) for setting in (1, 0.0)),
+        *(("string", setting) for setting in (1, True)),
     ],
 )
-def test_a_text_that_is_not_of_the_type_is_refused(kind: str, text: str, tmp_path: Path) -> None:
+def test_a_setting_that_is_not_of_the_type_is_refused(kind: str, setting: object, tmp_path: Path) -> None:
     default = {"bool": "true", "string": "a"}.get(kind, "2")
     path = tmp_path / "net.yaml"
     path.write_text(HEAD.replace("{type: int, default: 2, min: 1, max: 4}", f"{{type: {kind}, default: {default}}}"))
     with pytest.raises(InputError, match=r"expected (a|true)") as error:
-        resolved(path, layers=text)
+        resolved(path, layers=setting)
     [problem] = error.value.problems
     assert problem.position is not None
     assert problem.position.line == 4

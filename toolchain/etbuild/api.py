@@ -11,29 +11,26 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import BuildError, CheckError, EtbuildError, InputError, did_you_mean
+from etbuild.errors import InputError, did_you_mean
 from etbuild.plan.plan import Plan
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
+    from etbuild.inputs.declared import Inputs
     from etbuild.results import ProgramMethod
     from etbuild.testing.reference import Reference
-
-_ERRORS: Mapping[int, type[EtbuildError]] = {each.exit_code: each for each in (BuildError, InputError, CheckError)}
 
 
 def load(
@@ -49,9 +46,9 @@ def load(
     Args:
         manifest: The path of the manifest.
         variant: A variant of it; None for the manifest without one.
-        parameters: The values of some of its parameters, by name.
+        parameters: The values of some of its parameters, by name, or their texts as `--set` takes them.
         roots: Directories to search for sources and data, after that of the manifest.
-        data: Data files by the name that the manifest uses.
+        data: Data files by the name that the manifest uses. Of a directory, all its files.
 
     Raises:
         InputError: The manifest has problems. The error lists all of them.
@@ -59,16 +56,9 @@ def load(
     from etbuild.manifest import validate
     from etbuild.plan.plan import from_manifest
 
-    settings = {name: _text(value) for name, value in parameters.items()}
-    path = Path(manifest)
-    loaded = validate.load(path, None, variant, settings)
-    options = [f"--variant={variant}"] if variant is not None else []
-    options += [f"--set={name}={value}" for name, value in settings.items()]
-    options += [f"--root={root}" for root in roots]
-    options += [f"--data={name}={file}" for name, file in data.items()]
-    places = [path.parent, *map(Path, roots)]
-    files = {name: Path(file) for name, file in data.items()}
-    return Model(path, from_manifest(loaded.data), places, files, options)
+    path, files = Path(manifest), {name: Path(file) for name, file in data.items()}
+    request = BuildRequest(path, variant, dict(parameters), [path.parent, *map(Path, roots)], files)
+    return Model(request, from_manifest(validate.load(path, None, variant, parameters).data))
 
 
 def open_program(path: str | Path, named_data: Sequence[str | Path] = ()) -> Program:
@@ -87,11 +77,9 @@ def open_program(path: str | Path, named_data: Sequence[str | Path] = ()) -> Pro
 class Model:
     """A checked manifest: what can be built from it, and the model in PyTorch."""
 
-    def __init__(
-        self, manifest: Path, plan: Plan, roots: Sequence[Path], data: Mapping[str, Path], options: Sequence[str]
-    ) -> None:
+    def __init__(self, request: BuildRequest, plan: Plan) -> None:
         """Use `load`."""
-        self._manifest, self._plan, self._roots, self._data, self._options = manifest, plan, roots, data, options
+        self._request, self._plan = request, plan
 
     def __repr__(self) -> str:
         return f"<etbuild.Model {self.name}: {', '.join(self.methods)}>"
@@ -121,30 +109,17 @@ class Model:
             cache_directory: The directory of that cache; None for the default.
 
         Raises:
-            InputError, BuildError, CheckError: As the command reports.
+            InputError, BuildError, CheckError: As the command reports. `problems` has each problem with its place.
+            Exception: There is a bug in the driver. The message has its traceback.
         """
-        from etbuild.processes import environment
+        from etbuild.processes import request
 
         kept = _Scratch() if directory is None else None
         place = kept.path if kept is not None else Path(str(directory))
-        arguments = ["build", _argument(self._manifest), *self._options, "-o", _argument(place), "--json"]
-        arguments += [] if cache else ["--no-cache"]
-        arguments += [f"--cache-dir={cache_directory}"] if cache_directory is not None else []
-        done = subprocess.run(
-            environment.command(arguments),
-            env=environment.environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            message = done.stderr.strip().removeprefix("error: ") or f"the build ended with {done.returncode}"
-            first, _, more = message.partition("\n")
-            raise _ERRORS.get(done.returncode, BuildError).of(first, more or None)
-        sys.stderr.write(done.stderr)  # notes
-        facts = json.loads(done.stdout)
-        return Built(place, facts["key"], [Path(each["path"]) for each in facts["artifacts"]], kept)
+        cached = None if cache_directory is None else Path(cache_directory)
+        asked = replace(self._request, directory=place, cache=cache, cache_directory=cached)
+        built: Built = request.ask(asked)
+        return replace(built, _kept=kept)
 
     def example_inputs(self, method: str) -> tuple[Any, ...]:
         """The positional example inputs of a method, as its manifest describes them.
@@ -176,18 +151,48 @@ class Model:
     @contextmanager
     def _reference(self) -> Iterator[Reference]:
         """The model in PyTorch. It is valid inside."""
-        from etbuild.inputs.declared import Inputs
         from etbuild.inputs.import_graph import used_sources
         from etbuild.inputs.step_context import StepContext
         from etbuild.inputs.user_code import importable
         from etbuild.processes.random_seeds import seed
         from etbuild.testing.reference import Reference
 
-        inputs = Inputs({}, dict(self._data), [*self._roots])
+        inputs = self._request.inputs()
         used = used_sources(inputs, self._plan.export_plan)
         seed(self._plan.export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, inputs.data.values()) as finder:
             yield Reference.of_plan(self._plan, StepContext(inputs, finder))
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What a model is built from, and what `Model.build` asks of the process that builds it.
+
+    Attributes:
+        manifest: The manifest.
+        variant: The variant of it; None for the manifest without one.
+        parameters: For some of its parameters, a value or its text.
+        roots: Directories to search for sources and data.
+        data: Data files and directories by name.
+        directory: The directory for the artifacts.
+        cache: Whether to use the local cache.
+        cache_directory: The directory of that cache; None for the default.
+    """
+
+    manifest: Path
+    variant: str | None
+    parameters: dict[str, object]
+    roots: list[Path]
+    data: dict[str, Path]
+    directory: Path = Path()
+    cache: bool = True
+    cache_directory: Path | None = None
+
+    def inputs(self) -> Inputs:
+        """The sources and data that the build may read."""
+        from etbuild.inputs.declared import Inputs
+
+        return Inputs.named({}, self.data, self.roots)
 
 
 @dataclass(frozen=True)
@@ -290,13 +295,3 @@ class _Scratch:
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp())
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
-def _argument(path: Path) -> str:
-    """A path as an argument of a command, which takes a leading dash for the one of an option."""
-    text = str(path)
-    return f"./{text}" if text.startswith("-") else text
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,14 +25,13 @@ from etbuild.cli.options import (
     kept_cache,
     settings,
 )
-from etbuild.errors import EtbuildError, InputError, Problem, printable
+from etbuild.errors import EtbuildError, InputError, printable
 from etbuild.steps.stages import STAGES
 
 if TYPE_CHECKING:
-    from etbuild.build import BuildResult
+    from etbuild.build import BuildOptions, BuildResult
     from etbuild.inputs.declared import Inputs
     from etbuild.manifest.validate import Manifest
-    from etbuild.plan.plan import Plan
 
 
 def add(verbs: Any) -> None:
@@ -132,14 +133,17 @@ def run(options: argparse.Namespace) -> int:
         raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
     names = wanted(options)
     loaded = validate.load_each(options.manifest, None, names, settings(options))
-    if options.stop_after is not None and len(loaded) > 1:
-        raise InputError.of("--stop-after writes the stages of one program: name one variant")
-    done = [build_program(options, each, len(loaded) > 1) for each in loaded]
-    built = [each for each in done if each is not None]
-    if options.json and built:
+    if options.stop_after is not None:
+        if len(loaded) > 1:
+            raise InputError.of("--stop-after writes the stages of one program: name one variant")
+        _show_stages(options, loaded[0])
+        return 0
+    given, how, several = given_inputs(options), how_to_build(options), len(loaded) > 1
+    built = [build_program(each, given, options.directory, how, several) for each in loaded]
+    if options.json:
         facts = [{"name": name, **_facts(each)} for name, each in built]
         print(json.dumps(facts if names is None or len(names) > 1 else _facts(built[0][1]), indent=2))
-    elif built:
+    else:
         print(_table(built))
     return 0
 
@@ -151,48 +155,63 @@ def wanted(options: argparse.Namespace) -> list[str | None] | None:
     return None if ALL in options.variants else list(dict.fromkeys(options.variants)) or [None]
 
 
-def build_program(options: argparse.Namespace, loaded: Manifest, several: bool) -> tuple[str, BuildResult] | None:
+def given_inputs(options: argparse.Namespace) -> Inputs:
+    """The sources and data that the options let a build read."""
+    return inputs(options, [options.manifest.parent, *options.root])
+
+
+def how_to_build(options: argparse.Namespace) -> BuildOptions:
+    """What the options say about how a build runs, and what else it writes."""
+    from etbuild.build import BuildOptions, Page
+    from etbuild.cli.terminal import Progress
+
+    return BuildOptions(
+        Progress().stage,
+        kept_cache(options),
+        options.restart,
+        effort(options),
+        options.verify_reproducible,
+        Page(options.against) if options.html else None,
+        options.etrecord,
+    )
+
+
+def build_program(
+    loaded: Manifest, given: Inputs, directory: Path, how: BuildOptions, several: bool = False
+) -> tuple[str, BuildResult]:
     """Builds one program.
 
     Args:
-        options: The options of the command.
         loaded: The manifest, with a variant merged into it.
+        given: The sources and data that the build may read.
+        directory: The directory for the artifacts.
+        how: Where and how the build runs.
         several: Whether the command builds several programs, so that errors must name this one.
 
     Returns:
-        Its name and what was built; None if the command only showed stages.
+        Its name and what was built.
+
+    Raises:
+        EtbuildError: The build failed. Its problems have their positions in the manifest.
     """
-    from etbuild.build import BuildOptions, Page, build
-    from etbuild.cli.terminal import Progress
+    from etbuild.build import build
     from etbuild.plan.plan import from_manifest
 
     plan = from_manifest(loaded.data)
+    with _located(loaded, f" (in the program {plan.name})" if several else ""):
+        return plan.name, build(plan, given, directory, how)
+
+
+@contextmanager
+def _located(loaded: Manifest, where: str = "") -> Iterator[None]:
+    """Inside, the problems of errors get their positions in the manifest, and these words after the message."""
     try:
-        declared = inputs(options, [options.manifest.parent, *options.root])
-        if options.stop_after is not None:
-            _show_stages(options, plan, declared)
-            return None
-        how = BuildOptions(
-            Progress().stage,
-            kept_cache(options),
-            options.restart,
-            effort(options),
-            options.verify_reproducible,
-            Page(options.against) if options.html else None,
-            options.etrecord,
-        )
-        return plan.name, build(plan, declared, options.directory, how)
+        yield
     except EtbuildError as error:
         from etbuild.manifest.positions import located
 
         found = located(error, loaded.positions)
-        raise type(found)(
-            [_of_program(each, plan.name) for each in found.problems] if several else found.problems
-        ) from error
-
-
-def _of_program(problem: Problem, name: str) -> Problem:
-    return replace(problem, message=f"{problem.message} (in the program {name})")
+        raise type(found)([replace(each, message=each.message + where) for each in found.problems]) from error
 
 
 # What to print for a stage without a result. Every other stage has a result for every method.
@@ -202,13 +221,17 @@ _NOTHING = {
 }
 
 
-def _show_stages(options: argparse.Namespace, plan: Plan, declared: Inputs) -> None:
+def _show_stages(options: argparse.Namespace, loaded: Manifest) -> None:
     from etbuild.cli.terminal import Progress
+    from etbuild.plan.plan import from_manifest
     from etbuild.steps.show_stages import stop_after
 
-    plan.check_backends()
-    options.restart()
-    saved = stop_after(options.stop_after, plan, declared, options.directory, Progress().stage)
+    plan = from_manifest(loaded.data)
+    with _located(loaded):
+        given = given_inputs(options)
+        plan.check_backends()
+        options.restart()
+        saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)
     if options.json:
         print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))
         return

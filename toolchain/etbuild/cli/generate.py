@@ -69,9 +69,8 @@ def run(options: argparse.Namespace) -> int:
         hint = "run the program in your application: docs/huggingface.md says how"
         raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
     options.restart()  # a crash of the runner's native code is then an error that says so
-    built = build.build_program(options, loaded[0], several=False)
-    assert built is not None
-    _, result = built
+    how = build.how_to_build(options)
+    _, result = build.build_program(loaded[0], build.given_inputs(options), options.directory, how)
     adapters = loaded[0].data["model"].get("adapters", {})  # the runner runs `forward`, which computes without them
     _generate([each for each in result.artifacts if each.tag not in adapters], options)
     return 0

@@ -68,6 +68,7 @@ _STEPS = (  # of build rules
     "runtime",
 )
 _ALL = (*_VERBS, *_STEPS)
+_OF_PYTHON = "answer"  # the Python interface calls it
 EXIT_CODES = {
     0: "success",
     1: "the build or the transfer failed",
@@ -129,12 +130,13 @@ def main(
     """
     handled = interrupts is not None
     interrupts = interrupts or Interrupts()
+    options = argparse.Namespace(tell=_print_error)
     try:
         _mend_streams()
         if handled:
             interrupts.install()
         words = _expand(list(sys.argv[1:] if arguments is None else arguments))
-        options = _parse(words)
+        _parse(words, options)
         options.restart = partial(restart, getattr(options, "timeout", None))
         code = _run(options)
         sys.stdout.flush()
@@ -145,7 +147,7 @@ def main(
         try:
             sys.stdout.flush()
         except OSError as error:
-            return _tell(error)
+            return _tell(error, options.tell)
         raise
     except Elsewhere as done:
         interrupts.over = True
@@ -156,11 +158,11 @@ def main(
         if interrupts.received or isinstance(error, KeyboardInterrupt):
             tell_interrupt()
             return INTERRUPTED
-        return _tell(error)
+        return _tell(error, options.tell)
 
 
-def _tell(error: BaseException) -> int:
-    """Prints the error and returns the exit code. Raises it again if it is a bug of the driver."""
+def _tell(error: BaseException, tell: Callable[[EtbuildError], None]) -> int:
+    """Tells the error and returns the exit code. Raises it again if it is a bug of the driver."""
     if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
         return _lose_output(error)
     known = error
@@ -170,11 +172,15 @@ def _tell(error: BaseException) -> int:
         known = _removed_directory(error) or system_error(error) or error
     if not isinstance(known, EtbuildError):
         raise error
+    tell(known)
+    return known.exit_code
+
+
+def _print_error(error: EtbuildError) -> None:
     from etbuild.cli.terminal import print_error
 
     with suppress(OSError):  # standard error is full or closed, and the exit code still tells
-        print_error(known)
-    return known.exit_code
+        print_error(error)
 
 
 def _removed_directory(error: BaseException) -> InputError | None:
@@ -230,8 +236,12 @@ def _expand(arguments: list[str]) -> list[str]:
         raise InputError.of(f"{path}: cannot read the file of arguments: {error}") from None
 
 
-def _parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line. What argparse itself refuses ends the process.
+def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
+    """Reads the options of a command line. What argparse itself refuses ends the process.
+
+    Args:
+        words: The command line.
+        options: Receives the options.
 
     Raises:
         InputError: There is no such verb, or it has no such argument.
@@ -242,10 +252,9 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else did_you_mean(words[0], _VERBS)
         raise InputError.of(f"there is no verb `{words[0]}`", hint)
     parser = _parser(verbs)
-    options, left = parser.parse_known_args(words)
+    _, left = parser.parse_known_args(words, options)
     if left:
         raise _unknown(left[0], parser, options)
-    return options
 
 
 def _unknown(word: str, parser: argparse.ArgumentParser, options: argparse.Namespace) -> InputError:
@@ -266,7 +275,7 @@ def _unknown(word: str, parser: argparse.ArgumentParser, options: argparse.Names
 def _verbs(words: Sequence[str]) -> Sequence[str]:
     """Returns the verbs that need a parser: only the one that is used, since each parser takes time to make."""
     first = words[0] if words else ""
-    return [first] if first in _ALL else [] if first in ("--version", "--cmake-prefix-path") else _ALL
+    return [first] if first in (*_ALL, _OF_PYTHON) else [] if first in ("--version", "--cmake-prefix-path") else _ALL
 
 
 def whole_parser() -> argparse.ArgumentParser:

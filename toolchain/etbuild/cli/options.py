@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -267,23 +266,8 @@ def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
     """
     from etbuild.inputs.declared import Inputs
 
-    for root in roots:
-        if not root.is_dir():
-            raise InputError.of(f"--root {root}: not a directory")
     sources = declared("--source", getattr(options, "source", []))
-    return Inputs(sources, _with_files(declared("--data", options.data)), roots)
-
-
-def _with_files(data: dict[str, Path]) -> dict[str, Path]:
-    """Data with the files of each directory in place of the directory, as `NAME/FILE`. A file may be a link."""
-    found: dict[str, Path] = {}
-    for name, path in data.items():
-        if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises if it has no permission to look
-            files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-            found.update({f"{name}/{file.relative_to(path).as_posix()}": file for file in files})
-        else:
-            found[name] = path
-    return found
+    return Inputs.named(sources, declared("--data", options.data), roots)
 
 
 def add_positions(parser: argparse.ArgumentParser) -> None:

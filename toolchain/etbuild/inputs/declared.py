@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,25 @@ class Inputs:
     sources: dict[str, Path] = field(default_factory=dict)
     data: dict[str, Path] = field(default_factory=dict)
     roots: list[Path] = field(default_factory=list)
+
+    @classmethod
+    def named(cls, sources: Mapping[str, Path], data: Mapping[str, Path], roots: Iterable[Path]) -> Inputs:
+        """The inputs that a user names. Of a data directory, these are its files, as `NAME/FILE`, and links to files.
+
+        Raises:
+            InputError: A root is not a directory.
+        """
+        inputs = cls(dict(sources), roots=list(roots))
+        for root in inputs.roots:
+            if not root.is_dir():
+                raise InputError.of(f"--root {root}: not a directory")
+        for name, path in data.items():
+            if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises if it has no permission to look
+                files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+                inputs.data.update({f"{name}/{file.relative_to(path).as_posix()}": file for file in files})
+            else:
+                inputs.data[name] = path
+        return inputs
 
     def source(self, name: str) -> Path | None:
         """The source with this import path; None if there is none. A link has to stay in its root: sources are code."""

@@ -102,17 +102,17 @@ def _beyond(value: Any, entry: dict[str, Any]) -> str | None:
     return None
 
 
-def values(data: dict[str, Any], settings: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
+def values(data: dict[str, Any], settings: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     """The value of each declared parameter.
 
     Args:
         data: A manifest whose parameters passed `check_declared`.
-        settings: For some parameters, the text of a value, as the command line has it.
+        settings: For some parameters, a value, or its text as the command line has it.
         problems: Receives the problems of the settings.
     """
     declared = mapping(data, KEY)
     for name, hint in unknown(settings, declared):
-        message = f"`--set {name}={settings[name]}`: there is no parameter `{name}`"
+        message = f"{as_option(name, settings[name])}: there is no parameter `{name}`"
         problems.append(Problem(message, (KEY,), hint or "the manifest has no `parameters`"))
     found = {}
     for name, entry in declared.items():
@@ -121,17 +121,27 @@ def values(data: dict[str, Any], settings: Mapping[str, str], problems: list[Pro
             value = _parsed(settings[name], entry["type"])
             wrong = f"expected {_TYPES[entry['type']][0]}" if value is None else _beyond(value, entry)
             if wrong is not None:
-                problems.append(Problem(f"`--set {name}={settings[name]}`: {wrong}", (KEY, name), at_key=True))
+                problems.append(Problem(f"{as_option(name, settings[name])}: {wrong}", (KEY, name), at_key=True))
         found[name] = float(value) if entry["type"] == "float" and value is not None else value
     return found
 
 
-def _parsed(text: str, wanted: str) -> Any:
-    """The value that a text has as a type; None if it has none."""
+def as_option(name: str, setting: object) -> str:
+    """A setting as the command line has it, for messages."""
+    return f"`--set {name}={_text(setting)}`"
+
+
+def _text(setting: object) -> str:
+    return str(setting).lower() if isinstance(setting, bool) else str(setting)
+
+
+def _parsed(setting: object, wanted: str) -> Any:
+    """The value that a setting, or its text, has as a type; None if it has none. A number may be one of NumPy."""
+    if wanted == "string":
+        return setting if isinstance(setting, str) and not has_surrogate(setting) else None
+    text = _text(setting)
     if wanted == "bool":
         return _BOOLEANS.get(text)
-    if wanted == "string":
-        return None if has_surrogate(text) else text
     if not re.fullmatch(_NUMBERS[wanted], text, re.ASCII):
         return None
     number = int(text) if wanted == "int" else float(text)

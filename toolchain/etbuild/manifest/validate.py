@@ -55,7 +55,7 @@ class Manifest:
 
 
 def load(
-    path: Path, name: str | None = None, variant: str | None = None, settings: Mapping[str, str] = MappingProxyType({})
+    path: Path, name: str | None = None, variant: str | None = None, settings: Mapping[str, Any] = MappingProxyType({})
 ) -> Manifest:
     """Reads and checks a manifest.
 
@@ -63,7 +63,7 @@ def load(
         path: The file.
         name: The file's name in errors; by default `path` as given.
         variant: The variant; None for the manifest without one.
-        settings: The values of some parameters, as texts.
+        settings: For some parameters, a value, or its text as the command line has it.
 
     Raises:
         InputError: The manifest has problems. The error lists all of them, in the order of the file.
@@ -75,7 +75,7 @@ def load_each(
     path: Path,
     name: str | None = None,
     wanted: Sequence[str | None] | None = None,
-    settings: Mapping[str, str] = MappingProxyType({}),
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Manifest]:
     """Reads and checks several variants of a manifest, as `load` does.
 
@@ -83,7 +83,7 @@ def load_each(
         path: The file.
         name: The file's name in errors; by default `path` as given.
         wanted: The names of the variants, and None for the manifest without one; by default all of these.
-        settings: The values of some parameters, as texts.
+        settings: For some parameters, a value, or its text as the command line has it.
 
     Raises:
         InputError: One of them has problems. The error lists all of them, in the order of the file.
@@ -114,7 +114,7 @@ def _check_kind(path: Path, name: str) -> None:
         raise InputError.of(f"{name}: is {found[0]}, not a manifest", found[1])
 
 
-def _load_each(document: Document, wanted: Sequence[str | None] | None, settings: Mapping[str, str]) -> list[Manifest]:
+def _load_each(document: Document, wanted: Sequence[str | None] | None, settings: Mapping[str, Any]) -> list[Manifest]:
     data = document.data
     if not isinstance(data, dict):
         raise InputError([*_problems(data)]).located(document.positions)
@@ -154,7 +154,7 @@ def _located(problems: list[Problem], document: Document) -> list[Problem]:
     return [problem.located(document.positions) for problem in problems]
 
 
-def _resolve(merged: Merged, settings: Mapping[str, str]) -> list[Problem]:
+def _resolve(merged: Merged, settings: Mapping[str, Any]) -> list[Problem]:
     """Replaces the references to parameters in a merged manifest, and returns the problems of the manifest."""
     data = merged.document.data
     problems = [*merged.problems, *parameters.check_declared(data)]
@@ -164,7 +164,7 @@ def _resolve(merged: Merged, settings: Mapping[str, str]) -> list[Problem]:
     rest = {key: value for key, value in data.items() if key != parameters.KEY}
     used = {name for _, name in parameters.references(rest)}
     for name in sorted(settings.keys() & values.keys() - used):
-        message = f"`--set {name}={settings[name]}` would have no effect: nothing uses the parameter"
+        message = f"{parameters.as_option(name, settings[name])} would have no effect: nothing uses the parameter"
         problems.append(Problem(message, (parameters.KEY, name), at_key=True))
     merged.document.data = parameters.substituted(rest, values, problems)
     # The order can be checked only if the partitioners themselves are valid.
