@@ -201,6 +201,7 @@ def plan_program(
         inputs = [manifest] + ([export.plan] if export else []),
         outputs = [plans.whole, plans.export, plans.lower, plans.compare, plans.positions] + plans.method_plans.values(),
         mnemonic = "ExecutorchPlan",
+        verb = "plan",
         progress = "Planning",
     )
     return plans
@@ -332,6 +333,7 @@ def export_program(ctx, plans, inputs, apart = False):
         outputs = [directory, input_digests, lines, examples] + exported_methods.values() + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchExport",
+        verb = "export",
         progress = "Exporting",
         torch = True,
         worker = True,
@@ -361,6 +363,7 @@ def _lower_method(ctx, method, plans, export, inputs):
         outputs = [lowered] + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchLower",
+        verb = "lower",
         progress = "Lowering {} of".format(method),
         torch = True,
         worker = True,
@@ -415,6 +418,7 @@ def lower_program(ctx, plans, inputs, export, apart = False):
         outputs = [pte] + named_data.values() + [facts] + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchLower",
+        verb = "lower",
         progress = "Merging" if lowered_methods else "Lowering",
         torch = True,
         worker = True,
@@ -506,6 +510,7 @@ def compare_program(ctx, plans, inputs, export, lowered):
         outputs = [result] + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchCompare",
+        verb = "compare",
         progress = "Comparing",
         torch = True,
         worker = True,
@@ -580,6 +585,7 @@ def report_program(ctx, plans, export, lowered, inputs = None, required = []):
         outputs = [index, report] + ([tokenizer] if tokenizer else []) + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchReport",
+        verb = "report",
         progress = "Checking",
     )
     return struct(index = index, report = report, tokenizer = tokenizer)

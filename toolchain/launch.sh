@@ -8,7 +8,7 @@ if [ -d "$0.runfiles" ] || [ -f "$0.runfiles_manifest" ]; then
 fi
 %{runfiles}
 set -eu
-main=$(rlocation %{main})
+main=$(rlocation %{package})/%{main}
 packages=$(rlocation %{packages})
 
 # torch makes a directory for its caches when it is imported. Each run gets its own.

@@ -1,21 +1,29 @@
 """The rule executorch_toolchain: it chooses the driver that plans, exports and lowers programs."""
 
 load(":configuration.bzl", "FlagInfo")
+load(":steps.bzl", "STEPS")
 
 TOOLCHAIN_TYPE = Label("//toolchain:toolchain_type")
 
 def _executorch_toolchain_impl(ctx):
     default = ctx.attr.driver[DefaultInfo]
+    steps = {step: getattr(ctx.attr, step) for step in STEPS}
     return [platform_common.ToolchainInfo(
         driver = default.files_to_run,
+        drivers = {step: (driver or ctx.attr.driver)[DefaultInfo].files_to_run for step, driver in steps.items()},
         lines = ctx.attr._lines[FlagInfo].value,
         runfiles = default.default_runfiles,
         supports_workers = ctx.attr.supports_workers,
     )]
 
-_TOOLCHAIN_ATTRS = {
+_STEP_DOC = "Like `driver`, for the actions of this verb alone, with the files that they run. Without it they run `driver`."
+
+_TOOLCHAIN_ATTRS = dict({
+    step: attr.label(doc = _STEP_DOC, cfg = "exec", executable = True)
+    for step in STEPS
+}, **{
     "driver": attr.label(
-        doc = "An executable with the verbs of `etbuild`. A change to it or to its runfiles runs every action again.",
+        doc = "An executable with the verbs of `etbuild`. A change to it or to its runfiles runs its actions again.",
         cfg = "exec",
         executable = True,
         mandatory = True,
@@ -28,7 +36,7 @@ _TOOLCHAIN_ATTRS = {
     "_lines": attr.label(
         default = Label("//toolchain:lines"),
     ),
-}
+})
 
 executorch_toolchain = rule(
     implementation = _executorch_toolchain_impl,

@@ -60,8 +60,14 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "quantize": ("etbuild.quantize",),
     "runner": ("etbuild.export.runner_contract",),
 }
-# Functions of backends that only these steps call, and what the functions import.
+# What an action of a build rule runs around its step. It is in no key either, and the action could not run without it.
+ACTION = "action"
+_AROUND = ("etbuild.__main__", "etbuild.cli.main")
+_WORKERS = ("etbuild.worker.server", "etbuild.worker.warm_up")
+_WITH_WORKERS = ("export", "lower", "compare")
+# Functions of backends and of workers that only these steps call, and what the functions import.
 _CALLED_BY: Mapping[str, frozenset[str]] = {
+    "_warm_lowering": frozenset(("lower",)),
     "lowering_context": frozenset(("lower", "compare")),
     "stored_weights": frozenset(("lower", "compare")),
 }
@@ -69,6 +75,7 @@ _CALLED_BY: Mapping[str, frozenset[str]] = {
 _BY_NAME = "etbuild.accelerate."
 _HEADER = '''\
 """Which files of the driver each step runs, and which of them only for programs with a certain part: `STEP/PART`.
+The parts `action` and `outside` are in no key.
 
 `python -m tools.step_files` writes this file from the imports, and a test fails if it is not current. The keys of steps
 and the inputs of actions hold these files and no others.
@@ -133,6 +140,15 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
                 reached, _ = driver.reached(own, steps | others, base)
                 for path in driver.paths(reached - base):
                     tags[path].add(f"{step}/{part}")
+        for name in backends if step == "plan" else ():  # only the manifest's options are checked against their schemas
+            schemas = (f"{PACKAGE}/schemas/{kind}-{name}.schema.json" for kind in ("backend", "quantizer"))
+            for path in files.keys() & set(schemas):
+                tags[path].add(f"{step}/{name}")
+        known = {path for path, of in tags.items() if any(each.partition("/")[0] == step for each in of)}
+        around = {*_AROUND, f"etbuild.cli.{step}", *(_WORKERS if step in _WITH_WORKERS else ())}
+        reached, _ = driver.reached(around, steps - set(roots))
+        for path in {*driver.paths(reached)} - known:
+            tags[path].add(f"{step}/{ACTION}")
     return {path: sorted(steps) for path, steps in sorted(tags.items())}
 
 

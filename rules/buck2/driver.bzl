@@ -61,6 +61,7 @@ def run_driver(
       torch: whether the verb imports torch. Only such verbs run in a worker.
     """
     toolchain = ctx.attrs._toolchain.get(ExecutorchToolchainInfo)
+    driver = toolchain.drivers.get(arguments[0], toolchain.driver)
     lines = cmd_args([_line(item, outputs) for item in arguments])
 
     # A worker takes its arguments from a file, and one line can hold any name of a file.
@@ -74,9 +75,9 @@ def run_driver(
         category = category,
         env = ENVIRONMENT,
         exe = WorkerRunInfo(
-            exe = toolchain.driver.args,
+            exe = driver.args,
             worker = toolchain.worker,
-        ) if torch and toolchain.worker else toolchain.driver,
+        ) if torch and toolchain.worker else driver,
         identifier = identifier,
         weight = toolchain.weight if torch else 1,
     )

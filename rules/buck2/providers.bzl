@@ -41,9 +41,15 @@ ExecutorchToolchainInfo = provider(
     doc = "What plans, exports and lowers programs. `executorch_toolchain` provides it.",
     fields = {
         "driver": provider_field(RunInfo),
+        "drivers": provider_field(dict, default = {}),  # of the verb of a step to RunInfo
         "weight": provider_field(int, default = 1),
         "worker": provider_field(WorkerInfo | None, default = None),
     },
+)
+
+StepDriversInfo = provider(
+    doc = "The driver of each step, with the files that the step runs. `executorch_driver` provides it.",
+    fields = {"drivers": provider_field(dict)},  # of the verb of a step to RunInfo
 )
 
 DriverSourcesInfo = provider(

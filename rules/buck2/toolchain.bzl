@@ -1,6 +1,8 @@
 """The toolchain for Buck2: it chooses the driver that plans, exports and lowers programs."""
 
-load(":providers.bzl", "DriverSourcesInfo", "ExecutorchToolchainInfo")
+load("//toolchain:steps.bzl", "STEPS", "files_of_step")
+load("//toolchain/etbuild:step_files.bzl", "STEP_FILES")
+load(":providers.bzl", "DriverSourcesInfo", "ExecutorchToolchainInfo", "StepDriversInfo")
 
 def _executorch_driver_sources_impl(ctx: AnalysisContext) -> list[Provider]:
     return [
@@ -20,8 +22,19 @@ executorch_driver_sources = rule(
 
 def _executorch_driver_impl(ctx: AnalysisContext) -> list[Provider]:
     sources = ctx.attrs.sources.get(DriverSourcesInfo)
-    command = cmd_args("bash", sources.launcher, ctx.attrs.packages, sources.main, hidden = sources.srcs)
-    return [DefaultInfo(), RunInfo(args = command)]
+
+    def run(srcs):
+        return RunInfo(args = cmd_args("bash", sources.launcher, ctx.attrs.packages, sources.main, hidden = srcs))
+
+    steps = {}
+    for step in STEPS:
+        wanted = {path: True for path in files_of_step(STEP_FILES, step)}
+        steps[step] = run([file for file in sources.srcs if _path_in_package(file) in wanted])
+    return [DefaultInfo(), run(sources.srcs), StepDriversInfo(drivers = steps)]
+
+def _path_in_package(file: Artifact) -> str:
+    """Returns the path of a file of the driver, such as `etbuild/build.py`."""
+    return file.short_path[file.short_path.index("etbuild/"):]
 
 executorch_driver = rule(
     impl = _executorch_driver_impl,
@@ -67,10 +80,12 @@ the toolchain.
 def _executorch_toolchain_impl(ctx: AnalysisContext) -> list[Provider]:
     if ctx.attrs.weight < 1:
         fail("{}: attribute `weight`: {} is not a positive number".format(ctx.label.raw_target(), ctx.attrs.weight))
+    steps = ctx.attrs.driver.get(StepDriversInfo)
     return [
         DefaultInfo(),
         ExecutorchToolchainInfo(
             driver = ctx.attrs.driver.get(RunInfo),
+            drivers = steps.drivers if steps else {},
             weight = ctx.attrs.weight,
             worker = ctx.attrs.worker.get(WorkerInfo) if ctx.attrs.worker else None,
         ),
@@ -97,7 +112,8 @@ executorch_toolchain(
 """,
     attrs = {
         "driver": attrs.exec_dep(
-            doc = "An executable with the verbs of `etbuild`. A change to it runs every action again.",
+            doc = "An executable with the verbs of `etbuild`. A change to it runs its actions again. An " +
+                  "`executorch_driver` has one for each step, with the files that the step runs.",
             providers = [RunInfo],
         ),
         "weight": attrs.int(

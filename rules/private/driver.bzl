@@ -44,13 +44,14 @@ def driver_arguments(ctx, verb):
     arguments.add(verb)
     return arguments
 
-def run_driver(ctx, arguments, progress, torch = False, worker = False, **kwargs):
+def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = False, **kwargs):
     """Declares an action that runs one verb of the driver. The rule must require the toolchain.
 
     Args:
       ctx: the context of the rule.
       arguments: Args, the result of `driver_arguments`.
       progress: string, what Bazel shows while the action runs, before the label of the target.
+      verb: string, the verb, if the toolchain may have a driver of its own for it.
       torch: bool, whether the verb imports torch.
       worker: bool, whether the verb may run in a persistent worker.
       **kwargs: more arguments of `ctx.actions.run`: `inputs`, `outputs`, `mnemonic`.
@@ -63,7 +64,7 @@ def run_driver(ctx, arguments, progress, torch = False, worker = False, **kwargs
     if torch:
         kwargs.update(memory_kwargs(_with_torch))
     ctx.actions.run(
-        executable = toolchain.driver,
+        executable = toolchain.drivers[verb] if verb else toolchain.driver,
         arguments = [arguments],
         env = ENVIRONMENT,
         execution_requirements = requirements,
