@@ -150,8 +150,10 @@ bytes: venv
 wheel: venv
 	$(VENV)/bin/python tools/build_wheel.py dist
 
-# docs/reference/, from schemas, parsers and docstrings. A test fails if it is not current.
+# docs/reference/, from schemas, parsers and docstrings, and the files of the driver that each step runs, from imports. Tests
+# fail if they are not current.
 reference: venv
+	$(VENV)/bin/python -m tools.step_files
 	$(VENV)/bin/python -m tools.write_reference
 
 # The documentation as a website: open site/index.html. It needs no server and no network. A broken link is an error.

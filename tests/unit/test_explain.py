@@ -10,9 +10,9 @@ from typing import Any, Literal
 import pytest
 
 from etbuild.analysis import explanation
-from etbuild.analysis.json_diff import changes
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etbuild.files.json_diff import changes
 from etbuild.results import Index, Release
 
 from .indexes import MANIFEST, edited, make_index, sha256

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from etbuild.analysis.json_diff import Change, changes, show
 from etbuild.errors import InputError, format_path
 from etbuild.files.digests import digest
+from etbuild.files.json_diff import Change, changes, show
 from etbuild.inputs.checkpoints import belongs_to
 from etbuild.inputs.step_files import OF_PROGRAMS
 from etbuild.plan.plan import Plan

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from etbuild.analysis.json_diff import ABSENT, Change, changes, show
 from etbuild.analysis.tables import size
 from etbuild.errors import CheckError, InputError, format_path
 from etbuild.files import artifacts, json_file, regular_files
+from etbuild.files.json_diff import ABSENT, Change, changes, show
 from etbuild.results import Index, Lockfile
 
 _SCHEMA = "executorch-lock/v1"

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.analysis.find_index import read_index
-from etbuild.analysis.json_diff import ABSENT, Change, changes, show
 from etbuild.analysis.tables import size
 from etbuild.errors import InputError, check_current_directory, format_path
 from etbuild.files import json_file, regular_files
+from etbuild.files.json_diff import ABSENT, Change, changes, show
 from etbuild.results import ArtifactFacts, Index, MethodSummary, Report, Value
 
 Facts = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from etbuild.cli.options import add_parser
 
 if TYPE_CHECKING:
-    from etbuild.analysis.json_diff import Change
     from etbuild.cli.shown_tables import Table
+    from etbuild.files.json_diff import Change
 
 
 def add(verbs: Any) -> None:

@@ -178,7 +178,7 @@ def _inputs_of_target(given: list[str]) -> dict[str, list[str]]:
 
 def _check_same_export(plan: Plan, file: Path, positions: Positions) -> None:
     """Checks that a program can use an export that was made for another one."""
-    from etbuild.analysis.json_diff import changes
+    from etbuild.files.json_diff import changes
     from etbuild.plan.step_plans import ExportPlan, read_plan
 
     paths = [change.path for change in changes(read_plan(file, ExportPlan).to_json(), plan.export_plan.to_json())]

@@ -1,0 +1,83 @@
+"""Which files of the driver the keys of steps hold."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from etbuild import backends
+from etbuild.inputs import step_files
+from tools.step_files import ACTION, OUTSIDE, PARTS, STEPS, TABLE, files_of_checkout, table
+
+ALL_PARTS = {*PARTS, *backends.BACKENDS} - {OUTSIDE}
+
+
+def test_the_table_is_that_of_the_imports() -> None:
+    assert TABLE.read_text("utf-8") == table(), "run `python -m tools.step_files`"
+
+
+def keys() -> dict[str, str]:
+    """The digests that keys may hold: of each step, for programs without any part, with each part, and with all."""
+    some = sorted({*PARTS, "coreml", "xnnpack"} - {OUTSIDE})
+    programs = [[], *([part] for part in some), sorted(ALL_PARTS)]
+    steps = sorted(STEPS)
+    return {f"{step}/{', '.join(parts)}": step_files.digest_of([step], parts) for step in steps for parts in programs}
+
+
+def test_an_edit_of_a_file_changes_the_keys_that_the_table_names_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file of the driver is edited in a copy."""
+    copy = tmp_path / "etbuild"
+    shutil.copytree(TABLE.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(step_files, "_ROOT", copy)
+    caches = (step_files._digest, step_files._file_digest)
+    for cache in caches:
+        cache.cache_clear()
+    before, rows, without = keys(), step_files._steps(), 0
+    for name in files_of_checkout():
+        file = tmp_path / name
+        content = file.read_bytes()
+        file.write_bytes(content + b"\n")
+        for cache in caches:
+            cache.cache_clear()
+        after = keys()
+        file.write_bytes(content)
+        tags = {tag for tag in rows.get(name, ()) if tag.partition("/")[2] not in (ACTION, OUTSIDE)}
+        without += not tags
+        for key, digest in before.items():
+            step, _, parts = key.partition("/")
+            named = {step, *(f"{step}/{part}" for part in parts.split(", "))}
+            assert (after[key] != digest) == bool(named & tags), (name, key)
+    for cache in caches:
+        cache.cache_clear()
+    assert without > 150  # tools and messages are in no key
+
+
+def test_no_step_imports_what_its_key_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = ("etbuild.testing.bundle", "etbuild.lower.tanh_gelu", "etbuild.export.pt2_file")
+    for name in others:
+        importlib.import_module(name)
+        monkeypatch.delitem(sys.modules, name)
+    with step_files.only(["export"], ["xnnpack"]):
+        for name in others:
+            with pytest.raises(AssertionError, match=f"`{name}` is not in the key of export with xnnpack"):
+                importlib.import_module(name)
+        with step_files.for_later_steps():
+            importlib.import_module(others[0])
+        with pytest.raises(AssertionError), step_files.only(["lower"], []):
+            importlib.import_module(others[2])
+    assert not any(type(finder).__module__ == step_files.__name__ for finder in sys.meta_path)
+    with step_files.only(["export"], ["program_files"]):
+        importlib.import_module(others[2])
+
+
+def test_what_tools_alone_run_is_in_no_key() -> None:
+    rows = step_files._steps()
+    for tool in ("oci", "page", "analysis", "benchmarking", "targets", "kernels", "cpp"):
+        assert not [name for name in rows if name.startswith(f"etbuild/{tool}/")]
+    assert "etbuild/version.py" not in step_files.of_steps(["export", "lower", "compare"], ALL_PARTS)
