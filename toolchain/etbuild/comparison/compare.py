@@ -68,14 +68,8 @@ class CannotRun(Exception):
 
 @dataclass
 class _Sample:
-    """The exported methods with other roundings, in the same calls.
-
-    Attributes:
-        graphs: The methods, which keep the state of the calls.
-        rounding: Changes their results a little.
-        calls: How many calls of the history they have made.
-        outputs: The outputs of the last call.
-    """
+    """The exported methods with other roundings, in the same calls: graphs that keep the state of the calls, the
+    rounding, how many calls of the history they have made, and the outputs of the last one."""
 
     graphs: dict[str, Graph]
     rounding: Rounding

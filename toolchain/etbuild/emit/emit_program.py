@@ -101,12 +101,10 @@ def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], shard
 
 
 def _check_trained_weights(trained: set[str], shards: dict[str, str]) -> None:
-    """Checks that all weights that methods train go to named data, as `external_mutable_weights` requires.
+    """Checks that all weights that methods train have tags and go to named data, as `external_mutable_weights`
+    requires.
 
     ExecuTorch's own pass is not used: it would put the weights into a file with a fixed name and remove their tags.
-
-    Raises:
-        BuildError: A trained weight has no tag, or no method trains a weight.
     """
     path: DocumentPath = ("executorch", "external_mutable_weights")
     if not trained:
@@ -125,16 +123,8 @@ def _check_trained_weights(trained: set[str], shards: dict[str, str]) -> None:
 
 
 def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory: Path) -> dict[str, Artifact]:
-    """Writes the file of each shard. If a tag is split, the names of its files contain their digests.
-
-    Args:
-        lower_plan: The lower plan.
-        written: The content of each shard's file.
-        directory: The directory to write to.
-
-    Raises:
-        BuildError: A tag has no weights that a method reads, or a file cannot be written.
-    """
+    """Writes the file of each shard. If a tag is split, the names of its files contain their digests. Raises BuildError
+    if a tag has no weights that a method reads."""
     missing = set(lower_plan.tags) - {tag_of_shard(shard) for shard in written}
     if missing:
         raise BuildError(

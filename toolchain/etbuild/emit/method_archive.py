@@ -279,11 +279,7 @@ def read_facts(facts: dict[str, Any]) -> MethodFacts:
 
 
 def _check_plans(name: str, plans: Any, facts: dict[str, Any]) -> None:
-    """Checks that plans fit the facts beside them.
-
-    Raises:
-        ValueError: They do not.
-    """
+    """Raises ValueError if plans do not fit the facts beside them."""
     if not (isinstance(plans, list) and plans and all(type(plan) is schema.ExecutionPlan for plan in plans)):
         raise ValueError("it has no plan")
     (plan, *added) = plans

@@ -181,11 +181,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
 
 
 def _write_lines(file: Path, lines: SourceLines) -> None:
-    """Writes the lines of the sources that nodes come from.
-
-    Raises:
-        BuildError: The file cannot be written.
-    """
+    """Writes the lines of the sources that nodes come from."""
     _write(file.parent, file.name, canonical_json(lines.to_json()))
 
 
@@ -312,11 +308,7 @@ def _packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Reads a file of tensors back.
-
-    Raises:
-        BuildError: It has other content.
-    """
+    """Reads a file of tensors back. Raises BuildError if it has other content."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as saved:

@@ -187,11 +187,8 @@ def publish_together(builds: list[list[Artifact]], directory: Path, aside: Path,
 
 
 def _keep(place: Folder, name: str, kept: Folder) -> None:
-    """Keeps a file under the same name in another directory, if there is one.
-
-    Raises:
-        BuildError: A directory has the name, or the file cannot be kept.
-    """
+    """Keeps a file under the same name in another directory, if there is one. Raises BuildError if a directory has the
+    name."""
     try:
         with place.holder(name) as (folder, file):
             if folder.is_folder(file):
@@ -218,11 +215,7 @@ def _put_back(kept: Folder, names: list[str], place: Folder) -> None:
 
 
 def _remove(place: Folder, names: Iterable[str]) -> None:
-    """Removes files. Those that are not there are no error.
-
-    Raises:
-        BuildError: A file cannot be removed.
-    """
+    """Removes files. Those that are not there are no error."""
     for name in names:
         try:
             with place.holder(name) as (folder, file):
@@ -259,11 +252,7 @@ def _turn(directory: Path, kind: int) -> Iterator[Folder]:
 
 
 def _withdraw(place: Folder, index: str, kept: set[str]) -> None:
-    """Removes an index and the files of its program that it lists and that are not in `kept`.
-
-    Raises:
-        BuildError: The index cannot be removed.
-    """
+    """Removes an index and the files of its program that it lists and that are not in `kept`."""
     gone = _listed(place, index) - kept
     try:
         place.remove(index)

@@ -142,11 +142,7 @@ def _locate(inputs: Inputs, parts: list[str]) -> tuple[str, Path | None]:
 
 
 def _read(name: str, path: Path) -> bytes:
-    """The content of a source.
-
-    Raises:
-        InputError: The source cannot be read.
-    """
+    """The content of a source."""
     try:
         if not is_file(path):
             raise OSError(0, "it is not a file" if os.path.lexists(path) else "there is no such file")
@@ -157,11 +153,7 @@ def _read(name: str, path: Path) -> bytes:
 
 
 def _parse(content: bytes, name: str) -> ast.Module:
-    """The syntax tree of a source.
-
-    Raises:
-        InputError: The source is not valid Python.
-    """
+    """The syntax tree of a source. Raises InputError if it is not valid Python."""
     hint = None
     try:
         return ast.parse(content)

@@ -162,12 +162,8 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder
 
 
 def _unregister(modules: list[ModuleType], kept: list[ModuleType]) -> None:
-    """Undoes what removed modules have registered with PyTorch, so that they can be imported again.
-
-    Args:
-        modules: The modules that were removed.
-        kept: Modules that will be put back. What they hold stays registered.
-    """
+    """Undoes what removed modules have registered with PyTorch, so that they can be imported again. What the kept
+    modules hold stays registered: they will be put back."""
     library = getattr(sys.modules.get("torch.library"), "Library", None)
     if library is None:
         return

@@ -94,16 +94,8 @@ class _Described:
         self._weights: dict[str, int] = {}
 
     def walk(self, program: ExportedProgram, given: dict[str, list[int]], block: int | None) -> list[list[int]]:
-        """Adds the nodes of a method, or of a delegate.
-
-        Args:
-            program: The method or the delegate.
-            given: For a delegate, the nodes that make its inputs, by the name of the input.
-            block: The number of the delegate; None for the method.
-
-        Returns:
-            The nodes that make each output.
-        """
+        """Adds the nodes of a method (`block` is None), or of a delegate with this number, and returns the nodes that
+        make each output. `given` has the nodes that make a delegate's inputs, by the name of the input."""
         made: dict[Node, list[int]] = {}
         parts: dict[Node, list[list[int]]] = {}  # of a delegate's call
         read = {node: self._weight(program, node, name) for node, name in named_data.weights(program)}

@@ -148,13 +148,8 @@ def _of_size(size: int, place: Place) -> set[str]:
 
 
 def _blobs_of(shared: set[str], place: Place, size: int) -> int:
-    """The number of blobs of a size that may hold shared weights: those that no other weight of the place needs.
-
-    Args:
-        shared: The digests of the shared weights.
-        place: A delegate.
-        size: The size in bytes.
-    """
+    """The number of blobs of a size in bytes that may hold shared weights: those that no other weight of the place
+    needs."""
     return max(0, sum(blob == size for blob in place.named_data.values()) - len(_of_size(size, place) - shared))
 
 

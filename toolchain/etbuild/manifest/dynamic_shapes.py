@@ -21,14 +21,8 @@ _DERIVED = re.compile(r"(?:(\d+) ?\* ?)?([A-Za-z_]\w*?)(?: ?([+-]) ?(\d+))?", re
 
 @dataclass(frozen=True)
 class _Named:
-    """A dimension in a manifest.
-
-    Attributes:
-        low: Its smallest size.
-        high: Its largest size.
-        multiple_of: A number that divides each of its sizes.
-        size: Its size in the first example input that has it; None if that is unknown.
-    """
+    """A dimension in a manifest: its smallest and largest size, a number that divides each of its sizes, and its size
+    in the first example input that has it; None if that is unknown."""
 
     low: int
     high: int
@@ -38,14 +32,10 @@ class _Named:
 
 @dataclass(frozen=True)
 class _Range:
-    """The range that stands beside a dimension, which may be derived. Each size is `plus` and a multiple of `times`.
+    """The range that stands beside a dimension, which may be derived, with the size as the manifest states it.
 
-    Attributes:
-        text: The size as the manifest states it.
-        low, high: The smallest and the largest size.
-        times, plus: The sizes are `times * number + plus`. For a dimension that is not derived, `times` is what divides
-            each size.
-        size: The size in the example input; None if that is unknown.
+    Each size is `plus` and a multiple of `times`, which for a dimension that is not derived is what divides each size.
+    `size` is the size in the example input; None if that is unknown.
     """
 
     text: str

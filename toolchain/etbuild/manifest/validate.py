@@ -97,11 +97,8 @@ def load_each(
 
 
 def _check_kind(path: Path, name: str) -> None:
-    """Refuses what is often named in place of the manifest. YAML would find a place in it that says little.
-
-    Raises:
-        InputError: It is a directory, a source, a program or an index.
-    """
+    """Refuses what is often named in place of the manifest: a directory, a source, a program or an index. YAML would
+    find a place in it that says little."""
     found: tuple[str, str] | None = None
     if path.suffix == ".py":
         found = "a Python source", f"`etbuild init --factory {path.stem}:CALLABLE` writes a first manifest"

@@ -97,11 +97,7 @@ def _check_header(name: str, file: Path, place: DocumentPath) -> None:
 
 
 def _check_kind(name: str, place: DocumentPath, module: Any) -> None:
-    """Checks that transformers knows which names the weights of such a model have in a GGUF file.
-
-    Raises:
-        InputError: It does not.
-    """
+    """Checks that transformers knows which names the weights of such a model have in a GGUF file."""
     from transformers.modeling_gguf_pytorch_utils import TensorProcessor, get_gguf_hf_weights_map
 
     try:

@@ -104,15 +104,10 @@ def carried(programs: dict[str, ExportedProgram], of_module: Collection[str]) ->
 
 
 def _also(own: str, name: str, of_module: Collection[str]) -> list[str]:
-    """Other names by which a pattern finds a tensor.
+    """Other names by which a pattern finds a tensor, which had the name `name` before `name_apart`.
 
     These are its original name, and the name of the parameter that it was quantized from. The latter follows from the
     names that torchao and `quantize_method` give. A parameter or buffer of the module was not quantized.
-
-    Args:
-        own: The tensor's name after `name_apart`.
-        name: The tensor's name before `name_apart`.
-        of_module: The names of the module's own parameters and buffers.
     """
     names = [name] if own != name else []
     if name not in of_module:

@@ -84,15 +84,8 @@ def describe_state(module: torch.nn.Module) -> list[TensorFacts]:
 def _facts(
     name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: bool, stored: Mapping[str, list[Part]]
 ) -> TensorFacts:
-    """The facts about a tensor.
-
-    Args:
-        name: Its name.
-        tensor: The tensor.
-        first: The first name of each tensor by the tensor's id. A new tensor is added.
-        in_weights: Whether its content comes from weights files.
-        stored: The parts of each tensor that these files hold in another form.
-    """
+    """The facts about a tensor. `first` has the first name of each tensor by the tensor's id; a new tensor is added.
+    `stored` has the parts of each tensor that the weights files hold in another form."""
     same_as = first.setdefault(id(tensor), name)
     return TensorFacts(
         name,
@@ -172,13 +165,7 @@ def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]
 
 
 def _of_adapter(name: str, tags: dict[str, str], lower_plan: MethodPlan) -> bool:
-    """Whether a tensor is a weight of an adapter.
-
-    Args:
-        name: The tensor's name.
-        tags: The tags that are known so far, by the name of the tensor.
-        lower_plan: The lower plan.
-    """
+    """Whether a tensor is a weight of an adapter, by the tags that are known so far."""
     return name in tags and lower_plan.named_data[tags[name]].adapter
 
 

@@ -55,17 +55,8 @@ class Batches:
                 self._check_sizes(what, value, sizes, known)
 
     def _check_sizes(self, what: str, value: Any, sizes: tuple[Any, ...] | None, known: dict[str, int]) -> None:
-        """Checks that a dimension has the same size in all inputs of a batch.
-
-        Args:
-            what: The input, for errors.
-            value: The input's value.
-            sizes: The dimensions of the input; None: all are fixed.
-            known: The sizes of the batch's dimensions so far, by name. New ones are added.
-
-        Raises:
-            InputError: A dimension has two sizes.
-        """
+        """Checks that a dimension has the same size in all inputs of a batch. `sizes` are the dimensions of the input;
+        None: all are fixed. `known` has the sizes so far, by name; new ones are added."""
         for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
             if not isinstance(dim, Dim):
                 continue

@@ -153,11 +153,8 @@ def _serialized(files: ProgramFiles, vectors: Sequence[Vector]) -> bytes:
 
 
 def _verify(tester: Tester, files: ProgramFiles, content: bytes, vectors: Sequence[Vector]) -> None:
-    """Runs each vector in the runtime, in a child process of its own.
-
-    Raises:
-        BuildError: It computes something else.
-    """
+    """Runs each vector in the runtime, in a child process of its own. Raises BuildError if it computes something
+    else."""
     for vector in vectors:
         task = f"running {vector.case}"
         try:

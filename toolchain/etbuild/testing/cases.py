@@ -133,11 +133,7 @@ class Tester:
             yield Case(f"cases/{name}", [self._declared(call) for call in calls])
 
     def _declared(self, call: planned.Call) -> Call:
-        """A call of the manifest.
-
-        Raises:
-            InputError: Its inputs are not those that the method takes.
-        """
+        """A call of the manifest. Raises InputError if its inputs are not those that the method takes."""
         module = self._reference.module(call.method)
         make = example_values.make_one
         given = tuple(

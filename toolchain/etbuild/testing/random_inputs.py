@@ -149,13 +149,7 @@ def _map(value: Any, shapes: Any, make: Callable[[Any, Any], Any]) -> Any:
 
 
 class _Maker:
-    """Makes the random inputs of one case.
-
-    Args:
-        sizes: The size of each dynamic dimension, by name.
-        tests: How the method is tested.
-        drawn: Where random numbers come from.
-    """
+    """Makes the random inputs of one case. `sizes` has the size of each dynamic dimension, by name."""
 
     def __init__(self, sizes: dict[str, int], tests: MethodTests, drawn: random.Random) -> None:
         self._sizes = sizes
