@@ -13,7 +13,6 @@ from executorch.extension.flat_tensor.serialize.serialize import FlatTensorConfi
 from etbuild.emit import mutable_buffers, runtime_limits
 from etbuild.emit.emit_methods import Emitted, MethodFacts
 from etbuild.emit.merge import merge
-from etbuild.emit.runtime_limits import Limit
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.files import instructions, program_file
 from etbuild.files.artifacts import Artifact, write
@@ -24,7 +23,7 @@ from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.named_data import Claims
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.plan.plan import LowerPlan
-from etbuild.results import MemoryPlan, ProgramFacts
+from etbuild.results import MemoryPlan, ProgramFacts, RuntimeLimit
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Emission:
     program: ProgramFacts
     memory: dict[str, MemoryPlan]
     named_data: dict[str, dict[str, int]]
-    limits: list[Limit]
+    limits: list[RuntimeLimit]
 
 
 def write_program(

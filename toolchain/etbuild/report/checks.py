@@ -14,7 +14,7 @@ from etbuild.exception_text import hints
 from etbuild.inputs import source_lines
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.plan.plan import Plan
-from etbuild.results import CheckResult, LoweringFacts, RuntimeLimit
+from etbuild.results import CheckResult, LoweringFacts
 
 _WORDS = {
     "max_program_bytes": "the program has {actual:,} bytes; the limit is {limit:,}",
@@ -120,17 +120,14 @@ def _random(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
 
 
 def _runtime_limits(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
-    yield from (_of_limit(limit, lines) for limit in lowering["runtime_limits"])
-
-
-def _of_limit(limit: RuntimeLimit, lines: SourceLines) -> Problem:
-    """The problem of a limit. Its hint has a second line if lines of the sources are known."""
-    at = lines.of_operator(limit["method"], limit["operator"])
-    where = source_lines.shown(at)
-    if len(at) > 1:  # only some of these calls may be wrong
-        where = f"calls of `{limit['operator']}`:\n{where}"
-    message = f"ExecuTorch's runtime cannot run all of `{limit['method']}`: {limit['what']}"
-    return Problem(message, ("methods", limit["method"]), hints(limit["hint"], where))
+    """A hint has a second line if lines of the sources are known."""
+    for limit in lowering["runtime_limits"]:
+        at = lines.of_operator(limit["method"], limit["operator"])
+        where = source_lines.shown(at)
+        if len(at) > 1:  # only some of these calls may be wrong
+            where = f"calls of `{limit['operator']}`:\n{where}"
+        message = f"ExecuTorch's runtime cannot run all of `{limit['method']}`: {limit['what']}"
+        yield Problem(message, ("methods", limit["method"]), hints(limit["hint"], where))
 
 
 def _measure(check: str, limit: Any, lowering: LoweringFacts) -> Iterator[CheckResult]:

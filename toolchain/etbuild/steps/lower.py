@@ -520,7 +520,7 @@ def write_program(
                 **{name: found for part in parts for name, found in part.non_finite.items()},
                 **counted(weights),
             },
-            "runtime_limits": [limit.facts() for limit in emission.limits],
+            "runtime_limits": emission.limits,
             "constant_methods": {name: described(value) for name, value in lower_plan.constant_methods.items()},
             **_describe_weights(lower_plan, context.inputs),
         }
