@@ -77,10 +77,6 @@ class _Sample:
     outputs: Sequence[Any] = ()
 
 
-def _outputs_of(sample: _Sample) -> Sequence[Any]:
-    return sample.outputs
-
-
 def _state_of(method: str, name: str, sample: _Sample) -> Sequence[Any]:
     return [sample.graphs[method].state[name]]
 
@@ -184,7 +180,7 @@ class Comparison:
             if _NO_MEMORY in str(error):
                 raise CannotRun(f"{_WITHOUT_MEMORY} in {call.name}") from error
             return Wrong(method.name, f"{error} (in {call.name})", leaves, before), work
-        found = self._wrong(actual, expected, method, _outputs_of)
+        found = self._wrong(actual, expected, method, lambda sample: sample.outputs)
         if found:
             return Wrong(method.name, f"{_DIFFERS} {call.name}: {chr(10).join(found)}", leaves, before), work
         return None, work

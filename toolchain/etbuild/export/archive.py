@@ -216,7 +216,10 @@ def _copy_sources(directory: Path, used: UsedSources) -> None:
 
 def _imports(export_plan: ExportPlan, programs: dict[str, ExportedProgram]) -> list[str]:
     """The model's modules, if the graphs have operators or types of results that PyTorch does not define."""
-    own = any(_operators_of_others(program.graph_module) or _types_of_others(program) for program in programs.values())
+    own = any(
+        _namespaces(program.graph_module) - _TORCH_NAMESPACES - _LIBRARIES.keys() or _types_of_others(program)
+        for program in programs.values()
+    )
     factory = (export_plan.model.factory or "").partition(":")[0]
     return [*([factory] if factory else []), *export_plan.model.modules] if own else []
 
@@ -225,10 +228,6 @@ def _libraries(programs: dict[str, ExportedProgram]) -> list[str]:
     """The installed modules that define operators of the graphs."""
     namespaces = {name for program in programs.values() for name in _namespaces(program.graph_module)}
     return [library for name, library in _LIBRARIES.items() if name in namespaces]
-
-
-def _operators_of_others(graph_module: torch.nn.Module) -> bool:
-    return bool(_namespaces(graph_module) - _TORCH_NAMESPACES - _LIBRARIES.keys())
 
 
 def _namespaces(graph_module: torch.nn.Module) -> set[str]:

@@ -288,7 +288,8 @@ def _assigned_buffers(modules: dict[str, torch.nn.Module], found: list[str]) -> 
     def assign(owner: torch.nn.Module, name: str, value: Any) -> None:
         buffers = vars(owner)["_buffers"]  # the owner may be torch.export's stand-in for a module
         if id(buffers) in names and name in buffers and buffers[name] is not value:
-            found.append(_joined(names[id(buffers)], name))
+            module = names[id(buffers)]
+            found.append(f"{module}.{name}" if module else name)
 
     hook = torch.nn.modules.module.register_module_buffer_registration_hook(assign)
     try:
@@ -312,7 +313,3 @@ def _side_effects(found: Assigned) -> Iterator[None]:
         warnings.filterwarnings("always", message=_OF_DYNAMO)
         warnings.showwarning = collect
         yield
-
-
-def _joined(module: str, name: str) -> str:
-    return f"{module}.{name}" if module else name

@@ -58,8 +58,11 @@ class OwnBuffers:
         """Records the buffers when the method begins."""
         self._first = {name: value for name, value in root._buffers.items() if value is not None}
         self._last = {}
-        tensors = (*root.named_buffers(), *root.named_parameters())
-        self._places = [(name, tensor, _storage(tensor)) for name, tensor in tensors if _has_storage(tensor)]
+        self._places = [
+            (name, tensor, _storage(tensor))
+            for name, tensor in (*root.named_buffers(), *root.named_parameters())
+            if not is_traceable_wrapper_subclass(tensor)
+        ]
 
     def end(self, root: torch.nn.Module) -> None:
         """Records the buffers when the method ends."""
@@ -197,10 +200,6 @@ def _same_shape(first: torch.Tensor, last: torch.Tensor) -> bool:
     return first.dim() == last.dim() and all(
         type(size) is int and size == own for own, size in zip(first.shape, last.shape, strict=True)
     )
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    return not is_traceable_wrapper_subclass(tensor)
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -194,9 +194,6 @@ def _settings(node: Node) -> dict[str, Any]:
     return {
         name: _text(value) if isinstance(value, torch.dtype) else value
         for name, value in sorted(found.items())
-        if isinstance(value, (int, torch.dtype)) or (isinstance(value, (list, tuple)) and all(map(_is_number, value)))
+        if isinstance(value, (int, torch.dtype))
+        or (isinstance(value, (list, tuple)) and all(type(each) is int for each in value))
     }
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is int

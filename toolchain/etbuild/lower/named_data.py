@@ -192,7 +192,7 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str]) -> Claims:
             output = delegate.named_data_store_output
             if output is None:
                 continue
-            owners = _owners(delegate, shards)
+            owners = {shards.get(name) for _, name in weights(delegate.original_module)}  # None: without a shard
             one_owner = len(_tags_of(owners)) == 1
             for shard, entries in output.external_data.items():
                 _check_tag(shard, set(shards.values()), delegate.backend_id, method)
@@ -377,11 +377,6 @@ def _only_shard(claims: set[str | None], size: int) -> str | None:
             "exclude that weight from the patterns of one of them",
         )
     return shards[0] if shards else None
-
-
-def _owners(delegate: LoweredBackendModule, shards: dict[str, str]) -> set[str | None]:
-    """The shards of the weights that a delegate took; None stands for weights without a shard."""
-    return {shards.get(name) for _, name in weights(delegate.original_module)}
 
 
 def _claims_by_content(

@@ -74,7 +74,8 @@ class PartitionLint:
 
         def partition_and_compare(program: ExportedProgram) -> PartitionResult:
             result = partitioner.partition(program)
-            self._methods[method] = _Method(path, _operators_by_backend(result), _weights(program))
+            weights = {name: node.meta["val"].nbytes for node, name in named_data.weights(program) if node.users}
+            self._methods[method] = _Method(path, _operators_by_backend(result), weights)
             if self._methods.keys() == self._waiting:
                 _compare(self._methods, self._otherwise)
             return result
@@ -124,10 +125,6 @@ def _layer(node: Node) -> str:
 
 def _count(operators: list[_Operator]) -> int:
     return len({each.partition for each in operators} - {None})
-
-
-def _weights(program: ExportedProgram) -> dict[str, int]:
-    return {name: node.meta["val"].nbytes for node, name in named_data.weights(program) if node.users}
 
 
 def _compare(methods: dict[str, _Method], otherwise: str | None) -> None:

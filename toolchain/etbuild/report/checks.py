@@ -177,10 +177,6 @@ def _named_data_bytes(lowering: LoweringFacts) -> dict[str, int]:
     return sizes
 
 
-def _duplicate_bytes(lowering: LoweringFacts) -> int:
-    return int(lowering["sharing"]["duplicate_bytes"])
-
-
 def _memory_bytes(lowering: LoweringFacts) -> dict[str, int]:
     methods = lowering["program"]["methods"]
     return {name: sum(methods[name]["memory"]) for name in lowering["operators"]}
@@ -204,7 +200,7 @@ _FINDERS: dict[str, Callable[[LoweringFacts, SourceLines], Iterator[Problem]]] =
 _MEASURES: dict[str, Callable[[LoweringFacts], Any]] = {
     "max_program_bytes": _program_bytes,
     "max_named_data_bytes": _named_data_bytes,
-    "max_duplicate_bytes": _duplicate_bytes,
+    "max_duplicate_bytes": lambda lowering: lowering["sharing"]["duplicate_bytes"],
     "max_memory_bytes": _memory_bytes,
     "min_delegated": _delegated,
 }
