@@ -467,7 +467,7 @@ class Model(ModuleSource):
     @property
     def source(self) -> ModuleSource:
         """The model without the weights."""
-        return ModuleSource(self.factory, self.huggingface, self.kwargs, self.seed, self.modules, self.dtype)
+        return self.as_part(ModuleSource)
 
 
 class RecipeCall(Part):
@@ -498,7 +498,7 @@ class Recipe(RecipeCall):
     @property
     def call(self) -> RecipeCall:
         """The recipe itself."""
-        return RecipeCall(self.name, self.kwargs)
+        return self.as_part(RecipeCall)
 
 
 class Runner(Part):
@@ -552,7 +552,7 @@ class Passes(LowerPasses):
     @property
     def of_lowering(self) -> LowerPasses:
         """The passes that run in lowering."""
-        return LowerPasses(self.edge, self.edge_manager, self.executorch)
+        return self.as_part(LowerPasses)
 
 
 class EdgeCompile(Part):
@@ -732,18 +732,7 @@ class Method(ExportMethod):
     @property
     def of_export(self) -> ExportMethod:
         """What its export depends on."""
-        return ExportMethod(
-            program=self.program,
-            entry=self.entry,
-            adapter=self.adapter,
-            strict=self.strict,
-            quantize=self.quantize,
-            example_inputs=self.example_inputs,
-            example_kwargs=self.example_kwargs,
-            dynamic_shapes=self.dynamic_shapes,
-            dynamic_kwargs_shapes=self.dynamic_kwargs_shapes,
-            from_recipe=self.from_recipe,
-        )
+        return self.as_part(ExportMethod)
 
     @property
     def of_lowering(self) -> LowerMethod:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from etbuild import backends
 from etbuild.errors import DocumentPath, InputError
@@ -145,27 +145,12 @@ def _read_constant(value: Any) -> object:
     return FactoryCall.from_json(value) if isinstance(value, dict) else value
 
 
-class _LoweredMethod(Protocol):
-    """A method of a `Plan` or a `MethodPlan`."""
-
-    @property
-    def partitioners(self) -> tuple[BackendEntry, ...]:
-        """The partitioners that the manifest names."""
-
-    @property
-    def from_recipe(self) -> Names | bool:
-        """Whether the recipe decides something."""
-
-
 class _Lowered(_Document):
     """The common part of `Plan` and the plans of lowering."""
 
+    methods: Mapping[str, LowerMethod | Method]
     recipe: Recipe | None
     named_data: dict[str, NamedData]
-
-    @property
-    def _methods(self) -> Mapping[str, _LoweredMethod]:
-        raise NotImplementedError
 
     @cached_property
     def tags(self) -> list[str]:
@@ -182,7 +167,7 @@ class _Lowered(_Document):
         """The partitioner entries of all methods, by their place in the manifest."""
         return {
             ("methods", name, "partitioners", index): entry
-            for name, method in self._methods.items()
+            for name, method in self.methods.items()
             for index, entry in enumerate(method.partitioners)
         }
 
@@ -194,7 +179,7 @@ class _Lowered(_Document):
     @property
     def _recipe_backends(self) -> Names:
         """The backends of the recipe, if it decides something for a method; otherwise empty."""
-        decides = any(method.from_recipe for method in self._methods.values())
+        decides = any(method.from_recipe for method in self.methods.values())
         return self.recipe.backends if self.recipe is not None and decides else ()
 
     @property
@@ -343,10 +328,6 @@ class MethodPlan(_Lowered):
     memory_planning: dict[str, MemoryPlanning]
     share_mutable_buffers: bool
 
-    @property
-    def _methods(self) -> Mapping[str, _LoweredMethod]:
-        return self.methods
-
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:
         """The declared inputs that lowering reads, each with the place that names it first."""
@@ -359,13 +340,11 @@ class MethodPlan(_Lowered):
 
     def of_method(self, name: str) -> MethodPlan:
         """The plan for lowering this method by itself. It leaves out what is read when methods become a program."""
-        fields = {field: value for field, value in self.fields().items() if field in MethodPlan._FIELDS}
-        of_method = {
-            "methods": {name: self.methods[name]},
-            "memory_planning": {name: self.memory_planning[name]},
-            "executorch": self.executorch.of_method(name),
-        }
-        return MethodPlan(**{**fields, **of_method})
+        return self.as_part(MethodPlan).replace(
+            methods={name: self.methods[name]},
+            memory_planning={name: self.memory_planning[name]},
+            executorch=self.executorch.of_method(name),
+        )
 
 
 class LowerPlan(MethodPlan):
@@ -466,10 +445,6 @@ class Plan(_Lowered):
     runner: str | None
     tokenizer: Names | None
     metadata: dict[str, Any] | None
-
-    @property
-    def _methods(self) -> Mapping[str, _LoweredMethod]:
-        return self.methods
 
     @property
     def _quantizers(self) -> dict[DocumentPath, BackendEntry]:
