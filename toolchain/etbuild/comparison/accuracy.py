@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.parts import Tolerance
 
 _WORST = 5  # elements that a message shows
@@ -231,7 +232,7 @@ def _difference(actual: Any, expected: Any, tolerance: Tolerance | None, quantiz
 
 def _kind(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        return f"{dtype_name(value.dtype)} {list(value.shape)}"
     return "None" if value is None else type(value).__name__
 
 

@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.export.own_buffers import following_own_buffers
+from etbuild.export.own_buffers import following_own_buffers, storage
 from etbuild.export.python_state import BUFFERS, PARAMETERS, Change, PythonState
 from etbuild.folding import folded
 from etbuild.model.tensor_bytes import flat_bytes
@@ -235,20 +235,16 @@ class _Written(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
-        self._parameters = {_storage(parameter): parameter for parameter in module.parameters()}
+        self._parameters = {storage(parameter): parameter for parameter in module.parameters()}
         self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:
             for value in [*args, *(kwargs or {}).values()]:
-                key = _storage(value) if isinstance(value, torch.Tensor) else None
+                key = storage(value) if isinstance(value, torch.Tensor) else None
                 if key in self._parameters and key not in self.before:
                     self.before[key] = (self._parameters[key], self._parameters[key].clone())
         return func(*args, **(kwargs or {}))
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 @contextmanager

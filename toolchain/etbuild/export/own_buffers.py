@@ -59,7 +59,7 @@ class OwnBuffers:
         self._first = {name: value for name, value in root._buffers.items() if value is not None}
         self._last = {}
         self._places = [
-            (name, tensor, _storage(tensor))
+            (name, tensor, storage(tensor))
             for name, tensor in (*root.named_buffers(), *root.named_parameters())
             if not is_traceable_wrapper_subclass(tensor)
         ]
@@ -67,7 +67,7 @@ class OwnBuffers:
     def end(self, root: torch.nn.Module) -> None:
         """Records the buffers when the method ends."""
         self._last = dict(root._buffers)
-        self.moved = [name for name, tensor, place in self._places if _storage(tensor) != place]
+        self.moved = [name for name, tensor, place in self._places if storage(tensor) != place]
 
     def assign(self, root: torch.nn.Module, owner: torch.nn.Module, name: str, value: Any) -> Any:
         """Hook for the assignment to a buffer.
@@ -91,8 +91,8 @@ class OwnBuffers:
 
     def _is_overwritten(self, value: torch.Tensor) -> bool:
         """Whether a tensor has the old content of a buffer that torch writes to earlier."""
-        storage = _storage(value)
-        return any(_storage(self._first[name]) == storage for name in self._nodes if name in self._first)
+        own = storage(value)
+        return any(storage(self._first[name]) == own for name in self._nodes if name in self._first)
 
     def register(self, root: torch.nn.Module, assigned: dict[str, str]) -> _Handles:
         """Replaces torch's `register_buffer_assignment_hook`, which collects assignments to the root's buffers.
@@ -202,5 +202,6 @@ def _same_shape(first: torch.Tensor, last: torch.Tensor) -> bool:
     )
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def storage(tensor: torch.Tensor) -> int:
+    """The number of a tensor's memory. Memory that is allocated later may have the same one."""
     return int(tensor.untyped_storage()._cdata)

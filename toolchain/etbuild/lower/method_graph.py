@@ -19,8 +19,9 @@ from etbuild.exception_text import shortened
 from etbuild.inputs.source_lines import first_name
 from etbuild.lower import named_data
 from etbuild.lower.partition_counts import operator_name
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.patching import replaced
-from etbuild.results import GraphNode, GraphWeight, MethodGraph
+from etbuild.results import GraphNode, MethodGraph
 
 _WHY_NOT = "etbuild_why_not"  # what partitioners say about a node, in its `meta`
 _SETTINGS = ("axis", "block_size", "group_size", "input_dtype", "dtype", "quant_min", "quant_max")
@@ -163,9 +164,8 @@ class _Described:
             if not isinstance(value, torch.Tensor):
                 return None
             self._weights[name] = len(self.graph["weights"])
-            shape = [int(size) for size in value.shape]
-            weight: GraphWeight = {"name": name, "dtype": _text(value.dtype), "shape": shape, "bytes": value.nbytes}
-            self.graph["weights"].append(weight)
+            dtype, shape = dtype_name(value.dtype), [int(size) for size in value.shape]
+            self.graph["weights"].append({"name": name, "dtype": dtype, "shape": shape, "bytes": value.nbytes})
         return self._weights[name]
 
 
@@ -180,10 +180,6 @@ def _layer(node: Node) -> str:
     return "" if name.startswith("_empty_nn_module_stack") else name  # PyTorch's mark for a missing stack
 
 
-def _text(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _settings(node: Node) -> dict[str, Any]:
     """The settings of an operator that dequantizes, by the names of its parameters."""
     schema = getattr(node.target, "_schema", None)
@@ -192,7 +188,7 @@ def _settings(node: Node) -> dict[str, Any]:
     named = {parameter.name: value for parameter, value in zip(schema.arguments, node.args, strict=False)}
     found = {name: value for name, value in {**named, **node.kwargs}.items() if name in _SETTINGS}
     return {
-        name: _text(value) if isinstance(value, torch.dtype) else value
+        name: dtype_name(value) if isinstance(value, torch.dtype) else value
         for name, value in sorted(found.items())
         if isinstance(value, (int, torch.dtype))
         or (isinstance(value, (list, tuple)) and all(type(each) is int for each in value))

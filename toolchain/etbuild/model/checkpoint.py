@@ -14,9 +14,10 @@ from etbuild.inputs import checkpoints
 from etbuild.inputs.declared import Inputs
 from etbuild.model.module import FLOATING, named_tensors
 from etbuild.model.stored_parts import Joined, Part
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.tensor_names import names_in_module
-from etbuild.model.weights_files import TensorFacts, dtype_name, equal, first_name
+from etbuild.model.weights_files import TensorFacts, equal, first_name
 from etbuild.plan.parts import Weights
 from etbuild.plan.plan import weights_names, weights_place
 from etbuild.processes.memory import give_back
@@ -214,7 +215,7 @@ def _unlike(name: str, found: Mapping[Part, _Stored]) -> Iterator[Problem]:
 def _converted(tensor: torch.Tensor, wanted: TensorFacts, stored: _Stored) -> torch.Tensor:
     """The tensor in the dtype of its parameter. Raises InputError if a number becomes infinite in that dtype."""
     tensor = tensor.detach()
-    if dtype_name(tensor) == wanted.dtype:
+    if dtype_name(tensor.dtype) == wanted.dtype:
         return tensor
     converted = tensor.to(getattr(torch, wanted.dtype))
     # A larger dtype with as many bits for exponents holds every number; the check would take memory.

@@ -14,6 +14,7 @@ import torch
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs import gguf_header
+from etbuild.model.tensor_bytes import dtype_name
 
 _SAME = (
     *("model_type", "hidden_size", "intermediate_size", "head_dim"),
@@ -74,7 +75,7 @@ class GgufFile:
     def form(self, name: str) -> tuple[str, list[int]]:
         """PyTorch's name of a tensor's dtype, and its shape."""
         tensor = self._tensors[name]
-        return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+        return dtype_name(tensor.dtype), list(tensor.shape)
 
     def take(self, name: str) -> torch.Tensor:
         """A tensor. It can be taken once."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import torch
 from torch.export import ExportedProgram
 
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tied_weights import memory
-from etbuild.model.weights_files import TensorFacts, dtype_name, equal
+from etbuild.model.weights_files import TensorFacts, equal
 
 
 @dataclass
@@ -96,7 +97,7 @@ def carried(programs: dict[str, ExportedProgram], of_module: Collection[str]) ->
             twin = first.get(memory(tensor))
             first.setdefault(memory(tensor), name)
             if name not in found:
-                form = dtype_name(tensor), list(tensor.shape), isinstance(tensor, torch.nn.Parameter)
+                form = dtype_name(tensor.dtype), list(tensor.shape), isinstance(tensor, torch.nn.Parameter)
                 also = _also(name, original_name(name, programs), of_module)
                 found[name] = TensorFacts(name, *form, twin, False, also)
                 content[name] = tensor.detach()

@@ -16,6 +16,7 @@ from etbuild.errors import DocumentPath, InputError
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.checkpoints import check_content
 from etbuild.manifest.validate import GGUF_SUFFIX, NUMPY_SUFFIX
+from etbuild.model.tensor_bytes import dtype_name
 
 _ENTRIES_SHOWN = 5
 _MAPPED = 64 << 20  # bytes that are read of a file before it is mapped again
@@ -117,7 +118,7 @@ class _Loaded:
 
     def form(self, name: str) -> tuple[str, list[int]]:
         tensor: torch.Tensor = self._tensors[name]
-        return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+        return dtype_name(tensor.dtype), list(tensor.shape)
 
     def take(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._tensors.pop(name)

@@ -12,7 +12,7 @@ import torch
 from etbuild.errors import InputError, Problem, did_you_mean
 from etbuild.model.module import named_tensors
 from etbuild.model.stored_parts import Part, parts
-from etbuild.model.tensor_bytes import flat_bytes
+from etbuild.model.tensor_bytes import dtype_name, flat_bytes
 from etbuild.plan.plan import MethodPlan
 
 _SHARD = "#"  # tags in a manifest cannot contain this character
@@ -89,7 +89,7 @@ def _facts(
     same_as = first.setdefault(id(tensor), name)
     return TensorFacts(
         name,
-        dtype_name(tensor),
+        dtype_name(tensor.dtype),
         list(tensor.shape),
         isinstance(tensor, torch.nn.Parameter),
         None if same_as == name else same_as,
@@ -103,14 +103,9 @@ def first_name(entry: TensorFacts) -> str:
     return entry.same_as or entry.name
 
 
-def dtype_name(tensor: torch.Tensor) -> str:
-    """PyTorch's name of a tensor's dtype, such as `float32`."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def form(tensor: torch.Tensor) -> str:
     """The dtype and shape of a tensor, as errors show them: `float32[2, 3]`."""
-    return f"{dtype_name(tensor)}{list(tensor.shape)}"
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
 
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:

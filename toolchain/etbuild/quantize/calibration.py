@@ -14,8 +14,8 @@ from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import read_tensors
-from etbuild.model.weights_files import dtype_name
 from etbuild.plan.parts import BatchesFile, Calibration, OwnInputs
 
 
@@ -145,6 +145,6 @@ def as_batch(made: Any) -> tuple[Any, ...]:
 
 def _shown(values: Any) -> str:
     def one(value: Any) -> Any:
-        return f"{dtype_name(value)} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+        return f"{dtype_name(value.dtype)} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
 
     return str(pytree.tree_map(one, values)).replace("'", "")
