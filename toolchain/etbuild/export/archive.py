@@ -204,7 +204,7 @@ def _write_module(directory: Path, content: dict[str, Any]) -> None:
 
 
 def _write(directory: Path, file: str, content: bytes) -> None:
-    artifacts.write(directory, file, "export", lambda opened: opened.write(content))
+    artifacts.write(directory, file, "export", content)
 
 
 def _copy_sources(directory: Path, used: UsedSources) -> None:

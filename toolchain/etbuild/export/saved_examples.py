@@ -73,8 +73,7 @@ def write(path: Path, programs: Mapping[str, ExportedProgram]) -> None:
         except (SafetensorError, KeyError, ValueError):  # no such dtype
             continue
         tensors.update(own)
-    content = save(tensors)
-    artifacts.write(path.parent, path.name, "export", lambda opened: opened.write(content))
+    artifacts.write(path.parent, path.name, "export", save(tensors))
 
 
 def read(path: Path, name: str, program: ExportedProgram) -> list[Any] | None:

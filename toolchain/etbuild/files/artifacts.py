@@ -300,7 +300,7 @@ def _move(artifact: Artifact, place: Folder) -> None:
 
 
 def write(
-    directory: Path, file: str, kind: str, write_to: Callable[[BinaryIO], object], tag: str | None = None
+    directory: Path, file: str, kind: str, content: bytes | Callable[[BinaryIO], object], tag: str | None = None
 ) -> Artifact:
     """Writes a file and reads it back.
 
@@ -310,7 +310,7 @@ def write(
         directory: Where the build's artifacts are.
         file: The file's name there. Directories in it are made.
         kind: The artifact's kind.
-        write_to: Writes the content to an open binary file.
+        content: The content, or what writes it to an open binary file.
         tag: The artifact's tag.
 
     Raises:
@@ -321,7 +321,10 @@ def write(
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as opened:
             hashing = _HashingFile(opened)
-            write_to(hashing)  # type: ignore[arg-type]
+            if isinstance(content, bytes):
+                hashing.write(content)
+            else:
+                content(hashing)  # type: ignore[arg-type]
             opened.flush()
             os.fsync(opened.fileno())
         size, digest = path.stat().st_size, file_digest(path)
