@@ -164,11 +164,9 @@ def _check_names(methods: dict[str, MethodFacts]) -> None:
         for name, weight in sorted(facts.tagged.items()):
             first, known = seen.setdefault(name, (method, weight.identity))
             if known != weight.identity:
-                raise BuildError.at(
-                    ("methods", method),
-                    f"`{name}` has different values in `{first}` and `{method}`",
-                    "named data finds weights by name: rename one, or remove it from `named_data`",
-                )
+                message = f"`{name}` has different values in `{first}` and `{method}`"
+                hint = "named data finds weights by name: rename one, or remove it from `named_data`"
+                raise BuildError.at(("methods", method), message, hint)
 
 
 def _check_keys(

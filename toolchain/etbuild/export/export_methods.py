@@ -464,11 +464,8 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
             size = values[name].shape[position]
             dim_path = (*path, position)
             if not free_symbols(size):  # also a symbol that stands for a number by now
-                raise BuildError.at(
-                    dim_path,
-                    f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}",
-                    "write `null`, or change the model",
-                )
+                message = f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}"
+                raise BuildError.at(dim_path, message, "write `null`, or change the model")
             bounds = program.range_constraints.get(size.node.expr)
             if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
                 raise BuildError.at(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -94,7 +95,7 @@ class OwnBuffers:
         own = storage(value)
         return any(storage(self._first[name]) == own for name in self._nodes if name in self._first)
 
-    def register(self, root: torch.nn.Module, assigned: dict[str, str]) -> _Handles:
+    def register(self, root: torch.nn.Module, assigned: dict[str, str]) -> SimpleNamespace:
         """Replaces torch's `register_buffer_assignment_hook`, which collects assignments to the root's buffers.
 
         Args:
@@ -108,7 +109,7 @@ class OwnBuffers:
         handles = ExitStack()
         handles.callback(nn_module.register_module_buffer_registration_hook(partial(self.assign, root)).remove)
         handles.callback(_REGISTER(root, self._nodes).remove)
-        return _Handles(handles)
+        return SimpleNamespace(remove=handles.close)
 
     def finish(self, root: torch.nn.Module) -> None:
         """Decides which assignments torch keeps, and restores the buffers in the order that torch expects."""
@@ -173,17 +174,6 @@ def _while_traced(own: OwnBuffers, look: Callable[[], None], root: torch.nn.Modu
             own.finish(root)
         finally:
             look()
-
-
-@dataclass(frozen=True)
-class _Handles:
-    """Hooks that are removed together."""
-
-    stack: ExitStack
-
-    def remove(self) -> None:
-        """Removes all hooks."""
-        self.stack.close()
 
 
 def _is_input(value: torch.Tensor) -> bool:

@@ -131,11 +131,8 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder
     finder = SourceFinder(used)
     hidden = finder.top_level_names() & set(sys.modules)
     if hidden:
-        raise InputError.at(
-            ("model", "factory"),
-            f"the source `{min(hidden)}` hides an installed module of that name",
-            "rename the file or its directory",
-        )
+        message = f"the source `{min(hidden)}` hides an installed module of that name"
+        raise InputError.at(("model", "factory"), message, "rename the file or its directory")
     odd = [name for name in finder.sources if has_surrogate(finder.location(name))]
     if odd:
         place = printable(finder.location(odd[0]))

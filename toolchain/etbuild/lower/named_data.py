@@ -133,11 +133,8 @@ def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
     if mixed:
         names = {name: tag_of_shard(shards.get(name, "no tag")) for name in sorted(mixed[0])}
         shown = ", ".join(f"`{name}` ({tag})" for name, tag in names.items())
-        raise BuildError.at(
-            ("named_data",),
-            f"XNNPACK merges weights of different tags into one: {shown}",
-            "put all of them under one tag",
-        )
+        message = f"XNNPACK merges weights of different tags into one: {shown}"
+        raise BuildError.at(("named_data",), message, "put all of them under one tag")
 
 
 def _tags_of(shards: set[str | None]) -> set[str | None]:

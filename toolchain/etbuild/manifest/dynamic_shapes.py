@@ -141,11 +141,8 @@ class Check:
             elif times < 1 or times * dim.low + plus < 0:
                 yield Problem(f"`{text}` is {times * dim.low + plus} for {name} = {dim.low}", (*path, "dim"))
             elif size is not None and dim.size is not None and size != times * dim.size + plus:
-                yield Problem(
-                    f"`{text}` is {times * dim.size + plus} in the example inputs, and this input has size {size}",
-                    path,
-                    "change a shape",
-                )
+                message = f"`{text}` is {times * dim.size + plus} in the example inputs, and this input has size {size}"
+                yield Problem(message, path, "change a shape")
 
     def _of_input(self, example: Any, shapes: Any, path: DocumentPath) -> Iterator[Problem]:
         """Checks that dynamic shapes have the form of their input, and each dimension."""
@@ -181,11 +178,8 @@ class Check:
 
     def _of_tensor(self, sizes: Any, dims: list[Any], path: DocumentPath) -> Iterator[Problem]:
         if isinstance(sizes, list) and len(dims) != len(sizes):
-            yield Problem(
-                f"{_entries(dims)} for an input of {len(sizes)} dimensions",
-                path,
-                "write one entry for each dimension, `null` for a fixed one",
-            )
+            message = f"{_entries(dims)} for an input of {len(sizes)} dimensions"
+            yield Problem(message, path, "write one entry for each dimension, `null` for a fixed one")
             return
         for index, dim in enumerate(dims):
             if is_dim(dim):
@@ -243,11 +237,9 @@ class Check:
                 else "dimensions of one name have one size: repeat the range, or use another name",
             )
         elif not is_derived and None not in (dim.size, first.size) and first.size != dim.size:
-            yield Problem(
-                f"the dimension `{name}` has size {first.size} in another example input and {dim.size} in this one",
-                path,
-                "dimensions of one name have one size: change a shape, or use another name",
-            )
+            sizes = f"size {first.size} in another example input and {dim.size} in this one"
+            hint = "dimensions of one name have one size: change a shape, or use another name"
+            yield Problem(f"the dimension `{name}` has {sizes}", path, hint)
 
 
 def _range_problems(dim: _Range, path: DocumentPath) -> list[Problem]:

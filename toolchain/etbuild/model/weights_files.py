@@ -146,13 +146,8 @@ def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]
                 )
             for name in matching:
                 if found.setdefault(name, tag) != tag:
-                    problems.append(
-                        Problem(
-                            f"`{pattern}` matches `{name}`, which already belongs to the tag `{found[name]}`",
-                            path,
-                            "change the patterns so that each parameter has one tag",
-                        )
-                    )
+                    message = f"`{pattern}` matches `{name}`, which already belongs to the tag `{found[name]}`"
+                    problems.append(Problem(message, path, "change the patterns so that each parameter has one tag"))
                     break
     if problems:
         raise InputError(problems)

@@ -266,7 +266,6 @@ def _undone(prepared: GraphModule, written: set[str]) -> Iterator[None]:
 
 
 def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None:
-    """Runs the method on each batch."""
     with torch.no_grad():
         for index, batch in enumerate(on.batches):
             with wrap_user_error(on.path, f"running the method on batch {index} of its calibration", finder):

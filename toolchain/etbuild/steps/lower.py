@@ -200,14 +200,7 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
 
 @dataclass(frozen=True)
 class _Export:
-    """An export with its weights.
-
-    Attributes:
-        saved: The export.
-        content: The module's parameters and buffers by name.
-        shards: The shard of each parameter that has a tag, by name.
-        context: What every step needs.
-    """
+    """An export with its weights: the parameters and buffers by name, and the shard of each parameter with a tag."""
 
     saved: SavedExport
     content: dict[str, torch.Tensor]
