@@ -176,11 +176,7 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
         state.restore(tensors_of_modules=False)
 
     try:
-        with (
-            _assigned_buffers(children, assigned.buffers),
-            _side_effects(assigned),
-            following_own_buffers(look) as own,
-        ):
+        with _assigned_buffers(children, assigned.buffers), _side_effects(assigned), following_own_buffers(look) as own:
             yield assigned
             assigned.kept |= own.kept
             assigned.retyped |= own.retyped

@@ -494,11 +494,7 @@ _EXPORT_HINTS = (
         "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check",
     ),
     (violated_shapes.MARK, "dynamic_shapes", None),
-    (
-        "ConstraintViolation",
-        "dynamic_shapes",
-        "the example inputs or the model do not allow the declared range",
-    ),
+    ("ConstraintViolation", "dynamic_shapes", "the example inputs or the model do not allow the declared range"),
     ("dynamic_shapes", "dynamic_shapes", None),
     ("in output, which is not a known type", "entry", method_results.HINT),
     ("Unsupported", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),

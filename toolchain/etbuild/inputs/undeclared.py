@@ -156,8 +156,7 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
     finally:
         _watches.pop()
         for what in [words[0] for words in watch.told.rows() if len(words) == 1]:
-            for reasons in _unkeyed:
-                reasons.add(what)
+            add_unkeyed({what})
             if _watches:
                 _watches[-1].told.append(what)
         problems = _problems(watch)
@@ -197,8 +196,7 @@ def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
         note = f"note: {place}, {what}, which the key does not cover, so the result is not cached: {hint}"
         print(note, file=sys.stderr)
     watch.told.append(what)
-    for reasons in _unkeyed:
-        reasons.add(what)
+    add_unkeyed({what})
 
 
 @functools.cache

@@ -229,13 +229,11 @@ class Check:
         first = self._named.get(name, dim)
         if (first.low, first.high, first.multiple_of) != (dim.low, dim.high, dim.multiple_of):
             steps = f" in steps of {first.multiple_of}" if first.multiple_of > 1 else ""
-            yield Problem(
-                f"the dimension `{name}` has the range {first.low} to {first.high}{steps} in an earlier place",
-                path,
-                f"the range of what is derived from `{name}` follows from it: remove the range here"
-                if is_derived
-                else "dimensions of one name have one size: repeat the range, or use another name",
-            )
+            message = f"the dimension `{name}` has the range {first.low} to {first.high}{steps} in an earlier place"
+            hint = "dimensions of one name have one size: repeat the range, or use another name"
+            if is_derived:
+                hint = f"the range of what is derived from `{name}` follows from it: remove the range here"
+            yield Problem(message, path, hint)
         elif not is_derived and None not in (dim.size, first.size) and first.size != dim.size:
             sizes = f"size {first.size} in another example input and {dim.size} in this one"
             hint = "dimensions of one name have one size: change a shape, or use another name"

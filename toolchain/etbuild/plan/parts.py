@@ -349,13 +349,9 @@ class HuggingFace(Part):
         "cache": optional(DecoderCache.from_json),
         "generation_config": same,
     }
-    _LEFT_OUT: ClassVar[Options] = {
-        "max_source_length": None,
-        "task": None,
-        "attention": None,
-        "logits": None,
-        "generation_config": None,
-    }
+    _LEFT_OUT: ClassVar[Options] = dict.fromkeys(
+        ("max_source_length", "task", "attention", "logits", "generation_config")
+    )
 
     model_class: str
     config: ConfigFile | Options

@@ -125,9 +125,7 @@ def _vector(tester: Tester, files: ProgramFiles, case: Case, number: int) -> Vec
 
 def _own(value: Any) -> Any:
     """A value whose storage holds nothing else: a bundle takes the whole storage of a tensor."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.detach().clone()
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _largest(value: torch.Tensor) -> float:
