@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.parts import Tolerance
 
 _WORST = 5  # elements that a message shows
@@ -231,25 +232,29 @@ def _difference(actual: Any, expected: Any, tolerance: Tolerance | None, quantiz
 
 def _kind(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        return f"{dtype_name(value.dtype)} {list(value.shape)}"
     return "None" if value is None else type(value).__name__
 
 
 def _elements(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> str | None:
-    """The worst elements; None if all are near enough."""
-    if not expected.is_floating_point():  # a float64 cannot hold each integer, nor a complex number
-        return _others(actual, expected)
-    right, allowed = _right(actual, expected, tolerance)
-    if bool(right.all()):
+    """The worst elements, or the first ones of a dtype without a tolerance; None if all are near enough."""
+    if expected.is_floating_point():
+        right, allowed = _right(actual, expected, tolerance)
+        # Beyond the allowed error, so that small elements count as much as large ones. NaN is the worst.
+        beyond = torch.where(right, -1.0, (_errors(actual, expected) - allowed).nan_to_num(posinf=math.inf)).flatten()
+    else:  # a float64 cannot hold each integer, nor a complex number
+        right, allowed, beyond = actual == expected, None, None
+    wrong = (~right).flatten().nonzero().flatten()
+    count = len(wrong)
+    if not count:
         return None
-    # Beyond the allowed error, so that small elements count as much as large ones. NaN is the worst.
-    beyond = torch.where(right, -1.0, (_errors(actual, expected) - allowed).nan_to_num(posinf=math.inf)).flatten()
-    count = int((~right).sum())
-    lines = [f"{count} of {right.numel()} elements are wrong; the worst:"]
-    for place in beyond.topk(min(_WORST, count)).indices.tolist():
+    places = wrong[:_WORST] if beyond is None else beyond.topk(min(_WORST, count)).indices
+    lines = [f"{count} of {right.numel()} elements are wrong; the {'first' if beyond is None else 'worst'}:"]
+    for place in places.tolist():
         at = [int(index) for index in torch.unravel_index(torch.tensor(place), right.shape)]
-        one, other, limit = actual.flatten()[place], expected.flatten()[place], allowed.flatten()[place]
-        lines.append(f"  {at}: {_number(one)} instead of {_number(other)} (allowed: {float(limit):.3g})")
+        got, want = actual.flatten()[place], expected.flatten()[place]
+        limit = "" if allowed is None else f" (allowed: {float(allowed.flatten()[place]):.3g})"
+        lines.append(f"  {at}: {_number(got)} instead of {_number(want)}{limit}")
     return "\n".join(lines)
 
 
@@ -261,19 +266,6 @@ def _right(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -
     subnormal = torch.finfo(expected.dtype).tiny  # numbers below it may become zero
     allowed = tolerance.atol + tolerance.rtol * finite + tolerance.of_largest * largest + subnormal
     return _same(actual, expected) | ((_errors(actual, expected) <= allowed) & want.isfinite()), allowed
-
-
-def _others(actual: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """The first elements that differ, of a dtype without a tolerance; None if all are equal."""
-    wrong = (actual != expected).flatten()
-    count = int(wrong.sum())
-    if not count:
-        return None
-    lines = [f"{count} of {wrong.numel()} elements are wrong; the first:"]
-    for place in wrong.nonzero().flatten()[:_WORST].tolist():
-        at = [int(index) for index in torch.unravel_index(torch.tensor(place), expected.shape)]
-        lines.append(f"  {at}: {_number(actual.flatten()[place])} instead of {_number(expected.flatten()[place])}")
-    return "\n".join(lines)
 
 
 def _number(value: torch.Tensor) -> str:

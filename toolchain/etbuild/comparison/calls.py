@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 
 from etbuild.comparison import random_values
 from etbuild.comparison.random_values import Limits
+from etbuild.export.saved_examples import inputs_of_graph
 
-_UNLIMITED = 1 << 31  # PyTorch writes an infinity, or the largest number of 64 bits
+UNLIMITED = 1 << 31
+"""A size without a limit: PyTorch writes an infinity, or the largest number of 64 bits."""
 _LARGEST = 4  # times the size of the example: the largest size of a dimension without a limit
 _HALVINGS = 8  # of the way from the smallest to the largest size, until a call is small enough
 
@@ -119,17 +120,11 @@ def _is_one_number(example: Any) -> bool:
 
 def _shapes(program: ExportedProgram) -> list[list[Any]]:
     """The shape of each input. A dynamic size is an expression of symbols. A plain value has no shape."""
-    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    values = [
-        nodes[spec.arg.name].meta.get("val")
-        for spec in program.graph_signature.input_specs
-        if spec.kind == InputKind.USER_INPUT
-    ]
     return [
         [size if isinstance(size, int) else size.node.expr for size in value.shape]
         if isinstance(value, torch.Tensor)
         else []
-        for value in values
+        for value in inputs_of_graph(program)
     ]
 
 
@@ -144,16 +139,16 @@ def _sizes(program: ExportedProgram, shapes: Sequence[Sequence[Any]], examples: 
             plus = int(expression.subs({symbol: 0}))
             times = int(expression.subs({symbol: 1})) - plus
             own = (size - plus) // times
-            known = found.get(symbol, _Size(1, _UNLIMITED, own))
+            known = found.get(symbol, _Size(1, UNLIMITED, own))
             for limited in (symbol, expression):
                 limits = program.range_constraints.get(limited)
                 if limits is not None:
                     by, beyond = (1, 0) if limited == symbol else (times, plus)
                     least = -(-(max(int(limits.lower), 1) - beyond) // by)
-                    most = (int(limits.upper) - beyond) // by if bool(limits.upper < _UNLIMITED) else _UNLIMITED
+                    most = (int(limits.upper) - beyond) // by if bool(limits.upper < UNLIMITED) else UNLIMITED
                     known = _Size(max(known.least, least), min(known.most, most), own)
             found[symbol] = known
-    unlimited = {symbol for symbol, size in found.items() if size.most == _UNLIMITED}
+    unlimited = {symbol for symbol, size in found.items() if size.most == UNLIMITED}
     return {
         symbol: replace(size, most=max(_LARGEST * size.example, size.least)) if symbol in unlimited else size
         for symbol, size in found.items()

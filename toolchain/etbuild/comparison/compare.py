@@ -68,23 +68,13 @@ class CannotRun(Exception):
 
 @dataclass
 class _Sample:
-    """The exported methods with other roundings, in the same calls.
-
-    Attributes:
-        graphs: The methods, which keep the state of the calls.
-        rounding: Changes their results a little.
-        calls: How many calls of the history they have made.
-        outputs: The outputs of the last call.
-    """
+    """The exported methods with other roundings, in the same calls: graphs that keep the state of the calls, the
+    rounding, how many calls of the history they have made, and the outputs of the last one."""
 
     graphs: dict[str, Graph]
     rounding: Rounding
     calls: int = 0
     outputs: Sequence[Any] = ()
-
-
-def _outputs_of(sample: _Sample) -> Sequence[Any]:
-    return sample.outputs
 
 
 def _state_of(method: str, name: str, sample: _Sample) -> Sequence[Any]:
@@ -190,7 +180,7 @@ class Comparison:
             if _NO_MEMORY in str(error):
                 raise CannotRun(f"{_WITHOUT_MEMORY} in {call.name}") from error
             return Wrong(method.name, f"{error} (in {call.name})", leaves, before), work
-        found = self._wrong(actual, expected, method, _outputs_of)
+        found = self._wrong(actual, expected, method, lambda sample: sample.outputs)
         if found:
             return Wrong(method.name, f"{_DIFFERS} {call.name}: {chr(10).join(found)}", leaves, before), work
         return None, work

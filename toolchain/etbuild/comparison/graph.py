@@ -134,6 +134,12 @@ def _is_in(value: Any, inputs: Sequence[torch.Tensor]) -> bool:
     return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in places
 
 
+def arguments(program: ExportedProgram, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What stands for the inputs of a method, in its order, as positional arguments and keyword arguments."""
+    positional, keywords = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    return tuple(positional), dict(keywords)
+
+
 def outputs_of(result: Any) -> list[Any]:
     """The result of a method as a flat list, in the order of the program's outputs."""
     leaves = pytree.tree_leaves(result, is_leaf=lambda value: value is None)

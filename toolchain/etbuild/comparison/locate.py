@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from etbuild.accelerate.lowering import accelerated
 from etbuild.comparison import accuracy
-from etbuild.comparison.graph import copied, outputs_of
+from etbuild.comparison.graph import arguments, copied, outputs_of
 from etbuild.errors import EtbuildError
 from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
@@ -68,8 +68,7 @@ class Search:
 
     def __init__(self, plan: LowerPlan, call: WrongCall, finder: SourceFinder, lines: SourceLines) -> None:
         self._plan, self._call, self._finder, self._lines = plan, call, finder, lines
-        positional, keywords = pytree.tree_unflatten(call.leaves, call.program.call_spec.in_spec)
-        self._inputs = tuple(positional), dict(keywords)
+        self._inputs = arguments(call.program, call.leaves)
         self._tries = 0
         self._results: list[tuple[list[Any], list[Any]]] = []
 

@@ -13,7 +13,6 @@ from executorch.extension.flat_tensor.serialize.serialize import FlatTensorConfi
 from etbuild.emit import mutable_buffers, runtime_limits
 from etbuild.emit.emit_methods import Emitted, MethodFacts
 from etbuild.emit.merge import merge
-from etbuild.emit.runtime_limits import Limit
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.files import instructions, program_file
 from etbuild.files.artifacts import Artifact, write
@@ -24,7 +23,7 @@ from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.named_data import Claims
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.plan.step_plans import LowerPlan
-from etbuild.results import MemoryPlan, ProgramFacts
+from etbuild.results import MemoryPlan, ProgramFacts, RuntimeLimit
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Emission:
     program: ProgramFacts
     memory: dict[str, MemoryPlan]
     named_data: dict[str, dict[str, int]]
-    limits: list[Limit]
+    limits: list[RuntimeLimit]
 
 
 def write_program(
@@ -101,12 +100,10 @@ def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], shard
 
 
 def _check_trained_weights(trained: set[str], shards: dict[str, str]) -> None:
-    """Checks that all weights that methods train go to named data, as `external_mutable_weights` requires.
+    """Checks that all weights that methods train have tags and go to named data, as `external_mutable_weights`
+    requires.
 
     ExecuTorch's own pass is not used: it would put the weights into a file with a fixed name and remove their tags.
-
-    Raises:
-        BuildError: A trained weight has no tag, or no method trains a weight.
     """
     path: DocumentPath = ("executorch", "external_mutable_weights")
     if not trained:
@@ -125,16 +122,8 @@ def _check_trained_weights(trained: set[str], shards: dict[str, str]) -> None:
 
 
 def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory: Path) -> dict[str, Artifact]:
-    """Writes the file of each shard. If a tag is split, the names of its files contain their digests.
-
-    Args:
-        lower_plan: The lower plan.
-        written: The content of each shard's file.
-        directory: The directory to write to.
-
-    Raises:
-        BuildError: A tag has no weights that a method reads, or a file cannot be written.
-    """
+    """Writes the file of each shard. If a tag is split, the names of its files contain their digests. Raises BuildError
+    if a tag has no weights that a method reads."""
     missing = set(lower_plan.tags) - {tag_of_shard(shard) for shard in written}
     if missing:
         raise BuildError(
@@ -175,11 +164,9 @@ def _check_names(methods: dict[str, MethodFacts]) -> None:
         for name, weight in sorted(facts.tagged.items()):
             first, known = seen.setdefault(name, (method, weight.identity))
             if known != weight.identity:
-                raise BuildError.at(
-                    ("methods", method),
-                    f"`{name}` has different values in `{first}` and `{method}`",
-                    "named data finds weights by name: rename one, or remove it from `named_data`",
-                )
+                message = f"`{name}` has different values in `{first}` and `{method}`"
+                hint = "named data finds weights by name: rename one, or remove it from `named_data`"
+                raise BuildError.at(("methods", method), message, hint)
 
 
 def _check_keys(

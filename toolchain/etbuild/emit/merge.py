@@ -80,11 +80,8 @@ def _in_order(parts: Iterable[Emitted]) -> list[ExecutionPlan]:
 
 
 class _Pool:
-    """The blobs of a kind. Equal blobs of different parts are one.
-
-    Args:
-        reserved: How many blobs at the beginning of each part stand for no content.
-    """
+    """The blobs of a kind. Equal blobs of different parts are one. The first `reserved` blobs of each part stand for no
+    content."""
 
     def __init__(self, reserved: int) -> None:
         self.blobs: list[Blob] = []

@@ -80,7 +80,7 @@ def write(directory: Path, name: str, emitted: Emitted, content: dict[str, torch
         raise AssertionError(f"the plan of `{name}` is something else when it is read")
     weights = {digest: name for digest, (name, weight) in emitted.weights.items() if _same(weight, content.get(name))}
     facts = {
-        "plan": artifacts.write(directory, _PLAN, "lowered", lambda opened: opened.write(plan)).sha256,
+        "plan": artifacts.write(directory, _PLAN, "lowered", plan).sha256,
         **{kind: [_write_blob(directory, blob, weights) for blob in getattr(emitted, kind)] for kind in _KINDS},
         "external_names": emitted.external_names,
         "requests": [_request_facts(directory, key, request) for key, request in emitted.requests],
@@ -141,8 +141,7 @@ def _request_facts(directory: Path, key: str, request: Request) -> dict[str, Any
 
 def _write(directory: Path, digest: str, content: CordBuffer) -> None:
     if not (directory / BLOBS / digest).exists():
-        data = named_data.blob_bytes(content)
-        artifacts.write(directory, f"{BLOBS}/{digest}", "lowered", lambda opened: opened.write(data))
+        artifacts.write(directory, f"{BLOBS}/{digest}", "lowered", named_data.blob_bytes(content))
 
 
 def write_reason(directory: Path, name: str, reason: str) -> None:
@@ -160,8 +159,7 @@ def write_reason(directory: Path, name: str, reason: str) -> None:
 
 
 def _write_facts(directory: Path, facts: dict[str, Any]) -> None:
-    data = canonical_json({"schema": _SCHEMA, **facts})
-    artifacts.write(directory, _METHOD, "lowered", lambda opened: opened.write(data))
+    artifacts.write(directory, _METHOD, "lowered", canonical_json({"schema": _SCHEMA, **facts}))
 
 
 def read(directory: Path, name: str) -> SavedMethod:
@@ -279,11 +277,7 @@ def read_facts(facts: dict[str, Any]) -> MethodFacts:
 
 
 def _check_plans(name: str, plans: Any, facts: dict[str, Any]) -> None:
-    """Checks that plans fit the facts beside them.
-
-    Raises:
-        ValueError: They do not.
-    """
+    """Raises ValueError if plans do not fit the facts beside them."""
     if not (isinstance(plans, list) and plans and all(type(plan) is schema.ExecutionPlan for plan in plans)):
         raise ValueError("it has no plan")
     (plan, *added) = plans

@@ -213,18 +213,14 @@ def _taken(methods: dict[str, Buffers], writers: dict[str, str], named: Collecti
         path = ("methods", method, "partitioners")
         for part in [part for part in buffers.parts if part.backend]:
             for name in [name for name in part.used if name in writers]:
-                others = sorted(users[name] - {method})
+                others = " and ".join(f"`{each}`" for each in sorted(users[name] - {method}))
                 without = "remove the backend from this method, or remove `share_mutable_buffers`"
                 if name not in part.written:
                     message = f"{part.backend} treats `{name}` as a constant, but `{writers[name]}` writes to it"
                     yield Problem(message, path, without)
                 elif others:
-                    message = f"{part.backend} keeps `{name}` inside its delegate, so {_listed(others)} cannot share it"
+                    message = f"{part.backend} keeps `{name}` inside its delegate, so {others} cannot share it"
                     yield Problem(message, path, backends.mutable_buffers_hint(part.backend, named) or without)
-
-
-def _listed(methods: list[str]) -> str:
-    return " and ".join(f"`{method}`" for method in methods)
 
 
 def _unequal(methods: dict[str, Buffers], shared: Collection[str]) -> list[Problem]:

@@ -6,12 +6,9 @@ notes. What a kernel cannot do, or does wrongly, is found when the program is co
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from executorch.exir._serialize._program import PTEFile
 from executorch.exir.schema import ExecutionPlan, KernelCall
@@ -20,33 +17,20 @@ from etbuild.exception_text import summary
 from etbuild.files.program_file import operator_name
 from etbuild.results import RuntimeLimit
 
-
-@dataclass(frozen=True)
-class Limit:
-    """Something in a program that the runtime cannot do.
-
-    Attributes:
-        method: The name of the method.
-        what: The limit and its consequence, for users.
-        hint: What users can do about it.
-        operator: The operator that has the limit, such as `aten::sort.values`.
-    """
-
-    method: str
-    what: str
-    hint: str
-    operator: str
-
-    def facts(self) -> RuntimeLimit:
-        """The limit as JSON data."""
-        return dataclasses.asdict(self)  # type: ignore[return-value]
+_HINT = "link one into the application"
 
 
-def find(file: PTEFile) -> list[Limit]:
+def find(file: PTEFile) -> list[RuntimeLimit]:
     """The limits of the runtime that a program exceeds, in the order of its methods' names, without repetitions."""
     kernels = _kernels()
-    plans = sorted(file.program.execution_plan, key=lambda plan: plan.name) if kernels is not None else []
-    return list(dict.fromkeys(limit for plan in plans for limit in _of_method(plan, kernels or frozenset())))
+    if kernels is None:
+        return []
+    return [
+        {"method": plan.name, "operator": operator, "what": f"it has no kernel for `{operator}`", "hint": _HINT}
+        for plan in sorted(file.program.execution_plan, key=lambda plan: plan.name)
+        for operator in _called(plan)
+        if operator not in kernels
+    ]
 
 
 @functools.cache  # prints the note only once
@@ -64,8 +48,7 @@ def _kernels() -> frozenset[str] | None:
             return None
 
 
-def _of_method(plan: ExecutionPlan, kernels: frozenset[str]) -> Iterator[Limit]:
+def _called(plan: ExecutionPlan) -> list[str]:
+    """The operators that a method calls, in the order of their first calls."""
     calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
-    for operator in [operator_name(plan, call.op_index) for call in calls if isinstance(call, KernelCall)]:
-        if operator not in kernels:
-            yield Limit(plan.name, f"it has no kernel for `{operator}`", "link one into the application", operator)
+    return list(dict.fromkeys(operator_name(plan, call.op_index) for call in calls if isinstance(call, KernelCall)))

@@ -181,11 +181,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
 
 
 def _write_lines(file: Path, lines: SourceLines) -> None:
-    """Writes the lines of the sources that nodes come from.
-
-    Raises:
-        BuildError: The file cannot be written.
-    """
+    """Writes the lines of the sources that nodes come from."""
     _write(file.parent, file.name, canonical_json(lines.to_json()))
 
 
@@ -208,7 +204,7 @@ def _write_module(directory: Path, content: dict[str, Any]) -> None:
 
 
 def _write(directory: Path, file: str, content: bytes) -> None:
-    artifacts.write(directory, file, "export", lambda opened: opened.write(content))
+    artifacts.write(directory, file, "export", content)
 
 
 def _copy_sources(directory: Path, used: UsedSources) -> None:
@@ -220,7 +216,10 @@ def _copy_sources(directory: Path, used: UsedSources) -> None:
 
 def _imports(export_plan: ExportPlan, programs: dict[str, ExportedProgram]) -> list[str]:
     """The model's modules, if the graphs have operators or types of results that PyTorch does not define."""
-    own = any(_operators_of_others(program.graph_module) or _types_of_others(program) for program in programs.values())
+    own = any(
+        _namespaces(program.graph_module) - _TORCH_NAMESPACES - _LIBRARIES.keys() or _types_of_others(program)
+        for program in programs.values()
+    )
     factory = (export_plan.model.factory or "").partition(":")[0]
     return [*([factory] if factory else []), *export_plan.model.modules] if own else []
 
@@ -229,10 +228,6 @@ def _libraries(programs: dict[str, ExportedProgram]) -> list[str]:
     """The installed modules that define operators of the graphs."""
     namespaces = {name for program in programs.values() for name in _namespaces(program.graph_module)}
     return [library for name, library in _LIBRARIES.items() if name in namespaces]
-
-
-def _operators_of_others(graph_module: torch.nn.Module) -> bool:
-    return bool(_namespaces(graph_module) - _TORCH_NAMESPACES - _LIBRARIES.keys())
 
 
 def _namespaces(graph_module: torch.nn.Module) -> set[str]:
@@ -312,11 +307,7 @@ def _packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Reads a file of tensors back.
-
-    Raises:
-        BuildError: It has other content.
-    """
+    """Reads a file of tensors back. Raises BuildError if it has other content."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as saved:

@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.export.own_buffers import following_own_buffers
+from etbuild.export.own_buffers import following_own_buffers, storage
 from etbuild.export.python_state import BUFFERS, PARAMETERS, Change, PythonState
 from etbuild.folding import folded
 from etbuild.model.tensor_bytes import flat_bytes
@@ -176,11 +176,7 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
         state.restore(tensors_of_modules=False)
 
     try:
-        with (
-            _assigned_buffers(children, assigned.buffers),
-            _side_effects(assigned),
-            following_own_buffers(look) as own,
-        ):
+        with _assigned_buffers(children, assigned.buffers), _side_effects(assigned), following_own_buffers(look) as own:
             yield assigned
             assigned.kept |= own.kept
             assigned.retyped |= own.retyped
@@ -235,20 +231,16 @@ class _Written(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
-        self._parameters = {_storage(parameter): parameter for parameter in module.parameters()}
+        self._parameters = {storage(parameter): parameter for parameter in module.parameters()}
         self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:
             for value in [*args, *(kwargs or {}).values()]:
-                key = _storage(value) if isinstance(value, torch.Tensor) else None
+                key = storage(value) if isinstance(value, torch.Tensor) else None
                 if key in self._parameters and key not in self.before:
                     self.before[key] = (self._parameters[key], self._parameters[key].clone())
         return func(*args, **(kwargs or {}))
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 @contextmanager
@@ -288,7 +280,8 @@ def _assigned_buffers(modules: dict[str, torch.nn.Module], found: list[str]) -> 
     def assign(owner: torch.nn.Module, name: str, value: Any) -> None:
         buffers = vars(owner)["_buffers"]  # the owner may be torch.export's stand-in for a module
         if id(buffers) in names and name in buffers and buffers[name] is not value:
-            found.append(_joined(names[id(buffers)], name))
+            module = names[id(buffers)]
+            found.append(f"{module}.{name}" if module else name)
 
     hook = torch.nn.modules.module.register_module_buffer_registration_hook(assign)
     try:
@@ -312,7 +305,3 @@ def _side_effects(found: Assigned) -> Iterator[None]:
         warnings.filterwarnings("always", message=_OF_DYNAMO)
         warnings.showwarning = collect
         yield
-
-
-def _joined(module: str, name: str) -> str:
-    return f"{module}.{name}" if module else name

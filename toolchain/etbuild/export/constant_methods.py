@@ -10,7 +10,7 @@ import torch
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.files.value_limits import INT64
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
-from etbuild.model.tensor_bytes import row_major
+from etbuild.model.tensor_bytes import dtype_name, row_major
 from etbuild.plan.step_plans import ExportPlan
 
 
@@ -54,15 +54,11 @@ them."""
 
 def _check_tensor(value: torch.Tensor, reference: str, path: DocumentPath) -> None:
     if value.dtype not in DTYPES:
-        dtype, known = _name(value.dtype), ", ".join(map(_name, DTYPES))
+        dtype, known = dtype_name(value.dtype), ", ".join(map(dtype_name, DTYPES))
         message = f"`{reference}` returned a tensor of {dtype}, which a program cannot hold"
         raise BuildError.at(path, message, f"known: {known}")
     if value.is_meta or value.layout != torch.strided:
         raise BuildError.at(path, f"`{reference}` returned a tensor that a program cannot hold")
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _check_text(value: str, reference: str, path: DocumentPath) -> None:
@@ -94,4 +90,4 @@ def described(value: Any) -> Any:
     """A constant as JSON data. A tensor is described by its dtype and shape."""
     if not isinstance(value, torch.Tensor):
         return value
-    return {"dtype": _name(value.dtype), "shape": list(value.shape)}
+    return {"dtype": dtype_name(value.dtype), "shape": list(value.shape)}

@@ -29,12 +29,8 @@ _registered: set[str] = set()  # `NAMESPACE::NAME` and `NAMESPACE::NAME.OVERLOAD
 
 @dataclass(frozen=True)
 class _Imported:
-    """What the import of a module of the declared sources loaded.
-
-    Attributes:
-        modules: The module, and the modules of the declared sources that it imported, by name.
-        digests: The digests of their files, by import path.
-    """
+    """What the import of a module of the declared sources loaded: the module and the modules of the declared sources
+    that it imported, by name, and the digests of their files, by import path."""
 
     modules: dict[str, ModuleType]
     digests: dict[str, str]
@@ -88,11 +84,8 @@ def _load_all(custom_ops: CustomOps, context: StepContext) -> None:
 
 
 def _check_linked(name: str, path: DocumentPath, loaded: set[str], context: StepContext) -> None:
-    """Checks that the libraries that a declared one links are declared, installed, or part of the system.
-
-    Raises:
-        BuildError: Another library was loaded, which no key covers.
-    """
+    """Checks that the libraries that a declared one links are declared, installed, or part of the system: no key covers
+    others."""
     declared = {os.path.realpath(file) for file in context.inputs.data.values()}
     installed, others = installed_places(map(str, context.finder.sources.values()))
     places = installed | others | {sys.prefix, sys.base_prefix, *_SYSTEM}

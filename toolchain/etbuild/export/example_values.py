@@ -113,11 +113,8 @@ def _from_loader(example: FileExample, loader: str, path: DocumentPath, context:
 
 
 def _checked(value: Any, what: str, path: DocumentPath) -> Any:
-    """The value with its tensors detached and its mappings sorted by key, as mappings in a manifest are.
-
-    Raises:
-        BuildError: The value cannot be an input.
-    """
+    """The value with its tensors detached and its mappings sorted by key, as mappings in a manifest are. Raises
+    BuildError if it cannot be an input."""
     if isinstance(value, torch.Tensor):
         return _of_known_layout(value.detach())
     if isinstance(value, _PLAIN):

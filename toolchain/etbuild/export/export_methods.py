@@ -466,11 +466,8 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
             size = values[name].shape[position]
             dim_path = (*path, position)
             if not free_symbols(size):  # also a symbol that stands for a number by now
-                raise BuildError.at(
-                    dim_path,
-                    f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}",
-                    "write `null`, or change the model",
-                )
+                message = f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}"
+                raise BuildError.at(dim_path, message, "write `null`, or change the model")
             bounds = program.range_constraints.get(size.node.expr)
             if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
                 raise BuildError.at(
@@ -499,11 +496,7 @@ _EXPORT_HINTS = (
         "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check",
     ),
     (violated_shapes.MARK, "dynamic_shapes", None),
-    (
-        "ConstraintViolation",
-        "dynamic_shapes",
-        "the example inputs or the model do not allow the declared range",
-    ),
+    ("ConstraintViolation", "dynamic_shapes", "the example inputs or the model do not allow the declared range"),
     ("dynamic_shapes", "dynamic_shapes", None),
     ("in output, which is not a known type", "entry", method_results.HINT),
     ("Unsupported", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),

@@ -170,10 +170,6 @@ def _are_bags_of_one_size(node: Any) -> bool:
     return not include_last and padding is None and _results_read(node) <= {0}
 
 
-def _has_floats(node: Any) -> bool:
-    return bool(node.args[0].meta["val"].is_floating_point())
-
-
 def _is_of_integers(node: Any) -> bool:
     return not node.meta["val"].is_floating_point() and isinstance(node.args[1], int | torch.fx.Node)
 
@@ -195,7 +191,7 @@ _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool]]] = {
     _aten.special_exp2.default: (_exp2, _always),
     _aten.remainder.Scalar: (_remainder, _is_of_integers),
     _aten.remainder.Tensor: (_remainder, _is_of_integers),
-    _aten.round.decimals: (_round, _has_floats),
+    _aten.round.decimals: (_round, lambda node: node.args[0].meta["val"].is_floating_point()),
     _aten.searchsorted.Tensor: (_searchsorted, lambda node: node.kwargs.get("sorter") is None),
     _aten.var_mean.correction: (_var_mean, _always),
     _aten.var_mean.dim: (_var_mean_of_dims, _always),

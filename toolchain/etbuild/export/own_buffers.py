@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -58,13 +59,16 @@ class OwnBuffers:
         """Records the buffers when the method begins."""
         self._first = {name: value for name, value in root._buffers.items() if value is not None}
         self._last = {}
-        tensors = (*root.named_buffers(), *root.named_parameters())
-        self._places = [(name, tensor, _storage(tensor)) for name, tensor in tensors if _has_storage(tensor)]
+        self._places = [
+            (name, tensor, storage(tensor))
+            for name, tensor in (*root.named_buffers(), *root.named_parameters())
+            if not is_traceable_wrapper_subclass(tensor)
+        ]
 
     def end(self, root: torch.nn.Module) -> None:
         """Records the buffers when the method ends."""
         self._last = dict(root._buffers)
-        self.moved = [name for name, tensor, place in self._places if _storage(tensor) != place]
+        self.moved = [name for name, tensor, place in self._places if storage(tensor) != place]
 
     def assign(self, root: torch.nn.Module, owner: torch.nn.Module, name: str, value: Any) -> Any:
         """Hook for the assignment to a buffer.
@@ -88,10 +92,10 @@ class OwnBuffers:
 
     def _is_overwritten(self, value: torch.Tensor) -> bool:
         """Whether a tensor has the old content of a buffer that torch writes to earlier."""
-        storage = _storage(value)
-        return any(_storage(self._first[name]) == storage for name in self._nodes if name in self._first)
+        own = storage(value)
+        return any(storage(self._first[name]) == own for name in self._nodes if name in self._first)
 
-    def register(self, root: torch.nn.Module, assigned: dict[str, str]) -> _Handles:
+    def register(self, root: torch.nn.Module, assigned: dict[str, str]) -> SimpleNamespace:
         """Replaces torch's `register_buffer_assignment_hook`, which collects assignments to the root's buffers.
 
         Args:
@@ -105,7 +109,7 @@ class OwnBuffers:
         handles = ExitStack()
         handles.callback(nn_module.register_module_buffer_registration_hook(partial(self.assign, root)).remove)
         handles.callback(_REGISTER(root, self._nodes).remove)
-        return _Handles(handles)
+        return SimpleNamespace(remove=handles.close)
 
     def finish(self, root: torch.nn.Module) -> None:
         """Decides which assignments torch keeps, and restores the buffers in the order that torch expects."""
@@ -172,17 +176,6 @@ def _while_traced(own: OwnBuffers, look: Callable[[], None], root: torch.nn.Modu
             look()
 
 
-@dataclass(frozen=True)
-class _Handles:
-    """Hooks that are removed together."""
-
-    stack: ExitStack
-
-    def remove(self) -> None:
-        """Removes all hooks."""
-        self.stack.close()
-
-
 def _is_input(value: torch.Tensor) -> bool:
     """Whether a tensor is an input of the graph or is not in the graph. Torch writes neither kind into a buffer."""
     mode = proxy_tensor.get_proxy_mode()
@@ -199,9 +192,6 @@ def _same_shape(first: torch.Tensor, last: torch.Tensor) -> bool:
     )
 
 
-def _has_storage(tensor: torch.Tensor) -> bool:
-    return not is_traceable_wrapper_subclass(tensor)
-
-
-def _storage(tensor: torch.Tensor) -> int:
+def storage(tensor: torch.Tensor) -> int:
+    """The number of a tensor's memory. Memory that is allocated later may have the same one."""
     return int(tensor.untyped_storage()._cdata)

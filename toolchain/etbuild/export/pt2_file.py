@@ -66,15 +66,7 @@ class _Records:
     """The records of an archive by their names. No record is compressed, so that none is larger than the file."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
-        """Reads the directory of an archive.
-
-        Args:
-            archive: The archive.
-            size: The size of the whole file in bytes.
-
-        Raises:
-            Refused: PyTorch does not write such archives.
-        """
+        """Reads the directory of an archive. `size` is that of the whole file in bytes."""
         self._archive = archive
         entries = archive.infolist()
         self._sizes = {entry.filename: entry.file_size for entry in entries}
@@ -92,12 +84,8 @@ class _Records:
         return f"{self._root}/{name}" in self._sizes
 
     def only_model(self) -> str:
-        """The name of the record that holds the graph.
-
-        Raises:
-            NotExported: The archive is not from torch.export.save.
-            Refused: An old release wrote the archive, or it does not hold exactly one program.
-        """
+        """The name of the record that holds the graph. Raises NotExported if the archive is not from
+        torch.export.save."""
         if names.ARCHIVE_FORMAT_PATH not in self or self.read(names.ARCHIVE_FORMAT_PATH) != b"pt2":
             if "serialized_exported_program.json" in self._sizes:
                 raise Refused("a release before PyTorch 2.8 wrote it: save the program again")
@@ -110,11 +98,7 @@ class _Records:
         return str(wanted)
 
     def read(self, name: str) -> bytearray:
-        """The content of a record.
-
-        Raises:
-            Refused: There is no record of this name, or it ends too early.
-        """
+        """The content of a record. It is refused if it is missing or ends too early."""
         content = bytearray(self._size(name))
         with memoryview(content) as view:
             self._read_into(view, name)
@@ -125,9 +109,6 @@ class _Records:
 
         The alignment of memory decides which kernels run, and so affects the last bits of their results. The alignment
         of a bytearray differs from run to run.
-
-        Raises:
-            Refused: There is no record of this name, or it ends too early.
         """
         content = torch.empty(self._size(name), dtype=torch.uint8)
         self._read_into(memoryview(content.numpy()), name)
@@ -149,16 +130,8 @@ class _Records:
 
 
 def _table(form: Any, records: _Records, name: str) -> Any:
-    """Reads a JSON record as an object of PyTorch's schema.
-
-    Args:
-        form: A class of the schema.
-        records: The records of the archive.
-        name: The name of the record.
-
-    Raises:
-        Refused: The record does not have this form, or holds a string that PyTorch would run.
-    """
+    """Reads a JSON record as an object of a class of PyTorch's schema. It is refused if it has another form, or holds a
+    string that PyTorch would run."""
     try:
         content = json.loads(records.read(name))
     except ValueError as error:
@@ -172,16 +145,8 @@ def _table(form: Any, records: _Records, name: str) -> Any:
 
 
 def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.Tensor]:
-    """Reads weights or constants, by name. Tensors of one record share its memory.
-
-    Args:
-        records: The records of the archive.
-        table: The pattern for the name of the record that lists them.
-        directory: The prefix of the names of their records.
-
-    Raises:
-        Refused: A record is missing, damaged, or cannot be read without running code from the file.
-    """
+    """Reads weights or constants, by name. Tensors of one record share its memory. `table` is the pattern for the name
+    of the record that lists them, and `directory` the prefix of the names of their records."""
     config = _table(schema.PayloadConfig, records, table.format("model")).config
     contents: dict[str, torch.Tensor] = {}
     tensors = {}
@@ -216,16 +181,8 @@ def _unpickled(records: _Records, record: str) -> torch.Tensor:
 
 
 def _tensor(name: str, content: torch.Tensor, meta: schema.TensorMeta) -> torch.Tensor:
-    """A view of a record's bytes as a tensor.
-
-    Args:
-        name: The name of the tensor, for errors.
-        content: The bytes of the record, as uint8.
-        meta: The dtype and layout that the file gives for the tensor.
-
-    Raises:
-        Refused: The layout is unknown, or does not fit into the record.
-    """
+    """A view of a record's bytes (uint8) with the dtype and layout that the file gives for the tensor. It is refused if
+    the layout is unknown, or does not fit into the record."""
     try:
         dtype = deserialize_scalar_type(meta.dtype)
         sizes = [size.as_int for size in meta.sizes]

@@ -262,16 +262,8 @@ class _NoExpression(Exception):
 
 
 def _check_expression(node: ast.AST, power: int) -> None:
-    """Checks a part of an expression.
-
-    Args:
-        node: The part.
-        power: The product of the powers that it is raised to.
-
-    Raises:
-        _NoExpression: It contains something other than calls of known constructors, numbers and names, or its powers
-            exceed the limit.
-    """
+    """Checks a part of an expression, which is raised to a product of powers. Raises _NoExpression if it contains
+    something other than calls of known constructors, numbers and names, or if its powers exceed the limit."""
     match node:
         case ast.Constant(value=bool()):
             pass

@@ -50,23 +50,14 @@ class Change:
 
 @dataclass(frozen=True)
 class _Holder:
-    """An object whose content can be changed.
+    """An object whose content can be changed."""
 
-    Attributes:
-        name: Returns the name of one of its parts, given the part's key.
-        read: Returns its content.
-        write: Replaces its content.
-        before: Its content when the state was recorded.
-        kind: `BUFFERS`, `PARAMETERS` or `CHILDREN` of a module; "" for anything else.
-        of_module: Whether any change is undone, not only changes of tensors.
-    """
-
-    name: Callable[[Any], str]
+    name: Callable[[Any], str]  # of one of its parts, given the part's key
     read: Callable[[], _Content]
     write: Callable[[_Content], None]
-    before: _Content
-    kind: str = ""
-    of_module: bool = False
+    before: _Content  # when the state was recorded
+    kind: str = ""  # `BUFFERS`, `PARAMETERS` or `CHILDREN` of a module; "" for anything else
+    of_module: bool = False  # whether any change is undone, not only changes of tensors
 
     def is_changed(self) -> bool:
         """Whether its content changed and must be restored."""
@@ -135,13 +126,8 @@ def _changes(holder: _Holder) -> Iterator[Change]:
 def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[Change]:
     """The tensors in a value that replaced another one. Each tensor in a list, dictionary or object has its own name.
 
-    A list that is the same object as before is skipped, because it is a holder itself.
-
-    Args:
-        name: The name of the place.
-        before: The previous value.
-        after: The new value.
-        seen: The ids of the values that were visited. New ones are added.
+    A list that is the same object as before is skipped, because it is a holder itself. `seen` has the ids of the values
+    that were visited; new ones are added.
     """
     if after is before or type(after) in _ATOMS or id(after) in seen:
         return
@@ -195,21 +181,12 @@ def _attributes(value: Any) -> _Content:
 
 
 class _Walk:
-    """Visits each object once, and records those whose content can be changed.
-
-    Attributes:
-        holders: The objects whose content can be changed.
-        caches: The functions with `functools.lru_cache`.
-        found: Whether a tensor of the wanted classes was visited.
-    """
+    """Visits each object once. Records those whose content can be changed, the functions with `functools.lru_cache`,
+    and whether it found a tensor of the wanted classes."""
 
     def __init__(self, own: frozenset[str], kinds: type | tuple[type, ...] = ()) -> None:
-        """Makes a walk that has not visited anything.
-
-        Args:
-            own: The names of the Python modules of the user's code.
-            kinds: The classes of tensors to look for.
-        """
+        """`own` has the names of the Python modules of the user's code; `kinds` are the classes of tensors to look
+        for."""
         self.holders: list[_Holder] = []
         self.caches: list[Any] = []
         self.found = False

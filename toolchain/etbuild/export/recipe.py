@@ -77,11 +77,7 @@ def _deployment_target(name: str) -> Any:
 
 @contextmanager
 def _refuse_ignored_kwargs(recipe: RecipeCall) -> Iterator[None]:
-    """Fails if a recipe ignores keyword arguments. ExecuTorch only logs a warning about them.
-
-    Raises:
-        InputError: On exit, if no recipe takes an argument.
-    """
+    """Raises InputError on exit if no recipe took an argument. ExecuTorch only logs a warning about it."""
     recorder, root = WarningRecorder("unexpected parameters"), logging.getLogger()
     disabled = logging.root.manager.disable
     root.addHandler(recorder)

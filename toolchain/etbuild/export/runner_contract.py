@@ -69,22 +69,14 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
 
 
 def _check_dtype(wanted: HuggingFace, module: Any) -> None:
-    """Checks that the runner can give images or features in the dtype of the encoder.
-
-    Raises:
-        InputError: The encoder takes images or features in float16, which the runners do not convert to.
-    """
+    """Refuses an encoder that takes images or features in float16, which the runners do not convert to."""
     if wanted.task != "seq2seq" and module.dtype == torch.float16:
         message = "the runner gives images and features in float32 or bfloat16, and the model is in float16"
         raise InputError.at(("model", "dtype"), message, "write `dtype: float32`, or leave out `runner`")
 
 
 def _check_embedding(methods: Mapping[str, ExportMethod]) -> None:
-    """Checks that every text that the decoder takes has embeddings.
-
-    Raises:
-        InputError: `token_embedding` takes fewer lengths than `text_decoder`.
-    """
+    """Refuses a `token_embedding` that takes fewer lengths than `text_decoder`."""
     (longest, least, step), (needed, _, _) = _range(methods["token_embedding"]), _range(methods["text_decoder"])
     if longest < needed or least > 1 or step > 1:
         message = f"`token_embedding` does not take every text that `text_decoder` takes, from 1 to {needed} tokens"
@@ -93,16 +85,8 @@ def _check_embedding(methods: Mapping[str, ExportMethod]) -> None:
 
 
 def _lengths(decoder: ExportMethod, path: DocumentPath, cache: DecoderCache) -> dict[str, object]:
-    """What the runner has to know about the lengths of prompts.
-
-    Args:
-        decoder: The method that takes tokens and returns scores.
-        path: The document path of its dynamic shapes.
-        cache: Its cache.
-
-    Raises:
-        InputError: The method takes calls of a fixed length of several tokens, none of one token, or only multiples.
-    """
+    """What the runner has to know about the lengths of prompts. Refuses a decoder that takes calls of a fixed length of
+    several tokens, none of one token, or only multiples."""
     longest, least, step = _range(decoder)
     if step > 1:
         message = f"the runner gives any number of tokens to `{path[1]}`, which takes multiples of {step}"
@@ -130,16 +114,8 @@ def _range(decoder: ExportMethod) -> tuple[int, int, int]:
 
 
 def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dict[str, object]:
-    """The ids of the tokens that begin and end a text, as far as they are known and the manifest does not say them.
-
-    Args:
-        settings: The settings for generating text.
-        configs: The configurations of the text model and of the whole model. They may be the same.
-        said: The names of the constants that the manifest sets itself.
-
-    Raises:
-        InputError: A token is not in the vocabulary.
-    """
+    """The ids of the tokens that begin and end a text, as far as they are known and the manifest does not say them
+    (`said`). The configurations are those of the text model and of the whole model, which may be the same."""
     found: dict[str, object] = {}
     vocabulary = configs[0].vocab_size
     keys = {"get_bos_id": "bos_token_id", "get_eos_ids": "eos_token_id"}
@@ -161,11 +137,7 @@ def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dic
 
 
 def _generation_config(wanted: HuggingFace, inputs: Inputs) -> dict[str, Any]:
-    """The settings for generating text. Empty if the manifest names none.
-
-    Raises:
-        InputError: The file cannot be read, or the manifest has a key that transformers does not know.
-    """
+    """The settings for generating text. Empty if the manifest names none."""
     name, path = wanted.generation_config, ("model", "huggingface", "generation_config")
     if not isinstance(name, str):
         _check_keys(name or {}, path)

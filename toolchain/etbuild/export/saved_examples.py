@@ -27,13 +27,17 @@ def of_program(program: ExportedProgram) -> list[Any]:
     if program.example_inputs is not None:
         leaves: list[Any] = pytree.tree_leaves(program.example_inputs)
         return leaves
+    return [_ones(program, value) if isinstance(value, torch.Tensor) else value for value in inputs_of_graph(program)]
+
+
+def inputs_of_graph(program: ExportedProgram) -> list[Any]:
+    """The inputs of an exported method as its graph describes them, in its order: fake tensors and plain values."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    made = []
-    for spec in program.graph_signature.input_specs:
-        if spec.kind == InputKind.USER_INPUT:
-            value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else nodes[spec.arg.name].meta["val"]
-            made.append(_ones(program, value) if isinstance(value, torch.Tensor) else value)
-    return made
+    return [
+        spec.arg.value if isinstance(spec.arg, ConstantArgument) else nodes[spec.arg.name].meta.get("val")
+        for spec in program.graph_signature.input_specs
+        if spec.kind == InputKind.USER_INPUT
+    ]
 
 
 def _ones(program: ExportedProgram, like: torch.Tensor) -> torch.Tensor:
@@ -69,8 +73,7 @@ def write(path: Path, programs: Mapping[str, ExportedProgram]) -> None:
         except (SafetensorError, KeyError, ValueError):  # no such dtype
             continue
         tensors.update(own)
-    content = save(tensors)
-    artifacts.write(path.parent, path.name, "export", lambda opened: opened.write(content))
+    artifacts.write(path.parent, path.name, "export", save(tensors))
 
 
 def read(path: Path, name: str, program: ExportedProgram) -> list[Any] | None:

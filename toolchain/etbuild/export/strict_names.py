@@ -40,13 +40,11 @@ def restore(program: ExportedProgram, module: torch.nn.Module, root: torch.nn.Mo
 def _entry(
     names: dict[str, str], others: dict[str, str], key: str, entry: tuple[str, Any]
 ) -> tuple[str, tuple[str, Any]]:
-    """An entry of `nn_module_stack` in the form that a non-strict export writes.
+    """An entry of `nn_module_stack` in the form that a non-strict export writes: TorchDynamo's name of a module, and
+    its class.
 
-    Args:
-        names: The names of modules, by their ids as strings.
-        others: The numbers of modules that have no name, such as those in lists, by their ids. New ones are added.
-        key: The key of the entry in a strict export.
-        entry: TorchDynamo's name of the module, and its class.
+    `names` has the names of modules by their ids as strings; `others` the numbers of those without a name, such as
+    modules in lists. New ones are added.
     """
     if key not in names:
         return others.setdefault(key, str(len(others))) if key.isdigit() else key, entry

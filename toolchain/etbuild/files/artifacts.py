@@ -187,11 +187,8 @@ def publish_together(builds: list[list[Artifact]], directory: Path, aside: Path,
 
 
 def _keep(place: Folder, name: str, kept: Folder) -> None:
-    """Keeps a file under the same name in another directory, if there is one.
-
-    Raises:
-        BuildError: A directory has the name, or the file cannot be kept.
-    """
+    """Keeps a file under the same name in another directory, if there is one. Raises BuildError if a directory has the
+    name."""
     try:
         with place.holder(name) as (folder, file):
             if folder.is_folder(file):
@@ -218,11 +215,7 @@ def _put_back(kept: Folder, names: list[str], place: Folder) -> None:
 
 
 def _remove(place: Folder, names: Iterable[str]) -> None:
-    """Removes files. Those that are not there are no error.
-
-    Raises:
-        BuildError: A file cannot be removed.
-    """
+    """Removes files. Those that are not there are no error."""
     for name in names:
         try:
             with place.holder(name) as (folder, file):
@@ -259,11 +252,7 @@ def _turn(directory: Path, kind: int) -> Iterator[Folder]:
 
 
 def _withdraw(place: Folder, index: str, kept: set[str]) -> None:
-    """Removes an index and the files of its program that it lists and that are not in `kept`.
-
-    Raises:
-        BuildError: The index cannot be removed.
-    """
+    """Removes an index and the files of its program that it lists and that are not in `kept`."""
     gone = _listed(place, index) - kept
     try:
         place.remove(index)
@@ -311,7 +300,7 @@ def _move(artifact: Artifact, place: Folder) -> None:
 
 
 def write(
-    directory: Path, file: str, kind: str, write_to: Callable[[BinaryIO], object], tag: str | None = None
+    directory: Path, file: str, kind: str, content: bytes | Callable[[BinaryIO], object], tag: str | None = None
 ) -> Artifact:
     """Writes a file and reads it back.
 
@@ -321,7 +310,7 @@ def write(
         directory: Where the build's artifacts are.
         file: The file's name there. Directories in it are made.
         kind: The artifact's kind.
-        write_to: Writes the content to an open binary file.
+        content: The content, or what writes it to an open binary file.
         tag: The artifact's tag.
 
     Raises:
@@ -332,7 +321,10 @@ def write(
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as opened:
             hashing = _HashingFile(opened)
-            write_to(hashing)  # type: ignore[arg-type]
+            if isinstance(content, bytes):
+                hashing.write(content)
+            else:
+                content(hashing)  # type: ignore[arg-type]
             opened.flush()
             os.fsync(opened.fileno())
         size, digest = path.stat().st_size, file_digest(path)

@@ -279,11 +279,8 @@ class Folder:
         return folder
 
     def _go_up(self, known: os.stat_result) -> Folder:
-        """Opens the directory above this one, and closes this one.
-
-        Raises:
-            OSError: Another process has moved this one in the meantime.
-        """
+        """Opens the directory above this one, and closes this one. Raises OSError if another process has moved this one
+        in the meantime."""
         folder = Folder(os.open("..", _FOLDER, dir_fd=self.descriptor), self.path)
         if not os.path.samestat(os.fstat(folder.descriptor), known):
             folder.close()
@@ -331,13 +328,8 @@ class Folder:
 
 @dataclass(frozen=True)
 class _Step:
-    """A directory on the way down a tree that is being removed.
-
-    Attributes:
-        name: The name in the directory above.
-        above: The status of the directory above.
-        inside: The names of the directories in it that still exist.
-    """
+    """A directory on the way down a tree that is being removed: its name in the directory above, the status of the
+    latter, and the names of the directories in it that still exist."""
 
     name: str
     above: os.stat_result

@@ -89,11 +89,8 @@ def _event(event: Table) -> Event:
 
 
 def _between(start: int, end: int) -> int:
-    """The time from a start to an end.
-
-    Raises:
-        ValueError: The end is before the start, and the clock has more than 32 bits.
-    """
+    """The time from a start to an end. Raises ValueError if the end is before the start, and the clock has more than 32
+    bits."""
     if start <= end:
         return end - start
     if start >= _WRAPS:

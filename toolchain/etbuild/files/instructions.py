@@ -123,12 +123,9 @@ def _called(plan: ExecutionPlan, call: _Call) -> str:
 
 
 def _uses(plan: ExecutionPlan) -> list[tuple[list[int], list[int]]]:
-    """The tensors that each instruction reads, and those that it writes.
+    """The tensors that each instruction reads, and those that it writes. Raises ValueError if there are too many uses.
 
     The last argument of a kernel is what it writes. A delegate writes what no instruction has written before.
-
-    Raises:
-        ValueError: There are too many uses.
     """
     written = set(_tensors(plan, plan.inputs))
     count, uses = 0, []

@@ -56,10 +56,8 @@ def describe(path: Path) -> ProgramFile | NamedDataFile:
             return {"kind": "program", **head, **program_facts(read_program(data))}
         if identifier == b"FT":
             return {"kind": "named_data", **head, "named_data": _blob_sizes(data, len(data))}
-    raise InputError.of(
-        f"{path}: neither a .pte nor a .ptd",
-        "a program starts with the identifier ET12, named data with FT01, from the fifth byte on",
-    )
+    hint = "a program starts with the identifier ET12, named data with FT01, from the fifth byte on"
+    raise InputError.of(f"{path}: neither a .pte nor a .ptd", hint)
 
 
 def read_program(data: bytes) -> PTEFile:

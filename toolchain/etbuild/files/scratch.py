@@ -258,12 +258,8 @@ def _boot() -> str:
 
 
 def _left_here(folder: Folder, pattern: re.Pattern[str]) -> list[str]:
-    """The names that may be removed if nobody holds their lock. Empty if the directory cannot be listed.
-
-    Args:
-        folder: The directory to look in.
-        pattern: The form of the names. Its group is the boot.
-    """
+    """The names that may be removed if nobody holds their lock. Empty if the directory cannot be listed. The group of
+    the pattern is the boot."""
     try:
         return [name for name in folder.names(pattern) if _is_of_this_boot(name, pattern) or _is_old(folder, name)]
     except OSError:

@@ -115,11 +115,8 @@ def _in_folder(name: str, place: DocumentPath, inputs: Inputs) -> str:
 
 
 def _read_index(name: str, place: DocumentPath, inputs: Inputs) -> dict[str, str]:
-    """For each tensor in the index, the name of the file that holds it.
-
-    Raises:
-        InputError: The index cannot be read, or it names a file that is not beside it.
-    """
+    """For each tensor in the index, the name of the file that holds it. Raises InputError if a file is not beside the
+    index."""
     index = read_json(name, place, inputs)
     wrong = json_schema.problems("checkpoint-index", index, most=1)
     if wrong:

@@ -265,11 +265,8 @@ def _names_directory(path: Path) -> bool:
 
 
 def _files(name: str, distribution: Distribution) -> list[str]:
-    """The files of a distribution's modules, each with its digest, in the form of a RECORD's rows.
-
-    Raises:
-        InputError: No file was found.
-    """
+    """The files of a distribution's modules, each with its digest, in the form of a RECORD's rows. Raises InputError if
+    it finds none."""
     rows = [
         f"{file},{hashlib.sha256(path.read_bytes()).hexdigest()}"
         for file, path in _files_of_modules(name, distribution)

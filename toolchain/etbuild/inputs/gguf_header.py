@@ -31,20 +31,12 @@ class _Reader:
     at: int = 0
 
     def skip(self, size: int) -> None:
-        """Moves on by a number of bytes.
-
-        Raises:
-            ValueError: The file ends before.
-        """
+        """Moves on by a number of bytes. Raises ValueError if the file ends before."""
         self.check_room(size)
         self.at = self.file.seek(self.at + size)
 
     def check_room(self, size: int) -> None:
-        """Checks that the file has as many more bytes.
-
-        Raises:
-            ValueError: It has not.
-        """
+        """Raises ValueError if the file does not have as many more bytes."""
         if size > self.end - self.at:
             raise ValueError(f"it ends before {size:,} bytes that its header announces")
 

@@ -76,13 +76,8 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan) -> UsedSources:
     for name in used.sources:
         top = name.removesuffix(".py").split("/")[0]
         if top in sys.stdlib_module_names:
-            problems.append(
-                Problem(
-                    f"the source `{name}` hides Python's own module `{top}`",
-                    ("model", "factory"),
-                    "rename the file",
-                )
-            )
+            message = f"the source `{name}` hides Python's own module `{top}`"
+            problems.append(Problem(message, ("model", "factory"), "rename the file"))
     if problems:
         raise InputError(problems)
     used.sources = dict(sorted(used.sources.items()))
@@ -142,11 +137,6 @@ def _locate(inputs: Inputs, parts: list[str]) -> tuple[str, Path | None]:
 
 
 def _read(name: str, path: Path) -> bytes:
-    """The content of a source.
-
-    Raises:
-        InputError: The source cannot be read.
-    """
     try:
         if not is_file(path):
             raise OSError(0, "it is not a file" if os.path.lexists(path) else "there is no such file")
@@ -157,11 +147,7 @@ def _read(name: str, path: Path) -> bytes:
 
 
 def _parse(content: bytes, name: str) -> ast.Module:
-    """The syntax tree of a source.
-
-    Raises:
-        InputError: The source is not valid Python.
-    """
+    """The syntax tree of a source. Raises InputError if it is not valid Python."""
     hint = None
     try:
         return ast.parse(content)

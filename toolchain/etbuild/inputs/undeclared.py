@@ -113,21 +113,13 @@ class _Told:
 
 @dataclass
 class _Watch:
-    """What the sources of one step may read, and what they have read in addition.
+    """What the sources of one step may read, and what they have read in addition."""
 
-    Attributes:
-        readable: Declared files, and directories of installed code that the key covers.
-        others: Other directories of installed code. What libraries read there prevents caching.
-        packages: The top-level names that the import statements of the sources name.
-        made: Real paths of files and directories that the process has made.
-        told: Refused reads, and reads that prevent caching. They are reported at the end, even if the code went on.
-    """
-
-    readable: set[str]
-    others: set[str]
-    packages: set[str]
-    made: set[str] = field(default_factory=set)
-    told: _Told = field(default_factory=_Told)
+    readable: set[str]  # declared files, and directories of installed code that the key covers
+    others: set[str]  # other directories of installed code: what libraries read there prevents caching
+    packages: set[str]  # the top-level names that the import statements of the sources name
+    made: set[str] = field(default_factory=set)  # real paths of files and directories that the process has made
+    told: _Told = field(default_factory=_Told)  # is reported at the end, even if the code went on
 
 
 _watches: list[_Watch] = []  # a step in a forked process has its own watch, and reports to the outer one at its end
@@ -164,8 +156,7 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
     finally:
         _watches.pop()
         for what in [words[0] for words in watch.told.rows() if len(words) == 1]:
-            for reasons in _unkeyed:
-                reasons.add(what)
+            add_unkeyed({what})
             if _watches:
                 _watches[-1].told.append(what)
         problems = _problems(watch)
@@ -205,8 +196,7 @@ def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
         note = f"note: {place}, {what}, which the key does not cover, so the result is not cached: {hint}"
         print(note, file=sys.stderr)
     watch.told.append(what)
-    for reasons in _unkeyed:
-        reasons.add(what)
+    add_unkeyed({what})
 
 
 @functools.cache
@@ -464,11 +454,7 @@ def _is_named_readable(watch: _Watch, path: Any) -> bool:
 
 
 def _check_modules(watch: _Watch, before: set[str]) -> None:
-    """Checks that everything that was imported is declared or installed, however it was found.
-
-    Raises:
-        BuildError: A module is neither declared nor installed.
-    """
+    """Checks that everything that was imported is declared or installed, however it was found."""
     for name in sorted(set(sys.modules) - before):
         spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
         file = spec.origin if spec is not None and spec.has_location else None

@@ -131,11 +131,8 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder
     finder = SourceFinder(used)
     hidden = finder.top_level_names() & set(sys.modules)
     if hidden:
-        raise InputError.at(
-            ("model", "factory"),
-            f"the source `{min(hidden)}` hides an installed module of that name",
-            "rename the file or its directory",
-        )
+        message = f"the source `{min(hidden)}` hides an installed module of that name"
+        raise InputError.at(("model", "factory"), message, "rename the file or its directory")
     odd = [name for name in finder.sources if has_surrogate(finder.location(name))]
     if odd:
         place = printable(finder.location(odd[0]))
@@ -162,12 +159,8 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder
 
 
 def _unregister(modules: list[ModuleType], kept: list[ModuleType]) -> None:
-    """Undoes what removed modules have registered with PyTorch, so that they can be imported again.
-
-    Args:
-        modules: The modules that were removed.
-        kept: Modules that will be put back. What they hold stays registered.
-    """
+    """Undoes what removed modules have registered with PyTorch, so that they can be imported again. What the kept
+    modules hold stays registered: they will be put back."""
     library = getattr(sys.modules.get("torch.library"), "Library", None)
     if library is None:
         return

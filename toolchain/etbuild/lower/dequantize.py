@@ -72,17 +72,10 @@ def _inline(graph: Graph, node: Node) -> None:
 
 
 def _dequantize(weights: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None = None) -> torch.Tensor:
-    """Computes the weights of a layer from their quantized values.
+    """The weights of a layer, float [rows, columns], from int8 [rows, columns]; scale: float [rows, groups]; zero
+    point: int8 [rows, groups], None means zero.
 
     It makes no view of a constant: in named data, a constant is copied before its shape changes (`viewed_weights`).
-
-    Args:
-        weights: int8 [rows, columns].
-        scale: float [rows, groups].
-        zero_point: int8 [rows, groups]; None means zero.
-
-    Returns:
-        float [rows, columns].
     """
     values = weights.to(scale.dtype).unflatten(1, (scale.shape[1], -1))
     if zero_point is not None:

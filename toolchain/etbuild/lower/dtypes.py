@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, Problem, printable
 from etbuild.lower.partition_counts import operator_name
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.parts import BackendEntry
 from etbuild.plan.step_plans import MethodPlan
 
@@ -34,7 +35,7 @@ def check_quantized(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]
     """
     problems = []
     for name, program in sorted(programs.items()):
-        of = {_dtype(node.args[0]) for node in program.graph.nodes if str(node.target) == _ACTIVATIONS}
+        of = {dtype_of(node.args[0]) for node in program.graph.nodes if str(node.target) == _ACTIVATIONS}
         entries = lower_plan.methods[name].partitioners
         if lower_plan.methods[name].from_recipe or not entries:
             continue  # a recipe has partitioners that are not known yet
@@ -53,7 +54,7 @@ def note_left_out(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
     for name in sorted(edge.methods):
         counts: dict[str, Counter[str]] = {}
         for node in edge.exported_program(name).graph.nodes:
-            dtype = _dtype(node) if node.op == "call_function" else None
+            dtype = dtype_of(node) if node.op == "call_function" else None
             if dtype is not None and operator_name(node) in _LARGE:
                 counts.setdefault(dtype, Counter())[operator_name(node)] += 1
         for dtype, operators in sorted(counts.items()):
@@ -76,6 +77,7 @@ def _missing_options(entries: tuple[BackendEntry, ...], method: str, dtype: str)
             yield path, f"{added}` in the options of `{entry.backend}" if entry.options else whole
 
 
-def _dtype(node: object) -> str | None:
+def dtype_of(node: object) -> str | None:
+    """The name of the dtype of a node's value; None if it is no tensor."""
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else None
+    return dtype_name(value.dtype) if isinstance(value, torch.Tensor) else None

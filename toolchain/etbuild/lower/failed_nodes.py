@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from etbuild.exception_text import chain
 from etbuild.inputs.source_lines import SHOWN, Line, SourceLines, first_name
 from etbuild.inputs.user_code import SourceFinder
+from etbuild.lower.dtypes import dtype_of
 from etbuild.lower.partition_counts import operator_name
 
 _OF_ASSERTIONS = "insert_deferred_runtime_asserts"  # torch's trace of the nodes that check sizes, in any graph
@@ -63,7 +64,7 @@ def sources(programs: Mapping[str, ExportedProgram], dtypes: str, finder: Source
         signature = program.graph_signature
         held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         for node in [node for module in _modules(program) for node in module.graph.nodes]:
-            made = _dtype(node) or ""
+            made = dtype_of(node) or ""
             if not made.startswith(dtypes) or any(dtype.startswith(dtypes) for dtype in _dtypes(node)):
                 continue
             if node.op == "placeholder" and node.name in held:
@@ -207,9 +208,4 @@ def _dtypes(node: torch.fx.Node) -> tuple[str, ...]:
     """The dtypes of a call's tensors, in the order of its arguments."""
     operands: list[torch.fx.Node] = []
     torch.fx.map_arg((node.args, node.kwargs), operands.append)
-    return tuple(filter(None, map(_dtype, operands)))
-
-
-def _dtype(node: torch.fx.Node) -> str | None:
-    value = node.meta.get("val")
-    return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else None
+    return tuple(filter(None, map(dtype_of, operands)))

@@ -204,10 +204,7 @@ def _check_delegated(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
         for name, method in lower_plan.methods.items()
         for index, entry in enumerate(method.partitioners)
         for problem in backends.check_delegated(
-            entry.backend,
-            entry.options,
-            counts[name]["delegated"],
-            ("methods", name, "partitioners", index, "options"),
+            entry.backend, entry.options, counts[name]["delegated"], ("methods", name, "partitioners", index, "options")
         )
     ]
     if problems:
@@ -304,10 +301,7 @@ _HINTS = (
         "a quantized layer has a weight that the method computes: exclude the layer with `leave_out` of the quantizer, "
         "or write `quantize: null` for this method",
     ),
-    (
-        "mismatched dtypes",
-        "convert the tensors in the model, for example with `x.to(y.dtype)` or `x.float()`",
-    ),
+    ("mismatched dtypes", "convert the tensors in the model, for example with `x.to(y.dtype)` or `x.float()`"),
     *(
         (f"aten.{name}_like.", f"write `torch.{name}(x.shape)` in place of `torch.{name}_like(x)`")
         for name in ("rand", "randn")

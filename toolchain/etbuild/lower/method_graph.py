@@ -19,8 +19,9 @@ from etbuild.exception_text import shortened
 from etbuild.inputs.source_lines import first_name
 from etbuild.lower import named_data
 from etbuild.lower.partition_counts import operator_name
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.patching import replaced
-from etbuild.results import GraphNode, GraphWeight, MethodGraph
+from etbuild.results import GraphNode, MethodGraph
 
 _WHY_NOT = "etbuild_why_not"  # what partitioners say about a node, in its `meta`
 _SETTINGS = ("axis", "block_size", "group_size", "input_dtype", "dtype", "quant_min", "quant_max")
@@ -94,16 +95,8 @@ class _Described:
         self._weights: dict[str, int] = {}
 
     def walk(self, program: ExportedProgram, given: dict[str, list[int]], block: int | None) -> list[list[int]]:
-        """Adds the nodes of a method, or of a delegate.
-
-        Args:
-            program: The method or the delegate.
-            given: For a delegate, the nodes that make its inputs, by the name of the input.
-            block: The number of the delegate; None for the method.
-
-        Returns:
-            The nodes that make each output.
-        """
+        """Adds the nodes of a method (`block` is None), or of a delegate with this number, and returns the nodes that
+        make each output. `given` has the nodes that make a delegate's inputs, by the name of the input."""
         made: dict[Node, list[int]] = {}
         parts: dict[Node, list[list[int]]] = {}  # of a delegate's call
         read = {node: self._weight(program, node, name) for node, name in named_data.weights(program)}
@@ -171,9 +164,8 @@ class _Described:
             if not isinstance(value, torch.Tensor):
                 return None
             self._weights[name] = len(self.graph["weights"])
-            shape = [int(size) for size in value.shape]
-            weight: GraphWeight = {"name": name, "dtype": _text(value.dtype), "shape": shape, "bytes": value.nbytes}
-            self.graph["weights"].append(weight)
+            dtype, shape = dtype_name(value.dtype), [int(size) for size in value.shape]
+            self.graph["weights"].append({"name": name, "dtype": dtype, "shape": shape, "bytes": value.nbytes})
         return self._weights[name]
 
 
@@ -188,10 +180,6 @@ def _layer(node: Node) -> str:
     return "" if name.startswith("_empty_nn_module_stack") else name  # PyTorch's mark for a missing stack
 
 
-def _text(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _settings(node: Node) -> dict[str, Any]:
     """The settings of an operator that dequantizes, by the names of its parameters."""
     schema = getattr(node.target, "_schema", None)
@@ -200,11 +188,8 @@ def _settings(node: Node) -> dict[str, Any]:
     named = {parameter.name: value for parameter, value in zip(schema.arguments, node.args, strict=False)}
     found = {name: value for name, value in {**named, **node.kwargs}.items() if name in _SETTINGS}
     return {
-        name: _text(value) if isinstance(value, torch.dtype) else value
+        name: dtype_name(value) if isinstance(value, torch.dtype) else value
         for name, value in sorted(found.items())
-        if isinstance(value, (int, torch.dtype)) or (isinstance(value, (list, tuple)) and all(map(_is_number, value)))
+        if isinstance(value, (int, torch.dtype))
+        or (isinstance(value, (list, tuple)) and all(type(each) is int for each in value))
     }
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is int

@@ -133,11 +133,8 @@ def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
     if mixed:
         names = {name: tag_of_shard(shards.get(name, "no tag")) for name in sorted(mixed[0])}
         shown = ", ".join(f"`{name}` ({tag})" for name, tag in names.items())
-        raise BuildError.at(
-            ("named_data",),
-            f"XNNPACK merges weights of different tags into one: {shown}",
-            "put all of them under one tag",
-        )
+        message = f"XNNPACK merges weights of different tags into one: {shown}"
+        raise BuildError.at(("named_data",), message, "put all of them under one tag")
 
 
 def _tags_of(shards: set[str | None]) -> set[str | None]:
@@ -193,7 +190,7 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str], named: Iterable[str
             output = delegate.named_data_store_output
             if output is None:
                 continue
-            owners = _owners(delegate, shards)
+            owners = {shards.get(name) for _, name in weights(delegate.original_module)}  # None: without a shard
             one_owner = len(_tags_of(owners)) == 1
             for shard, entries in output.external_data.items():
                 _check_tag(shard, set(shards.values()), delegate.backend_id, method)
@@ -380,11 +377,6 @@ def _only_shard(claims: set[str | None], size: int) -> str | None:
     return shards[0] if shards else None
 
 
-def _owners(delegate: LoweredBackendModule, shards: dict[str, str]) -> set[str | None]:
-    """The shards of the weights that a delegate took; None stands for weights without a shard."""
-    return {shards.get(name) for _, name in weights(delegate.original_module)}
-
-
 def _claims_by_content(
     delegate: LoweredBackendModule, output: NamedDataStoreOutput, shards: dict[str, str]
 ) -> Iterator[tuple[str, str]]:
@@ -414,11 +406,7 @@ def tensor_content(weight: torch.Tensor) -> bytes:
 
 
 def _check_untagged(
-    method: str,
-    delegate: LoweredBackendModule,
-    keys: dict[str, Any],
-    owners: set[str | None],
-    shards: dict[str, str],
+    method: str, delegate: LoweredBackendModule, keys: dict[str, Any], owners: set[str | None], shards: dict[str, str]
 ) -> None:
     """Fails if a delegate with weights of several tags may have untagged blobs that come from tagged weights.
 

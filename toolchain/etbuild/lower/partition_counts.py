@@ -26,13 +26,8 @@ from etbuild.lower import named_data
 
 @dataclass(frozen=True)
 class _Operator:
-    """An operator of a method's graph.
-
-    Attributes:
-        name: ExecuTorch's name of the operator.
-        partition: The number of its partition; None if the backend does not take it.
-        layer: The innermost submodule of the model that it comes from; empty if it is not known.
-    """
+    """An operator of a method's graph, by ExecuTorch's name. The partition is None if the backend does not take it. The
+    layer is the innermost submodule of the model that it comes from; empty if it is not known."""
 
     name: str
     partition: int | None
@@ -45,13 +40,8 @@ class _Operator:
 
 @dataclass(frozen=True)
 class _Method:
-    """The result of a partitioner for a method.
-
-    Attributes:
-        path: The document path of the partitioner.
-        operators: For each backend that takes some, all operators of the method.
-        weights: The size in bytes of each weight that the method reads, by name.
-    """
+    """The result of a partitioner for a method: for each backend that takes some operators, all of them; and the size
+    in bytes of each weight that the method reads, by name."""
 
     path: DocumentPath
     operators: dict[str, list[_Operator]]
@@ -84,7 +74,8 @@ class PartitionLint:
 
         def partition_and_compare(program: ExportedProgram) -> PartitionResult:
             result = partitioner.partition(program)
-            self._methods[method] = _Method(path, _operators_by_backend(result), _weights(program))
+            weights = {name: node.meta["val"].nbytes for node, name in named_data.weights(program) if node.users}
+            self._methods[method] = _Method(path, _operators_by_backend(result), weights)
             if self._methods.keys() == self._waiting:
                 _compare(self._methods, self._otherwise)
             return result
@@ -112,14 +103,10 @@ def _operators_by_backend(result: PartitionResult) -> dict[str, list[_Operator]]
 
 
 def _operators(module: GraphModule, tags: set[str], numbers: dict[tuple[int, str], int]) -> Iterator[_Operator]:
-    """The operators of a graph and its submodules.
+    """The operators of a graph and its submodules. `tags` are those of one backend.
 
-    A branch of control flow has its own partitions, even if their tag is used in the graph around it too.
-
-    Args:
-        module: The graph.
-        tags: The tags of one backend.
-        numbers: The number of each partition by its graph's id and its tag. New partitions are added.
+    A branch of control flow has its own partitions, even if their tag is used in the graph around it too: they are
+    numbered by the graph's id and the tag. New partitions are added to `numbers`.
     """
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
@@ -138,10 +125,6 @@ def _layer(node: Node) -> str:
 
 def _count(operators: list[_Operator]) -> int:
     return len({each.partition for each in operators} - {None})
-
-
-def _weights(program: ExportedProgram) -> dict[str, int]:
-    return {name: node.meta["val"].nbytes for node, name in named_data.weights(program) if node.users}
 
 
 def _compare(methods: dict[str, _Method], otherwise: str | None) -> None:

@@ -61,24 +61,16 @@ class Made:
 
 
 class _Pairing(NamedTuple):
-    """Says that a backend pairs the partitions of methods.
-
-    Attributes:
-        hint: What to write in the manifest so that it does not; None if there is no such option.
-    """
+    """Says that a backend pairs the partitions of methods. The hint says what to write in the manifest so that it does
+    not; None if there is no such option."""
 
     hint: str | None
 
 
 @dataclass(frozen=True)
 class _One:
-    """A partitioner of a method.
-
-    Attributes:
-        partitioner: The partitioner.
-        item: What it is aligned by.
-        pairing: Set if its backend pairs its partitions with those of other methods.
-    """
+    """A partitioner of a method, and what it is aligned by. `pairing` is set if its backend pairs its partitions with
+    those of other methods."""
 
     partitioner: Partitioner
     item: Item
@@ -177,13 +169,8 @@ def _kind(partitioner: Partitioner, named: Collection[str]) -> str:
 
 
 def _once(partitioner: Partitioner, kind: str, unknown: str | None) -> str | None:
-    """`Item.once` of a partitioner that none of our backends describes.
-
-    Args:
-        partitioner: The partitioner.
-        kind: Its kind.
-        unknown: The result if the partitioner's backend is unknown.
-    """
+    """`Item.once` of a partitioner that none of our backends describes. It is `unknown` if the partitioner's backend is
+    unknown."""
     backend_id = _backend_id(partitioner)
     backend = None if backend_id is None else backend_class(backend_id)
     if backend is None:

@@ -69,13 +69,7 @@ def _results_checked(owner: type[BackendDetails]) -> Iterator[None]:
 
 
 def _problems(backend: str, counts: dict[str, int], results: Any) -> Iterator[Problem]:
-    """The errors in a backend's results.
-
-    Args:
-        backend: ExecuTorch's name of the backend.
-        counts: The number of partitions of each method.
-        results: What the backend returned.
-    """
+    """The errors in what a backend returned. `counts` has the number of partitions of each method."""
     if not isinstance(results, Mapping):
         yield Problem(f"{backend} returned {_named(results)}, not a dict of results", ("methods",), _HINT)
         return

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from etbuild import backends, releases
 from etbuild.accelerate.preprocess_in_parallel import is_a_loop
-from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.errors import BuildError, DocumentPath
 from etbuild.exception_text import summary
 from etbuild.lower import named_data
 from etbuild.lower.preprocess_results import backend_class
@@ -56,7 +56,9 @@ class Claims:
             for backend_id in sorted({spec.backend_id for spec in result.partition_tags.values()}):
                 kind = backend_class(backend_id)
                 if kind is not None and looks_at_all_methods(kind):
-                    raise BuildError([_overrides(backend, backend_id, path)])
+                    message = f"`{backend_id}` has a `preprocess_multimethod` of its own, which gets all methods"
+                    hint = f"{_INSTEAD}, or remove `preprocess_multimethod`"
+                    raise BuildError.at(path, f"{_claim(backend)}, but {message}", f"change the package: {hint}")
                 self._by_delegate.setdefault((method, backend_id), (backend, path))
             return result
 
@@ -82,9 +84,11 @@ class Claims:
             delegate, backend, path = min(several, key=lambda each: len(each[0].original_module.graph.nodes))
             what = _what_differs(delegate)
             if what is not None:
-                raise BuildError([_depends_on_the_past(backend, delegate.backend_id, what, path)])
+                hint = f"change the package: make `preprocess` depend only on its arguments, or {_INSTEAD}"
+                raise BuildError.at(path, f"{_claim(backend)}, but `{delegate.backend_id}` {what}", hint)
 
 
+_INSTEAD = "write `separable = False` in its `Backend`"
 _DIFFERENT = "gave different bytes for the same partition: it is not deterministic, or it remembers what it compiled"
 
 
@@ -107,23 +111,6 @@ def _named_data(output: Any) -> dict[str, bytes]:
         return {}
     entries = {**output.pte_data, **{key: entry for of in output.external_data.values() for key, entry in of.items()}}
     return {key: releases.sha256_of(output.buffers[entry.buffer_index]) for key, entry in entries.items()}
-
-
-def _overrides(backend: str, backend_id: str, path: DocumentPath) -> Problem:
-    return Problem(
-        f"{_claim(backend)}, but `{backend_id}` has a `preprocess_multimethod` of its own, which gets all methods",
-        path,
-        "change the package: write `separable = False` in its `Backend`, or remove `preprocess_multimethod`",
-    )
-
-
-def _depends_on_the_past(backend: str, backend_id: str, what: str, path: DocumentPath) -> Problem:
-    return Problem(
-        f"{_claim(backend)}, but `{backend_id}` {what}",
-        path,
-        "change the package: make `preprocess` depend only on its arguments, or write `separable = False` in its "
-        "`Backend`",
-    )
 
 
 def _claim(backend: str) -> str:

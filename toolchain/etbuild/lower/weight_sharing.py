@@ -18,7 +18,6 @@ module. It is half of that size if the backend stores half precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,11 +55,6 @@ def identity(digest: str, name: str | None) -> str:
         name: Its name if all its elements are equal; otherwise None, because the content is enough.
     """
     return digest if name is None else f"{digest} {name}"
-
-
-def _contents(identities: Iterable[str]) -> set[str]:
-    """The digests in the identities of weights. Blobs of named data are compared by content, without names."""
-    return {each.partition(" ")[0] for each in identities}
 
 
 Places = dict[str, list[Place]]
@@ -143,18 +137,13 @@ def _one_copy(weight: str, one: Place, other: Place) -> bool:
 
 
 def _of_size(size: int, place: Place) -> set[str]:
-    """The digests of the weights of a size that a place reads."""
-    return _contents(weight for weight, (_, own) in place.weights.items() if own == size)
+    """The digests of the weights of a size that a place reads. Blobs are compared by content, without names."""
+    return {weight.partition(" ")[0] for weight, (_, own) in place.weights.items() if own == size}
 
 
 def _blobs_of(shared: set[str], place: Place, size: int) -> int:
-    """The number of blobs of a size that may hold shared weights: those that no other weight of the place needs.
-
-    Args:
-        shared: The digests of the shared weights.
-        place: A delegate.
-        size: The size in bytes.
-    """
+    """The number of blobs of a size in bytes that may hold shared weights: those that no other weight of the place
+    needs."""
     return max(0, sum(blob == size for blob in place.named_data.values()) - len(_of_size(size, place) - shared))
 
 

@@ -21,14 +21,8 @@ _DERIVED = re.compile(r"(?:(\d+) ?\* ?)?([A-Za-z_]\w*?)(?: ?([+-]) ?(\d+))?", re
 
 @dataclass(frozen=True)
 class _Named:
-    """A dimension in a manifest.
-
-    Attributes:
-        low: Its smallest size.
-        high: Its largest size.
-        multiple_of: A number that divides each of its sizes.
-        size: Its size in the first example input that has it; None if that is unknown.
-    """
+    """A dimension in a manifest: its smallest and largest size, a number that divides each of its sizes, and its size
+    in the first example input that has it; None if that is unknown."""
 
     low: int
     high: int
@@ -38,14 +32,10 @@ class _Named:
 
 @dataclass(frozen=True)
 class _Range:
-    """The range that stands beside a dimension, which may be derived. Each size is `plus` and a multiple of `times`.
+    """The range that stands beside a dimension, which may be derived, with the size as the manifest states it.
 
-    Attributes:
-        text: The size as the manifest states it.
-        low, high: The smallest and the largest size.
-        times, plus: The sizes are `times * number + plus`. For a dimension that is not derived, `times` is what divides
-            each size.
-        size: The size in the example input; None if that is unknown.
+    Each size is `plus` and a multiple of `times`, which for a dimension that is not derived is what divides each size.
+    `size` is the size in the example input; None if that is unknown.
     """
 
     text: str
@@ -151,11 +141,8 @@ class Check:
             elif times < 1 or times * dim.low + plus < 0:
                 yield Problem(f"`{text}` is {times * dim.low + plus} for {name} = {dim.low}", (*path, "dim"))
             elif size is not None and dim.size is not None and size != times * dim.size + plus:
-                yield Problem(
-                    f"`{text}` is {times * dim.size + plus} in the example inputs, and this input has size {size}",
-                    path,
-                    "change a shape",
-                )
+                message = f"`{text}` is {times * dim.size + plus} in the example inputs, and this input has size {size}"
+                yield Problem(message, path, "change a shape")
 
     def _of_input(self, example: Any, shapes: Any, path: DocumentPath) -> Iterator[Problem]:
         """Checks that dynamic shapes have the form of their input, and each dimension."""
@@ -191,11 +178,8 @@ class Check:
 
     def _of_tensor(self, sizes: Any, dims: list[Any], path: DocumentPath) -> Iterator[Problem]:
         if isinstance(sizes, list) and len(dims) != len(sizes):
-            yield Problem(
-                f"{_entries(dims)} for an input of {len(sizes)} dimensions",
-                path,
-                "write one entry for each dimension, `null` for a fixed one",
-            )
+            message = f"{_entries(dims)} for an input of {len(sizes)} dimensions"
+            yield Problem(message, path, "write one entry for each dimension, `null` for a fixed one")
             return
         for index, dim in enumerate(dims):
             if is_dim(dim):
@@ -245,19 +229,15 @@ class Check:
         first = self._named.get(name, dim)
         if (first.low, first.high, first.multiple_of) != (dim.low, dim.high, dim.multiple_of):
             steps = f" in steps of {first.multiple_of}" if first.multiple_of > 1 else ""
-            yield Problem(
-                f"the dimension `{name}` has the range {first.low} to {first.high}{steps} in an earlier place",
-                path,
-                f"the range of what is derived from `{name}` follows from it: remove the range here"
-                if is_derived
-                else "dimensions of one name have one size: repeat the range, or use another name",
-            )
+            message = f"the dimension `{name}` has the range {first.low} to {first.high}{steps} in an earlier place"
+            hint = "dimensions of one name have one size: repeat the range, or use another name"
+            if is_derived:
+                hint = f"the range of what is derived from `{name}` follows from it: remove the range here"
+            yield Problem(message, path, hint)
         elif not is_derived and None not in (dim.size, first.size) and first.size != dim.size:
-            yield Problem(
-                f"the dimension `{name}` has size {first.size} in another example input and {dim.size} in this one",
-                path,
-                "dimensions of one name have one size: change a shape, or use another name",
-            )
+            sizes = f"size {first.size} in another example input and {dim.size} in this one"
+            hint = "dimensions of one name have one size: change a shape, or use another name"
+            yield Problem(f"the dimension `{name}` has {sizes}", path, hint)
 
 
 def _range_problems(dim: _Range, path: DocumentPath) -> list[Problem]:

@@ -108,12 +108,8 @@ def _check_memory(data: dict[str, Any], executorch: dict[str, Any], methods: dic
         unplanned = memory.get("alloc_mutable_buffers") is False
         if sharing and unplanned:
             hint = "remove `alloc_mutable_buffers: false`, or remove `share_mutable_buffers`"
-            yield Problem(
-                "`share_mutable_buffers` needs buffers with planned memory",
-                (*path, "alloc_mutable_buffers"),
-                hint,
-                at_key=True,
-            )
+            message = "`share_mutable_buffers` needs buffers with planned memory"
+            yield Problem(message, (*path, "alloc_mutable_buffers"), hint, at_key=True)
         elif sharing and memory and path[0] == "methods":
             hint = "move it to `executorch.memory_planning`, which holds for all methods"
             yield Problem("`share_mutable_buffers` needs one memory plan for all methods", path, hint, at_key=True)

@@ -149,15 +149,8 @@ def _limits(entry: str, wanted: dict[str, Any]) -> Iterator[tuple[int, int, str]
 
 
 def _check_lengths(method: dict[str, Any], index: int, longest: int, key: str, path: DocumentPath) -> Iterator[Problem]:
-    """Checks that an input is not longer than the model is made for.
-
-    Args:
-        method: The method in the manifest.
-        index: The index of the input.
-        longest: The largest number of tokens.
-        key: The key of the manifest that says this number.
-        path: The document path of the method.
-    """
+    """Checks that an input, given by its index, is not longer than the model is made for. `key` is the key of the
+    manifest that says the largest number of tokens."""
     places: tuple[tuple[str, tuple[int | str, ...]], ...] = (
         ("example_inputs", (index, "shape", 1)),
         ("dynamic_shapes", (index, 1, "max")),

@@ -89,12 +89,8 @@ def _check_text(data: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Proble
 
 
 def _check_several(data: dict[str, Any], called: dict[str, tuple[int, str]]) -> Iterator[Problem]:
-    """Checks what a runner of several methods needs. Only `text_decoder` keeps something between two calls.
-
-    Args:
-        data: The manifest, completed.
-        called: The methods that the runner calls, and what it gives to each of them.
-    """
+    """Checks what a runner of several methods needs. Only `text_decoder` keeps something between two calls. `called`
+    has what the runner gives to each method that it calls."""
     methods = mapping(data, "methods")
     for name, (count, given) in called.items():
         method = mapping(methods, name)

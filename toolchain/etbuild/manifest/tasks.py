@@ -89,14 +89,9 @@ def _positive(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def _dynamic(name: str, longest: int) -> dict[str, Any] | None:
-    """A dimension of 1 up to a size; None if that is the only size."""
-    return {"dim": name, "min": 1, "max": longest} if longest > 1 else None
-
-
 def _tokens(dim: str, longest: int, example: int) -> tuple[dict[str, Any], list[Any] | None]:
-    """Tokens as an input, int64 [1, seq], and their dynamic shape."""
-    dynamic = _dynamic(dim, longest)
+    """Tokens as an input, int64 [1, seq], and their dynamic shape; None if they have only one length."""
+    dynamic = {"dim": dim, "min": 1, "max": longest} if longest > 1 else None
     return {"shape": [1, min(longest, example)], **_INT64}, None if dynamic is None else [None, dynamic]
 
 

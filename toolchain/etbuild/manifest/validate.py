@@ -96,11 +96,8 @@ def load_each(
 
 
 def _check_kind(path: Path, name: str) -> None:
-    """Refuses what is often named in place of the manifest. YAML would find a place in it that says little.
-
-    Raises:
-        InputError: It is a directory, a source, a program or an index.
-    """
+    """Refuses what is often named in place of the manifest: a directory, a source, a program or an index. YAML would
+    find a place in it that says little."""
     found: tuple[str, str] | None = None
     if path.suffix == ".py":
         found = "a Python source", f"`etbuild init --factory {path.stem}:CALLABLE` writes a first manifest"
@@ -345,17 +342,11 @@ def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
     elif len(name) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in name.split("/")):
         yield Problem(f"`{name}` is too long for a file name", path)
     elif name.startswith("/") or "\\" in name or (len(name) > 1 and name[1] == ":"):
-        yield Problem(
-            f"`{name}` is not a relative path with `/`",
-            path,
-            "write the path of a declared input, relative to the manifest",
-        )
+        hint = "write the path of a declared input, relative to the manifest"
+        yield Problem(f"`{name}` is not a relative path with `/`", path, hint)
     elif ".." in PurePosixPath(name).parts:
-        yield Problem(
-            f"`{name}` points outside the declared inputs",
-            path,
-            "declare the file as an input, and name it relative to the repository's root",
-        )
+        hint = "declare the file as an input, and name it relative to the repository's root"
+        yield Problem(f"`{name}` points outside the declared inputs", path, hint)
     elif name == ".":
         yield Problem("`.` is no name of an input", path, "write the name of a file, or of a folder with weights")
     elif str(PurePosixPath(name)) != name:
@@ -586,12 +577,8 @@ def _check_calibration(pt2e: dict[str, Any], path: DocumentPath) -> Iterator[Pro
             yield Problem("the key `calibration` is missing: its data gives the ranges of activations", path, hint)
         return
     if "qat" in pt2e:
-        yield Problem(
-            "`calibration` does not go with `qat`, which finds the ranges by training",
-            here,
-            "remove one of the two",
-            at_key=True,
-        )
+        message = "`calibration` does not go with `qat`, which finds the ranges by training"
+        yield Problem(message, here, "remove one of the two", at_key=True)
     calibration = pt2e["calibration"]
     if not isinstance(calibration, dict):
         return
@@ -641,11 +628,9 @@ def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
         yield from _check_tag(tag, ("named_data", tag))
         for index, pattern in enumerate(_list(entry, "parameters") if isinstance(entry, dict) else []):
             if isinstance(pattern, str) and owners.setdefault(pattern, tag) != tag:
-                yield Problem(
-                    f"the tag `{owners[pattern]}` has the same pattern `{pattern}`",
-                    ("named_data", tag, "parameters", index),
-                    "each parameter belongs to one tag: remove the pattern from one of them",
-                )
+                message = f"the tag `{owners[pattern]}` has the same pattern `{pattern}`"
+                hint = "each parameter belongs to one tag: remove the pattern from one of them"
+                yield Problem(message, ("named_data", tag, "parameters", index), hint)
 
 
 def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:

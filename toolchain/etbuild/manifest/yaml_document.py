@@ -98,9 +98,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, name: str) -> Problem:
         return Problem("a tab cannot indent YAML", position=position, hint="indent with spaces")
     if "expected a single document" in str(error.context):
         return Problem(
-            "a second document starts here",
-            position=position,
-            hint="one manifest is one document: remove the `---`",
+            "a second document starts here", position=position, hint="one manifest is one document: remove the `---`"
         )
     hint = f"{error.context} that starts in line {error.context_mark.line + 1}" if error.context_mark else None
     return Problem(f"not valid YAML: {message}", position=position, hint=hint)

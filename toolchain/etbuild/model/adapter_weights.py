@@ -97,15 +97,8 @@ def _of_model_itself(names: list[str], file: str, place: DocumentPath) -> Iterat
 def _misfits(
     opened: TensorFile, file: str, shapes: Mapping[str, list[int]], others: set[str], place: DocumentPath
 ) -> Iterator[Problem]:
-    """The tensors that are missing in a file, are too many, or have another shape or a dtype that is no float.
-
-    Args:
-        opened: The file.
-        file: Its name.
-        shapes: The shapes of the tensors that it has to hold, by name.
-        others: The names of tensors in it that are not an adapter's.
-        place: The place in the manifest that names it.
-    """
+    """The tensors that are missing in a file, are too many, or have another shape or a dtype that is no float. `others`
+    are the names of tensors in it that are not an adapter's."""
     config = "do the weights belong to this `adapter_config.json`, and both to this model?"
     held = set(opened.names)
     for name in sorted(shapes.keys() - held):

@@ -213,13 +213,8 @@ def applied(module: torch.nn.Module, name: str | None) -> Iterator[None]:
 
 
 def _hook(name: str, called: str, layer: torch.nn.Module) -> Callable[..., torch.Tensor]:
-    """What computes with an adapter after each call of a layer.
-
-    Args:
-        name: The name of the adapter.
-        called: The name of the layer.
-        layer: The layer. It may have more inputs than one, such as a scale: PEFT, too, takes the first.
-    """
+    """What computes with an adapter after each call of a layer. A layer may have more inputs than one, such as a scale:
+    PEFT, too, takes the first."""
     first = next(iter(inspect.signature(layer.forward).parameters))
 
     def hook(layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], outputs: Any) -> torch.Tensor:

@@ -14,9 +14,10 @@ from etbuild.inputs import checkpoints
 from etbuild.inputs.declared import Inputs
 from etbuild.model.module import FLOATING, named_tensors
 from etbuild.model.stored_parts import Joined, Part
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.tensor_names import names_in_module
-from etbuild.model.weights_files import TensorFacts, dtype_name, equal, first_name
+from etbuild.model.weights_files import TensorFacts, equal, first_name
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import weights_names, weights_place
 from etbuild.processes.memory import give_back
@@ -33,13 +34,7 @@ _CASTS = ("float32", "bfloat16", "float16")  # what `model.dtype` may be
 
 @dataclass(frozen=True)
 class _Stored:
-    """A tensor in a file.
-
-    Attributes:
-        opened: The file.
-        file: Its name.
-        name: The tensor's name in it.
-    """
+    """A tensor in a file: the opened file, its name, and the tensor's name in it."""
 
     opened: TensorFile
     file: str
@@ -164,15 +159,10 @@ class Checkpoint:
             yield Problem(message, _PATH, hint or (nearest if len(extra) <= _FEW else other))
 
     def _read(self, needed: set[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-        """Reads the tensors, once. Yields each parameter and buffer once, under its first name in the module.
+        """Reads the tensors, once: all, or those with the given first names. Yields each parameter and buffer once,
+        under its first name in the module.
 
         A file is closed after its last tensor, because the parts of it that were read count as memory of the process.
-
-        Args:
-            needed: The first names of the tensors to read. None: all.
-
-        Raises:
-            InputError: Names of one tied parameter have different content, or a number does not fit the dtype.
         """
         kept: dict[str, tuple[torch.Tensor, str]] = {}  # tied parameters that the files hold several times, and where
         for name in list(self._stored):
@@ -223,13 +213,9 @@ def _unlike(name: str, found: Mapping[Part, _Stored]) -> Iterator[Problem]:
 
 
 def _converted(tensor: torch.Tensor, wanted: TensorFacts, stored: _Stored) -> torch.Tensor:
-    """The tensor in the dtype of its parameter.
-
-    Raises:
-        InputError: A number becomes infinite in that dtype.
-    """
+    """The tensor in the dtype of its parameter. Raises InputError if a number becomes infinite in that dtype."""
     tensor = tensor.detach()
-    if dtype_name(tensor) == wanted.dtype:
+    if dtype_name(tensor.dtype) == wanted.dtype:
         return tensor
     converted = tensor.to(getattr(torch, wanted.dtype))
     # A larger dtype with as many bits for exponents holds every number; the check would take memory.
@@ -253,12 +239,7 @@ def _quantized_hint(names: Iterable[str]) -> str | None:
 
 
 def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:
-    """A hint if the names in the file and in the module differ by a prefix, such as `model.`; None: they do not.
-
-    Args:
-        missing: The names that the file does not have.
-        extra: The names that the module does not have.
-    """
+    """A hint if the names in the file and in the module differ by a prefix, such as `model.`; None: they do not."""
     if not missing or not extra:
         return None
     for names, others, short, long in ((missing, extra, "module", "file"), (extra, missing, "file", "module")):

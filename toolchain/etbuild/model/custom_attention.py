@@ -137,13 +137,9 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no type
         """Does nothing: the buffers exist."""
 
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
-        """Writes the keys and values of the new tokens, and returns those of all tokens, [1, positions, heads, size].
+        """Writes the keys and values of the new tokens, [1, heads, seq, size].
 
-        Args:
-            key_states: The new keys, [1, heads, seq, size].
-            value_states: The new values, of the same shape.
-            args: Not used.
-            kwargs: Not used.
+        Returns those of all tokens, [1, positions, heads, size].
         """
         del args, kwargs
         _, _, heads, size = self.store.k_cache.shape
@@ -183,19 +179,10 @@ def _attention(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention of one layer, [1, seq, heads, size].
+    """The attention of one layer, [1, seq, heads, size]. The queries are [1, heads, seq, size].
 
-    Args:
-        module: The layer.
-        query: The queries, [1, heads, seq, size].
-        key: What `_Layer.update` returned.
-        value: What `_Layer.update` returned.
-        attention_mask: What `_mask` returned.
-        scaling: The factor for the products of queries and keys.
-        others: What the model gives in addition.
-
-    Raises:
-        BuildError: The model gives something that would change the result.
+    `_Layer.update` has returned the keys and values, and `_mask` the mask. Raises BuildError if the model gives
+    something else that would change the result.
     """
     refused = sorted(name for name, given in others.items() if given is not None and not _is_ignored(name))
     call = _call.get()
@@ -246,13 +233,8 @@ def _mask(
 ) -> torch.Tensor | None:
     """The mask of all layers of one kind: float32 [1, 1, seq, positions], or None if it is the causal mask.
 
-    Args:
-        q_length: The number of new tokens.
-        kv_length: The number of positions of the cache.
-        q_offset: The position of the first new token, int64 [].
-        mask_function: Of the indices of batch, head, query and key: whether the query attends to the key.
-        attention_mask: Must be None: there is no padding.
-        others: What transformers' own masks take in addition.
+    `q_offset` is the position of the first new token, int64 []. The mask function says of indices of batch, head, query
+    and key whether the query attends to the key. There is no padding, so that `attention_mask` must be None.
     """
     del others
     if attention_mask is not None:
@@ -271,12 +253,8 @@ def _mask(
 
 
 def _positions(slots: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """The position of the token in each slot of a ring, or a negative number if the slot is empty.
-
-    Args:
-        slots: The indices of the slots.
-        last: The position of the last token, int64 [].
-    """
+    """The position of the token in each slot of a ring, or a negative number if the slot is empty. `last` is the
+    position of the last token, int64 []."""
     size = slots.shape[0]
     turn = last // size * size
     return torch.where(slots <= last - turn, slots + turn, slots + turn - size)

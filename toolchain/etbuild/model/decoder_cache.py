@@ -69,11 +69,8 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
 
 
 def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[..., torch.Tensor]:
-    """A function that calls the original `forward` of the model with a cache, and returns its scores.
-
-    Raises:
-        InputError: The model cannot compute the scores of the last token only.
-    """
+    """A function that calls the original `forward` of the model with a cache, and returns its scores. Raises InputError
+    if the model cannot compute the scores of the last token only."""
     original = type(model).forward
     more: dict[str, Any] = {} if logits is None else {"logits_to_keep": 1}
     if more.keys() - inspect.signature(original).parameters:
@@ -108,11 +105,7 @@ def _add_static(
 
 
 def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ExecuTorch's modules for caches.
-
-    Raises:
-        InputError: The kind of the cache does not fit the model.
-    """
+    """Adds ExecuTorch's modules for caches. Raises InputError if the kind of the cache does not fit the model."""
     from transformers.configuration_utils import get_head_shapes
 
     from etbuild.model import custom_attention
@@ -141,11 +134,7 @@ def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[...
 
 def _ring(config: Any, wanted: DecoderCache, has_window: bool) -> int | None:
     """The number of positions of a ring: those that the first token of a call sees, and those of the call. None if it
-    would hold as much as the whole cache.
-
-    Raises:
-        InputError: The model has no sliding window.
-    """
+    would hold as much as the whole cache."""
     window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
     if not has_window or window is None:
         message = f"`{type(config).__name__}` has no layers with a sliding window"

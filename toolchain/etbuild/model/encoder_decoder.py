@@ -81,11 +81,8 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
 
 @contextmanager
 def _only_output(model: Any) -> Iterator[None]:
-    """Within this context, a decoder may read the encoder's output, and nothing else that its own encoder returns.
-
-    Raises:
-        BuildError: It does.
-    """
+    """Within this context, a decoder may read the encoder's output. Raises BuildError if it reads something else that
+    its own encoder returns."""
     from transformers.modeling_outputs import BaseModelOutput
 
     try:
@@ -150,14 +147,8 @@ def _check(model: Any, wanted: HuggingFace, cache: DecoderCache) -> None:
 
 
 def _check_length(place: str, length: int | None, configs: tuple[Any, ...], keys: tuple[str, ...]) -> None:
-    """Checks a length of the manifest against the first limit that the configurations have.
-
-    Args:
-        place: Where the manifest says the length.
-        length: The length.
-        configs: The configuration of the encoder or decoder, which may be a part of that of the model, and the latter.
-        keys: The keys for such limits.
-    """
+    """Checks a length of the manifest against the first limit that the configurations have under one of the keys: that
+    of the encoder or decoder, which may be a part of that of the model, and the latter."""
     found = [(key, getattr(config, key, None)) for config in configs for key in keys]
     key, limit = next((each for each in found if type(each[1]) is int), ("", None))
     if length is not None and limit is not None and length > limit:

@@ -14,6 +14,7 @@ import torch
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs import gguf_header
+from etbuild.model.tensor_bytes import dtype_name
 
 _SAME = (
     *("model_type", "hidden_size", "intermediate_size", "head_dim"),
@@ -74,7 +75,7 @@ class GgufFile:
     def form(self, name: str) -> tuple[str, list[int]]:
         """PyTorch's name of a tensor's dtype, and its shape."""
         tensor = self._tensors[name]
-        return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+        return dtype_name(tensor.dtype), list(tensor.shape)
 
     def take(self, name: str) -> torch.Tensor:
         """A tensor. It can be taken once."""
@@ -97,11 +98,7 @@ def _check_header(name: str, file: Path, place: DocumentPath) -> None:
 
 
 def _check_kind(name: str, place: DocumentPath, module: Any) -> None:
-    """Checks that transformers knows which names the weights of such a model have in a GGUF file.
-
-    Raises:
-        InputError: It does not.
-    """
+    """Checks that transformers knows which names the weights of such a model have in a GGUF file."""
     from transformers.modeling_gguf_pytorch_utils import TensorProcessor, get_gguf_hf_weights_map
 
     try:

@@ -78,17 +78,10 @@ def _choose_experts(model: Any) -> None:
 
 
 def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> Any:
-    """Makes the model with random weights.
+    """Makes the model with random weights. transformers chooses an attention or dtype that is None.
 
-    Args:
-        cls: Its class.
-        config: Its configuration.
-        attention: Its attention in the manifest; None for the one that transformers chooses.
-        dtype: The dtype of its weights; None for the one that transformers chooses.
-
-    Raises:
-        BuildError: The model cannot have ExecuTorch's attention.
-        KeyError, ValueError: transformers cannot make a model of this configuration.
+    Raises BuildError if the model cannot have ExecuTorch's attention, and KeyError or ValueError if transformers cannot
+    make a model of this configuration.
     """
     make = functools.partial(cls.from_config, trust_remote_code=False) if is_auto(cls) else cls._from_config
     if dtype is not None:
@@ -131,12 +124,8 @@ def _import() -> ModuleType:
 
 
 def _class(transformers: ModuleType, name: str) -> Any:
-    """The class of `transformers` with this name.
-
-    Raises:
-        InputError: There is no such class of models.
-        BuildError: The module of the class cannot be imported.
-    """
+    """The class of `transformers` with this name. Raises InputError if there is no such class of models, and BuildError
+    if its module cannot be imported."""
     known = [word for word in dir(transformers) if "Model" in word or "For" in word]
     try:
         found = getattr(transformers, name, None) if name in known else None

@@ -89,13 +89,8 @@ def _entries(values: Mapping[str, Any], above: DocumentPath) -> Iterator[tuple[D
 
 
 def _check_keys(config: Any, wanted: Mapping[str, Any], path: DocumentPath) -> None:
-    """Fails if transformers does not know a key: it would become an attribute of the configuration that nothing reads.
-
-    Args:
-        config: The configuration.
-        wanted: The keys and values in the manifest.
-        path: The document path of the configuration.
-    """
+    """Fails if transformers does not know a key: it would become an attribute of the configuration that nothing
+    reads."""
     cls = type(config)
     known = cls().to_dict()
     problems = [
@@ -118,17 +113,8 @@ def _is_read(config_class: Any, key: str) -> bool:
 
 
 def _set(values: dict[str, Any], wanted: Mapping[str, Any], config_class: Any, path: DocumentPath) -> None:
-    """Replaces values of a configuration.
-
-    Args:
-        values: The keys of the file. They are changed in place.
-        wanted: The new values by key. A dot leads into a nested configuration.
-        config_class: The class of the configuration.
-        path: The document path of the new values.
-
-    Raises:
-        InputError: Neither the file nor the class has a key.
-    """
+    """Replaces values of a configuration, in place. A dot in a key leads into a nested configuration. Raises InputError
+    if neither the file nor the class has a key."""
     problems = [problem for key in wanted for problem in _set_one(values, key, wanted[key], config_class, path)]
     if problems:
         raise InputError(problems)
@@ -175,11 +161,8 @@ def _cleaned(value: Any) -> Any:
 
 
 def _config_class(transformers: ModuleType, cls: Any, values: dict[str, Any], path: DocumentPath) -> Any:
-    """The class of configurations for a class of models. Removes `model_type` from the values.
-
-    Raises:
-        InputError: `model_type` is unknown, missing, or not that of the class of models.
-    """
+    """The class of configurations for a class of models. Removes `model_type` from the values; it must be that of the
+    class of models."""
     model_type = values.pop("model_type", None)
     if not is_auto(cls):
         own = cls.config_class.model_type

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import torch
 from torch.export import ExportedProgram
 
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tied_weights import memory
-from etbuild.model.weights_files import TensorFacts, dtype_name, equal
+from etbuild.model.weights_files import TensorFacts, equal
 
 
 @dataclass
@@ -96,7 +97,7 @@ def carried(programs: dict[str, ExportedProgram], of_module: Collection[str]) ->
             twin = first.get(memory(tensor))
             first.setdefault(memory(tensor), name)
             if name not in found:
-                form = dtype_name(tensor), list(tensor.shape), isinstance(tensor, torch.nn.Parameter)
+                form = dtype_name(tensor.dtype), list(tensor.shape), isinstance(tensor, torch.nn.Parameter)
                 also = _also(name, original_name(name, programs), of_module)
                 found[name] = TensorFacts(name, *form, twin, False, also)
                 content[name] = tensor.detach()
@@ -104,15 +105,10 @@ def carried(programs: dict[str, ExportedProgram], of_module: Collection[str]) ->
 
 
 def _also(own: str, name: str, of_module: Collection[str]) -> list[str]:
-    """Other names by which a pattern finds a tensor.
+    """Other names by which a pattern finds a tensor, which had the name `name` before `name_apart`.
 
     These are its original name, and the name of the parameter that it was quantized from. The latter follows from the
     names that torchao and `quantize_method` give. A parameter or buffer of the module was not quantized.
-
-    Args:
-        own: The tensor's name after `name_apart`.
-        name: The tensor's name before `name_apart`.
-        of_module: The names of the module's own parameters and buffers.
     """
     names = [name] if own != name else []
     if name not in of_module:

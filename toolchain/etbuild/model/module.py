@@ -111,15 +111,8 @@ def _as_module(value: Any) -> Any:
 
 
 def _joined(modules: dict[str, torch.nn.Module], reference: str) -> torch.nn.Module:
-    """Makes one module with several modules as its children. Tensors that they share stay shared.
-
-    Args:
-        modules: The modules by name.
-        reference: The factory, for errors.
-
-    Raises:
-        BuildError: A value is not a module, or a name cannot be that of a child.
-    """
+    """Makes one module with several modules as its children. Tensors that they share stay shared. Raises BuildError if
+    a value is not a module, or a name cannot be that of a child."""
     joined, path = torch.nn.Module(), ("model", "factory")
     for name, module in modules.items():
         if not isinstance(module, torch.nn.Module):

@@ -68,9 +68,7 @@ def _initialize(cache: Any, model: Any, call: Callable[[Any, Any], object]) -> b
     """Calls the model without computing anything, which initializes the layers with the shapes that it caches.
 
     They may differ from those of the configuration: DeepSeek caches compressed keys, and Falcon the keys of one head.
-
-    Returns:
-        Whether the model can be called so. One that looks at values cannot, and its layers stay uninitialized.
+    False: the model looks at values, so that it cannot be called so, and its layers stay uninitialized.
     """
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 

@@ -1,4 +1,4 @@
-"""The bytes of tensors with any strides."""
+"""The bytes of tensors with any strides, and the names of their dtypes."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor's elements in their logical order, as uint8[nbytes]. It is a view of the tensor if the
     memory has them in that order."""
     return row_major(tensor.detach()).view(-1).view(torch.uint8)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """PyTorch's name of a dtype, such as `float32`."""
+    return str(dtype).removeprefix("torch.")

@@ -49,12 +49,9 @@ def tensor_digests(name: str, file: Path) -> dict[str, str]:
 
 
 def _of_safetensors(file: BinaryIO) -> dict[str, str]:
-    """The digests of the tensors in a safetensors file.
+    """The digests of the tensors in a safetensors file. Raises ValueError if the file has another format.
 
     The format is: eight bytes with the length of the header (little endian), a JSON header, and the tensors' bytes.
-
-    Raises:
-        ValueError: The file has another format.
     """
     length = int.from_bytes(file.read(8), "little")
     if length > _HEADER_LIMIT:
@@ -69,15 +66,8 @@ def _of_safetensors(file: BinaryIO) -> dict[str, str]:
 
 
 def _check_places(header: dict[str, Any], size: int) -> None:
-    """Fails if the tensors do not fill the file one after the other, as safetensors requires.
-
-    Args:
-        header: The header of the file. Each entry has its offsets in bytes.
-        size: The number of bytes after the header.
-
-    Raises:
-        ValueError: There is a gap, an overlap or a rest.
-    """
+    """Raises ValueError if the tensors do not fill the bytes after the header one after the other, as safetensors
+    requires: there is a gap, an overlap or a rest."""
     end = 0
     for begin, after in sorted(entry["data_offsets"] for entry in header.values()):
         if begin != end or after < begin:

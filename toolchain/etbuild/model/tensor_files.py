@@ -16,6 +16,7 @@ from etbuild.errors import DocumentPath, InputError
 from etbuild.files.weights_suffixes import GGUF_SUFFIX, NUMPY_SUFFIX
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.checkpoints import check_content
+from etbuild.model.tensor_bytes import dtype_name
 
 _ENTRIES_SHOWN = 5
 _MAPPED = 64 << 20  # bytes that are read of a file before it is mapped again
@@ -117,7 +118,7 @@ class _Loaded:
 
     def form(self, name: str) -> tuple[str, list[int]]:
         tensor: torch.Tensor = self._tensors[name]
-        return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+        return dtype_name(tensor.dtype), list(tensor.shape)
 
     def take(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._tensors.pop(name)
@@ -181,11 +182,7 @@ def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.
 
 
 def _array(name: str, file: Path, place: DocumentPath) -> torch.Tensor:
-    """The array of a .npy file. Code in it does not run.
-
-    Raises:
-        InputError: The file cannot be read, or PyTorch has no such dtype.
-    """
+    """The array of a .npy file. Code in it does not run."""
     import numpy as np
 
     with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
@@ -214,11 +211,7 @@ def all_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.T
 
 
 def _load(name: str, file: Path, place: DocumentPath) -> Any:
-    """What a file of torch.save holds. Code in it does not run.
-
-    Raises:
-        InputError: The file is of another kind, is damaged, or needs code.
-    """
+    """What a file of torch.save holds. Code in it does not run."""
     with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
         _check_kind(name, file, place)
         try:
@@ -236,11 +229,7 @@ def _load(name: str, file: Path, place: DocumentPath) -> Any:
 
 
 def _check_kind(name: str, file: Path, place: DocumentPath) -> None:
-    """Checks that a file is not of another kind than its name says.
-
-    Raises:
-        InputError: It holds TorchScript, or torch.save has not written it.
-    """
+    """Refuses a file that holds TorchScript, or that torch.save has not written."""
     with file.open("rb") as opened:
         beginning = opened.read(_BEFORE_HEADER + 1)
     if beginning[_BEFORE_HEADER:] == b"{":
@@ -256,11 +245,8 @@ def _check_kind(name: str, file: Path, place: DocumentPath) -> None:
 
 
 def _can_be_mapped(file: Path) -> bool:
-    """Whether the tensors of a file can be read from a mapping of it.
-
-    Raises:
-        ValueError: The file is damaged. PyTorch checks no sums of what it maps.
-    """
+    """Whether the tensors of a file can be read from a mapping of it. Raises ValueError if it is damaged: PyTorch
+    checks no sums of what it maps."""
     if not zipfile.is_zipfile(file):  # PyTorch wrote another format before 1.6
         return False
     with zipfile.ZipFile(file) as archive:
@@ -274,11 +260,7 @@ def _can_be_mapped(file: Path) -> bool:
 
 def _state_dict(loaded: Any, name: str, place: DocumentPath, key: str | None) -> tuple[Any, str]:
     """The state dict in a checkpoint, and its key. Training code often saves it with other things, such as the
-    optimizer's state.
-
-    Raises:
-        InputError: There is no state dict under `key`, or without a key there are several.
-    """
+    optimizer's state. If there are several, the manifest has to name the key."""
     if key is not None:
         return _at_key(loaded, name, place, key, ""), key
     at = ""
@@ -297,18 +279,8 @@ def _state_dict(loaded: Any, name: str, place: DocumentPath, key: str | None) ->
 
 
 def _at_key(loaded: Any, name: str, place: DocumentPath, key: str, before: str) -> Any:
-    """What a checkpoint holds under a key. A dot leads into a state dict in a state dict.
-
-    Args:
-        loaded: The checkpoint, or a part of it.
-        name: The file's name in the manifest.
-        place: The place in the manifest that names it.
-        key: The key in it.
-        before: The key of the part in the whole, with a dot at its end.
-
-    Raises:
-        InputError: There is no state dict under the key.
-    """
+    """What a checkpoint, or a part of it, holds under a key. A dot leads into a state dict in a state dict. `before` is
+    the key of the part in the whole, with a dot at its end."""
     nested = _states(loaded)
     if key in nested:
         return nested[key]

@@ -12,7 +12,7 @@ import torch
 from etbuild.errors import InputError, Problem, did_you_mean
 from etbuild.model.module import named_tensors
 from etbuild.model.stored_parts import Part, parts
-from etbuild.model.tensor_bytes import flat_bytes
+from etbuild.model.tensor_bytes import dtype_name, flat_bytes
 from etbuild.plan.step_plans import MethodPlan
 
 _SHARD = "#"  # tags in a manifest cannot contain this character
@@ -84,19 +84,12 @@ def describe_state(module: torch.nn.Module) -> list[TensorFacts]:
 def _facts(
     name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: bool, stored: Mapping[str, list[Part]]
 ) -> TensorFacts:
-    """The facts about a tensor.
-
-    Args:
-        name: Its name.
-        tensor: The tensor.
-        first: The first name of each tensor by the tensor's id. A new tensor is added.
-        in_weights: Whether its content comes from weights files.
-        stored: The parts of each tensor that these files hold in another form.
-    """
+    """The facts about a tensor. `first` has the first name of each tensor by the tensor's id; a new tensor is added.
+    `stored` has the parts of each tensor that the weights files hold in another form."""
     same_as = first.setdefault(id(tensor), name)
     return TensorFacts(
         name,
-        dtype_name(tensor),
+        dtype_name(tensor.dtype),
         list(tensor.shape),
         isinstance(tensor, torch.nn.Parameter),
         None if same_as == name else same_as,
@@ -110,14 +103,9 @@ def first_name(entry: TensorFacts) -> str:
     return entry.same_as or entry.name
 
 
-def dtype_name(tensor: torch.Tensor) -> str:
-    """PyTorch's name of a tensor's dtype, such as `float32`."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def form(tensor: torch.Tensor) -> str:
     """The dtype and shape of a tensor, as errors show them: `float32[2, 3]`."""
-    return f"{dtype_name(tensor)}{list(tensor.shape)}"
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
 
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -158,13 +146,8 @@ def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]
                 )
             for name in matching:
                 if found.setdefault(name, tag) != tag:
-                    problems.append(
-                        Problem(
-                            f"`{pattern}` matches `{name}`, which already belongs to the tag `{found[name]}`",
-                            path,
-                            "change the patterns so that each parameter has one tag",
-                        )
-                    )
+                    message = f"`{pattern}` matches `{name}`, which already belongs to the tag `{found[name]}`"
+                    problems.append(Problem(message, path, "change the patterns so that each parameter has one tag"))
                     break
     if problems:
         raise InputError(problems)
@@ -172,13 +155,7 @@ def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]
 
 
 def _of_adapter(name: str, tags: dict[str, str], lower_plan: MethodPlan) -> bool:
-    """Whether a tensor is a weight of an adapter.
-
-    Args:
-        name: The tensor's name.
-        tags: The tags that are known so far, by the name of the tensor.
-        lower_plan: The lower plan.
-    """
+    """Whether a tensor is a weight of an adapter, by the tags that are known so far."""
     return name in tags and lower_plan.named_data[tags[name]].adapter
 
 

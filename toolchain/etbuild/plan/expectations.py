@@ -44,13 +44,10 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
     for attribute, values in expected.items():
         if values is not None and sorted(values) != actual[attribute]:
             path: DocumentPath = {"backends": (), "sharded_named_data": ("named_data",)}.get(attribute, (attribute,))
-            problems.append(
-                Problem(
-                    f"the manifest and the target differ: the target's `{attribute}` is {json.dumps(sorted(values))}",
-                    path,
-                    f"{_edit(attribute, json.dumps(actual[attribute]))}, or change the manifest",
-                )
-            )
+            said = json.dumps(sorted(values))
+            message = f"the manifest and the target differ: the target's `{attribute}` is {said}"
+            hint = f"{_edit(attribute, json.dumps(actual[attribute]))}, or change the manifest"
+            problems.append(Problem(message, path, hint))
     if problems:
         raise InputError(problems)
 
@@ -79,11 +76,8 @@ def check_name(plan: Plan, expected: str, program_name: str | None = None, varia
     pattern: str = json_schema.validator("plan").schema["$defs"]["programName"]["pattern"]
     if program_name is not None and not re.fullmatch(pattern, program_name):
         allowed = "letters, digits, `_` and `-`, and one dot before a variant"
-        raise InputError.at(
-            ("name",),
-            f"the program is called like its target, and `{program_name}` cannot be the name of a program",
-            f"rename the target: its name may have {allowed}",
-        )
+        message = f"the program is called like its target, and `{program_name}` cannot be the name of a program"
+        raise InputError.at(("name",), message, f"rename the target: its name may have {allowed}")
 
 
 def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:

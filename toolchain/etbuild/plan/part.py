@@ -73,6 +73,10 @@ class Part:
         """The values of the fields, by name."""
         return dict(zip(self._FIELDS, self._values(), strict=True))
 
+    def as_part(self, kind: type[P]) -> P:
+        """The part of this class that has the same values, of which this one may have more."""
+        return kind(**{name: self.__dict__[name] for name in kind._FIELDS})
+
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Makes a part from a JSON object.

@@ -349,13 +349,9 @@ class HuggingFace(Part):
         "cache": optional(DecoderCache.from_json),
         "generation_config": same,
     }
-    _LEFT_OUT: ClassVar[Options] = {
-        "max_source_length": None,
-        "task": None,
-        "attention": None,
-        "logits": None,
-        "generation_config": None,
-    }
+    _LEFT_OUT: ClassVar[Options] = dict.fromkeys(
+        ("max_source_length", "task", "attention", "logits", "generation_config")
+    )
 
     model_class: str
     config: ConfigFile | Options
@@ -467,7 +463,7 @@ class Model(ModuleSource):
     @property
     def source(self) -> ModuleSource:
         """The model without the weights."""
-        return ModuleSource(self.factory, self.huggingface, self.kwargs, self.seed, self.modules, self.dtype)
+        return self.as_part(ModuleSource)
 
 
 class RecipeCall(Part):
@@ -498,7 +494,7 @@ class Recipe(RecipeCall):
     @property
     def call(self) -> RecipeCall:
         """The recipe itself."""
-        return RecipeCall(self.name, self.kwargs)
+        return self.as_part(RecipeCall)
 
 
 class Runner(Part):
@@ -552,7 +548,7 @@ class Passes(LowerPasses):
     @property
     def of_lowering(self) -> LowerPasses:
         """The passes that run in lowering."""
-        return LowerPasses(self.edge, self.edge_manager, self.executorch)
+        return self.as_part(LowerPasses)
 
 
 class EdgeCompile(Part):
@@ -732,18 +728,7 @@ class Method(ExportMethod):
     @property
     def of_export(self) -> ExportMethod:
         """What its export depends on."""
-        return ExportMethod(
-            program=self.program,
-            entry=self.entry,
-            adapter=self.adapter,
-            strict=self.strict,
-            quantize=self.quantize,
-            example_inputs=self.example_inputs,
-            example_kwargs=self.example_kwargs,
-            dynamic_shapes=self.dynamic_shapes,
-            dynamic_kwargs_shapes=self.dynamic_kwargs_shapes,
-            from_recipe=self.from_recipe,
-        )
+        return self.as_part(ExportMethod)
 
     @property
     def of_lowering(self) -> LowerMethod:

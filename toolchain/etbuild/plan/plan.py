@@ -38,7 +38,6 @@ from etbuild.plan.step_plans import (
     ComparePlan,
     ExportPlan,
     Lowered,
-    LoweredMethod,
     LowerPlan,
     adapter_files,
     weights_names,
@@ -114,10 +113,6 @@ class Plan(Lowered):
     runner: str | None
     tokenizer: Names | None
     metadata: dict[str, Any] | None
-
-    @property
-    def _methods(self) -> Mapping[str, LoweredMethod]:
-        return self.methods
 
     @property
     def _quantizers(self) -> dict[DocumentPath, BackendEntry]:

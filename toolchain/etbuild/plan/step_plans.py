@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from etbuild import backends
 from etbuild.errors import DocumentPath, InputError
@@ -27,6 +27,7 @@ from etbuild.plan.parts import (
     LowerMethod,
     LowerPasses,
     MemoryPlanning,
+    Method,
     MethodComparison,
     ModuleSource,
     NamedData,
@@ -117,27 +118,12 @@ def adapter_files(files: Mapping[str, str], key: str) -> dict[str, DocumentPath]
     return {name: ("model", "adapters", adapter, key) for adapter, name in reversed([*files.items()])}
 
 
-class LoweredMethod(Protocol):
-    """A method of a `Plan` or a `MethodPlan`."""
-
-    @property
-    def partitioners(self) -> tuple[BackendEntry, ...]:
-        """The partitioners that the manifest names."""
-
-    @property
-    def from_recipe(self) -> Names | bool:
-        """Whether the recipe decides something."""
-
-
 class Lowered(Document):
     """The common part of `Plan` and the plans of lowering."""
 
+    methods: Mapping[str, LowerMethod | Method]
     recipe: Recipe | None
     named_data: dict[str, NamedData]
-
-    @property
-    def _methods(self) -> Mapping[str, LoweredMethod]:
-        raise NotImplementedError
 
     @cached_property
     def tags(self) -> list[str]:
@@ -154,7 +140,7 @@ class Lowered(Document):
         """The partitioner entries of all methods, by their place in the manifest."""
         return {
             ("methods", name, "partitioners", index): entry
-            for name, method in self._methods.items()
+            for name, method in self.methods.items()
             for index, entry in enumerate(method.partitioners)
         }
 
@@ -166,7 +152,7 @@ class Lowered(Document):
     @property
     def _recipe_backends(self) -> Names:
         """The backends of the recipe, if it decides something for a method; otherwise empty."""
-        decides = any(method.from_recipe for method in self._methods.values())
+        decides = any(method.from_recipe for method in self.methods.values())
         return self.recipe.backends if self.recipe is not None and decides else ()
 
     @property
@@ -315,10 +301,6 @@ class MethodPlan(Lowered):
     memory_planning: dict[str, MemoryPlanning]
     share_mutable_buffers: bool
 
-    @property
-    def _methods(self) -> Mapping[str, LoweredMethod]:
-        return self.methods
-
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:
         """The declared inputs that lowering reads, each with the place that names it first."""
@@ -331,13 +313,11 @@ class MethodPlan(Lowered):
 
     def of_method(self, name: str) -> MethodPlan:
         """The plan for lowering this method by itself. It leaves out what is read when methods become a program."""
-        fields = {field: value for field, value in self.fields().items() if field in MethodPlan._FIELDS}
-        of_method = {
-            "methods": {name: self.methods[name]},
-            "memory_planning": {name: self.memory_planning[name]},
-            "executorch": self.executorch.of_method(name),
-        }
-        return MethodPlan(**{**fields, **of_method})
+        return self.as_part(MethodPlan).replace(
+            methods={name: self.methods[name]},
+            memory_planning={name: self.memory_planning[name]},
+            executorch=self.executorch.of_method(name),
+        )
 
 
 class LowerPlan(MethodPlan):

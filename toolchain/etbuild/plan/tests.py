@@ -9,16 +9,7 @@ from etbuild.errors import DocumentPath
 from etbuild.manifest import example_inputs
 from etbuild.manifest.tests import metrics
 from etbuild.plan.part import Part
-from etbuild.plan.parts import (
-    Example,
-    FileExample,
-    Leaf,
-    Options,
-    Tolerance,
-    callables_of,
-    leaves_of,
-    read_example,
-)
+from etbuild.plan.parts import Example, FileExample, Leaf, Options, Tolerance, callables_of, leaves_of, read_example
 
 
 class MethodTests(Part):

@@ -48,23 +48,14 @@ def work_for_parent(descriptor: int, handed: list[int], run: Callable[[], int]) 
 
 @dataclass
 class _Watched:
-    """A process that is being watched.
-
-    Attributes:
-        process: The process.
-        slate: The status that it writes.
-        kill_at: The time at which it is killed, by the monotonic clock. None while it may go on.
-        interrupted: A signal has asked the watching process to end.
-        late: The process took longer than the limit.
-        stage: The stage of the process when it was asked to end.
-    """
+    """A process that is being watched, and the status that it writes."""
 
     process: Popen[bytes]
     slate: Slate
-    kill_at: float | None = None
-    interrupted: bool = False
-    late: bool = False
-    stage: str | None = None
+    kill_at: float | None = None  # by the monotonic clock; None while it may go on
+    interrupted: bool = False  # a signal has asked the watching process to end
+    late: bool = False  # it took longer than the limit
+    stage: str | None = None  # its stage when it was asked to end
 
     def end(self) -> None:
         """Asks the process to end, and sets the time at which it is killed if it does not."""
@@ -154,11 +145,7 @@ def _why(watched: _Watched, limit: float | None, what: str) -> Problem:
 
 @dataclass
 class _Signals:
-    """Signals that wake this process.
-
-    Attributes:
-        received: The received signals that ask this process to end.
-    """
+    """Signals that wake this process. `received` has those that ask it to end."""
 
     received: list[int] = field(default_factory=list)
     _before: dict[signal.Signals, object] = field(default_factory=dict)

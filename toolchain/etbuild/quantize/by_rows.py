@@ -26,12 +26,8 @@ _TOLERANCE = 1e-5  # that of torchao's function
 
 
 class _Rounds:
-    """Takes the place of the tolerance of HQQ, and notes the rounds of all parts.
-
-    Attributes:
-        small: For each round, whether the scales of all parts changed less than the tolerance.
-        ran: The number of rounds of each part.
-    """
+    """Takes the place of the tolerance of HQQ. Notes for each round whether the scales of all parts changed less than
+    the tolerance, and the number of rounds that each part ran."""
 
     def __init__(self) -> None:
         self.small: list[bool] = []

@@ -14,8 +14,8 @@ from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import read_tensors
-from etbuild.model.weights_files import dtype_name
 from etbuild.plan.parts import BatchesFile, Calibration, OwnInputs
 
 
@@ -55,17 +55,8 @@ class Batches:
                 self._check_sizes(what, value, sizes, known)
 
     def _check_sizes(self, what: str, value: Any, sizes: tuple[Any, ...] | None, known: dict[str, int]) -> None:
-        """Checks that a dimension has the same size in all inputs of a batch.
-
-        Args:
-            what: The input, for errors.
-            value: The input's value.
-            sizes: The dimensions of the input; None: all are fixed.
-            known: The sizes of the batch's dimensions so far, by name. New ones are added.
-
-        Raises:
-            InputError: A dimension has two sizes.
-        """
+        """Checks that a dimension has the same size in all inputs of a batch. `sizes` are the dimensions of the input;
+        None: all are fixed. `known` has the sizes so far, by name; new ones are added."""
         for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
             if not isinstance(dim, Dim):
                 continue
@@ -154,6 +145,6 @@ def as_batch(made: Any) -> tuple[Any, ...]:
 
 def _shown(values: Any) -> str:
     def one(value: Any) -> Any:
-        return f"{dtype_name(value)} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+        return f"{dtype_name(value.dtype)} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
 
     return str(pytree.tree_map(one, values)).replace("'", "")

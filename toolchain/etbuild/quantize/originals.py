@@ -20,13 +20,8 @@ Filter = Callable[[torch.nn.Module, str], bool]
 
 @dataclass(frozen=True)
 class _Original:
-    """A tensor that may be quantized. It does not keep the content in memory.
-
-    Attributes:
-        name: Its name in the module.
-        addresses: Where its content was.
-        storage: Tells whether something still has this content.
-    """
+    """A tensor that may be quantized: its name, where its content was, and what tells whether something still has this
+    content. It does not keep the content in memory."""
 
     name: str
     addresses: range

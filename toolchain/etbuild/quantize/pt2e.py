@@ -266,7 +266,6 @@ def _undone(prepared: GraphModule, written: set[str]) -> Iterator[None]:
 
 
 def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None:
-    """Runs the method on each batch."""
     with torch.no_grad():
         for index, batch in enumerate(on.batches):
             with wrap_user_error(on.path, f"running the method on batch {index} of its calibration", finder):
@@ -369,14 +368,11 @@ def _train(prepared: GraphModule, train: Call, finder: SourceFinder) -> None:
 
 
 def _convert(prepared: GraphModule, fold: bool) -> GraphModule:
-    """Runs `convert_pt2e`, and names the tensors that it makes after the weights that they come from.
+    """Runs `convert_pt2e`, and names the tensors that it makes after the weights that they come from. `fold`: whether
+    to store weights quantized; otherwise an operator in the graph quantizes them.
 
     `convert_pt2e` numbers these tensors. Two methods would then have different weights with the same name, and patterns
     of tags could not match them.
-
-    Args:
-        prepared: The method with its ranges.
-        fold: Whether to store weights quantized; otherwise an operator in the graph quantizes them.
     """
     converted = convert_pt2e(prepared, fold_quantize=False)
     names = {}

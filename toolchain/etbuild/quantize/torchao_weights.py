@@ -211,13 +211,10 @@ def _once(layers: Iterable[torch.nn.Module]) -> Filter:
 def _layers_by_entry(
     module: torch.nn.Module, entries: Sequence[TorchaoEntry], path: DocumentPath
 ) -> list[dict[str, torch.nn.Module]]:
-    """The layers that each entry quantizes, by name.
+    """The layers that each entry quantizes, by name. Raises InputError if an entry matches no layer.
 
     A layer with several names is listed once, under the first of its names that an entry matches. If several entries
     match that name, the first entry quantizes the layer.
-
-    Raises:
-        InputError: An entry matches no layer.
     """
     layers = {name: layer for name, layer in module.named_modules(remove_duplicate=False) if _kind(layer)}
     matching = [[name for name in layers if _matches(name, layers[name], entry)] for entry in entries]

@@ -14,7 +14,7 @@ from etbuild.exception_text import hints
 from etbuild.inputs import source_lines
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.plan.plan import Plan
-from etbuild.results import CheckResult, LoweringFacts, RuntimeLimit
+from etbuild.results import CheckResult, LoweringFacts
 
 _WORDS = {
     "max_program_bytes": "the program has {actual:,} bytes; the limit is {limit:,}",
@@ -120,17 +120,14 @@ def _random(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
 
 
 def _runtime_limits(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
-    yield from (_of_limit(limit, lines) for limit in lowering["runtime_limits"])
-
-
-def _of_limit(limit: RuntimeLimit, lines: SourceLines) -> Problem:
-    """The problem of a limit. Its hint has a second line if lines of the sources are known."""
-    at = lines.of_operator(limit["method"], limit["operator"])
-    where = source_lines.shown(at)
-    if len(at) > 1:  # only some of these calls may be wrong
-        where = f"calls of `{limit['operator']}`:\n{where}"
-    message = f"ExecuTorch's runtime cannot run all of `{limit['method']}`: {limit['what']}"
-    return Problem(message, ("methods", limit["method"]), hints(limit["hint"], where))
+    """A hint has a second line if lines of the sources are known."""
+    for limit in lowering["runtime_limits"]:
+        at = lines.of_operator(limit["method"], limit["operator"])
+        where = source_lines.shown(at)
+        if len(at) > 1:  # only some of these calls may be wrong
+            where = f"calls of `{limit['operator']}`:\n{where}"
+        message = f"ExecuTorch's runtime cannot run all of `{limit['method']}`: {limit['what']}"
+        yield Problem(message, ("methods", limit["method"]), hints(limit["hint"], where))
 
 
 def _measure(check: str, limit: Any, lowering: LoweringFacts) -> Iterator[CheckResult]:
@@ -180,10 +177,6 @@ def _named_data_bytes(lowering: LoweringFacts) -> dict[str, int]:
     return sizes
 
 
-def _duplicate_bytes(lowering: LoweringFacts) -> int:
-    return int(lowering["sharing"]["duplicate_bytes"])
-
-
 def _memory_bytes(lowering: LoweringFacts) -> dict[str, int]:
     methods = lowering["program"]["methods"]
     return {name: sum(methods[name]["memory"]) for name in lowering["operators"]}
@@ -207,7 +200,7 @@ _FINDERS: dict[str, Callable[[LoweringFacts, SourceLines], Iterator[Problem]]] =
 _MEASURES: dict[str, Callable[[LoweringFacts], Any]] = {
     "max_program_bytes": _program_bytes,
     "max_named_data_bytes": _named_data_bytes,
-    "max_duplicate_bytes": _duplicate_bytes,
+    "max_duplicate_bytes": lambda lowering: lowering["sharing"]["duplicate_bytes"],
     "max_memory_bytes": _memory_bytes,
     "min_delegated": _delegated,
 }

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from etbuild.errors import BuildError, CheckError, DocumentPath, InputError, Problem
 from etbuild.files import artifacts, regular_files
@@ -68,14 +67,10 @@ def copy(
             wrong, noted = unknown_tokens(name, content, vocabulary, path)
             problems += wrong
             notes += noted
-        made.append(artifacts.write(directory, f"{plan.name}.tokenizer/{base}", "tokenizer", partial(_write, content)))
+        made.append(artifacts.write(directory, f"{plan.name}.tokenizer/{base}", "tokenizer", content))
     if problems:
         raise CheckError(problems)
     return made, notes
-
-
-def _write(content: bytes, file: BinaryIO) -> None:
-    file.write(content)
 
 
 def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPath) -> tuple[list[Problem], list[str]]:

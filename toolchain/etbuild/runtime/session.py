@@ -12,6 +12,7 @@ import torch
 
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.runtime.program_files import ProgramFiles, has_own_kernel
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def check_inputs(files: ProgramFiles, method: str, inputs: Sequence[Any]) -> Non
     for number, (value, fact) in enumerate(zip(inputs, wanted, strict=True)):
         if not isinstance(value, torch.Tensor) or "dtype" not in fact:
             continue
-        dtype, shape = str(value.dtype).removeprefix("torch."), list(value.shape)
+        dtype, shape = dtype_name(value.dtype), list(value.shape)
         if dtype != fact["dtype"]:
             raise InputError.of(f"input {number} of `{method}` is {dtype}, and the program takes {fact['dtype']}")
         largest = fact["shape"]

@@ -189,11 +189,7 @@ def _explained(problem: Problem, methods: Iterable[Method], lowering: LoweringFa
 
 
 def _methods(
-    job: Lowering[ComparePlan],
-    saved: SavedExport,
-    context: StepContext,
-    examples: Path,
-    left_out: Mapping[str, str],
+    job: Lowering[ComparePlan], saved: SavedExport, context: StepContext, examples: Path, left_out: Mapping[str, str]
 ) -> tuple[list[Method], dict[str, str]]:
     """The methods with their weights and example inputs; and those without example inputs, with the reason."""
     from torch.export.graph_signature import OutputKind
@@ -213,11 +209,8 @@ def _methods(
         with accelerated() if job.effort.accelerate else nullcontext():
             programs = load_methods(saved, content, wanted, context.finder)
     for name, program in programs.items():
-        leaves = (
-            saved_examples.of_program(program)
-            if saved.export_plan is not None
-            else saved_examples.read(examples, name, program)
-        )
+        own = saved.export_plan is not None  # the methods were exported here, with their example inputs
+        leaves = saved_examples.of_program(program) if own else saved_examples.read(examples, name, program)
         if any(spec.kind == OutputKind.GRADIENT_TO_PARAMETER for spec in program.graph_signature.output_specs):
             skipped[name] = f"{_NOT} it trains, and a program also returns the gradients"
         elif leaves is None:

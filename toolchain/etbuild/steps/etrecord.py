@@ -11,9 +11,8 @@ import io
 import warnings
 import zipfile
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from etbuild.errors import BuildError
 from etbuild.files import artifacts
@@ -67,13 +66,8 @@ def write(directory: Path, records: Mapping[str, bytes], below: str = "") -> lis
     (directory / below).mkdir(exist_ok=True)
     prefix = f"{below}/" if below else ""
     return [
-        artifacts.write(directory, f"{prefix}{name}.etrecord", "etrecord", partial(_write, content))
-        for name, content in records.items()
+        artifacts.write(directory, f"{prefix}{name}.etrecord", "etrecord", content) for name, content in records.items()
     ]
-
-
-def _write(content: bytes, file: BinaryIO) -> None:
-    file.write(content)
 
 
 def _record(manager: ExecutorchProgramManager, method: str, lines: SourceLines) -> bytes:

@@ -29,4 +29,4 @@ def write_json(directory: Path, name: str, kind: str, content: Mapping[str, Any]
     """Writes a file of facts. Asserts first that it fits its schema, if it has one: otherwise the driver has a bug."""
     wrong: list[Problem] = json_schema.problems(kind, content) if kind in ("index", "report") else []
     assert not wrong, "\n".join(map(str, wrong))
-    return artifacts.write(directory, f"{name}.{kind}.json", kind, lambda file: file.write(canonical_json(content)))
+    return artifacts.write(directory, f"{name}.{kind}.json", kind, canonical_json(content))

@@ -148,14 +148,7 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
 
 @dataclass(frozen=True)
 class _Export:
-    """An export with its weights.
-
-    Attributes:
-        saved: The export.
-        content: The module's parameters and buffers by name.
-        shards: The shard of each parameter that has a tag, by name.
-        context: What every step needs.
-    """
+    """An export with its weights: the parameters and buffers by name, and the shard of each parameter with a tag."""
 
     saved: SavedExport
     content: dict[str, torch.Tensor]
@@ -351,7 +344,7 @@ def write_program(
                 **{name: found for part in parts for name, found in part.non_finite.items()},
                 **counted(weights),
             },
-            "runtime_limits": [limit.facts() for limit in emission.limits],
+            "runtime_limits": emission.limits,
             "constant_methods": {name: described(value) for name, value in lower_plan.constant_methods.items()},
             **_describe_weights(lower_plan, context.inputs),
         }

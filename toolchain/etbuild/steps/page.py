@@ -28,7 +28,7 @@ def write_page(
         BuildError: The page cannot be written.
     """
     page = render.render(shown(directory, name, lowering, lines, against))
-    return artifacts.write(directory, f"{name}.report.html", "page", lambda file: file.write(page))
+    return artifacts.write(directory, f"{name}.report.html", "page", page)
 
 
 def shown(

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
     from torch.export import ExportedProgram
 
-    from etbuild.export.export_methods import PreparedMethod
-
 
 def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> dict[str, list[Path]]:
     """Runs the stages up to one of them, and saves what each stage made.
@@ -104,7 +102,8 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     modules = Modules(root, exporting, finder)
     yield "source_transform", partial(_write_modules, exporting, modules)
     prepared = prepare_methods(exporting, modules, context)
-    yield "quantize", partial(_write_texts, _quantized_graphs(prepared))
+    graphs = {name: _readable(one.quantized) for name, one in prepared.items() if one.quantized is not None}
+    yield "quantize", partial(_write_texts, graphs)
     programs = export_methods(exporting, modules, context, prepared)
     yield "export", partial(_write_programs, programs)
     with context.stage("to edge"):
@@ -123,10 +122,6 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
         _write_texts({lowering.name: "\n\n".join([*shown, ""])}, directory)
 
     yield "to_executorch", emit
-
-
-def _quantized_graphs(prepared: dict[str, PreparedMethod]) -> dict[str, str]:
-    return {name: _readable(one.quantized) for name, one in prepared.items() if one.quantized is not None}
 
 
 def _write_modules(exporting: ExportPlan, modules: Modules, directory: Path) -> None:

@@ -125,9 +125,7 @@ def _vector(tester: Tester, files: ProgramFiles, case: Case, number: int) -> Vec
 
 def _own(value: Any) -> Any:
     """A value whose storage holds nothing else: a bundle takes the whole storage of a tensor."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.detach().clone()
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _largest(value: torch.Tensor) -> float:
@@ -153,11 +151,8 @@ def _serialized(files: ProgramFiles, vectors: Sequence[Vector]) -> bytes:
 
 
 def _verify(tester: Tester, files: ProgramFiles, content: bytes, vectors: Sequence[Vector]) -> None:
-    """Runs each vector in the runtime, in a child process of its own.
-
-    Raises:
-        BuildError: It computes something else.
-    """
+    """Runs each vector in the runtime, in a child process of its own. Raises BuildError if it computes something
+    else."""
     for vector in vectors:
         task = f"running {vector.case}"
         try:

@@ -69,7 +69,8 @@ class Tester:
         self._located: set[str] = set()
         self._reference = Reference.of_plan(plan, context)
         self._cases = [*self._make_cases()]
-        if any(map(self._wants_float, plan.methods)) or any(each.max_change is not None for each in tests.metrics):
+        compares_metrics = any(each.max_change is not None for each in tests.metrics)
+        if compares_metrics or any(map(self._reference.is_quantized, plan.methods)):
             self._reference.prepare_float()
 
     def unavailable(self) -> list[str]:
@@ -133,11 +134,7 @@ class Tester:
             yield Case(f"cases/{name}", [self._declared(call) for call in calls])
 
     def _declared(self, call: planned.Call) -> Call:
-        """A call of the manifest.
-
-        Raises:
-            InputError: Its inputs are not those that the method takes.
-        """
+        """A call of the manifest. Raises InputError if its inputs are not those that the method takes."""
         module = self._reference.module(call.method)
         make = example_values.make_one
         given = tuple(
@@ -166,7 +163,7 @@ class Tester:
             "the runtime": partial(self._run, case),
             "PyTorch": partial(self._run_eager, case),
         }
-        if any(map(self._wants_float, names)):
+        if any(map(self._reference.is_quantized, names)):
             tasks["PyTorch without quantization"] = lambda: self._reference.run_float(case.calls)
         try:
             found = child.run(tasks, self._at_once)
@@ -176,7 +173,7 @@ class Tester:
         exact = found.get("PyTorch without quantization", expected)
         measured = self._measured(actual, expected, exact)
         for number, call in enumerate(case.calls):
-            problem = self._wrong(call, actual[number], expected[number])
+            problem = "\n".join(self.differences(call.method, actual[number], expected[number]))
             if problem:
                 where = f"call {number + 1} of {len(case.calls)}, `{call.method}`: " if len(case.calls) > 1 else ""
                 told = self._locate(case, number, expected[number]) if locate else ""
@@ -207,12 +204,6 @@ class Tester:
     def _run_eager(self, case: Case) -> tuple[list[list[Any]], dict[str, Any]]:
         outputs = self._reference.run(case.calls)
         return outputs, self._reference.state(case.calls[-1].method)
-
-    def _wants_float(self, name: str) -> bool:
-        return self._reference.is_quantized(name)
-
-    def _wrong(self, call: Call, actual: list[Any], expected: list[Any]) -> str:
-        return "\n".join(self.differences(call.method, actual, expected))
 
     def _inexact(self, call: Call, actual: list[Any], exact: list[Any]) -> str:
         """Which limit against the model without quantization the outputs break; empty if they break none."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 
 from etbuild.comparison import accuracy
@@ -51,10 +50,11 @@ def measure(reference: Reference, call: Call) -> list[Layer]:
     """
     plain = reference.exported(call.method, quantized=False)
     quantized = reference.exported(call.method)
-    exact = _Values(_module(plain))
-    exact.run(*call.leaves)
-    forced = _Forced(_module(quantized), _expected(exact))
-    forced.run(*call.leaves)
+    exact = _Values(plain.module(check_guards=False))
+    with torch.no_grad():
+        exact.run(*call.leaves, enable_io_processing=False)
+        forced = _Forced(quantized.module(check_guards=False), _expected(exact))
+        forced.run(*call.leaves, enable_io_processing=False)
     lines = SourceLines.of_programs({call.method: plain}, reference.context.finder.name_of)
     nodes = {node.name: node for node in plain.graph.nodes}
     found = [_layer(nodes[name], ratio, call.method, lines) for name, ratio in forced.ratios.items()]
@@ -70,10 +70,6 @@ def shown(layers: list[Layer]) -> str:
     return "\n".join(lines + ([f"  and {len(layers) - _SHOWN} more"] if len(layers) > _SHOWN else []))
 
 
-def _module(program: ExportedProgram) -> GraphModule:
-    return program.module(check_guards=False)
-
-
 def _layer(node: Node, ratio: float, method: str, lines: SourceLines) -> Layer:
     stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
     name = stack[-1].removeprefix("L['self'].") if stack else node.name
@@ -86,10 +82,6 @@ class _Values(Interpreter):  # type: ignore[misc] # torch.fx has no types
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
         self.values: dict[str, torch.Tensor] = {}
-
-    def run(self, *inputs: Any) -> Any:
-        with torch.no_grad():
-            return super().run(*inputs, enable_io_processing=False)
 
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)
@@ -120,10 +112,6 @@ class _Forced(Interpreter):  # type: ignore[misc] # torch.fx has no types
         super().__init__(module)
         self._expected = expected
         self.ratios: dict[str, float] = {}
-
-    def run(self, *inputs: Any) -> Any:
-        with torch.no_grad():
-            return super().run(*inputs, enable_io_processing=False)
 
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from etbuild.comparison import random_values
 from etbuild.errors import InputError
-from etbuild.plan.parts import Dim, ExportMethod, Shapes
+from etbuild.plan.parts import Dim, ExportMethod
 from etbuild.plan.tests import MethodTests
 
 _UNLIMITED = 4  # a dimension without a largest size is tested with this many times the size of the example
@@ -20,6 +21,8 @@ _LARGEST = 2**31
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional inputs, and keyword inputs by name."""
+Dims = tuple[Dim | None, ...]
+"""The dimension of each size of a tensor; None if it is fixed."""
 Range = tuple[int, int, int]
 """The smallest size, the largest size, and what divides each size."""
 
@@ -46,7 +49,7 @@ def cases(
         text = f"{seed}/{name}/{label}".encode()
         drawn = random.Random(int.from_bytes(hashlib.sha256(text).digest()[:8], "big"))
         sizes = {dim: choose(drawn, size) for dim, size in sorted(limits.items())}
-        yield label, _Maker(sizes, tests, drawn).inputs(method, examples)
+        yield label, _random(sizes, method, tests, examples, drawn)
 
 
 def of_sizes(method: ExportMethod, tests: MethodTests, examples: Inputs, sizes: Mapping[str, int]) -> Inputs:
@@ -61,19 +64,14 @@ def of_sizes(method: ExportMethod, tests: MethodTests, examples: Inputs, sizes: 
     Raises:
         InputError: The method does not take such a size.
     """
-    own = {
-        dim.dim: (size - dim.plus) // dim.times
-        for value, dims in _leaves(method, examples)
-        for size, dim in zip(value.shape if isinstance(value, torch.Tensor) else (), dims or (), strict=False)
-        if dim is not None
-    }
+    own = {dim.dim: (size - dim.plus) // dim.times for size, dim in _dynamic_sizes(method, examples)}
     for name, (least, most, step) in ranges(method, examples, _LARGEST).items():
         size = sizes.get(name, least)
         if not least <= size <= most or size % step:
             multiple = f" in steps of {step}" if step > 1 else ""
             above = f" to {most}" if most < _LARGEST else " upwards"
             raise InputError.of(f"{name}={size}: the dimension goes from {least}{above}{multiple}")
-    return _Maker({**own, **sizes}, tests, random.Random(0)).inputs(method, examples)
+    return _random({**own, **sizes}, method, tests, examples, random.Random(0))
 
 
 def all_alike(tests: MethodTests, method: ExportMethod, examples: Inputs) -> bool:
@@ -104,73 +102,54 @@ def ranges(method: ExportMethod, examples: Inputs, unlimited: int | None = None)
         unlimited: The largest size of a dimension that has none; by default a few times that of the example.
     """
     found: dict[str, Range] = {}
+    for size, dim in _dynamic_sizes(method, examples):
+        step = dim.multiple_of
+        least = -(-max(dim.min, 1) // step) * step
+        own = max((size - dim.plus) // dim.times, least)
+        most = (unlimited or _UNLIMITED * own) if dim.max is None else dim.max // step * step
+        known = found.get(dim.dim, (least, most, step))
+        found[dim.dim] = (max(known[0], least), min(known[1], most), max(known[2], step))
+    return found
+
+
+def _dynamic_sizes(method: ExportMethod, examples: Inputs) -> Iterator[tuple[int, Dim]]:
+    """The dynamic sizes of the example inputs, each with its dimension."""
     for value, dims in _leaves(method, examples):
-        for size, dim in zip(value.shape if isinstance(value, torch.Tensor) else (), dims or (), strict=False):
-            if dim is None:
-                continue
-            step = dim.multiple_of
-            least = -(-max(dim.min, 1) // step) * step
-            own = max((size - dim.plus) // dim.times, least)
-            most = (unlimited or _UNLIMITED * own) if dim.max is None else dim.max // step * step
-            known = found.get(dim.dim, (least, most, step))
-            found[dim.dim] = (max(known[0], least), min(known[1], most), max(known[2], step))
-    return found
+        if isinstance(value, torch.Tensor):
+            yield from ((size, dim) for size, dim in zip(value.shape, dims or (), strict=False) if dim is not None)
 
 
-def _leaves(method: ExportMethod, examples: Inputs) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
-
-    def collect(value: Any, dims: Any) -> Any:
-        found.append((value, dims))
-        return value
-
-    _each(method, examples, collect)
-    return found
-
-
-def _each(method: ExportMethod, examples: Inputs, make: Callable[[Any, Any], Any]) -> Inputs:
-    """The inputs with each tensor and plain value replaced by what `make` returns for it and its dimensions."""
+def _leaves(method: ExportMethod, examples: Inputs) -> list[tuple[Any, Dims | None]]:
+    """The tensors and plain values of the example inputs with their dimensions, in the order of pytrees."""
     positional, keywords = examples
-    shapes: tuple[Shapes, ...] = method.dynamic_shapes or (None,) * len(positional)
-    return (
-        tuple(_map(value, shape, make) for value, shape in zip(positional, shapes, strict=True)),
-        {name: _map(value, method.dynamic_kwargs_shapes.get(name), make) for name, value in keywords.items()},
-    )
+    shapes = method.dynamic_shapes or (None,) * len(positional)
+    return [*_parts(positional, shapes), *_parts(keywords, method.dynamic_kwargs_shapes)]
 
 
-def _map(value: Any, shapes: Any, make: Callable[[Any, Any], Any]) -> Any:
+def _parts(value: Any, shapes: Any) -> Iterator[tuple[Any, Dims | None]]:
     if isinstance(value, (list, tuple)):
-        parts = (None,) * len(value) if shapes is None else shapes
-        return type(value)(_map(part, shape, make) for part, shape in zip(value, parts, strict=True))
-    if isinstance(value, dict):
-        by_key = shapes or {}
-        return {key: _map(part, by_key.get(key), make) for key, part in value.items()}
-    return make(value, shapes)
+        for part, shape in zip(value, (None,) * len(value) if shapes is None else shapes, strict=True):
+            yield from _parts(part, shape)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _parts(part, (shapes or {}).get(key))
+    else:
+        yield value, shapes
 
 
-class _Maker:
-    """Makes the random inputs of one case.
-
-    Args:
-        sizes: The size of each dynamic dimension, by name.
-        tests: How the method is tested.
-        drawn: Where random numbers come from.
-    """
-
-    def __init__(self, sizes: dict[str, int], tests: MethodTests, drawn: random.Random) -> None:
-        self._sizes = sizes
-        self._ranges = iter(tests.ranges)
-        self._generator = torch.Generator().manual_seed(drawn.getrandbits(63))
-
-    def inputs(self, method: ExportMethod, examples: Inputs) -> Inputs:
-        return _each(method, examples, self._one)
-
-    def _one(self, value: Any, dims: tuple[Dim | None, ...] | None) -> Any:
-        limits = next(self._ranges, None)
-        if not isinstance(value, torch.Tensor):
-            return value
-        shape = [
-            size if dim is None else dim.times * self._sizes[dim.dim] + dim.plus
-            for size, dim in zip(value.shape, dims or (None,) * value.dim(), strict=True)
-        ]
-        return random_values.like(value, shape, limits, self._generator)
+def _random(
+    sizes: Mapping[str, int], method: ExportMethod, tests: MethodTests, examples: Inputs, drawn: random.Random
+) -> Inputs:
+    """Random inputs with the given size of each dynamic dimension, by name."""
+    generator = torch.Generator().manual_seed(drawn.getrandbits(63))
+    made, leaves = [], _leaves(method, examples)
+    for (value, dims), limits in itertools.zip_longest(leaves, tests.ranges[: len(leaves)]):
+        if isinstance(value, torch.Tensor):
+            shape = [
+                size if dim is None else dim.times * sizes[dim.dim] + dim.plus
+                for size, dim in zip(value.shape, dims or (None,) * value.dim(), strict=True)
+            ]
+            value = random_values.like(value, shape, limits, generator)
+        made.append(value)
+    positional, keywords = pytree.tree_unflatten(made, pytree.tree_structure(examples))
+    return positional, keywords

@@ -11,7 +11,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from etbuild.comparison.graph import copied, outputs_of
+from etbuild.comparison.calls import UNLIMITED
+from etbuild.comparison.graph import arguments, copied, outputs_of
 from etbuild.export import saved_examples
 from etbuild.export.export_methods import PreparedMethod, load_method, root_of
 from etbuild.inputs.step_context import StepContext
@@ -78,7 +79,8 @@ class Reference:
     def methods(self) -> dict[str, Inputs]:
         """The example inputs of each method, by name."""
         found = {name: (one.arguments, one.keywords) for name, one in self._prepared.items()}
-        found.update({name: _inputs_of(program) for name, program in self._files.items()})
+        for name, program in self._files.items():
+            found[name] = arguments(program, saved_examples.of_program(program))
         return dict(sorted(found.items()))
 
     def planned(self, name: str) -> ExportMethod:
@@ -187,12 +189,6 @@ def _of_plan(prepared: Mapping[str, PreparedMethod], plan: ExportPlan) -> dict[s
     return {name: replace(one, what=replace(one.what, plan=plan)) for name, one in prepared.items()}
 
 
-def _inputs_of(program: ExportedProgram) -> Inputs:
-    """The example inputs of an exported program."""
-    positional, keywords = pytree.tree_unflatten(saved_examples.of_program(program), program.call_spec.in_spec)
-    return tuple(positional), dict(keywords)
-
-
 def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, Shapes]]:
     """The dynamic shapes of the inputs of an exported program: positional ones, and those by name.
 
@@ -203,21 +199,10 @@ def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, 
         if isinstance(size, int):
             return None
         limits = program.range_constraints[size.node.expr]
-        most = int(limits.upper) if bool(limits.upper < _UNLIMITED) else None
+        most = int(limits.upper) if bool(limits.upper < UNLIMITED) else None
         return Dim(str(size), int(limits.lower), most, 1, 1, 0)
 
-    def shapes(value: Any) -> Shapes:
+    def shape(value: Any) -> Shapes:
         return tuple(map(dim, value.shape)) if isinstance(value, torch.Tensor) else None
 
-    return _each_input(program, shapes)
-
-
-_UNLIMITED = 2**31  # PyTorch writes an infinity, or the largest number of 64 bits
-
-
-def _each_input(program: ExportedProgram, make: Callable[[Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a function returns for each input of an exported program, in the form of its inputs."""
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    leaves = [make(nodes[each].meta["val"] if each in nodes else each) for each in program.graph_signature.user_inputs]
-    positional, keywords = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
-    return tuple(positional), dict(keywords)
+    return arguments(program, [*map(shape, saved_examples.inputs_of_graph(program))])

@@ -44,10 +44,10 @@ def text(results: Sequence[Result]) -> str:
 
 def as_json(program: str, results: Sequence[Result]) -> dict[str, Any]:
     """The results as JSON data. A number that is not finite is null."""
-    finite = [
-        {**asdict(each), "measured": {key: _finite(value) for key, value in each.measured.items()}} for each in results
-    ]
-    return {"program": program, "tests": finite}
+    tests = [asdict(each) for each in results]
+    for test in tests:
+        test["measured"] = {key: value if math.isfinite(value) else None for key, value in test["measured"].items()}
+    return {"program": program, "tests": tests}
 
 
 def junit(program: str, results: Sequence[Result]) -> bytes:
@@ -82,7 +82,3 @@ def junit(program: str, results: Sequence[Result]) -> bytes:
 def _lines(text: str) -> list[str]:
     """The lines of a text, without characters that XML cannot hold or that control a terminal."""
     return [printable(line) for line in text.split("\n")] if text else []
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

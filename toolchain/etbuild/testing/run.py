@@ -108,7 +108,7 @@ def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Resu
     every: list[tuple[str, Callable[[], Result]]] = [*_checks(files)]
     if missing:
         reason = f"the runtime here has no backend `{missing[0]}`"
-        every += [(name, partial(_skipped, name, reason)) for name in tester.names()]
+        every += [(name, partial(Result, name, "skipped", reason)) for name in tester.names()]
     else:
         every += tester.tests(options.locate)
     names = [name for name, _ in every]
@@ -149,7 +149,3 @@ def _checks(files: ProgramFiles) -> Iterator[tuple[str, Callable[[], Result]]]:
 def _of_check(name: str, actual: float, limit: float) -> Result:
     right = actual >= limit if name.startswith("checks/min_") else actual <= limit
     return Result(name, "passed" if right else "failed", f"{actual:,} (limit {limit:,})")
-
-
-def _skipped(name: str, reason: str) -> Result:
-    return Result(name, "skipped", reason)
