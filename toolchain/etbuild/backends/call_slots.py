@@ -70,7 +70,9 @@ def item(name: str, options: Options, path: DocumentPath) -> Item:
         return Item(name, path, kind, identity, None)
     # Two calls of a factory may return partitioners of different backends.
     once = identity if backend.delegates_to_any else kind
-    return Item(backends.shown_name(name, options), path, kind, identity, once)
+    with backends.asked(name, "shown_name"):
+        shown = backend.shown_name(options)
+    return Item(shown, path, kind, identity, once)
 
 
 def align(lists: Mapping[str, Sequence[Item]]) -> list[Slot]:
