@@ -128,7 +128,7 @@ def test_a_verb_ends_with_its_code(
 
 
 def test_wrong_usage_has_one_code_for_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
-    [verbs] = [action for action in main.whole_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    [verbs] = [action for action in main.command_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     for verb in verbs.choices:
         try:
             code: object = main.main([verb, "--no-such-option"])
@@ -166,7 +166,7 @@ JSON_ELSEWHERE = {
 
 
 def test_each_verb_with_json_has_a_test() -> None:
-    [verbs] = [action for action in main.whole_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    [verbs] = [action for action in main.command_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     with_json = {verb for verb, parser in verbs.choices.items() if "--json" in parser.format_usage()}
     assert with_json | {"cache"} == {case[0] for case in JSON} | JSON_ELSEWHERE.keys()
     for verb, file in JSON_ELSEWHERE.items():

@@ -18,7 +18,7 @@ _LINE = 100  # the maximum length of a line of a usage, in characters
 
 def page() -> str:
     """Returns the page."""
-    return markdown_page("Command line", "the parsers of toolchain/etbuild/cli", _blocks(main.whole_parser()))
+    return markdown_page("Command line", "the parsers of toolchain/etbuild/cli", _blocks(main.command_parser()))
 
 
 def _blocks(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from etbuild.cli import registry_options
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path
 
 _PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
 
@@ -35,15 +34,11 @@ def add(verbs: Any) -> None:
         action="store_true",
         help="the build has only the programs that a change touches: a program that is not there was not removed",
     )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the checks as JUnit XML")
-    parser.add_argument(
-        "--lockfiles",
-        type=Path,
-        metavar="DIR",
-        help="also compare each program with NAME.lock.json of this directory, in the JUnit XML",
+    add_path(parser, "--junit FILE", "also write the checks as JUnit XML")
+    add_path(
+        parser, "--lockfiles DIR", "also compare each program with NAME.lock.json of this directory, in the JUnit XML"
     )
     registry_options.add_access(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

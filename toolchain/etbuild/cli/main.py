@@ -231,17 +231,13 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line. What argparse itself refuses ends the process.
-
-    Raises:
-        InputError: There is no such verb, or it has no such argument.
-    """
+    """The options of a command line. What argparse itself refuses ends the process."""
     verbs = _verbs(words)
     if verbs == _ALL and words and not words[0].startswith("-"):
         manifest = words[0].endswith((".yaml", ".yml"))
         hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else did_you_mean(words[0], _VERBS)
         raise InputError.of(f"there is no verb `{words[0]}`", hint)
-    parser = _parser(verbs)
+    parser = command_parser(verbs)
     options, left = parser.parse_known_args(words)
     if left:
         raise _unknown(left[0], parser, options)
@@ -269,12 +265,8 @@ def _verbs(words: Sequence[str]) -> Sequence[str]:
     return [first] if first in _ALL else [] if first in ("--version", "--cmake-prefix-path") else _ALL
 
 
-def whole_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the whole command line, with every verb."""
-    return _parser(_ALL)
-
-
-def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
+def command_parser(verbs: Sequence[str] = _ALL) -> argparse.ArgumentParser:
+    """Returns the parser of the command line, with these verbs."""
     codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     parser = argparse.ArgumentParser(
         prog="etbuild",
@@ -292,7 +284,9 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     )
     registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in verbs:
-        importlib.import_module(f"etbuild.cli.{verb.replace('-', '_')}").add(registered)
+        module = importlib.import_module(f"etbuild.cli.{verb.replace('-', '_')}")
+        module.add(registered)
+        registered.choices[verb].set_defaults(run=module.run)
     return parser
 
 

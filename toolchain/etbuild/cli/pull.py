@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli import registry_options
-from etbuild.cli.options import add_cache_directory, add_parser
+from etbuild.cli.options import add_cache_directory, add_parser, add_path
 from etbuild.errors import printable
 
 if TYPE_CHECKING:
@@ -23,14 +23,11 @@ def add(verbs: Any) -> None:
         "Fetches only what the directory and the local cache do not have. Needs the extra `registry`.",
     )
     registry_options.add_reference(parser)
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path(), metavar="DIR", help="where the files go (default: current directory)"
-    )
+    add_path(parser, "-o, --out DIR", "where the files go (default: current directory)", default=Path())
     registry_options.add_programs(parser)
     registry_options.add_signed(parser)
     add_cache_directory(parser)
     registry_options.add(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

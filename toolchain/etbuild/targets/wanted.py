@@ -11,6 +11,7 @@ from typing import Any
 from etbuild.errors import EtbuildError
 from etbuild.inputs.declared import Inputs
 from etbuild.manifest import validate
+from etbuild.manifest.positions import locating
 from etbuild.manifest.validate import INDEX_SUFFIXES
 from etbuild.plan.plan import Plan, adapter_files, from_manifest, weights_names
 
@@ -44,12 +45,8 @@ def load(manifest: Path, variant: str | None, settings: Mapping[str, str]) -> Wa
         InputError: The manifest has problems, or no such variant.
     """
     [loaded] = validate.load_each(manifest, None, [variant], settings)
-    try:
+    with locating(loaded.positions):
         plan = from_manifest(loaded.data)
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, loaded.positions) from None
     data = list(plan.export_plan.data_names)
     weights = weights_names(plan.lower_plan.weights)
     files = {
