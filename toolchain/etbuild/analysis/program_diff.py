@@ -122,11 +122,8 @@ def _value(value: Value) -> str:
 
 
 def _blobs(sizes: Mapping[str, Any]) -> Facts:
-    """Returns the sizes of named blobs by name; for blobs without names, their number and their bytes.
-
-    Args:
-        sizes: The `bytes` of a program or of a report.
-    """
+    """Returns the sizes of named blobs in the `bytes` of a program or a report; for blobs without names, their number
+    and their bytes."""
     by_name: Facts = {}
     for kind, blobs in sizes.items():
         if kind == "external":

@@ -256,7 +256,7 @@ class _Package:
             if (
                 has is None
                 or argument(call, f"{attribute}_as")
-                or any(map(_is_directory(manifest), base.files[attribute]))
+                or any((manifest.parent / name).is_dir() for name in base.files[attribute])
             ):
                 continue
             if any(self._is_label(each) and each not in labels for each in has):
@@ -505,10 +505,6 @@ def _resolved(manifest: Path) -> Path:
 
 def _plain(label: str) -> str:
     return label.removeprefix(":")
-
-
-def _is_directory(manifest: Path) -> Callable[[str], bool]:
-    return lambda name: (manifest.parent / name).is_dir()
 
 
 def _in_one_line(file: Starlark, node: ast.expr) -> bool:
