@@ -10,8 +10,6 @@ from typing import Any
 from etbuild.cli import registry_options
 from etbuild.cli.options import add_parser, add_path
 
-_PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
-
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
@@ -21,7 +19,7 @@ def add(verbs: Any) -> None:
         "summarize a build for the review of a change, as Markdown",
         "Shows sizes, delegation and memory of each program, and what changed and why.",
     )
-    parser.add_argument("build", metavar="BUILD", help=f"the build: {_PLACE}")
+    parser.add_argument("build", metavar="BUILD", help=f"the build: {registry_options.PLACE}")
     before = parser.add_mutually_exclusive_group()
     before.add_argument("--before", metavar="BUILD", help="the build to compare with: the same")
     before.add_argument(

@@ -11,8 +11,6 @@ from etbuild.cli import registry_options
 from etbuild.cli.options import add_parser, add_path
 from etbuild.errors import printable
 
-_PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
-
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
@@ -22,7 +20,7 @@ def add(verbs: Any) -> None:
         "list what a device that has some programs must fetch to have others",
         "Makes patches of programs where they save more than half; that needs the extra `delta`.",
     )
-    parser.add_argument("before", metavar="BEFORE", help=f"what the device has: {_PLACE}")
+    parser.add_argument("before", metavar="BEFORE", help=f"what the device has: {registry_options.PLACE}")
     parser.add_argument("after", metavar="AFTER", help="what it should have: the same")
     add_path(parser, "-o, --out DIR", "write what the device must fetch, for `etbuild apply`")
     parser.add_argument("--no-patches", action="store_true", help="make no patches: whole files only")

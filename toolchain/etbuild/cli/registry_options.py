@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from etbuild.oci.transfer import Moved, Work
 
 _JOBS = 4
+PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
+"""The places that hold programs, for the help of an argument."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -19,11 +19,7 @@ def add(verbs: Any) -> None:
         "print the bill of materials of a program, in the format CycloneDX",
         "Lists weights, sources and toolchain, with their licenses. Needs the extra `sbom`.",
     )
-    parser.add_argument(
-        "place",
-        metavar="PLACE",
-        help="a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG",
-    )
+    parser.add_argument("place", metavar="PLACE", help=registry_options.PLACE)
     parser.add_argument("--program", metavar="NAME", help="the program, if there are several")
     add_path(parser, "-o, --out FILE", "write it to this file instead")
     parser.add_argument(
