@@ -15,6 +15,7 @@ from etbuild.oci import attempts
 from tests.fuzz.seeds import DIRECTORY
 from tests.helpers.builds import make_report, write_build
 from tests.helpers.http_server import Server
+from tools.reference import command_line
 
 NO_REGISTRY = "127.0.0.1:1/models/net:v1"
 WITH_TORCH = {("bench", 3), ("build", 3), ("generate", 3), ("test", 3)}
@@ -110,7 +111,7 @@ CASES: dict[tuple[str, int], Case] = {
 
 
 def test_each_code_of_a_verb_has_a_case() -> None:
-    listed = {(verb, code) for verb, codes in main.OWN_EXIT_CODES.items() for code in codes}
+    listed = {(verb, code) for verb, codes in command_line.OWN_EXIT_CODES.items() for code in codes}
     assert listed == CASES.keys() | WITH_TORCH
     assert {code for _, code in listed} <= main.EXIT_CODES.keys()
 

@@ -124,32 +124,28 @@ class First:
     @property
     def target(self) -> str:
         """The text of the BUILD target, with its `load` line."""
-        lists = {"srcs": self.srcs, "data": self.data, "tokenizer": self.tokenizer, "weights": self.weights}
-        lists |= {"adapters": [*self.adapters.values()], "named_data": [*self.adapters]}
-        shown = {name: [f"    {name} = {_starlark(files)},"] if files else [] for name, files in lists.items()}
-        lines = [
-            'load("@rules_executorch//rules:defs.bzl", "executorch_program")',
-            "",
-            "executorch_program(",
-            f'    name = "{self.name}",',
-            *shown["srcs"],
-            *shown["adapters"],
-            *shown["data"],
-            f'    manifest = "{self.name}.yaml",',
-            *shown["named_data"],
-            *shown["tokenizer"],
-            *shown["weights"],
-            ")",
-            "",
-        ]
-        return "\n".join(lines)
+        attributes: dict[str, str | list[str]] = {
+            "name": self.name,
+            "srcs": self.srcs,
+            "adapters": [*self.adapters.values()],
+            "data": self.data,
+            "manifest": f"{self.name}.yaml",
+            "named_data": [*self.adapters],
+            "tokenizer": self.tokenizer,
+            "weights": self.weights,
+        }
+        shown = [f"    {name} = {_starlark(value)}," for name, value in attributes.items() if value]
+        load = 'load("@rules_executorch//rules:defs.bzl", "executorch_program")'
+        return "\n".join([load, "", "executorch_program(", *shown, ")", ""])
 
 
-def _starlark(files: list[str]) -> str:
-    """A list of file names as Starlark."""
-    if len(files) == 1:
-        return f'["{files[0]}"]'
-    return "[\n" + "".join(f'        "{name}",\n' for name in files) + "    ]"
+def _starlark(value: str | list[str]) -> str:
+    """A text or a list of texts as Starlark."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    if len(value) == 1:
+        return f'["{value[0]}"]'
+    return "[\n" + "".join(f'        "{each}",\n' for each in value) + "    ]"
 
 
 def folder_of(place: Path) -> Path:

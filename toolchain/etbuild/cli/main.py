@@ -75,29 +75,6 @@ EXIT_CODES = {
     3: "a check of the manifest, a lockfile or a policy failed",
     INTERRUPTED: "a signal ended the command",
 }
-OWN_EXIT_CODES = {
-    "build": {3: "a check of the manifest failed"},
-    "generate": {3: "a check of the manifest failed"},
-    "gen": {1: "with `--check`: a file would change, or a target disagrees with its manifest"},
-    "test": {3: "a test failed"},
-    "bench": {3: "a method is slower than `--max-slowdown` allows"},
-    "diff": {1: "with `--exit-code`: the two differ"},
-    "lock": {3: "the program is not the one of the lockfile"},
-    "cache": {1: "`cache verify` has found damage"},
-    "push": {1: "the registry failed, or the package is damaged"},
-    "pull": {
-        1: "the registry failed, or has sent something else than what was pushed",
-        3: "the command of `--signed` does not accept the signature",
-    },
-    "verify": {
-        1: "a file is damaged",
-        3: "the policy does not allow a program, or the command of `--signed` does not accept the signature",
-    },
-    "apply": {1: "the delta is damaged"},
-    "selected-ops": {3: "a program needs a kernel that is not there"},
-    "history": {1: "the registry failed, or a package is damaged"},
-}
-"""What an exit code means for a verb, if it means more than for all of them."""
 
 
 def _tell_interrupt() -> None:

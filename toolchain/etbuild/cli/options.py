@@ -219,8 +219,8 @@ def effort(options: argparse.Namespace) -> Effort:
     return Effort(not options.no_accelerate, options.jobs or processors())
 
 
-def cache(directory: Path | None) -> Cache | None:
-    """Returns the local cache. If the default directory cannot be used, prints a note and returns None.
+def cache(directory: Path | None, quiet: bool = False) -> Cache | None:
+    """Returns the local cache. If the default directory cannot be used, returns None, and prints a note unless `quiet`.
 
     Raises:
         InputError: The directory that the user named cannot be used.
@@ -233,7 +233,8 @@ def cache(directory: Path | None) -> Cache | None:
     try:
         return Cache(default_directory())
     except InputError as error:
-        handover.note(f"building without a cache: {error}")
+        if not quiet:
+            handover.note(f"building without a cache: {error}")
         return None
 
 

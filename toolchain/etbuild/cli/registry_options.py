@@ -34,12 +34,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def add_access(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say how to reach a registry, and `--json`."""
-    add_reach(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def add_reach(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say how to reach a registry."""
     parser.add_argument(
         "--plain-http",
         action="store_true",
@@ -53,6 +47,7 @@ def add_reach(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="give up on an answer that comes later, or slower than 1 kB in a second (default: 60)",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _seconds(text: str) -> float:

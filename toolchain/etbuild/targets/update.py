@@ -134,12 +134,8 @@ class _Package:
 
     def _rules(self) -> dict[str, str]:
         """The rules of programs, by the names that the file gives them."""
-        found = {}
-        for _, _, symbols in self.file.loads():
-            found.update(
-                {name: rule for name, rule in symbols.items() if rule in ("executorch_program", "executorch_programs")}
-            )
-        return found
+        loaded = [each for _, _, symbols in self.file.loads() for each in symbols.items()]
+        return {name: rule for name, rule in loaded if rule in _PROGRAMS}
 
     def _note(self, node: ast.expr | ast.keyword, message: str) -> None:
         note = f"{self.path}:{self.file.line(node)}: {message}"
