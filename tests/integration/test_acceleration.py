@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import io
 import os
@@ -11,7 +10,6 @@ import pickle
 import random
 import subprocess
 import sys
-import typing
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -138,7 +136,6 @@ PLACES = [
     (Interpreter, "call_function"),
     (_program, "_gen_edge_manager_for_partitioners"),
     (torch.fx.config, "do_not_emit_stack_traces"),
-    (typing, "get_type_hints"),
     (GroupBasedPartitioner, "_can_merge_partitions"),
     (FakeTensorMode, "_validate_cache_key"),
 ]
@@ -244,43 +241,6 @@ def test_partitions_are_merged_as_executorch_merges_them(seed: int) -> None:
     ]
     assert all(expected == found for expected, found in answers)
     assert {True, False} == {expected for expected, _ in answers}
-
-
-class Counted:
-    """Counts how often it is read."""
-
-    seen = 0
-
-    @property
-    def number(self) -> type[int]:
-        Counted.seen += 1
-        return int
-
-
-COUNTED = Counted()
-
-
-@dataclasses.dataclass
-class Hinted:
-    """A class with a hint that refers to a name of its module."""
-
-    one: Later
-    other: COUNTED.number  # type: ignore[name-defined]
-
-
-class Later:
-    """Is defined after the class that names it."""
-
-
-def test_type_hints_of_a_class_are_evaluated_once() -> None:
-    Counted.seen = 0
-    with lowering.accelerated(["evaluate_hints_once"]):
-        for _ in range(3):
-            assert typing.get_type_hints(Hinted) == {"one": Later, "other": int}
-        assert Counted.seen == 1
-        assert typing.get_type_hints(Hinted, {"Later": int, "COUNTED": COUNTED})["one"] is int
-        typing.get_type_hints(Hinted).clear()
-        assert typing.get_type_hints(Hinted)["one"] is Later
 
 
 @pytest.fixture

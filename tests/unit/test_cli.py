@@ -126,7 +126,7 @@ def test_an_empty_name_is_not_the_current_directory(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit, match="2"):
         main.main(["cache", "info", "--cache-dir", ""])
     assert "--cache-dir: the name is empty; write `.` for the current directory" in capsys.readouterr().err
-    found = list(paths(main.whole_parser()))
+    found = list(paths(main.command_parser()))
     assert len(found) > 50
     for parser, action in found:
         with pytest.raises(argparse.ArgumentError, match="the name is empty"):
@@ -239,6 +239,6 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_every_argument_has_a_help_text() -> None:
-    [verbs] = [action for action in main.whole_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    [verbs] = [action for action in main.command_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     arguments = [(name, action) for name, parser in verbs.choices.items() for action in parser._actions]
     assert [f"{name} {action.dest}" for name, action in arguments if not action.help] == ["cache action"]

@@ -15,6 +15,7 @@ from etbuild.oci import attempts
 from tests.fuzz.seeds import DIRECTORY
 from tests.helpers.builds import make_report, write_build
 from tests.helpers.http_server import Server
+from tools.reference import command_line
 
 NO_REGISTRY = "127.0.0.1:1/models/net:v1"
 WITH_TORCH = {("bench", 3), ("build", 3), ("generate", 3), ("test", 3)}
@@ -110,7 +111,7 @@ CASES: dict[tuple[str, int], Case] = {
 
 
 def test_each_code_of_a_verb_has_a_case() -> None:
-    listed = {(verb, code) for verb, codes in main.OWN_EXIT_CODES.items() for code in codes}
+    listed = {(verb, code) for verb, codes in command_line.OWN_EXIT_CODES.items() for code in codes}
     assert listed == CASES.keys() | WITH_TORCH
     assert {code for _, code in listed} <= main.EXIT_CODES.keys()
 
@@ -128,7 +129,7 @@ def test_a_verb_ends_with_its_code(
 
 
 def test_wrong_usage_has_one_code_for_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
-    [verbs] = [action for action in main.whole_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    [verbs] = [action for action in main.command_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     for verb in verbs.choices:
         try:
             code: object = main.main([verb, "--no-such-option"])
@@ -166,7 +167,7 @@ JSON_ELSEWHERE = {
 
 
 def test_each_verb_with_json_has_a_test() -> None:
-    [verbs] = [action for action in main.whole_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    [verbs] = [action for action in main.command_parser()._actions if isinstance(action, argparse._SubParsersAction)]
     with_json = {verb for verb, parser in verbs.choices.items() if "--json" in parser.format_usage()}
     assert with_json | {"cache"} == {case[0] for case in JSON} | JSON_ELSEWHERE.keys()
     for verb, file in JSON_ELSEWHERE.items():

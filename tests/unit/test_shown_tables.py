@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from etbuild.analysis import inspection
+from etbuild.analysis.tables import Table
 from etbuild.cli import shown_tables
-from etbuild.cli.shown_tables import Table
 
 from .indexes import make_index
 

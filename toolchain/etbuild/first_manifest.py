@@ -124,32 +124,28 @@ class First:
     @property
     def target(self) -> str:
         """The text of the BUILD target, with its `load` line."""
-        lists = {"srcs": self.srcs, "data": self.data, "tokenizer": self.tokenizer, "weights": self.weights}
-        lists |= {"adapters": [*self.adapters.values()], "named_data": [*self.adapters]}
-        shown = {name: [f"    {name} = {_starlark(files)},"] if files else [] for name, files in lists.items()}
-        lines = [
-            'load("@rules_executorch//rules:defs.bzl", "executorch_program")',
-            "",
-            "executorch_program(",
-            f'    name = "{self.name}",',
-            *shown["srcs"],
-            *shown["adapters"],
-            *shown["data"],
-            f'    manifest = "{self.name}.yaml",',
-            *shown["named_data"],
-            *shown["tokenizer"],
-            *shown["weights"],
-            ")",
-            "",
-        ]
-        return "\n".join(lines)
+        attributes: dict[str, str | list[str]] = {
+            "name": self.name,
+            "srcs": self.srcs,
+            "adapters": [*self.adapters.values()],
+            "data": self.data,
+            "manifest": f"{self.name}.yaml",
+            "named_data": [*self.adapters],
+            "tokenizer": self.tokenizer,
+            "weights": self.weights,
+        }
+        shown = [f"    {name} = {_starlark(value)}," for name, value in attributes.items() if value]
+        load = 'load("@rules_executorch//rules:defs.bzl", "executorch_program")'
+        return "\n".join([load, "", "executorch_program(", *shown, ")", ""])
 
 
-def _starlark(files: list[str]) -> str:
-    """A list of file names as Starlark."""
-    if len(files) == 1:
-        return f'["{files[0]}"]'
-    return "[\n" + "".join(f'        "{name}",\n' for name in files) + "    ]"
+def _starlark(value: str | list[str]) -> str:
+    """A text or a list of texts as Starlark."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    if len(value) == 1:
+        return f'["{value[0]}"]'
+    return "[\n" + "".join(f'        "{each}",\n' for each in value) + "    ]"
 
 
 def folder_of(place: Path) -> Path:
@@ -218,11 +214,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
 
 
 def _check_is_model(folder: Path) -> None:
-    """Checks that a folder is not that of a LoRA adapter, and a GGUF file not without its configuration.
-
-    Raises:
-        InputError: It is.
-    """
+    """Checks that a folder is not that of a LoRA adapter, and a GGUF file not without its configuration."""
     if is_file(folder / "config.json"):
         return
     if is_file(folder / _ADAPTER_CONFIG):
@@ -237,11 +229,7 @@ def _check_is_model(folder: Path) -> None:
 
 
 def _adapters(folders: Sequence[Path], files: _Files) -> dict[str, tuple[str, str]]:
-    """The files with the configuration and the weights of each adapter, by the adapter's name.
-
-    Raises:
-        InputError: A folder is not that of a LoRA adapter, or a manifest cannot name it.
-    """
+    """The files with the configuration and the weights of each adapter, by the adapter's name."""
     found: dict[str, tuple[str, str]] = {}
     for folder in folders:
         config = _read_json(folder / _ADAPTER_CONFIG, _CONFIG_BYTES, "the configuration of an adapter")
@@ -264,11 +252,8 @@ def _adapters(folders: Sequence[Path], files: _Files) -> dict[str, tuple[str, st
 
 
 def _with_adapters(methods: _Methods, adapters: Collection[str], kind: str) -> list[str]:
-    """The lines of `methods`, with a method for each adapter. A language model gets its methods without lines.
-
-    Raises:
-        InputError: The model has several methods, and it is not known which of them an adapter changes.
-    """
+    """The lines of `methods`, with a method for each adapter. A language model gets its methods without lines. Refuses
+    other models with several methods: it is not known which of them an adapter changes."""
     if not adapters or any("task: text-generation" in line for line in methods.model):
         return methods.lines
     if methods.lines[:1] != ["forward:"]:
@@ -320,12 +305,7 @@ def _checkpoint(folder: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of a folder, as a manifest names them.
-
-    Attributes:
-        folder: The folder.
-        beside: The directory of the manifest.
-    """
+    """The files of a folder, as a manifest in the directory `beside` names them."""
 
     folder: Path
     beside: Path
@@ -340,10 +320,7 @@ class _Files:
 
     def named(self, file: str) -> str:
         """The name of a file, relative to the manifest's directory if the folder is below it, or else to the folder.
-
-        Raises:
-            InputError: A manifest cannot name it.
-        """
+        Refuses a name that a manifest cannot have."""
         below = self.folder.resolve().is_relative_to(self.beside.resolve())
         prefix = self.folder.resolve().relative_to(self.beside.resolve()) if below else Path()
         name = (prefix / file).as_posix()
@@ -381,12 +358,8 @@ class _Methods:
 
 @dataclass(frozen=True)
 class _Task:
-    """A kind of models of Hugging Face.
-
-    Attributes:
-        fits: Whether a class with its configuration is of this kind.
-        methods: Makes its methods from the configuration and the other files.
-    """
+    """A kind of models of Hugging Face: whether a class with its configuration is of this kind, and its methods, which
+    are made from the configuration and the other files."""
 
     fits: Callable[[str, dict[str, Any]], bool]
     methods: Callable[[dict[str, Any], _Files], _Methods]
@@ -437,14 +410,8 @@ def _speech_to_text(config: dict[str, Any], files: _Files) -> _Methods:
 
 
 def _language_model(lines: list[str], runner: str, config: dict[str, Any], files: _Files) -> _Methods:
-    """A model that writes text, with a task that writes its methods.
-
-    Args:
-        lines: The lines of `huggingface` that are its own.
-        runner: The runner for it, if the files say which tokens end a text.
-        config: The configuration.
-        files: The files of the folder.
-    """
+    """A model that writes text, with a task that writes its methods. `lines` are the lines of `huggingface` of its own;
+    it has the `runner` only if the files say which tokens end a text."""
     settings = "generation_config.json"
     data = [files.named(settings)] if files.has(settings) else []
     generation = [f"  generation_config: {json.dumps(name)}" for name in data]

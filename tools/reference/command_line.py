@@ -13,12 +13,36 @@ from etbuild.cli import main
 from tools.reference.markdown import fence, link, table
 from tools.reference.markdown import page as markdown_page
 
+OWN_EXIT_CODES = {
+    "build": {3: "a check of the manifest failed"},
+    "generate": {3: "a check of the manifest failed"},
+    "gen": {1: "with `--check`: a file would change, or a target disagrees with its manifest"},
+    "test": {3: "a test failed"},
+    "bench": {3: "a method is slower than `--max-slowdown` allows"},
+    "diff": {1: "with `--exit-code`: the two differ"},
+    "lock": {3: "the program is not the one of the lockfile"},
+    "cache": {1: "`cache verify` has found damage"},
+    "push": {1: "the registry failed, or the package is damaged"},
+    "pull": {
+        1: "the registry failed, or has sent something else than what was pushed",
+        3: "the command of `--signed` does not accept the signature",
+    },
+    "verify": {
+        1: "a file is damaged",
+        3: "the policy does not allow a program, or the command of `--signed` does not accept the signature",
+    },
+    "apply": {1: "the delta is damaged"},
+    "selected-ops": {3: "a program needs a kernel that is not there"},
+    "history": {1: "the registry failed, or a package is damaged"},
+}
+"""What an exit code means for a verb, if it means more than for all of them."""
+
 _LINE = 100  # the maximum length of a line of a usage, in characters
 
 
 def page() -> str:
     """Returns the page."""
-    return markdown_page("Command line", "the parsers of toolchain/etbuild/cli", _blocks(main.whole_parser()))
+    return markdown_page("Command line", "the parsers of toolchain/etbuild/cli", _blocks(main.command_parser()))
 
 
 def _blocks(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -38,7 +62,7 @@ def _blocks(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield "## Exit codes"
     yield table(("code", "meaning"), [(str(code), meaning) for code, meaning in main.EXIT_CODES.items()])
     yield "Some codes say more for some verbs. `--json` of a verb prints its result as JSON:"
-    codes = {verb: main.OWN_EXIT_CODES.get(verb, {}) for verb in verbs if verb in for_users}
+    codes = {verb: OWN_EXIT_CODES.get(verb, {}) for verb in verbs if verb in for_users}
     said = {verb: "; ".join(f"{code}: {meaning}" for code, meaning in of.items()) for verb, of in codes.items()}
     facts = [(link(f"etbuild {verb}"), "yes" if _has_json(verbs[verb]) else "", said[verb]) for verb in said]
     yield table(("verb", "`--json`", "exit codes"), facts)

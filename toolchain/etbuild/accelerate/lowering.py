@@ -21,7 +21,6 @@ SWITCHES = (
     "collect_operators_once",
     "compute_values_once",
     "decompose_if_needed",
-    "evaluate_hints_once",
     "merge_by_sets",
     "no_stack_traces",
     "cache_quantization",

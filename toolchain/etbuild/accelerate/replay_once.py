@@ -15,6 +15,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Iterator
+from operator import is_
 from typing import Any
 
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
@@ -55,11 +56,7 @@ def _content(module: GraphModule) -> list[tuple[Any, ...]]:
 
 def _same(before: list[tuple[Any, ...]], now: list[tuple[Any, ...]]) -> bool:
     """Compares by identity: arguments are immutable, and a different object counts as different content."""
-    return len(before) == len(now) and all(all(map(_is, old, new)) for old, new in zip(before, now, strict=True))
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
+    return len(before) == len(now) and all(all(map(is_, old, new)) for old, new in zip(before, now, strict=True))
 
 
 @contextlib.contextmanager

@@ -82,7 +82,11 @@ def as_json(groups: dict[str, Folder]) -> dict[str, Any]:
     shared = _shared(groups)
     return {
         "folders": {
-            name: {"programs": len(group.programs), "bytes": group.bytes, "shared_bytes": _bytes(group, shared)}
+            name: {
+                "programs": len(group.programs),
+                "bytes": group.bytes,
+                "shared_bytes": sum(count for digest, count in group.sizes.items() if digest in shared),
+            }
             for name, group in groups.items()
         },
         "programs": len({program for group in groups.values() for program in group.programs}),
@@ -107,7 +111,3 @@ def _shared(groups: dict[str, Folder]) -> set[str]:
         shared |= seen & group.sizes.keys()
         seen |= group.sizes.keys()
     return shared
-
-
-def _bytes(group: Folder, digests: set[str]) -> int:
-    return sum(count for digest, count in group.sizes.items() if digest in digests)

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from etbuild.analysis.tables import size, table
+from etbuild.analysis.tables import Table, size, table
 from etbuild.errors import printable
 from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Value
 
 
-class Rows(NamedTuple):
-    """Rows under a title and headings. The last column holds numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-
-def tables(facts: ProgramFile | NamedDataFile) -> list[Rows]:
+def tables(facts: ProgramFile | NamedDataFile) -> list[Table]:
     """The result of `program_file.describe` as tables for a terminal."""
-    head = Rows(f"{facts['file']}  {size(facts['size'])}  sha256 {facts['sha256']}", (), [])
+    head = Table(f"{facts['file']}  {size(facts['size'])}  sha256 {facts['sha256']}", (), [])
     if facts["kind"] == "named_data":
-        return [head, Rows("named data", ("key", "size"), _sizes(facts["named_data"]))]
+        return [head, Table("named data", ("key", "size"), _sizes(facts["named_data"]), (1,))]
     found = [head]
     for name, method in facts["methods"].items():
         rows = [(f"delegate {backend}", str(count)) for backend, count in method["delegates"].items()]
         rows += [(operator, str(count)) for operator, count in method["operators"].items()]
         rows += [(f"memory of arena {number}", size(count)) for number, count in enumerate(method["memory"], 1)]
-        found.append(Rows(_signature(name, method), ("calls of", "number"), rows))
-    found.append(Rows("bytes in the program", ("blobs", "number", "size"), _kinds(facts)))
+        found.append(Table(_signature(name, method), ("calls of", "number"), rows, (1,)))
+    found.append(Table("bytes in the program", ("blobs", "number", "size"), _kinds(facts), (2,)))
     if facts["external_keys"]:
-        found.append(Rows("expects in named data", (), [(key,) for key in facts["external_keys"]]))
+        found.append(Table("expects in named data", (), [(key,) for key in facts["external_keys"]]))
     return found
 
 
@@ -39,7 +28,7 @@ def text(facts: ProgramFile | NamedDataFile) -> str:
     """Formats the result of `program_file.describe` as a few tables."""
     head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
     if facts["kind"] == "named_data":
-        return "\n\n".join([head, _blobs(facts["named_data"])])
+        return "\n\n".join([head, table([("key", "size"), *_sizes(facts["named_data"])])])
     parts = [head, *(_method(name, method) for name, method in facts["methods"].items())]
     parts.append(table([("bytes in the program", "blobs", "size"), *_kinds(facts)]))
     if facts["external_keys"]:
@@ -57,10 +46,6 @@ def _kinds(facts: ProgramFile) -> list[tuple[str, ...]]:
         "named data": list(blobs["named_data"].values()),
     }
     return [(kind, str(len(listed)), size(sum(listed))) for kind, listed in sizes.items()]
-
-
-def _blobs(blobs: dict[str, int]) -> str:
-    return table([("key", "size"), *_sizes(blobs)])
 
 
 def _sizes(blobs: dict[str, int]) -> list[tuple[str, ...]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from etbuild.analysis.tables import table
+from etbuild.analysis.tables import Table, table
 from etbuild.errors import InputError, printable
 from etbuild.files.etdump import Block, Event
 from etbuild.inputs.source_lines import NO_LINES, Line, SourceLines
@@ -302,17 +302,7 @@ def heading(profile: Profile) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows under a title and headings. `numbers` are the columns that hold numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    numbers: tuple[int, ...]
-
-
-def tables(profile: Profile) -> list[Rows]:
+def tables(profile: Profile) -> list[Table]:
     """The profile as tables: the operators, the slowest instructions, and the parts of delegates."""
     unit = profile.unit
     by_operator = [
@@ -332,8 +322,8 @@ def tables(profile: Profile) -> list[Rows]:
         for part in sorted(each.parts, key=lambda part: -part.time.median)
     ]
     found = [
-        Rows("time by operator", ("operator", "instructions", unit, "share"), by_operator, (1, 2, 3)),
-        Rows(
+        Table("time by operator", ("operator", "instructions", unit, "share"), by_operator, (1, 2, 3)),
+        Table(
             _titled("slowest instructions", len(profile.instructions)),
             ("number", "operator", unit, "share", "layer", "line"),
             by_instruction,
@@ -342,7 +332,7 @@ def tables(profile: Profile) -> list[Rows]:
     ]
     if parts:
         found.append(
-            Rows(
+            Table(
                 _titled("inside of delegates", len(parts)),
                 ("instruction", "part", unit, "share"),
                 parts[:_SHOWN],

@@ -18,7 +18,7 @@ from etbuild.analysis.tables import size
 from etbuild.errors import InputError, check_current_directory, format_path
 from etbuild.files import json_file, regular_files
 from etbuild.files.json_diff import ABSENT, Change, changes, show
-from etbuild.results import ArtifactFacts, Index, MethodSummary, Report, Value
+from etbuild.results import ArtifactFacts, Index, Report, Value
 
 Facts = dict[str, Any]
 
@@ -52,14 +52,10 @@ def _of_file(path: Path) -> Facts:
     file = {"size": described["size"], "sha256": described["sha256"]}
     if described["kind"] == "named_data":
         return {"of": "named data", "artifacts": {"the file": file}, "blobs": {"named data": described["named_data"]}}
-    methods = {
-        name: {**{key: method[key] for key in ("delegates", "operators", "memory")}, **_signature(method)}
-        for name, method in described["methods"].items()
-    }
     return {
         "of": "a program",
         "artifacts": {"the file": file},
-        "methods": methods,
+        "methods": {name: _method(method) for name, method in described["methods"].items()},
         "blobs": _blobs(described["bytes"]),
         "external names": dict.fromkeys(described["external_keys"], "expected"),
     }
@@ -75,13 +71,7 @@ def _of_index(index: Index, path: Path) -> Facts:
     }
     report = _report_beside(path, index)
     if report is not None:
-        sections["methods"] = {
-            name: {
-                **{key: method[key] for key in ("delegates", "operators", "memory") if key in method},
-                **_signature(method),
-            }
-            for name, method in report["methods"].items()
-        }
+        sections["methods"] = {name: _method(method) for name, method in report["methods"].items()}
         sections["blobs"] = _blobs(report["bytes"])
     return sections
 
@@ -111,8 +101,10 @@ def _report_beside(path: Path, index: Index) -> Report | None:
     return None
 
 
-def _signature(method: MethodSummary) -> dict[str, list[str]]:
-    return {"inputs": list(map(_value, method["inputs"])), "outputs": list(map(_value, method["outputs"]))}
+def _method(method: Mapping[str, Any]) -> Facts:
+    """What is compared of a method of a program or of a report."""
+    known = {key: method[key] for key in ("delegates", "operators", "memory") if key in method}
+    return {**known, **{side: list(map(_value, method[side])) for side in ("inputs", "outputs")}}
 
 
 def _value(value: Value) -> str:
@@ -122,11 +114,8 @@ def _value(value: Value) -> str:
 
 
 def _blobs(sizes: Mapping[str, Any]) -> Facts:
-    """Returns the sizes of named blobs by name; for blobs without names, their number and their bytes.
-
-    Args:
-        sizes: The `bytes` of a program or of a report.
-    """
+    """Returns the sizes of named blobs in the `bytes` of a program or a report; for blobs without names, their number
+    and their bytes."""
     by_name: Facts = {}
     for kind, blobs in sizes.items():
         if kind == "external":

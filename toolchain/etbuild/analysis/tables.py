@@ -1,13 +1,33 @@
-"""Formats tables and sizes as text."""
+"""Tables for people, and numbers of bytes as text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from etbuild.errors import printable
 
 
-def table(rows: Sequence[tuple[str, ...]]) -> str:
+@dataclass(frozen=True)
+class Table:
+    """A table. Its cells may hold text from untrusted files: it is escaped.
+
+    Attributes:
+        title: What stands above it.
+        columns: The headings of the columns; empty for a table without a heading.
+        rows: The rows.
+        numbers: The columns that hold numbers, which are aligned to the right.
+        styles: For each row, how it is shown, such as `green`; empty if no row has a style.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Sequence[int] = ()
+    styles: Sequence[str] = ()
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
     """Aligns rows in columns. The first row is the heading. Cells may hold text from untrusted files: it is escaped."""
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -126,8 +126,24 @@ def get(name: str) -> Backend:
 
 
 @contextlib.contextmanager
-def _asked(name: str, action: str, path: DocumentPath | None = None) -> Iterator[None]:
-    """Returns a context manager that turns an exception of another package's backend into an error that names it."""
+def asked(name: str, method: str, path: DocumentPath | None = None) -> Iterator[None]:
+    """Returns a context manager for a call of a backend's method, such as `shown_name`, and a look at its answer.
+
+    Args:
+        name: The name of the backend.
+        method: The name of the method.
+        path: The document path that the method is asked about.
+
+    Raises:
+        InputError: The code inside failed, and the backend is one of a package. The error names the backend.
+    """
+    with _named(name, f"it was asked for `{method}`", path):
+        yield
+
+
+@contextlib.contextmanager
+def _named(name: str, action: str, path: DocumentPath | None) -> Iterator[None]:
+    """Turns an exception of another package's backend into an error that names the backend."""
     try:
         yield
     except Exception as error:
@@ -157,41 +173,13 @@ def separable(names: Iterable[str]) -> bool:
     return all(get(name).separable for name in names)
 
 
-def whole_program(name: str) -> bool:
-    """Returns whether a backend changes methods that do not name it."""
-    backend = _if_sound(name)
-    return backend is not None and backend.whole_program
-
-
-def same_options(name: str) -> tuple[str, ...]:
-    """Returns the options that must have equal values in a backend's quantizer and partitioner."""
-    backend = _if_sound(name)
-    return () if backend is None else backend.same_options
-
-
-def _if_sound(name: str) -> Backend | None:
-    """Returns the backend of this name. None if there is none or it is broken, which `check` reports."""
+def claims(name: str) -> Backend:
+    """Returns the backend of this name, for its attributes. One that claims nothing if there is none or it is broken,
+    which `check` reports."""
     try:
-        return find(name)
+        return find(name) or Backend()
     except InputError:
-        return None
-
-
-def takes_the_rest(name: str) -> bool:
-    """Returns whether the partitioner of this backend leaves nothing for a later partitioner."""
-    backend = _if_sound(name)
-    return backend is not None and backend.takes_the_rest
-
-
-def shown_name(name: str, options: Options) -> str:
-    """Returns the name of a partitioner for errors about the order of partitioners.
-
-    Raises:
-        InputError: A backend of a package raised an error.
-    """
-    backend = get(name)
-    with _asked(name, "it was asked for `shown_name`"):
-        return str(backend.shown_name(options))
+        return Backend()
 
 
 def callables(name: str, options: Options) -> tuple[str, ...]:
@@ -202,41 +190,27 @@ def callables(name: str, options: Options) -> tuple[str, ...]:
     Raises:
         InputError: A backend of a package raised an error.
     """
-    backend = find(name)
-    if backend is None:
-        return ()
-    with _asked(name, "it was asked for `callables`"):
-        return _references(backend.callables(options))
+    return _references(name, "callables", options)
 
 
 def quantizer_callables(name: str, options: Options) -> tuple[str, ...]:
     """Returns the same as `callables` for a quantizer's options."""
+    return _references(name, "quantizer_callables", options)
+
+
+def _references(name: str, method: str, options: Options) -> tuple[str, ...]:
     backend = find(name)
     if backend is None:
         return ()
-    with _asked(name, "it was asked for `quantizer_callables`"):
-        return _references(backend.quantizer_callables(options))
-
-
-def _references(found: Any) -> tuple[str, ...]:
-    if not isinstance(found, tuple) or not all(isinstance(each, str) and ":" in each for each in found):
-        raise TypeError(f"{found!r} is not a tuple of `module:callable`")
-    return found
-
-
-def pairs_partitions(name: str, options: Options, path: DocumentPath) -> bool:
-    """Returns whether a backend pairs the partitions of methods, for the partitioner entry at `path`.
-
-    Raises:
-        InputError: A backend of a package raised an error.
-    """
-    backend = get(name)
-    with _asked(name, "it was asked for `pairs_partitions`", path):
-        return backend.pairs_partitions(options)
+    with asked(name, method):
+        found: object = getattr(backend, method)(options)
+        if not isinstance(found, tuple) or not all(isinstance(each, str) and ":" in each for each in found):
+            raise TypeError(f"{found!r} is not a tuple of `module:callable`")
+        return found
 
 
 def pairs_partitions_of(partitioner: Any, names: Iterable[str]) -> bool:
-    """Returns the same as `pairs_partitions` for a partitioner that a recipe made.
+    """Returns whether its backend pairs the partitions of methods, for a partitioner that a recipe made.
 
     Args:
         partitioner: ExecuTorch's `Partitioner`.
@@ -248,7 +222,7 @@ def pairs_partitions_of(partitioner: Any, names: Iterable[str]) -> bool:
     backend = _backend_of(partitioner, names)
     if backend is None:
         return False
-    with _asked(backend.name, "it was asked for `pairs_partitions_of`"):
+    with asked(backend.name, "pairs_partitions_of"):
         return backend.pairs_partitions_of(partitioner)
 
 
@@ -259,7 +233,7 @@ def grouping_key(name: str, options: Options, path: DocumentPath) -> tuple[str, 
         InputError: A backend of a package raised an error, or its key is not JSON data.
     """
     backend = get(name)
-    with _asked(name, "it was asked for `grouping_key`", path):
+    with asked(name, "grouping_key", path):
         return name, json.dumps(backend.grouping_key(options), sort_keys=True)
 
 
@@ -276,13 +250,13 @@ def grouping_key_of(partitioner: Any, names: Iterable[str]) -> str:
     backend = _backend_of(partitioner, names)
     if backend is None:
         return json.dumps(None)
-    with _asked(backend.name, "it was asked for `grouping_key_of`"):
+    with asked(backend.name, "grouping_key_of"):
         return json.dumps(backend.grouping_key_of(partitioner), sort_keys=True)
 
 
 def _backend_of(partitioner: Any, names: Iterable[str]) -> Backend | None:
     for backend in _ours_and(names):
-        with _asked(backend.name, "it was asked for `recognizes`"):
+        with asked(backend.name, "recognizes"):
             if backend.recognizes(partitioner):
                 return backend
     return None
@@ -341,7 +315,7 @@ def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: It
     backend = of_delegate(delegate_id, names)
     if backend is None:
         return None
-    with _asked(backend.name, "it was asked for `stored_weights`"):
+    with asked(backend.name, "stored_weights"):
         stored = backend.stored_weights(compiled, named_data)
         if not isinstance(stored, StoredWeights | None):
             raise TypeError(f"{stored!r} is not a `StoredWeights`")
@@ -371,24 +345,8 @@ def check_delegated(
     """
     backend = get(name)
     operators = set(delegated.get(backend.delegate_id or "", ()))
-    with _asked(name, "it was asked for `check_delegated`", path):
+    with asked(name, "check_delegated", path):
         return _below(path, backend.check_delegated(options, operators))
-
-
-def option_for_dtype(name: str, options: Options, dtype: str, path: DocumentPath) -> Options:
-    """Returns options to add so that a partitioner also takes operators of a dtype. Empty if none are needed or known.
-
-    Args:
-        name: The name of the backend.
-        options: The options of its partitioner.
-        dtype: PyTorch's name of the dtype.
-        path: The document path of the options.
-
-    Raises:
-        InputError: A backend of a package raised an error.
-    """
-    with _asked(name, "it was asked for `option_for_dtype`", path):
-        return get(name).option_for_dtype(options, dtype)
 
 
 def owner(name: str) -> str | None:
@@ -409,7 +367,7 @@ def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     if problems:
         return problems
     try:
-        with _asked(name, "it was asked for `check_options`", options_path):
+        with asked(name, "check_options", options_path):
             return _below(options_path, backend.check_options(options))
     except InputError as error:
         return error.problems
@@ -449,10 +407,10 @@ def check_installed(named: Mapping[str, DocumentPath], entries: Mapping[Document
     """
     problems = []
     for name, path in named.items():
-        with _asked(name, "it looked for what it needs", path):
+        with _named(name, "it looked for what it needs", path):
             problems += missing(name, path)
     for path, entry in entries.items():
-        with _asked(entry["backend"], "it looked for what it needs", path):
+        with _named(entry["backend"], "it looked for what it needs", path):
             problems += _missing(entry["backend"], get(entry["backend"]).needs_for(entry["options"]), path)
     if problems:
         raise InputError(problems)

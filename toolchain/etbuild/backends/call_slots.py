@@ -70,7 +70,9 @@ def item(name: str, options: Options, path: DocumentPath) -> Item:
         return Item(name, path, kind, identity, None)
     # Two calls of a factory may return partitioners of different backends.
     once = identity if backend.delegates_to_any else kind
-    return Item(backends.shown_name(name, options), path, kind, identity, once)
+    with backends.asked(name, "shown_name"):
+        shown = backend.shown_name(options)
+    return Item(shown, path, kind, identity, once)
 
 
 def align(lists: Mapping[str, Sequence[Item]]) -> list[Slot]:
@@ -117,12 +119,8 @@ def _rows(lists: Mapping[str, Sequence[Item]]) -> tuple[list[_Row], dict[str, in
 
 
 def _search(rows: list[_Row]) -> list[_Step] | None:
-    """Finds the fewest slots with the A* algorithm. Among equally few, it prefers those with more equal partitioners in
-    a slot.
-
-    Returns:
-        The slots. None if some `once` would need more slots than the row that has it most often.
-    """
+    """Finds the fewest slots with the A* algorithm, or None if some `once` would need more slots than the row that has
+    it most often. Among equally few, it prefers those with more equal partitioners in a slot."""
     needs = [[_need(row[index:]) for index in range(len(row) + 1)] for row in rows]
     start, end = (0,) * len(rows), tuple(map(len, rows))
     order = itertools.count()

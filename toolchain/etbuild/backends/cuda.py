@@ -34,9 +34,6 @@ class Cuda(BuiltInBackend):
         from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
         from executorch.exir.backend.compile_spec_schema import CompileSpec
 
-        specs = [CompileSpec(name, _encoded(value)) for name, value in sorted(options.items())]
+        texts = {name: value if isinstance(value, str) else "ON" if value else "OFF" for name, value in options.items()}
+        specs = [CompileSpec(name, text.encode()) for name, text in sorted(texts.items())]
         return CudaPartitioner([CudaBackend.generate_method_name_compile_spec(context.method), *specs])
-
-
-def _encoded(value: bool | str) -> bytes:
-    return (("ON" if value else "OFF") if isinstance(value, bool) else value).encode()

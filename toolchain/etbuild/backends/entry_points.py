@@ -54,11 +54,7 @@ def load(name: str) -> Backend | None:
 
 
 def _make(kind: object, name: str) -> Backend:
-    """Makes the backend from the object that the entry point of this name refers to.
-
-    Raises:
-        InterfaceError: The object is not a subclass of `Backend`, or a schema is missing.
-    """
+    """Makes the backend from the object that the entry point of this name refers to."""
     if not (isinstance(kind, type) and issubclass(kind, Backend)) or issubclass(kind, BuiltInBackend):
         raise InterfaceError("it has to be a subclass of `etbuild.backends.Backend`")
     backend = make(kind)

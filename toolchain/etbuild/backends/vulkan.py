@@ -54,11 +54,8 @@ def partitioner_arguments(options: Options) -> dict[str, Any]:
 
 
 def _operator(name: str, option: str, index: int) -> Any:
-    """Returns the edge operator with a name such as `aten.add.Tensor`, which an option has at this index of its list.
-
-    Raises:
-        OptionError: There is no such operator.
-    """
+    """Returns the edge operator with a name such as `aten.add.Tensor`, which an option has at this index of its
+    list."""
     from executorch.exir.dialects._ops import ops
 
     operator: Any = ops.edge

@@ -125,12 +125,8 @@ def _float_convolutions() -> Iterator[None]:
 
 
 def _separate(program: Any, form: Callable[[Any, Any, int], str]) -> None:
-    """Gives the readers of each constant that need different forms of it a constant each.
-
-    Args:
-        program: The ExportedProgram of a delegate. It is changed in place.
-        form: Names the form that a reader needs. It takes the constant, the reader, and the argument's index.
-    """
+    """Gives the readers of each constant that need different forms of it a constant each, in place. `form` names the
+    form that a reader needs, from the constant, the reader, and the argument's index."""
     from executorch.backends.transforms.utils import is_param_node
 
     for constant in program.graph.find_nodes(op="placeholder"):

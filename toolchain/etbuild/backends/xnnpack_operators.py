@@ -41,14 +41,12 @@ def _without_unusual_operators(partitioners: Partitioners, delegate_id: str) -> 
     written = functools.lru_cache(maxsize=1)(_written_buffers)  # asked for each operator of a method
     with contextlib.ExitStack() as changed:
         for partitioner in {id(one): one for own in partitioners.values() for one in own}.values():
-            if isinstance(partitioner, ConfigerationBasedPartitioner) and _is_for(partitioner, delegate_id):
+            if not isinstance(partitioner, ConfigerationBasedPartitioner):
+                continue
+            if partitioner.delegation_spec.backend_id == delegate_id:
                 for config in partitioner.target_partitioner_configs.values():
                     changed.enter_context(replaced(config, "check_constraints", _of_usual_tensors(config, written)))
         yield
-
-
-def _is_for(partitioner: Any, delegate_id: str) -> bool:
-    return bool(partitioner.delegation_spec.backend_id == delegate_id)
 
 
 @contextlib.contextmanager

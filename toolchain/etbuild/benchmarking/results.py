@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from etbuild.analysis.tables import size
+from etbuild.analysis.tables import Table, size
 from etbuild.benchmarking import inputs, intervals
 from etbuild.benchmarking.intervals import Verdict
 from etbuild.benchmarking.runs import Run, Timing
@@ -81,7 +81,10 @@ def as_json(
 ) -> dict[str, Any]:
     """The results as JSON data, as `schemas/benchmark.schema.json` describes it."""
     roles = ("program", "against")
-    heads = {role: _head(files) for role, files in zip(roles, programs, strict=False)}
+    heads = {
+        role: {"file": files.program.name, "size": files.facts["size"], "sha256": files.facts["sha256"]}
+        for role, files in zip(roles, programs, strict=False)
+    }
     settings = {key: getattr(timing, key) for key in ("runs", "seconds", "calls", "warm_up", "seed")}
     measured = []
     for phase in found:
@@ -95,18 +98,14 @@ def as_json(
     return {"schema": SCHEMA, **heads, "machine": dict(machine), "settings": settings, "phases": measured}
 
 
-def _head(files: ProgramFiles) -> dict[str, Any]:
-    return {"file": files.program.name, "size": files.facts["size"], "sha256": files.facts["sha256"]}
-
-
 def _what(phase: Phase) -> dict[str, Any]:
     decoder = phase.workload.decoder
     told: dict[str, Any] = {
         "phase": phase.name,
         "method": phase.method,
         "inputs": [*map(inputs.describe, phase.inputs)],
+        "inputs_from": phase.workload.source,
     }
-    told["inputs_from"] = phase.workload.source
     if decoder is not None:
         start, count = (0, decoder.prompt) if phase.name == "prefill" else (decoder.prompt, decoder.new)
         told.update(tokens=phase.tokens, positions=[start, start + count - 1])
@@ -120,7 +119,7 @@ def _measured(phase: Phase, program: int, files: ProgramFiles) -> dict[str, Any]
     latency["mean"] = statistics.fmean(times)
     latency["mean_interval"] = None if means is None else [means.low, means.high]
     memory = {key: _typical([getattr(run, key) for run in runs]) for key in ("peak", "kept")}
-    memory["planned"] = sum(_planned(files, method) for method in phase.workload.inputs)
+    memory["planned"] = sum(sum(files.facts["methods"][method]["memory"]) for method in phase.workload.inputs)
     return {
         "calls": len(times),
         "latency": latency,
@@ -132,10 +131,6 @@ def _measured(phase: Phase, program: int, files: ProgramFiles) -> dict[str, Any]
     }
 
 
-def _planned(files: ProgramFiles, method: str) -> int:
-    return sum(files.facts["methods"][method]["memory"])
-
-
 def _typical(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return int(statistics.median(known)) if known else None
@@ -144,8 +139,8 @@ def _typical(values: Sequence[int | None]) -> int | None:
 # Text
 
 
-def rows(found: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Two tables for people: times, and loading and memory. The first row of each is its heading.
+def tables(found: Mapping[str, Any]) -> list[Table]:
+    """Two tables for people: times, and loading and memory.
 
     Args:
         found: What `as_json` returned.
@@ -169,7 +164,10 @@ def rows(found: Mapping[str, Any]) -> tuple[list[tuple[str, ...]], list[tuple[st
             seen.add(cost)
     if all(not row[-1] for row in times[1:]):
         times = [row[:-1] for row in times]
-    return times, costs
+    return [
+        Table(title, rows[0], rows[1:], range(1, len(rows[0])))
+        for title, rows in (("times", times), ("loading and memory", costs))
+    ]
 
 
 def _times(measured: Mapping[str, Any]) -> Iterator[str]:

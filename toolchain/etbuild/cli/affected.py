@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import add_parser, add_roots
-from etbuild.errors import EtbuildError, InputError, printable
+from etbuild.errors import InputError, printable
 
 
 def add(verbs: Any) -> None:
@@ -28,7 +28,6 @@ def add(verbs: Any) -> None:
     )
     add_roots(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, with the files that are the reason")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,27 +58,20 @@ def _reasons(manifest: Path, options: argparse.Namespace, changed: Any) -> list[
     from etbuild.analysis import affected
     from etbuild.inputs.declared import Inputs
     from etbuild.manifest import validate
+    from etbuild.manifest.positions import locating
     from etbuild.plan.plan import from_manifest
 
     declared = Inputs({}, {}, [manifest.parent, *options.root])
     reasons: set[str] = set()
     for loaded in validate.load_each(manifest):
-        try:
+        with locating(loaded.positions):
             plan = from_manifest(loaded.data)
-        except EtbuildError as error:
-            from etbuild.manifest.positions import located
-
-            raise located(error, loaded.positions) from None
         reasons.update(affected.reasons(plan, manifest, declared, changed))
     return sorted(reasons)
 
 
 def _workspace() -> Path:
-    """The workspace of the current directory.
-
-    Raises:
-        InputError: It is in none.
-    """
+    """Returns the workspace of Bazel that the current directory is in, or raises an `InputError`."""
     here = Path.cwd()
     for directory in (here, *here.parents):
         if any((directory / name).is_file() for name in ("MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel")):

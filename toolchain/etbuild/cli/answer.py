@@ -12,7 +12,6 @@ def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = verbs.add_parser("answer", allow_abbrev=False)
     parser.add_argument("directory", type=Path)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -22,7 +22,6 @@ def add(verbs: Any) -> None:
     parser.add_argument("delta", type=Path, metavar="DELTA", help="the directory that `etbuild delta -o` wrote")
     parser.add_argument("directory", type=Path, metavar="DIR", help="the directory of the programs")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

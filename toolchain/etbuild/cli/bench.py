@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 from etbuild.cli.build import seconds
 from etbuild.cli.options import (
     add_cache,
-    add_declared,
+    add_inputs,
     add_parser,
-    add_roots,
-    add_settings,
-    add_variant,
+    add_path,
+    add_repeatable,
     count,
     inputs,
     settings,
+    whole,
 )
-from etbuild.cli.program import build_into
-from etbuild.errors import CheckError, EtbuildError, InputError
+from etbuild.cli.program import add_rule_names, build_into
+from etbuild.errors import CheckError, InputError
 
 if TYPE_CHECKING:
     from etbuild.benchmarking.runs import Timing
@@ -50,48 +50,30 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "program", type=Path, metavar="PROGRAM", help="a manifest, a .pte, an index, or a directory with an index"
     )
-    parser.add_argument(
-        "--against", type=Path, metavar="OTHER", help="also measure this program, in turns, and say which one is faster"
-    )
-    parser.add_argument("--method", action="append", default=[], metavar="NAME", help="only this method (repeatable)")
+    add_path(parser, "--against OTHER", "also measure this program, in turns, and say which one is faster")
+    add_repeatable(parser, "--method NAME", "only this method")
     _add_inputs(parser)
     _add_timing(parser)
     _add_results(parser)
     where = parser.add_argument_group("if PROGRAM or OTHER is a manifest")
-    add_variant(where)
+    add_inputs(where)
     where.add_argument(
         "--against-variant",
         metavar="NAME",
         help="take this variant of OTHER; without --against, OTHER is the manifest of PROGRAM",
     )
-    add_settings(where)
-    add_roots(where)
-    add_declared(where)
     add_cache(where)
-    rule = parser.add_argument_group("for build rules")
-    rule.add_argument(
-        "--program", dest="built", type=Path, metavar="FILE", help="the .pte that was built from the manifest"
-    )
-    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
-    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
-    parser.set_defaults(run=run)
+    rule = add_rule_names(parser)
+    add_path(rule, "--program FILE", "the .pte that was built from the manifest", dest="built")
 
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NUMBER=VALUE",
-        help="an input of the method, counted from 0: JSON, FILE.npy, FILE.pt or FILE.safetensors:KEY (repeatable)",
+    add_repeatable(
+        parser,
+        "--input NUMBER=VALUE",
+        "an input of the method, counted from 0: JSON, FILE.npy, FILE.pt or FILE.safetensors:KEY",
     )
-    parser.add_argument(
-        "--dim",
-        action="append",
-        default=[],
-        metavar="NAME=SIZE",
-        help="the size of a dynamic dimension of the manifest; inputs are then random (repeatable)",
-    )
+    add_repeatable(parser, "--dim NAME=SIZE", "the size of a dynamic dimension of the manifest; inputs are then random")
     parser.add_argument("--prompt-tokens", type=count, metavar="N", help="tokens of a decoder's prompt (default: 64)")
     parser.add_argument("--new-tokens", type=count, metavar="N", help="tokens after the prompt (default: 32)")
 
@@ -106,10 +88,12 @@ def _add_timing(parser: argparse.ArgumentParser) -> None:
         "--runs", type=count, metavar="N", help=f"processes of a method (default: {_RUNS}, or {_RUNS_OF_TWO} of each)"
     )
     parser.add_argument(
-        "--warm-up", type=_whole, default=2, metavar="N", help="calls in each run that do not count (default: 2)"
+        "--warm-up", type=whole(0), default=2, metavar="N", help="calls in each run that do not count (default: 2)"
     )
     parser.add_argument("--threads", type=count, metavar="N", help="threads of the runtime (default: its own choice)")
-    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the order of two programs (default: 0)")
+    parser.add_argument(
+        "--seed", type=whole(0), default=0, metavar="N", help="of the order of two programs (default: 0)"
+    )
     parser.add_argument(
         "--timeout", type=seconds, metavar="SECONDS", help="stop if all of it takes longer, and name what was running"
     )
@@ -123,19 +107,13 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write the results as JSON; without FILE, print them",
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw how the times are distributed")
+    add_path(parser, "--svg FILE", "also draw how the times are distributed")
     parser.add_argument(
         "--max-slowdown",
         type=_percent,
         metavar="PERCENT",
         help="with OTHER: fail if a method is slower than OTHER by more, with the whole 95 %% interval, such as 5%%",
     )
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
-    return int(text)
 
 
 def _percent(text: str) -> float:
@@ -213,7 +191,7 @@ def _program(
 ) -> ProgramFiles:
     """Finds a program. Builds it if the path is that of a manifest."""
     from etbuild.analysis.find_index import read_index
-    from etbuild.manifest.positions import located
+    from etbuild.manifest.positions import locating
     from etbuild.runtime import program_files
 
     if built is not None:
@@ -226,10 +204,8 @@ def _program(
         return program_files.read(index.parent / name)
     manifest, plan = loaded
     directory = Path(scratch.enter_context(tempfile.TemporaryDirectory()))
-    try:
+    with locating(manifest.positions):
         return program_files.read(build_into(options, path, plan, directory))
-    except EtbuildError as error:
-        raise located(error, manifest.positions) from error
 
 
 # The measurement
@@ -267,11 +243,7 @@ def _measure(
 
 
 def _methods(options: argparse.Namespace, programs: list[ProgramFiles]) -> list[str]:
-    """The names of the measured methods. Two programs are measured with the methods that both have.
-
-    Raises:
-        InputError: There is no such method, or none to measure.
-    """
+    """The names of the measured methods. Two programs are measured with the methods that both have."""
     from etbuild.benchmarking.workloads import is_constant
 
     for files in programs:
@@ -299,11 +271,6 @@ def _workloads(
     sizes: dict[str, int],
     timing: Timing,
 ) -> list[Workload]:
-    """What is measured.
-
-    Raises:
-        InputError: An input cannot be read or does not fit.
-    """
     from etbuild.benchmarking import inputs as benchmarked
     from etbuild.benchmarking.workloads import Workload, find_decoder
 
@@ -335,15 +302,13 @@ def _of_manifest(
     options: argparse.Namespace, first: Loaded, sizes: dict[str, int], timing: Timing
 ) -> dict[str, list[Any]]:
     from etbuild.benchmarking.inputs import of_manifest
-    from etbuild.manifest.positions import located
+    from etbuild.manifest.positions import locating
     from etbuild.plan.tests import tests_of
 
     manifest, plan = first
     declared = inputs(options, [options.program.parent, *options.root])
-    try:
+    with locating(manifest.positions):
         return of_manifest(plan, tests_of(manifest.data, plan.methods), declared, sizes, timing.stage)
-    except EtbuildError as error:
-        raise located(error, manifest.positions) from error
 
 
 # The results
@@ -352,19 +317,10 @@ def _of_manifest(
 def _print(told: dict[str, Any]) -> None:
     from etbuild.analysis.tables import table
     from etbuild.benchmarking import results
-    from etbuild.cli.shown_tables import Table, on_terminal, show
+    from etbuild.cli.shown_tables import print_tables
 
-    tables = results.rows(told)
-    if on_terminal():
-        titles = ("times", "loading and memory")
-        show(
-            [
-                Table(title, rows[0], rows[1:], range(1, len(rows[0])))
-                for title, rows in zip(titles, tables, strict=True)
-            ]
-        )
-    else:
-        print("\n\n".join(map(table, tables)))
+    tables = results.tables(told)
+    print_tables(tables, "\n\n".join(table([each.columns, *each.rows]) for each in tables))
     print("\n".join(["", *results.notes(told), *results.verdicts(told)]))
 
 

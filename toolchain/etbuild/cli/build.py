@@ -79,7 +79,6 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print what was built, and what came from the cache, as JSON"
     )
-    parser.set_defaults(run=run)
 
 
 def seconds(text: str) -> float:

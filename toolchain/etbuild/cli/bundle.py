@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
     add_cache,
-    add_declared,
+    add_inputs,
     add_manifest,
     add_parser,
-    add_roots,
-    add_settings,
-    add_variant,
+    add_path,
     inputs,
-    settings,
 )
-from etbuild.cli.program import add_program, build_into, check_program
-from etbuild.errors import EtbuildError, InputError
+from etbuild.cli.program import add_program, add_rule_names, build_into, check_program, load
+from etbuild.errors import InputError
 
 if TYPE_CHECKING:
     from etbuild.manifest.validate import Manifest
@@ -39,43 +36,30 @@ def add(verbs: Any) -> None:
         "ExecuTorch's runner compares them on a device.",
     )
     add_manifest(parser)
-    add_variant(parser)
-    add_settings(parser)
-    add_roots(parser)
-    add_declared(parser)
-    parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="the file to write (default: NAME.bpte)")
+    add_inputs(parser)
+    add_path(parser, "-o FILE", "the file to write (default: NAME.bpte)", dest="output")
     add_program(parser, "bundle")
     parser.add_argument("--filter", metavar="PATTERN", help="take only tests with such names: `decode/*`")
     add_cache(parser)
-    rule = parser.add_argument_group("for build rules")
-    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
-    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
+    rule = add_rule_names(parser)
     rule.add_argument(
         "--declared-only", action="store_true", help="leave out the cases of the manifest that read other files"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes the bundled program, and lists its vectors."""
     from etbuild.files import artifacts
-    from etbuild.manifest import validate
-    from etbuild.manifest.positions import located
-    from etbuild.plan.plan import from_manifest
+    from etbuild.manifest.positions import locating
 
     check_program(options)
-    loaded = validate.load(options.manifest, options.manifest_name, options.variant, settings(options))
-    plan = from_manifest(loaded.data)
-    if options.program_name is not None:
-        plan = plan.replace(name=options.program_name)
+    loaded, plan = load(options)
     output = options.output or Path(f"{plan.name}.bpte")
     if output.suffix != ".bpte":
         raise InputError.of(f"-o {output}: the name must end with .bpte")
     options.restart()  # a crash of native code is then an error that says so
-    try:
+    with locating(loaded.positions):
         found = _bundle(options, loaded, plan)
-    except EtbuildError as error:
-        raise located(error, loaded.positions) from error
     artifacts.replace(output, found.content)
     _tell(output, found)
     return 0

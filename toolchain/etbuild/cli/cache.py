@@ -21,7 +21,7 @@ def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "cache", "show, check or shrink the local cache")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, summary, run in (
+    for name, summary, act in (
         ("info", "show the size and content of the cache", _info),
         ("verify", "read every entry, and remove damaged ones", _verify),
         ("gc", "remove the entries that were unused for longest", _gc),
@@ -29,7 +29,7 @@ def add(verbs: Any) -> None:
         action = add_parser(actions, name, summary)
         add_cache_directory(action)
         action.add_argument("--json", action="store_true", help="print JSON")
-        action.set_defaults(run=run)
+        action.set_defaults(act=act)
         if name == "gc":
             action.add_argument(
                 "--max-size",
@@ -37,6 +37,11 @@ def add(verbs: Any) -> None:
                 metavar="SIZE",
                 help="size to shrink the cache to, such as 500MB, 10GB or 0",
             )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the action."""
+    return int(options.act(options))
 
 
 def _open(options: argparse.Namespace) -> Cache:

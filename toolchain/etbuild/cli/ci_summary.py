@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from etbuild.cli import registry_options
-from etbuild.cli.options import add_parser
-
-_PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
+from etbuild.cli.options import add_parser, add_path
 
 
 def add(verbs: Any) -> None:
@@ -22,7 +19,7 @@ def add(verbs: Any) -> None:
         "summarize a build for the review of a change, as Markdown",
         "Shows sizes, delegation and memory of each program, and what changed and why.",
     )
-    parser.add_argument("build", metavar="BUILD", help=f"the build: {_PLACE}")
+    parser.add_argument("build", metavar="BUILD", help=f"the build: {registry_options.PLACE}")
     before = parser.add_mutually_exclusive_group()
     before.add_argument("--before", metavar="BUILD", help="the build to compare with: the same")
     before.add_argument(
@@ -35,15 +32,11 @@ def add(verbs: Any) -> None:
         action="store_true",
         help="the build has only the programs that a change touches: a program that is not there was not removed",
     )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the checks as JUnit XML")
-    parser.add_argument(
-        "--lockfiles",
-        type=Path,
-        metavar="DIR",
-        help="also compare each program with NAME.lock.json of this directory, in the JUnit XML",
+    add_path(parser, "--junit FILE", "also write the checks as JUnit XML")
+    add_path(
+        parser, "--lockfiles DIR", "also compare each program with NAME.lock.json of this directory, in the JUnit XML"
     )
     registry_options.add_access(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

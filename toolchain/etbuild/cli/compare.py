@@ -10,7 +10,9 @@ from etbuild.cli.options import (
     add_data,
     add_effort,
     add_exported,
+    add_path,
     add_positions,
+    add_repeatable,
     add_step_parser,
     effort,
     exported,
@@ -27,34 +29,19 @@ def add(verbs: Any) -> None:
     )
     add_positions(parser)
     add_exported(parser)
-    parser.add_argument(
-        "--examples", type=Path, required=True, metavar="FILE", help="the file that `etbuild export --examples` wrote"
-    )
+    add_path(parser, "--examples FILE", "the file that `etbuild export --examples` wrote", required=True)
     add_data(parser)
-    parser.add_argument(
-        "--lowering", type=Path, required=True, metavar="FILE", help="the file NAME.lowering.json of `etbuild lower`"
-    )
-    parser.add_argument(
-        "--program", type=Path, required=True, metavar="FILE", help="the .pte that `etbuild lower` wrote"
-    )
-    parser.add_argument(
-        "--named-data",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a .ptd of the program, or a directory of them (repeatable)",
-    )
+    add_path(parser, "--lowering FILE", "the file NAME.lowering.json of `etbuild lower`", required=True)
+    add_path(parser, "--program FILE", "the .pte that `etbuild lower` wrote", required=True)
+    add_repeatable(parser, "--named-data FILE", "a .ptd of the program, or a directory of them", type=Path)
     add_effort(parser)
-    parser.add_argument(
-        "-o",
+    add_path(
+        parser,
+        "-o FILE",
+        "write that the program is right, as Buck2 reads the result of a validation",
         dest="result",
-        type=Path,
         required=True,
-        metavar="FILE",
-        help="write that the program is right, as Buck2 reads the result of a validation",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

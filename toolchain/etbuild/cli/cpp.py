@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path
 from etbuild.errors import InputError, printable
 
 
@@ -22,9 +22,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "program", type=Path, metavar="PROGRAM", help="an index, or a directory or a .pte with its index"
     )
-    parser.add_argument(
-        "-o", dest="directory", type=Path, default=Path(), metavar="DIR", help="directory for the files"
-    )
+    add_path(parser, "-o DIR", "directory for the files", dest="directory", default=Path())
     parser.add_argument(
         "--namespace", metavar="NAME", help="the namespace, such as app::models (default: the program's)"
     )
@@ -37,7 +35,6 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--max-bytes", type=int, metavar="N", help="with --embed: the largest size of all files (default: 16 MiB)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

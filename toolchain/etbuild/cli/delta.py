@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from etbuild.cli import registry_options
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path
 from etbuild.errors import printable
-
-_PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
 
 
 def add(verbs: Any) -> None:
@@ -23,11 +20,9 @@ def add(verbs: Any) -> None:
         "list what a device that has some programs must fetch to have others",
         "Makes patches of programs where they save more than half; that needs the extra `delta`.",
     )
-    parser.add_argument("before", metavar="BEFORE", help=f"what the device has: {_PLACE}")
+    parser.add_argument("before", metavar="BEFORE", help=f"what the device has: {registry_options.PLACE}")
     parser.add_argument("after", metavar="AFTER", help="what it should have: the same")
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="DIR", help="write what the device must fetch, for `etbuild apply`"
-    )
+    add_path(parser, "-o, --out DIR", "write what the device must fetch, for `etbuild apply`")
     parser.add_argument("--no-patches", action="store_true", help="make no patches: whole files only")
     parser.add_argument(
         "--partial",
@@ -35,7 +30,6 @@ def add(verbs: Any) -> None:
         help="AFTER has only some of the programs: the device keeps the others (default: it removes them)",
     )
     registry_options.add_access(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

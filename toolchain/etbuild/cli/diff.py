@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild.cli.options import add_parser
 
 if TYPE_CHECKING:
-    from etbuild.cli.shown_tables import Table
+    from etbuild.analysis.tables import Table
     from etbuild.files.json_diff import Change
 
 
@@ -23,29 +23,29 @@ def add(verbs: Any) -> None:
         )
     parser.add_argument("--exit-code", action="store_true", help="exit with code 1 if the two differ")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the differences."""
     from etbuild.analysis import program_diff
-    from etbuild.cli.shown_tables import on_terminal, show
+    from etbuild.cli.shown_tables import print_tables
     from etbuild.errors import printable
 
     differing = program_diff.compare(program_diff.facts(options.before), program_diff.facts(options.after))
     if options.json:
         print(json.dumps(program_diff.as_json(differing), indent=2))
-    elif differing and on_terminal():
-        show(_tables(differing))
+    elif differing:
+        print_tables(_tables(differing), "\n".join(map(printable, program_diff.text(differing))))
     else:
-        print("\n".join(map(printable, program_diff.text(differing))) or "no differences")
+        print("no differences")
     return 1 if differing and options.exit_code else 0
 
 
 def _tables(differing: list[Change]) -> list[Table]:
     """The differences, a table for each section."""
     from etbuild.analysis.program_diff import parts
-    from etbuild.cli.shown_tables import COLOURS, Table
+    from etbuild.analysis.tables import Table
+    from etbuild.cli.shown_tables import COLOURS
 
     sections: dict[str, list[Change]] = {}
     for change in differing:

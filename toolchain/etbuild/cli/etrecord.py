@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_data, add_exported, add_positions, add_step_parser, exported, inputs, with_positions
+from etbuild.cli.options import (
+    add_data,
+    add_exported,
+    add_path,
+    add_positions,
+    add_step_parser,
+    exported,
+    inputs,
+    with_positions,
+)
 
 
 def add(verbs: Any) -> None:
@@ -16,11 +25,8 @@ def add(verbs: Any) -> None:
     add_positions(parser)
     add_exported(parser)
     add_data(parser)
-    parser.add_argument("--program", type=Path, required=True, metavar="FILE", help="the .pte that was built")
-    parser.add_argument(
-        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="the directory NAME.etrecord to write"
-    )
-    parser.set_defaults(run=run)
+    add_path(parser, "--program FILE", "the .pte that was built", required=True)
+    add_path(parser, "-o DIR", "the directory NAME.etrecord to write", dest="directory", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
     add_cache_directory,
-    add_declared,
+    add_inputs,
     add_parser,
-    add_roots,
-    add_settings,
-    add_variant,
     cache,
     inputs,
     settings,
 )
-from etbuild.errors import EtbuildError, InputError, printable
+from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
     from etbuild.results import BuildInputs
@@ -32,13 +29,9 @@ def add(verbs: Any) -> None:
     what = "an index, a directory with an index, a .pte beside its index, a manifest, or a key in the cache"
     parser.add_argument("build", metavar="A", help=what)
     parser.add_argument("other", nargs="?", metavar="B", help="a second build, in the same forms: show what differs")
-    add_variant(parser)
-    add_settings(parser)
-    add_roots(parser)
-    add_declared(parser)
+    add_inputs(parser)
     add_cache_directory(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -70,42 +63,37 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
     from etbuild.files import digests
     from etbuild.inputs import checkpoints, import_graph, key
     from etbuild.manifest import validate
+    from etbuild.manifest.positions import locating
     from etbuild.model.tensor_digests import tensors_of_files
     from etbuild.plan.plan import from_manifest
 
     loaded = validate.load(path, None, options.variant, settings(options))
-    try:
+    with locating(loaded.positions):
         plan = from_manifest(loaded.data)
         declared = inputs(options, [path.parent, *options.root])
         described = key.describe_inputs(plan, declared, import_graph.used_sources(declared, plan.export_plan))
         weights = checkpoints.with_shards(plan.lower_plan.weights_names, declared)
         tensors = tensors_of_files({name: declared.find_data(name, where) for name, where in weights.items()})
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, loaded.positions) from None
     return {"key": digests.digest(described), "inputs": described, "tensors": tensors}
 
 
 def _print_tree(build: BuildInputs, as_json: bool) -> None:
     from etbuild.analysis import explanation
-    from etbuild.analysis.tables import table
-    from etbuild.cli.shown_tables import Table, on_terminal, show
+    from etbuild.analysis.tables import Table, table
+    from etbuild.cli.shown_tables import print_tables
 
     if as_json:
         print(json.dumps({"key": build["key"], "inputs": build["inputs"]}, indent=2, sort_keys=True))
         return
     rows = [("  " * depth + name, sha256, note) for depth, name, sha256, note in explanation.tree(build["inputs"])]
     heading = ("input", "sha256", "")
-    if on_terminal():
-        show([Table(f"key {build['key']}", heading, rows)])
-    else:
-        print(table([heading, *rows]))
+    print_tables([Table(f"key {build['key']}", heading, rows)], table([heading, *rows]))
 
 
 def _print_differences(before: BuildInputs, after: BuildInputs, as_json: bool) -> None:
     from etbuild.analysis import explanation
-    from etbuild.cli.shown_tables import Table, on_terminal, show
+    from etbuild.analysis.tables import Table
+    from etbuild.cli.shown_tables import print_tables
 
     same = before["key"] == after["key"]
     lines = explanation.differences(before, after)
@@ -115,15 +103,9 @@ def _print_differences(before: BuildInputs, after: BuildInputs, as_json: bool) -
         print(json.dumps({"keys": keys, "same": same, "differences": lines, "steps": steps}, indent=2))
     elif same:
         print(f"the same key: {before['key']}")
-    elif on_terminal():
-        title = f"{before['key']} -> {after['key']}"
-        show(
-            [
-                Table(title, ("difference",), [(line,) for line in lines]),
-                Table("to run again", (), [(s,) for s in steps]),
-            ]
-        )
     else:
-        print(
-            f"{before['key']} -> {after['key']}", *map(printable, lines), f"to run again: {'; '.join(steps)}", sep="\n"
-        )
+        title = f"{before['key']} -> {after['key']}"
+        changed = Table(title, ("difference",), [(line,) for line in lines])
+        again = Table("to run again", (), [(step,) for step in steps])
+        text = "\n".join([title, *map(printable, lines), f"to run again: {'; '.join(steps)}"])
+        print_tables([changed, again], text)

@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_declared, add_positions, add_step_parser, declared, inputs, with_positions
+from etbuild.cli.options import (
+    add_declared,
+    add_path,
+    add_positions,
+    add_repeatable,
+    add_step_parser,
+    declared,
+    inputs,
+    with_positions,
+)
 from etbuild.errors import InputError
 
 
@@ -18,37 +27,17 @@ def add(verbs: Any) -> None:
     )
     add_positions(parser)
     add_declared(parser)
-    parser.add_argument(
-        "--inputs",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="write the digests of everything that the export reads to FILE",
+    add_path(parser, "--inputs FILE", "write the digests of everything that the export reads to FILE", required=True)
+    add_repeatable(parser, "--method NAME=FILE", "write this method to FILE instead of into DIR", dest="methods")
+    add_path(
+        parser, "--lines FILE", "write the lines of the sources, which only messages name, to FILE instead of into DIR"
     )
-    parser.add_argument(
-        "--method",
-        dest="methods",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="write this method to FILE instead of into DIR (repeatable)",
+    add_path(
+        parser,
+        "--examples FILE",
+        "write the example inputs, which only the comparison reads, to FILE instead of into DIR",
     )
-    parser.add_argument(
-        "--lines",
-        type=Path,
-        metavar="FILE",
-        help="write the lines of the sources, which only messages name, to FILE instead of into DIR",
-    )
-    parser.add_argument(
-        "--examples",
-        type=Path,
-        metavar="FILE",
-        help="write the example inputs, which only the comparison reads, to FILE instead of into DIR",
-    )
-    parser.add_argument(
-        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the export"
-    )
-    parser.set_defaults(run=run)
+    add_path(parser, "-o DIR", "directory for the export", dest="directory", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

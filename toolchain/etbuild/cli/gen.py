@@ -40,7 +40,6 @@ def add(verbs: Any) -> None:
     system = parser.add_mutually_exclusive_group()
     system.add_argument("--bazel", action="store_true", help="write BUILD files (default in a workspace of Bazel)")
     system.add_argument("--buck2", action="store_true", help="write BUCK files (default in a project of Buck2)")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,11 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _workspace(directory: Path, options: argparse.Namespace) -> tuple[System, Path]:
-    """The build system, and the root of the workspace that a directory is in.
-
-    Raises:
-        InputError: It is in none, or in one of both systems.
-    """
+    """The build system, and the root of the workspace that a directory is in. Refuses a workspace of both systems."""
     from etbuild.targets.update import BAZEL, BUCK2
 
     systems = [BAZEL] if options.bazel else [BUCK2] if options.buck2 else [BAZEL, BUCK2]

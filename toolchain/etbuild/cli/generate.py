@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli import build
-from etbuild.cli.options import add_manifest, add_parser, settings
+from etbuild.cli.options import add_manifest, add_parser, count, settings
 from etbuild.errors import BuildError, InputError, printable
 from etbuild.processes.process_state import stream_to
 
@@ -36,7 +36,7 @@ def add(verbs: Any) -> None:
     )
     add_manifest(parser)
     parser.add_argument("prompt", metavar="PROMPT", help="the text to continue")
-    parser.add_argument("--tokens", type=_count, default=50, metavar="N", help="write at most N tokens (default: 50)")
+    parser.add_argument("--tokens", type=count, default=50, metavar="N", help="write at most N tokens (default: 50)")
     parser.add_argument(
         "--temperature",
         type=float,
@@ -45,13 +45,6 @@ def add(verbs: Any) -> None:
         help="draw tokens at random, more freely with a higher T (default: 0, always the most likely token)",
     )
     build.add_options(parser)
-    parser.set_defaults(run=run)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -77,12 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
-    """Runs ExecuTorch's runner, which prints each token when it is there.
-
-    Raises:
-        InputError: The program has more files than the runner takes, or no tokenizer that it reads.
-        BuildError: The runner failed.
-    """
+    """Runs ExecuTorch's runner, which prints each token when it is there."""
     [program] = [str(each.path) for each in artifacts if each.kind == "program"]
     data = [str(each.path) for each in artifacts if each.kind == "named_data"]
     tokenizers = [str(each.path) for each in artifacts if each.kind == "tokenizer"]
@@ -153,11 +141,7 @@ def _bytes_as_text() -> Iterator[None]:
 
 @contextmanager
 def _only_tokens() -> Iterator[Callable[[str], None]]:
-    """Within this context, only what the yielded function gets is printed: the runner prints tokens and logs itself.
-
-    Raises:
-        BuildError: The code inside failed. The last line of the log says why.
-    """
+    """Within this context, only what the yielded function gets is printed: the runner prints tokens and logs itself."""
     from etbuild.exception_text import summary
 
     sys.stdout.flush()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from etbuild.cli import registry_options
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path
 
 
 def add(verbs: Any) -> None:
@@ -20,9 +19,8 @@ def add(verbs: Any) -> None:
         "Reads manifests, indexes and reports only. Needs the extra `registry`.",
     )
     parser.add_argument("repository", metavar="REPOSITORY", help="a repository of a registry: REGISTRY/REPOSITORY")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw a plot")
+    add_path(parser, "--svg FILE", "also draw a plot")
     registry_options.add(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path, add_repeatable
 from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -24,11 +24,10 @@ def add(verbs: Any) -> None:
         "They are a start: read them, and change them. Replaces no file.",
     )
     origin = parser.add_mutually_exclusive_group(required=True)
-    origin.add_argument(
-        "--huggingface",
-        type=Path,
-        metavar="DIR",
-        help="a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file beside its "
+    add_path(
+        origin,
+        "--huggingface DIR",
+        "a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file beside its "
         "config.json; only JSON files of it are read",
     )
     origin.add_argument(
@@ -37,24 +36,20 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--kwargs", default="{}", metavar="JSON", help="keyword arguments of the factory, such as '{\"layers\": 2}'"
     )
-    parser.add_argument(
-        "--adapter",
+    add_repeatable(
+        parser,
+        "--adapter DIR",
+        "a folder with a LoRA adapter of the model, as PEFT's `save_pretrained` writes it",
         type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a folder with a LoRA adapter of the model, as PEFT's `save_pretrained` writes it (repeatable)",
     )
     parser.add_argument("--name", metavar="NAME", help="name of the program (default: from the folder or the module)")
-    parser.add_argument(
-        "-o",
+    add_path(
+        parser,
+        "-o DIR",
+        "directory for NAME.yaml and BUILD (default: the current directory)",
         dest="directory",
-        type=Path,
         default=Path(),
-        metavar="DIR",
-        help="directory for NAME.yaml and BUILD (default: the current directory)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -84,11 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes a new file.
-
-    Raises:
-        InputError: There is a file already, or the file cannot be written.
-    """
+    """Writes a new file. Replaces none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

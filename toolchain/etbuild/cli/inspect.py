@@ -5,14 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path
 from etbuild.errors import InputError, check_current_directory
-
-if TYPE_CHECKING:
-    from etbuild.cli.shown_tables import Table
-    from etbuild.results import NamedDataFile, ProgramFile
 
 
 def add(verbs: Any) -> None:
@@ -23,19 +19,17 @@ def add(verbs: Any) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a .pte or a .ptd")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print JSON")
-    how.add_argument("--html", type=Path, metavar="PAGE", help="write a page about a .pte, one HTML file, to PAGE")
-    parser.add_argument(
-        "--against",
-        type=Path,
-        metavar="OTHER",
-        help="with --html: also show what differs from OTHER, a .pte, an index, or a directory that holds one index",
+    add_path(how, "--html PAGE", "write a page about a .pte, one HTML file, to PAGE")
+    add_path(
+        parser,
+        "--against OTHER",
+        "with --html: also show what differs from OTHER, a .pte, an index, or a directory that holds one index",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the facts of a file."""
-    from etbuild.cli.shown_tables import on_terminal, show
+    from etbuild.cli.shown_tables import print_tables
     from etbuild.processes.library_output import library_messages_off
 
     check_current_directory()
@@ -50,18 +44,9 @@ def run(options: argparse.Namespace) -> int:
         facts = program_file.describe(options.file)
     if options.json:
         print(json.dumps(facts, indent=2, sort_keys=True))
-    elif on_terminal():
-        show(_tables(facts))
     else:
-        print(inspection.text(facts))
+        print_tables(inspection.tables(facts), inspection.text(facts))
     return 0
-
-
-def _tables(facts: ProgramFile | NamedDataFile) -> list[Table]:
-    from etbuild.analysis import inspection
-    from etbuild.cli.shown_tables import Table
-
-    return [Table(each.title, each.columns, each.rows, (len(each.columns) - 1,)) for each in inspection.tables(facts)]
 
 
 def _write_page(options: argparse.Namespace) -> int:

@@ -21,7 +21,6 @@ def add(verbs: Any) -> None:
         metavar="TEXT",
         help="how to update the lockfile, for the error message (default: this command with --update)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

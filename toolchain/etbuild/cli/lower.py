@@ -10,7 +10,9 @@ from etbuild.cli.options import (
     add_data,
     add_effort,
     add_exported,
+    add_path,
     add_positions,
+    add_repeatable,
     add_step_parser,
     declared,
     effort,
@@ -36,18 +38,9 @@ def add(verbs: Any) -> None:
     add_data(parser)
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--method", metavar="NAME", help="lower only this method; a later call merges it with the others")
-    part.add_argument(
-        "--lowered",
-        action="append",
-        default=[],
-        metavar="NAME=DIR",
-        help="merge this method, which an earlier call lowered with --method (repeatable)",
-    )
+    add_repeatable(part, "--lowered NAME=DIR", "merge this method, which an earlier call lowered with --method")
     add_effort(parser)
-    parser.add_argument(
-        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the program"
-    )
-    parser.set_defaults(run=run)
+    add_path(parser, "-o DIR", "directory for the program", dest="directory", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -76,29 +76,6 @@ EXIT_CODES = {
     3: "a check of the manifest, a lockfile or a policy failed",
     INTERRUPTED: "a signal ended the command",
 }
-OWN_EXIT_CODES = {
-    "build": {3: "a check of the manifest failed"},
-    "generate": {3: "a check of the manifest failed"},
-    "gen": {1: "with `--check`: a file would change, or a target disagrees with its manifest"},
-    "test": {3: "a test failed"},
-    "bench": {3: "a method is slower than `--max-slowdown` allows"},
-    "diff": {1: "with `--exit-code`: the two differ"},
-    "lock": {3: "the program is not the one of the lockfile"},
-    "cache": {1: "`cache verify` has found damage"},
-    "push": {1: "the registry failed, or the package is damaged"},
-    "pull": {
-        1: "the registry failed, or has sent something else than what was pushed",
-        3: "the command of `--signed` does not accept the signature",
-    },
-    "verify": {
-        1: "a file is damaged",
-        3: "the policy does not allow a program, or the command of `--signed` does not accept the signature",
-    },
-    "apply": {1: "the delta is damaged"},
-    "selected-ops": {3: "a program needs a kernel that is not there"},
-    "history": {1: "the registry failed, or a package is damaged"},
-}
-"""What an exit code means for a verb, if it means more than for all of them."""
 
 
 def _tell_interrupt() -> None:
@@ -237,21 +214,13 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
-    """Reads the options of a command line. What argparse itself refuses ends the process.
-
-    Args:
-        words: The command line.
-        options: Receives the options.
-
-    Raises:
-        InputError: There is no such verb, or it has no such argument.
-    """
+    """Reads the options of a command line. What argparse itself refuses ends the process."""
     verbs = _verbs(words)
     if verbs == _ALL and words and not words[0].startswith("-"):
         manifest = words[0].endswith((".yaml", ".yml"))
         hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else did_you_mean(words[0], _VERBS)
         raise InputError.of(f"there is no verb `{words[0]}`", hint)
-    parser = _parser(verbs)
+    parser = command_parser(verbs)
     _, left = parser.parse_known_args(words, options)
     if left:
         raise _unknown(left[0], parser, options)
@@ -278,12 +247,8 @@ def _verbs(words: Sequence[str]) -> Sequence[str]:
     return [first] if first in (*_ALL, _OF_PYTHON) else [] if first in ("--version", "--cmake-prefix-path") else _ALL
 
 
-def whole_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the whole command line, with every verb."""
-    return _parser(_ALL)
-
-
-def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
+def command_parser(verbs: Sequence[str] = _ALL) -> argparse.ArgumentParser:
+    """Returns the parser of the command line, with these verbs."""
     codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     parser = argparse.ArgumentParser(
         prog="etbuild",
@@ -301,7 +266,9 @@ def _parser(verbs: Sequence[str]) -> argparse.ArgumentParser:
     )
     registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb in verbs:
-        importlib.import_module(f"etbuild.cli.{verb.replace('-', '_')}").add(registered)
+        module = importlib.import_module(f"etbuild.cli.{verb.replace('-', '_')}")
+        module.add(registered)
+        registered.choices[verb].set_defaults(run=module.run)
     return parser
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +43,26 @@ def add_step_parser(verbs: Any, name: str, summary: str) -> argparse.ArgumentPar
     return parser
 
 
+def add_path(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
+    """Adds an option with the path of a file or a directory.
+
+    Args:
+        parser: The parser, or a group of it.
+        option: The option and the word for its value, such as `-o, --out DIR`.
+        summary: What it does.
+        more: Further arguments of argparse's `add_argument`.
+    """
+    *names, metavar = option.replace(",", "").split(" ")
+    parser.add_argument(*names, type=Path, metavar=metavar, help=summary, **more)
+
+
+def add_repeatable(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
+    """Adds an option that may be given several times: its values become a list. The arguments are those of
+    `add_path`."""
+    name, metavar = option.split(" ")
+    parser.add_argument(name, action="append", default=[], metavar=metavar, help=f"{summary} (repeatable)", **more)
+
+
 def _path(name: str) -> Path:
     """The path of an argument. A variable that is not set gives an empty one, which means the current directory."""
     if not name:
@@ -50,9 +70,10 @@ def _path(name: str) -> Path:
     return Path(name)
 
 
-def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Adds the manifest and the options that say where its sources and data are."""
-    add_manifest(parser)
+def add_inputs(parser: argparse._ActionsContainer) -> None:
+    """Adds the options that say what of the manifest to take, and where its sources and data are."""
+    add_variant(parser)
+    add_settings(parser)
     add_roots(parser)
     add_declared(parser)
 
@@ -65,13 +86,11 @@ def add_manifest(parser: argparse.ArgumentParser) -> None:
 def add_variant(parser: argparse._ActionsContainer, several: bool = False) -> None:
     """Adds the option that names a variant of the manifest, or several of them."""
     if several:
-        parser.add_argument(
-            "--variant",
+        add_repeatable(
+            parser,
+            "--variant NAME",
+            "build this variant of the manifest; `all`: every variant, and the manifest without one",
             dest="variants",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help="build this variant of the manifest; `all`: every variant, and the manifest without one (repeatable)",
         )
     else:
         parser.add_argument("--variant", metavar="NAME", help="take this variant of the manifest")
@@ -79,14 +98,7 @@ def add_variant(parser: argparse._ActionsContainer, several: bool = False) -> No
 
 def add_settings(parser: argparse._ActionsContainer) -> None:
     """Adds the option that sets parameters of the manifest."""
-    parser.add_argument(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set a parameter of the manifest (repeatable)",
-    )
+    add_repeatable(parser, "--set NAME=VALUE", "set a parameter of the manifest", dest="settings")
 
 
 def settings(options: argparse.Namespace) -> dict[str, str]:
@@ -108,51 +120,35 @@ def settings(options: argparse.Namespace) -> dict[str, str]:
 
 def add_roots(parser: argparse._ActionsContainer) -> None:
     """Adds the option for further directories to search."""
-    parser.add_argument(
-        "--root",
-        action="append",
-        default=[],
+    add_repeatable(
+        parser,
+        "--root DIR",
+        "also search this directory for sources and data, after the directory of the manifest",
         type=Path,
-        metavar="DIR",
-        help="also search this directory for sources and data, after the directory of the manifest (repeatable)",
     )
 
 
 def add_declared(parser: argparse._ActionsContainer) -> None:
     """Adds the options that declare sources and data by name."""
-    add_sources(parser)
+    add_repeatable(parser, "--source NAME=FILE", "declare a source file by its import path, such as models/net.py=FILE")
     add_data(parser)
-
-
-def add_sources(parser: argparse._ActionsContainer) -> None:
-    """Adds the option that declares a source by name."""
-    parser.add_argument(
-        "--source",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="declare a source file by its import path, such as models/net.py=FILE (repeatable)",
-    )
 
 
 def add_data(parser: argparse._ActionsContainer) -> None:
     """Adds the option that declares a data file by name."""
-    parser.add_argument(
-        "--data",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="declare a data file by the name that the manifest uses; of a directory, all its files (repeatable)",
+    add_repeatable(
+        parser,
+        "--data NAME=FILE",
+        "declare a data file by the name that the manifest uses; of a directory, all its files",
     )
 
 
 def add_cache_directory(parser: argparse._ActionsContainer) -> None:
     """Adds the option that names the directory of the local cache."""
-    parser.add_argument(
-        "--cache-dir",
-        type=Path,
-        metavar="DIR",
-        help="directory of the local cache (default: $ETBUILD_CACHE_DIR, or `etbuild` in the user's cache directory)",
+    add_path(
+        parser,
+        "--cache-dir DIR",
+        "directory of the local cache (default: $ETBUILD_CACHE_DIR, or `etbuild` in the user's cache directory)",
     )
 
 
@@ -170,19 +166,9 @@ def kept_cache(options: argparse.Namespace) -> Cache | None:
 
 def add_exported(parser: argparse.ArgumentParser) -> None:
     """Adds the options for what `etbuild export` wrote."""
-    parser.add_argument(
-        "--export", type=Path, required=True, metavar="DIR", help="the directory that `etbuild export` wrote"
-    )
-    parser.add_argument(
-        "--exported",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="an exported method outside of DIR (repeatable)",
-    )
-    parser.add_argument(
-        "--lines", type=Path, metavar="FILE", help="the file that `etbuild export --lines` wrote outside of DIR"
-    )
+    add_path(parser, "--export DIR", "the directory that `etbuild export` wrote", required=True)
+    add_repeatable(parser, "--exported NAME=FILE", "an exported method outside of DIR")
+    add_path(parser, "--lines FILE", "the file that `etbuild export --lines` wrote outside of DIR")
 
 
 def exported(options: argparse.Namespace) -> ExportFiles:
@@ -209,11 +195,20 @@ def add_effort(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def count(text: str) -> int:
-    """The type of an option with a number of things."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
-    return int(text)
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Returns the type of an option with a whole number, from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            limits = f" of at least {least}" if most is None else f" from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text} is not a whole number{limits}")
+        return int(text)
+
+    return parse
+
+
+count = whole(1)
+"""The type of an option with a number of things."""
 
 
 def effort(options: argparse.Namespace) -> Effort:
@@ -223,8 +218,8 @@ def effort(options: argparse.Namespace) -> Effort:
     return Effort(not options.no_accelerate, options.jobs or processors())
 
 
-def cache(directory: Path | None) -> Cache | None:
-    """Returns the local cache. If the default directory cannot be used, prints a note and returns None.
+def cache(directory: Path | None, quiet: bool = False) -> Cache | None:
+    """Returns the local cache. If the default directory cannot be used, returns None, and prints a note unless `quiet`.
 
     Raises:
         InputError: The directory that the user named cannot be used.
@@ -237,7 +232,8 @@ def cache(directory: Path | None) -> Cache | None:
     try:
         return Cache(default_directory())
     except InputError as error:
-        handover.note(f"building without a cache: {error}")
+        if not quiet:
+            handover.note(f"building without a cache: {error}")
         return None
 
 
@@ -272,17 +268,15 @@ def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
 
 def add_positions(parser: argparse.ArgumentParser) -> None:
     """Adds the options for the line numbers of the manifest."""
-    parser.add_argument(
-        "--positions",
-        type=Path,
-        metavar="FILE",
-        help="the line numbers of the manifest, which `etbuild plan --positions` wrote: errors then name them",
+    add_path(
+        parser,
+        "--positions FILE",
+        "the line numbers of the manifest, which `etbuild plan --positions` wrote: errors then name them",
     )
-    parser.add_argument(
-        "--unused-inputs",
-        type=Path,
-        metavar="FILE",
-        help="write the names of the inputs that only messages need to FILE, as Bazel reads them",
+    add_path(
+        parser,
+        "--unused-inputs FILE",
+        "write the names of the inputs that only messages need to FILE, as Bazel reads them",
     )
 
 

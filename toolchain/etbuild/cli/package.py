@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path, add_repeatable
 from etbuild.errors import InputError, printable
 
 
@@ -22,15 +22,13 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "builds", type=Path, nargs="+", metavar="INDEX", help="an index of a build, or a directory with one index"
     )
-    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="write the layout as this directory")
-    parser.add_argument("--tar", type=Path, metavar="FILE", help="write the layout as this tar file")
-    parser.add_argument(
-        "--annotation",
+    add_path(parser, "-o, --out DIR", "write the layout as this directory")
+    add_path(parser, "--tar FILE", "write the layout as this tar file")
+    add_repeatable(
+        parser,
+        "--annotation KEY=VALUE",
+        "an annotation of the package, such as org.opencontainers.image.source=URL",
         dest="annotations",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an annotation of the package, such as org.opencontainers.image.source=URL (repeatable)",
     )
     parser.add_argument(
         "--builder",
@@ -38,7 +36,6 @@ def add(verbs: Any) -> None:
         help="who has built the programs, for their provenance, such as https://ci.example.com/models",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_step_parser
+from etbuild.cli.options import add_path, add_step_parser
 
 
 def add(verbs: Any) -> None:
@@ -18,9 +18,8 @@ def add(verbs: Any) -> None:
         ("lowering", "NAME.lowering.json that `etbuild lower` wrote"),
     ):
         parser.add_argument(f"--{name}", type=Path, required=True, metavar="FILE", help=f"the file {what}")
-    parser.add_argument("--lines", type=Path, metavar="FILE", help="the file that `etbuild export --lines` wrote")
-    parser.add_argument("-o", dest="page", type=Path, required=True, metavar="FILE", help="the page to write")
-    parser.set_defaults(run=run)
+    add_path(parser, "--lines FILE", "the file that `etbuild export --lines` wrote")
+    add_path(parser, "-o FILE", "the page to write", dest="page", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

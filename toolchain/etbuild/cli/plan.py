@@ -7,8 +7,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_inputs, add_parser, add_settings, add_variant, declared, inputs, settings
-from etbuild.errors import DocumentPath, EtbuildError, InputError, Position, Positions, Problem
+from etbuild.cli.options import (
+    add_inputs,
+    add_manifest,
+    add_parser,
+    add_path,
+    add_repeatable,
+    declared,
+    inputs,
+    settings,
+)
+from etbuild.cli.program import add_rule_names
+from etbuild.errors import DocumentPath, InputError, Position, Positions, Problem
 
 if TYPE_CHECKING:
     from etbuild.plan.plan import Plan
@@ -31,62 +41,36 @@ def add(verbs: Any) -> None:
     parser = add_parser(verbs, "plan", "print what would be built, and its key, as JSON")
     own = "[--variant NAME] [--set NAME=VALUE] [--root DIR] [--source NAME=FILE] [--data NAME=FILE]"
     parser.usage = f"%(prog)s [-h] {own} MANIFEST"
+    add_manifest(parser)
     add_inputs(parser)
-    add_variant(parser)
-    add_settings(parser)
-    rule = parser.add_argument_group("for build rules")
-    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
+    rule = add_rule_names(parser)
     for attribute, what in _EXPECTATIONS.items():
         rule.add_argument(f"--expect-{attribute}", metavar="A,B", help=f"fail if the {what} in the manifest differ")
     rule.add_argument(
         "--expect-inputs", action="store_true", help="fail if a step reads files that no --input lists for it"
     )
-    rule.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="ATTRIBUTE=NAME",
-        help="a file that the target lists under ATTRIBUTE; a directory's name ends with / (repeatable)",
+    add_repeatable(
+        rule, "--input ATTRIBUTE=NAME", "a file that the target lists under ATTRIBUTE; a directory's name ends with /"
     )
-    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
-    rule.add_argument(
-        "--same-export",
-        type=Path,
-        metavar="FILE",
-        help="fail if the part of the plan that the export depends on differs from that in FILE",
+    add_path(
+        rule, "--same-export FILE", "fail if the part of the plan that the export depends on differs from that in FILE"
     )
-    rule.add_argument("--plan", type=Path, metavar="FILE", help="write the whole plan to FILE, and print nothing")
-    rule.add_argument(
-        "--export-plan", type=Path, metavar="FILE", help="write the part of the plan that the export depends on to FILE"
+    add_path(rule, "--plan FILE", "write the whole plan to FILE, and print nothing")
+    add_path(rule, "--export-plan FILE", "write the part of the plan that the export depends on to FILE")
+    add_path(rule, "--lower-plan FILE", "write the part of the plan that lowering depends on to FILE")
+    add_path(
+        rule,
+        "--compare-plan FILE",
+        "write the part of the plan that the comparison with the exported methods depends on to FILE",
     )
-    rule.add_argument(
-        "--lower-plan", type=Path, metavar="FILE", help="write the part of the plan that lowering depends on to FILE"
+    add_repeatable(
+        rule, "--method-plan NAME=FILE", "write the part of the plan that lowering only this method depends on to FILE"
     )
-    rule.add_argument(
-        "--compare-plan",
-        type=Path,
-        metavar="FILE",
-        help="write the part of the plan that the comparison with the exported methods depends on to FILE",
-    )
-    rule.add_argument(
-        "--method-plan",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="write the part of the plan that lowering only this method depends on to FILE (repeatable)",
-    )
-    rule.add_argument("--positions", type=Path, metavar="FILE", help="write the line numbers of the manifest to FILE")
+    add_path(rule, "--positions FILE", "write the line numbers of the manifest to FILE")
     other = parser.add_argument_group("for CMake and other tools that compare times")
-    other.add_argument(
-        "--key-file", type=Path, metavar="FILE", help="write the key to FILE unless it is there, and print nothing"
-    )
-    other.add_argument(
-        "--depfile", type=Path, metavar="FILE", help="with --key-file: write the files that the key depends on to FILE"
-    )
-    other.add_argument(
-        "--depfile-target", type=Path, metavar="FILE", help="the file that the depfile is about (default: --key-file)"
-    )
-    parser.set_defaults(run=run)
+    add_path(other, "--key-file FILE", "write the key to FILE unless it is there, and print nothing")
+    add_path(other, "--depfile FILE", "with --key-file: write the files that the key depends on to FILE")
+    add_path(other, "--depfile-target FILE", "the file that the depfile is about (default: --key-file)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -94,12 +78,13 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files import digests
     from etbuild.inputs import dependencies, import_graph, key
     from etbuild.manifest import validate
+    from etbuild.manifest.positions import locating
     from etbuild.plan.plan import from_manifest
 
     if options.key_file is None and (options.depfile is not None or options.depfile_target is not None):
         raise InputError.of("--depfile and --depfile-target go with --key-file")
     loaded = validate.load(options.manifest, options.manifest_name, options.variant, settings(options))
-    try:
+    with locating(loaded.positions):
         plan = from_manifest(loaded.data)
         _check_expectations(plan, options)
         if options.program_name is not None:
@@ -114,10 +99,6 @@ def run(options: argparse.Namespace) -> int:
         described = key.describe_inputs(plan, found, used)
         if options.key_file is not None:
             return _write_key(options, digests.digest(described), dependencies.of_plan(plan, found, used))
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, loaded.positions) from None
     print(json.dumps({"key": digests.digest(described), "inputs": described}, indent=2, sort_keys=True))
     return 0
 

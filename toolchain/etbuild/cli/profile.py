@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
     add_cache,
-    add_declared,
+    add_inputs,
     add_parser,
-    add_roots,
-    add_settings,
-    add_variant,
+    add_path,
     settings,
+    whole,
 )
 from etbuild.cli.program import add_named_data, build_into
-from etbuild.errors import EtbuildError, InputError
+from etbuild.errors import InputError
 
 if TYPE_CHECKING:
     from etbuild.analysis.profile import Profile
@@ -43,49 +42,31 @@ def add(verbs: Any) -> None:
     parser.add_argument("target", type=Path, metavar="PROGRAM|MANIFEST", help="a .pte, or a manifest to build first")
     parser.add_argument("method", nargs="?", metavar="METHOD", help="the method (default: the only one)")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="its inputs, in the order of the program")
-    parser.add_argument("--calls", type=_calls, default=20, metavar="N", help="number of measured calls (default: 20)")
+    parser.add_argument(
+        "--calls", type=whole(1, _MOST_CALLS), default=20, metavar="N", help="number of measured calls (default: 20)"
+    )
     parser.add_argument(
         "--warm-up",
-        type=_count,
+        type=whole(0, _MOST_CALLS),
         metavar="N",
         help="number of calls before them that do not count (default: 2; with --from: 0)",
     )
-    parser.add_argument("--etdump", type=Path, metavar="FILE", help="also write the ETDump of the runtime to FILE")
-    parser.add_argument(
-        "--from", dest="dump", type=Path, metavar="FILE", help="run nothing: read the ETDump that a device wrote"
-    )
+    add_path(parser, "--etdump FILE", "also write the ETDump of the runtime to FILE")
+    add_path(parser, "--from FILE", "run nothing: read the ETDump that a device wrote", dest="dump")
     parser.add_argument(
         "--clock", choices=_UNITS, default="ns", help="with --from: unit of the device's clock (default: ns)"
     )
     add_named_data(parser, "the program")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--html", type=Path, metavar="PAGE", help="write the page of the program, with the times, to PAGE"
-    )
+    add_path(parser, "--html PAGE", "write the page of the program, with the times, to PAGE")
     building = parser.add_argument_group("for a manifest")
-    add_variant(building)
-    add_settings(building)
-    add_roots(building)
-    add_declared(building)
+    add_inputs(building)
     add_cache(building)
-    parser.set_defaults(run=run)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) > _MOST_CALLS:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number up to {_MOST_CALLS}")
-    return int(text)
-
-
-def _calls(text: str) -> int:
-    if _count(text) == 0:
-        raise argparse.ArgumentTypeError("at least one call must count")
-    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints where the time goes, and writes the page and the ETDump if asked for."""
-    from etbuild.cli.shown_tables import Table, on_terminal, show
+    from etbuild.cli.shown_tables import print_tables
     from etbuild.processes.library_output import library_messages_off
 
     _check(options)
@@ -93,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
     with _program(options) as program:
         with library_messages_off():
             from etbuild.analysis import profile
+            from etbuild.analysis.tables import Table
             from etbuild.runtime import program_files
         files = program_files.read(program, options.named_data)
         method = options.method or _only(files)
@@ -103,20 +85,13 @@ def run(options: argparse.Namespace) -> int:
             _write_page(options.html, files, lowering, found)
     if options.json:
         print(json.dumps(profile.as_json(found), indent=2))
-    elif on_terminal():
-        tables = [Table(each.title, each.columns, each.rows, each.numbers) for each in profile.tables(found)]
-        show([Table(profile.heading(found), (), []), *tables])
     else:
-        print(profile.text(found))
+        print_tables([Table(profile.heading(found), (), []), *profile.tables(found)], profile.text(found))
     return 0
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuses options that say nothing together.
-
-    Raises:
-        InputError: There are such options.
-    """
+    """Refuses options that say nothing together."""
     if options.dump is not None and options.etdump is not None:
         raise InputError.of("--etdump writes what the runtime records, and --from records nothing", "leave one out")
     if options.dump is not None and options.inputs:
@@ -147,15 +122,13 @@ def _program(options: argparse.Namespace) -> Iterator[Path]:
 def _build(options: argparse.Namespace, directory: Path) -> Path:
     """Builds a program, with the files that say where its instructions come from beside it."""
     from etbuild.manifest import validate
-    from etbuild.manifest.positions import located
+    from etbuild.manifest.positions import locating
     from etbuild.plan.plan import from_manifest
 
     loaded = validate.load(options.target, None, options.variant, settings(options))
     plan = from_manifest(loaded.data)
-    try:
+    with locating(loaded.positions):
         return build_into(options, options.target, plan, directory, origins=directory)
-    except EtbuildError as error:
-        raise located(error, loaded.positions) from error
 
 
 def _profile(options: argparse.Namespace, files: ProgramFiles, method: str, lowering: LoweringFacts | None) -> Profile:
@@ -174,11 +147,7 @@ def _profile(options: argparse.Namespace, files: ProgramFiles, method: str, lowe
 
 
 def _only(files: ProgramFiles) -> str:
-    """The name of the only method with instructions.
-
-    Raises:
-        InputError: There are several.
-    """
+    """The name of the only method with instructions."""
     methods = files.facts["methods"]
     running = [name for name, facts in methods.items() if facts["operators"] or facts["delegates"]]
     if len(running) != 1:

@@ -6,21 +6,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild.cli.options import inputs, kept_cache
+from etbuild.cli.options import add_path, inputs, kept_cache, settings
 from etbuild.errors import InputError
 
 if TYPE_CHECKING:
+    from etbuild.manifest.validate import Manifest
     from etbuild.plan.plan import Plan
 
 
 def add_program(parser: argparse.ArgumentParser, verb: str) -> None:
     """Adds the options for a program that is built already, with what the verb does to it, such as `test`."""
-    parser.add_argument(
-        "--program",
-        type=Path,
-        metavar="FILE",
-        help=f"{verb} this .pte instead of building one; its index is beside it",
-    )
+    add_path(parser, "--program FILE", f"{verb} this .pte instead of building one; its index is beside it")
     add_named_data(parser, "`--program`")
 
 
@@ -34,6 +30,28 @@ def add_named_data(parser: argparse.ArgumentParser, program: str) -> None:
         metavar="FILE",
         help=f"a .ptd file of {program}, or a directory of them (repeatable; default: those of its index)",
     )
+
+
+def add_rule_names(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Adds a group of options for build rules, with the names of the manifest and the program. Returns the group."""
+    rule = parser.add_argument_group("for build rules")
+    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
+    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
+    return rule
+
+
+def load(options: argparse.Namespace) -> tuple[Manifest, Plan]:
+    """Reads the manifest. Returns it and its plan, with the names of `add_rule_names`.
+
+    Raises:
+        InputError: The manifest has problems, or no such variant.
+    """
+    from etbuild.manifest import validate
+    from etbuild.plan.plan import from_manifest
+
+    loaded = validate.load(options.manifest, options.manifest_name, options.variant, settings(options))
+    plan = from_manifest(loaded.data)
+    return loaded, plan if options.program_name is None else plan.replace(name=options.program_name)
 
 
 def check_program(options: argparse.Namespace) -> None:

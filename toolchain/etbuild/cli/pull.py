@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from etbuild.cli import registry_options
-from etbuild.cli.options import add_cache_directory, add_parser
+from etbuild.cli.options import add_cache_directory, add_parser, add_path, cache
 from etbuild.errors import printable
-
-if TYPE_CHECKING:
-    from etbuild.cache.store import Cache
 
 
 def add(verbs: Any) -> None:
@@ -23,14 +20,11 @@ def add(verbs: Any) -> None:
         "Fetches only what the directory and the local cache do not have. Needs the extra `registry`.",
     )
     registry_options.add_reference(parser)
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path(), metavar="DIR", help="where the files go (default: current directory)"
-    )
+    add_path(parser, "-o, --out DIR", "where the files go (default: current directory)", default=Path())
     registry_options.add_programs(parser)
     registry_options.add_signed(parser)
     add_cache_directory(parser)
     registry_options.add(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,12 +36,12 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.cli.transfer_progress import TransferProgress
     from etbuild.oci import package, transfer
 
-    cache = _cache(options.cache_dir)
+    kept = cache(options.cache_dir, quiet=True)
     with registry_options.repository(options, source) as repository, TransferProgress("pulling") as progress:
         content = transfer.read(repository, source.wanted, registry_options.accept(options))
         programs = package.chosen(content, options.programs, str(source))
         moved = transfer.pull(
-            repository, content, programs, options.out, cache, registry_options.work(options, progress)
+            repository, content, programs, options.out, kept, registry_options.work(options, progress)
         )
     if options.json:
         registry_options.print_json(content, moved)
@@ -58,16 +52,3 @@ def run(options: argparse.Namespace) -> int:
     print(registry_options.summary("fetched", moved))
     print(source.at(content.root.digest))
     return 0
-
-
-def _cache(named: Path | None) -> Cache | None:
-    """The local cache; None if there can be none. A user who names one is told."""
-    from etbuild.cache.store import Cache, default_directory
-    from etbuild.errors import InputError
-
-    try:
-        return Cache(named or default_directory())
-    except InputError:
-        if named is not None:
-            raise
-        return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli import registry_options
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_repeatable
 
 
 def add(verbs: Any) -> None:
@@ -27,38 +27,30 @@ def add(verbs: Any) -> None:
         "reference", metavar="REFERENCE", help="REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, where the package goes"
     )
     parser.add_argument("--registry", metavar="HOST", help="push to this registry in place of the reference's")
-    parser.add_argument(
-        "--tag",
+    add_repeatable(
+        parser,
+        "--tag TAG",
+        "a tag of the package, which may hold stamp values, such as v-{STABLE_GIT_COMMIT}",
         dest="tags",
-        action="append",
-        default=[],
-        metavar="TAG",
-        help="a tag of the package, which may hold stamp values, such as v-{STABLE_GIT_COMMIT} (repeatable)",
     )
-    parser.add_argument(
-        "--forward-tag",
+    add_repeatable(
+        parser,
+        "--forward-tag TAG",
+        "a tag that moves only forward: it stays where it is if it names a package with a later annotation "
+        "`org.opencontainers.image.created`",
         dest="forward_tags",
-        action="append",
-        default=[],
-        metavar="TAG",
-        help="a tag that moves only forward: it stays where it is if it names a package with a later annotation "
-        "`org.opencontainers.image.created` (repeatable)",
     )
-    parser.add_argument(
-        "--stamp-file",
+    add_repeatable(
+        parser,
+        "--stamp-file FILE",
+        "a file of stamp values, with a key and its value on each line, as Bazel writes it",
         dest="stamp_files",
-        action="append",
-        default=[],
         type=Path,
-        metavar="FILE",
-        help="a file of stamp values, with a key and its value on each line, as Bazel writes it (repeatable)",
     )
-    parser.add_argument(
-        "--mount-from",
-        action="append",
-        default=[],
-        metavar="REPOSITORY",
-        help="another repository of the registry, which may have files of the package already (repeatable)",
+    add_repeatable(
+        parser,
+        "--mount-from REPOSITORY",
+        "another repository of the registry, which may have files of the package already",
     )
     parser.add_argument(
         "--sign",
@@ -67,7 +59,6 @@ def add(verbs: Any) -> None:
         "as `cosign sign --key cosign.key`",
     )
     registry_options.add(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

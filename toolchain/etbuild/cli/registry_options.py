@@ -7,8 +7,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from etbuild.cli.options import add_path, count
 
 if TYPE_CHECKING:
     from etbuild.cli.transfer_progress import TransferProgress
@@ -19,52 +20,44 @@ if TYPE_CHECKING:
     from etbuild.oci.transfer import Moved, Work
 
 _JOBS = 4
+PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
+"""The places that hold programs, for the help of an argument."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a transfer, and those that say how to reach a registry."""
     parser.add_argument(
-        "--jobs", type=_positive(int), default=_JOBS, metavar="N", help=f"files at the same time (default: {_JOBS})"
+        "--jobs", type=count, default=_JOBS, metavar="N", help=f"files at the same time (default: {_JOBS})"
     )
     add_access(parser)
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say how to reach a registry, and `--json`."""
-    add_reach(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def add_reach(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say how to reach a registry."""
     parser.add_argument(
         "--plain-http",
         action="store_true",
         help="do without TLS; for a registry on this machine that is the default, unless there is a --ca-file",
     )
-    parser.add_argument(
-        "--ca-file", type=Path, metavar="FILE", help="trust the certificates in this file, in PEM format, and no others"
-    )
+    add_path(parser, "--ca-file FILE", "trust the certificates in this file, in PEM format, and no others")
     parser.add_argument(
         "--stall-seconds",
-        type=_positive(float),
+        type=_seconds,
         default=60.0,
         metavar="SECONDS",
         help="give up on an answer that comes later, or slower than 1 kB in a second (default: 60)",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _positive(kind: type) -> Any:
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = 0
-        if not 0 < value < 1e6:
-            raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-        return value
-
-    return parse
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
 
 
 def add_reference(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_positions, add_step_parser, inputs, with_positions
+from etbuild.cli.options import add_path, add_positions, add_repeatable, add_step_parser, inputs, with_positions
 
 
 def add(verbs: Any) -> None:
@@ -18,34 +18,12 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("plan", type=Path, metavar="PLAN", help="the file that `etbuild plan --plan` wrote")
     add_positions(parser)
-    parser.add_argument("--lines", type=Path, metavar="FILE", help="the file that `etbuild export --lines` wrote")
-    parser.add_argument(
-        "--inputs", type=Path, required=True, metavar="FILE", help="the file that `etbuild export --inputs` wrote"
-    )
-    parser.add_argument(
-        "--lowering",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the file NAME.lowering.json that `etbuild lower` wrote",
-    )
-    parser.add_argument(
-        "--data",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="a file of the tokenizer by the name that the manifest uses (repeatable)",
-    )
-    parser.add_argument(
-        "-o", dest="directory", type=Path, required=True, metavar="DIR", help="directory for the report and the index"
-    )
-    parser.add_argument(
-        "--validation",
-        type=Path,
-        metavar="FILE",
-        help="write that the checks passed, as Buck2 reads the result of a validation",
-    )
-    parser.set_defaults(run=run)
+    add_path(parser, "--lines FILE", "the file that `etbuild export --lines` wrote")
+    add_path(parser, "--inputs FILE", "the file that `etbuild export --inputs` wrote", required=True)
+    add_path(parser, "--lowering FILE", "the file NAME.lowering.json that `etbuild lower` wrote", required=True)
+    add_repeatable(parser, "--data NAME=FILE", "a file of the tokenizer by the name that the manifest uses")
+    add_path(parser, "-o DIR", "directory for the report and the index", dest="directory", required=True)
+    add_path(parser, "--validation FILE", "write that the checks passed, as Buck2 reads the result of a validation")
 
 
 def run(options: argparse.Namespace) -> int:

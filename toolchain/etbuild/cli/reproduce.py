@@ -9,7 +9,9 @@ from typing import Any
 from etbuild.cli.options import (
     add_declared,
     add_exported,
+    add_path,
     add_positions,
+    add_repeatable,
     add_step_parser,
     declared,
     inputs,
@@ -41,19 +43,10 @@ def add(verbs: Any) -> None:
         help="an artifact of the first build: a file, or a directory of shards (repeatable)",
     )
     add_exported(parser)
-    parser.add_argument("--examples", type=Path, metavar="FILE", help="the example inputs that the export wrote")
-    parser.add_argument("--inputs", type=Path, metavar="FILE", help="the digests that the export wrote")
-    parser.add_argument(
-        "--lowered",
-        action="append",
-        default=[],
-        metavar="NAME=DIR",
-        help="a method that `etbuild lower --method` wrote (repeatable)",
-    )
-    parser.add_argument(
-        "--stamp", type=Path, required=True, metavar="FILE", help="an empty file to write if nothing differs"
-    )
-    parser.set_defaults(run=run)
+    add_path(parser, "--examples FILE", "the example inputs that the export wrote")
+    add_path(parser, "--inputs FILE", "the digests that the export wrote")
+    add_repeatable(parser, "--lowered NAME=DIR", "a method that `etbuild lower --method` wrote")
+    add_path(parser, "--stamp FILE", "an empty file to write if nothing differs", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

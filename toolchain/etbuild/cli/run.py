@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path
 from etbuild.cli.program import add_named_data
 from etbuild.errors import InputError
 
@@ -32,9 +32,8 @@ def add(verbs: Any) -> None:
     parser.add_argument("method", metavar="METHOD", help="the method")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="its inputs, in the order of the program")
     add_named_data(parser, "the program")
-    parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="write the outputs to FILE.safetensors")
+    add_path(parser, "-o FILE", "write the outputs to FILE.safetensors", dest="output")
     parser.add_argument("--json", action="store_true", help="print the outputs as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,23 +8,15 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_step_parser
+from etbuild.cli.options import add_path, add_repeatable, add_step_parser
 from etbuild.errors import InputError
 
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_step_parser(verbs, "runtime", "copies ExecuTorch's C++ runtime out of its wheel")
-    parser.add_argument("--include", type=Path, required=True, metavar="DIR", help="directory for the headers")
-    parser.add_argument(
-        "--library",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="a library; its name is that in the wheel (repeatable)",
-    )
-    parser.set_defaults(run=run)
+    add_path(parser, "--include DIR", "directory for the headers", required=True)
+    add_repeatable(parser, "--library FILE", "a library; its name is that in the wheel", type=Path)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from etbuild.cli import registry_options
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path
 from etbuild.errors import InputError
 
 
@@ -20,20 +19,15 @@ def add(verbs: Any) -> None:
         "print the bill of materials of a program, in the format CycloneDX",
         "Lists weights, sources and toolchain, with their licenses. Needs the extra `sbom`.",
     )
-    parser.add_argument(
-        "place",
-        metavar="PLACE",
-        help="a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG",
-    )
+    parser.add_argument("place", metavar="PLACE", help=registry_options.PLACE)
     parser.add_argument("--program", metavar="NAME", help="the program, if there are several")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write it to this file instead")
+    add_path(parser, "-o, --out FILE", "write it to this file instead")
     parser.add_argument(
         "--attach",
         action="store_true",
         help="push it to the registry of PLACE as a referrer of the program, for each program of a package",
     )
     registry_options.add_access(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

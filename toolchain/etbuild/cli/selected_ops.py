@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path, add_repeatable
 from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -23,15 +23,13 @@ def add(verbs: Any) -> None:
         "ExecuTorch's selective build reads the file that `--out` names. What a delegate computes needs no kernel.",
     )
     parser.add_argument("programs", nargs="+", type=Path, metavar="PTE", help="a program of any ExecuTorch build")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a selected_operators.yaml")
-    parser.add_argument(
-        "--kernels",
-        action="append",
-        default=[],
+    add_path(parser, "-o, --out FILE", "write a selected_operators.yaml")
+    add_repeatable(
+        parser,
+        "--kernels FILE",
+        "fail if a program needs a kernel that is not in this selected_operators.yaml or functions.yaml; of "
+        "several files, one must have it",
         type=Path,
-        metavar="FILE",
-        help="fail if a program needs a kernel that is not in this selected_operators.yaml or functions.yaml; of "
-        "several files, one must have it (repeatable)",
     )
     parser.add_argument(
         "--runtime", action="store_true", help="the same for the runtime of the installed executorch; adds to --kernels"
@@ -46,7 +44,6 @@ def add(verbs: Any) -> None:
         "is given once for each PTE, in the same order",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

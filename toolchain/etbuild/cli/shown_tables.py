@@ -5,35 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from etbuild.analysis.tables import Table
 from etbuild.errors import printable
 
 COLOURS = {"added": "green", "removed": "red", "changed": "yellow"}
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table. Its cells may hold text from untrusted files: it is escaped.
-
-    Attributes:
-        title: What stands above it.
-        columns: The headings of the columns; empty for a table without a heading.
-        rows: The rows.
-        numbers: The columns that hold numbers, which are aligned to the right.
-        styles: For each row, how it is shown, such as `green`; empty if no row has a style.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: Sequence[int] = ()
-    styles: Sequence[str] = ()
-
-
-def on_terminal() -> bool:
-    """Whether standard output is a terminal that can show tables."""
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+def print_tables(tables: Sequence[Table], text: str) -> None:
+    """Prints tables on a terminal, and elsewhere the same as plain text."""
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        show(tables)
+    else:
+        print(text)
 
 
 def show(tables: Sequence[Table]) -> None:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path, add_repeatable
 from etbuild.errors import InputError
 
 
@@ -22,22 +22,14 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "place", type=Path, nargs="?", metavar="DIR", help="a directory with the indexes of programs below it"
     )
-    parser.add_argument(
-        "--program",
-        dest="programs",
-        action="append",
-        default=[],
-        metavar="FOLDER=INDEX",
-        help="a program and the folder that it counts for, instead of DIR (repeatable)",
+    add_repeatable(
+        parser, "--program FOLDER=INDEX", "a program and the folder that it counts for, instead of DIR", dest="programs"
     )
     parser.add_argument(
         "--depth", type=int, default=1, metavar="N", help="how many parts of a folder's path make a group (default: 1)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="write the result to this file, and print nothing"
-    )
-    parser.set_defaults(run=run)
+    add_path(parser, "-o, --out FILE", "write the result to this file, and print nothing")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
     add_cache,
-    add_declared,
+    add_inputs,
     add_manifest,
     add_parser,
-    add_roots,
-    add_settings,
-    add_variant,
+    add_path,
     inputs,
-    settings,
 )
-from etbuild.cli.program import add_program, build_into, check_program
-from etbuild.errors import CheckError, EtbuildError
+from etbuild.cli.program import add_program, add_rule_names, build_into, check_program, load
+from etbuild.errors import CheckError
 
 if TYPE_CHECKING:
     from etbuild.manifest.validate import Manifest
@@ -39,16 +36,13 @@ def add(verbs: Any) -> None:
         "the cases of the manifest.",
     )
     add_manifest(parser)
-    add_variant(parser)
-    add_settings(parser)
-    add_roots(parser)
-    add_declared(parser)
+    add_inputs(parser)
     add_program(parser, "test")
     parser.add_argument("--filter", metavar="PATTERN", help="run only tests with such names: `decode/*`")
     parser.add_argument(
         "--shard", type=_shard, default=(0, 1), metavar="I/N", help="run the I-th of N parts of the tests, from 1"
     )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the results as JUnit XML")
+    add_path(parser, "--junit FILE", "also write the results as JUnit XML")
     parser.add_argument(
         "--skip-unavailable",
         action="store_true",
@@ -57,13 +51,10 @@ def add(verbs: Any) -> None:
     parser.add_argument("--no-search", action="store_true", help="do not search for the operator that causes a failure")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     add_cache(parser)
-    rule = parser.add_argument_group("for build rules")
-    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
+    rule = add_rule_names(parser)
     rule.add_argument(
         "--allow-empty-shard", action="store_true", help="let parts of `--shard` be empty, as Bazel expects"
     )
-    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
-    parser.set_defaults(run=run)
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -76,20 +67,13 @@ def _shard(text: str) -> tuple[int, int]:
 def run(options: argparse.Namespace) -> int:
     """Tests a program. Prints the results, and writes them as JUnit XML if asked for."""
     from etbuild.files import artifacts
-    from etbuild.manifest import validate
-    from etbuild.manifest.positions import located
-    from etbuild.plan.plan import from_manifest
+    from etbuild.manifest.positions import locating
     from etbuild.testing import results
 
-    loaded = validate.load(options.manifest, options.manifest_name, options.variant, settings(options))
-    plan = from_manifest(loaded.data)
-    if options.program_name is not None:
-        plan = plan.replace(name=options.program_name)
+    loaded, plan = load(options)
     options.restart()  # a crash of native code is then an error that says so
-    try:
+    with locating(loaded.positions):
         found = _tests(options, loaded, plan)
-    except EtbuildError as error:
-        raise located(error, loaded.positions) from error
     if not found:
         print(f"note: part {options.shard[0] + 1} of {options.shard[1]} has no test", file=sys.stderr)
     if options.junit is not None:
@@ -101,6 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Result]:
     from etbuild.cli.terminal import Progress
+    from etbuild.manifest.positions import locating
     from etbuild.plan.tests import tests_of
     from etbuild.runtime import program_files
     from etbuild.steps.resources import processors
@@ -124,10 +109,8 @@ def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Re
         return run(plan, tests, program_files.read(options.program, options.named_data), declared, how)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            program = build_into(options, options.manifest, plan, Path(scratch))
+            with locating(loaded.positions):
+                program = build_into(options, options.manifest, plan, Path(scratch))
         except CheckError as error:
-            from etbuild.manifest.positions import located
-
-            return [Result(f"checks/{number}", "failed", str(each)) for number, each in
-                    enumerate(located(error, loaded.positions).problems, 1)]  # fmt: skip
+            return [Result(f"checks/{number}", "failed", str(each)) for number, each in enumerate(error.problems, 1)]
         return run(plan, tests, program_files.read(program), declared, how)

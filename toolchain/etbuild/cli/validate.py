@@ -22,7 +22,6 @@ def add(verbs: Any) -> None:
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="a manifest, such as model.yaml")
     add_settings(parser)
     parser.add_argument("--json", action="store_true", help="print the errors as JSON, on standard output")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli import registry_options
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_parser, add_path
 
 if TYPE_CHECKING:
     from etbuild.oci.package import Package, Program
@@ -29,13 +29,10 @@ def add(verbs: Any) -> None:
         help="a package in a registry (REGISTRY/REPOSITORY:TAG or ...@sha256:DIGEST), the directory of a layout, a "
         "directory of programs, or an index",
     )
-    parser.add_argument(
-        "--policy", type=Path, metavar="FILE", help="also check that each program is one that this policy allows"
-    )
+    add_path(parser, "--policy FILE", "also check that each program is one that this policy allows")
     registry_options.add_programs(parser)
     registry_options.add_signed(parser)
     registry_options.add(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,7 +50,10 @@ def run(options: argparse.Namespace) -> int:
         content, programs, count = _in_layout(place, options.programs)
     else:
         content, programs, count = _in_directory(place, options.programs)
-    builders = {program.name: _builders(content, program) for program in programs}
+    builders = {
+        program.name: [each.builder for each in content.statements if each.subject.sha256 == program.manifest.sha256]
+        for program in programs
+    }
     if wanted is not None:
         policy.check(wanted, [(content.index(program), builders[program.name]) for program in programs])
     if options.json:
@@ -67,11 +67,6 @@ def run(options: argparse.Namespace) -> int:
             if not named:
                 print(f"no statement says who has built {name}")
     return 0
-
-
-def _builders(content: Package, program: Program) -> list[str]:
-    """The builders of the statements about a program."""
-    return [each.builder for each in content.statements if each.subject.sha256 == program.manifest.sha256]
 
 
 def _in_registry(options: argparse.Namespace) -> tuple[Package, list[Program], int]:

@@ -28,7 +28,6 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, such as model.yaml")
     build.add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,11 +75,7 @@ def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
 
 
 def _places(options: argparse.Namespace) -> set[Path]:
-    """The directories to watch: those of the manifests and of the declared files, and each `--root`.
-
-    Raises:
-        InputError: A file or a directory is missing.
-    """
+    """The directories to watch: those of the manifests and of the declared files, and each `--root`."""
     files = {path.resolve() for path in declared("--source", options.source).values()}
     files |= {path.resolve() for path in declared("--data", options.data).values()}
     directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *options.root]}
@@ -110,12 +105,7 @@ def _linked(options: argparse.Namespace) -> frozenset[tuple[Path, int]]:
 
 
 def _changes(options: argparse.Namespace, places: set[Path]) -> Iterator[set[str]]:
-    """Yields sets of changed files. The first set is empty: every change after it is reported.
-
-    Args:
-        options: The options of the command.
-        places: The directories to watch.
-    """
+    """Yields sets of changed files. The first set is empty: every change after it is reported."""
     from watchfiles import watch
 
     written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -81,9 +82,5 @@ def show(value: Any, path: DocumentPath = ()) -> str:
     elif isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"):
         return value[:16]
     else:
-        text = {None: "null", True: "true", False: "false"}.get(value, str(value)) if _plain(value) else str(value)
+        text = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool)

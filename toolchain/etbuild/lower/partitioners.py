@@ -133,7 +133,8 @@ def _of_manifest(
         item = _item(entry, partitioner, path, lower_plan.used_backends)
         if backend.separable and backends.owner(backend.name) is not None:
             partitioner = claims.watched(partitioner, backend.name, method[0], path)
-        paired = backends.pairs_partitions(backend.name, options, path)
+        with backends.asked(backend.name, "pairs_partitions", path):
+            paired = backend.pairs_partitions(options)
         yield _One(partitioner, item, _Pairing(backend.pairing_hint) if paired else None)
 
 

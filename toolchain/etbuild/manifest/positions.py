@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from etbuild.errors import DocumentPath, EtbuildError, Positions, Problem
 
 _DEFAULTS: dict[str | int, DocumentPath] = {"memory_planning": ("executorch", "memory_planning")}
 """For a key of a method, the place where the manifest sets it for all methods."""
+
+
+@contextmanager
+def locating(positions: Positions) -> Iterator[None]:
+    """Returns a context manager that gives errors the positions of a manifest's values, as `located` does."""
+    try:
+        yield
+    except EtbuildError as error:
+        raise located(error, positions) from error
 
 
 def located(error: EtbuildError, positions: Positions) -> EtbuildError:

@@ -386,7 +386,7 @@ def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Prob
         if (name, json_schema.canonical(options)) in seen:
             yield Problem("the same partitioner is listed twice", here, "remove one of them")
         seen.add((name, json_schema.canonical(options)))
-        if index != len(entries) - 1 and backends.takes_the_rest(name):
+        if index != len(entries) - 1 and backends.claims(name).takes_the_rest:
             message = f"`{name}` takes all remaining operators, so no partitioner can follow it"
             yield Problem(message, here, "move it to the end")
 
@@ -466,7 +466,7 @@ def _check_whole_programs(lowered: dict[str, _Partitioners]) -> Iterator[Problem
     """Checks that a backend that needs a setting of the whole program is a backend of every method."""
     lists = {id(entries): {backend for backend, _ in entries} for entries in lowered.values()}
     for backend in sorted(set().union(*lists.values())):
-        if not backends.whole_program(backend):
+        if not backends.claims(backend).whole_program:
             continue
         for name in sorted(name for name, entries in lowered.items() if backend not in lists[id(entries)]):
             message = f"`{backend}` changes operators in all methods of a program, but this method does not list it"
@@ -524,7 +524,7 @@ def _check_quantizers_fit(
 
 def _check_quantizer_fits(entry: Any, path: DocumentPath, method: str, lowered: _Partitioners) -> Iterator[Problem]:
     backend, options = _name_and_options(entry)
-    for option in backends.same_options(backend) if backend is not None else ():
+    for option in backends.claims(backend).same_options if backend is not None else ():
         given = (options or {}).get(option)
         wanted = [other.get(option) for name, other in lowered if name == backend] if given is not None else []
         if wanted and given not in wanted:

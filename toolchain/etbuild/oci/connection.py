@@ -97,11 +97,7 @@ class _Retry(Retry):
         return made
 
     def sleep(self, response: Any = None) -> None:
-        """Waits as long as the answer says, or else longer each time.
-
-        Raises:
-            _Stopped: The event was set.
-        """
+        """Waits as long as the answer says, or else longer each time. Raises `_Stopped` at the event."""
         asked = None
         if response and self.respect_retry_after_header:
             with suppress(InvalidHeader):  # it is neither a number of seconds nor a date
@@ -111,22 +107,15 @@ class _Retry(Retry):
 
 
 class _OpenConnections:
-    """The connections of a session, which can be broken off while other threads wait for them.
-
-    Args:
-        stop: When this event is set, no new connection is used.
-    """
+    """The connections of a session, which can be broken off while other threads wait for them. After the event `stop`,
+    no new connection is used."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._open: WeakSet[Any] = WeakSet()
         self._lock, self._stop = threading.Lock(), stop
 
     def add(self, connection: Any) -> None:
-        """Adds a new connection.
-
-        Raises:
-            _Stopped: The transfers end.
-        """
+        """Adds a new connection. Raises `_Stopped` if the transfers end."""
         with self._lock:
             self._open.add(connection)
         if self._stop.is_set():
@@ -153,11 +142,8 @@ class _Known:
         self.connections.add(self)
 
     def getresponse(self) -> Any:
-        """The answer to the request that was sent, with its headers and without its body.
-
-        Raises:
-            TimeoutError: They have not ended in time. The timeout of the socket begins again with each byte.
-        """
+        """The answer to the request that was sent, with its headers and without its body. They must have ended in time:
+        the timeout of the socket begins again with each byte."""
         late = threading.Event()
         timer = threading.Timer(self.timeout, self._give_up, [late])
         timer.daemon = True
@@ -262,14 +248,7 @@ class _Tokens(TokenAuth):  # type: ignore[misc]
     identity_token: str | None = None
 
     def give(self, challenge: str) -> str | None:
-        """Asks for a token.
-
-        Args:
-            challenge: The header of a registry that wants one.
-
-        Returns:
-            The token; None if the server of tokens gives none.
-        """
+        """Asks for a token with the challenge of a registry. None if the server of tokens gives none."""
         refused = requests.Response()
         refused.headers["Www-Authenticate"] = challenge
         given = self.authenticate_request(refused, {}, refresh=True)[1]
@@ -410,16 +389,11 @@ class Client(oras.provider.Registry):  # type: ignore[misc]
         return response
 
     def _log_in_again(self, refused: requests.Response, kind: str, used: dict[str, str]) -> bool:
-        """Asks for another token. Returns whether there is one: a name and a password would be refused again.
+        """Asks for another token after a refused answer, for a kind of access. Returns whether there is one: a name and
+        a password would be refused again. `used` is the header of the refused login.
 
         Only the registry itself may name the server of tokens, not one to which it has led. If it names none, the one
-        of its last challenge is asked.
-
-        Args:
-            refused: The answer to a request.
-            kind: The kind of access that it needs.
-            used: The header of its login.
-        """
+        of its last challenge is asked."""
         with self._lock:
             if self._authorization(kind) != used:  # another thread has a new one
                 return True
@@ -463,11 +437,8 @@ class Client(oras.provider.Registry):  # type: ignore[misc]
 def _challenge(refused: requests.Response) -> tuple[str, str]:
     """The scheme of the first challenge that can be met, and the header from there on. Both may be empty.
 
-    https://www.rfc-editor.org/rfc/rfc9110#name-www-authenticate describes the header, which may list several.
-
-    Raises:
-        InputError: The registry wants other logins only, such as Digest. Their `realm` is no address.
-    """
+    https://www.rfc-editor.org/rfc/rfc9110#name-www-authenticate describes the header, which may list several. Refuses
+    other logins only, such as Digest: their `realm` is no address."""
     items = parse_list_header(refused.headers.get("Www-Authenticate", ""))
     for number, item in enumerate(items):
         if (scheme := item.partition(" ")[0].lower()) in ("basic", "bearer"):

@@ -301,11 +301,7 @@ def read_statements(
 
 
 class _Reading:
-    """Reads the documents of a package.
-
-    Attributes:
-        documents: Their contents so far, by sha256.
-    """
+    """Reads the documents of a package. `documents` has their contents so far, by sha256."""
 
     def __init__(self, load: Callable[[Descriptor, int], bytes], where: str) -> None:
         self.documents: dict[str, bytes] = {}
@@ -359,11 +355,7 @@ class _Reading:
         return json_file.content(self._loaded(blob, limit), Path(self._where), json_file.Format(what, schema))
 
     def _loaded(self, blob: Descriptor, limit: int) -> bytes:
-        """The content of a document.
-
-        Raises:
-            BuildError: The documents are too large together.
-        """
+        """The content of a document. All documents together have a limit."""
         if blob.sha256 not in self.documents:
             data = self._load(blob, limit)
             self._left -= len(data)
@@ -375,11 +367,7 @@ class _Reading:
 
 
 def _check_sizes(content: Package, where: str) -> None:
-    """Checks that no digest has two sizes.
-
-    Raises:
-        BuildError: One has.
-    """
+    """Checks that no digest has two sizes."""
     sizes: dict[str, int] = {}
     listed = [blob for program in content.programs for blob in (program.manifest, *program.files.values())]
     for blob in [*listed, *(blob for each in content.statements for blob in (each.manifest, *each.blobs))]:
@@ -388,11 +376,7 @@ def _check_sizes(content: Package, where: str) -> None:
 
 
 def _check_statements(content: Package, where: str) -> None:
-    """Checks that each statement is the one that follows from the index of its program.
-
-    Raises:
-        BuildError: One is another, or is about nothing in the package.
-    """
+    """Checks that each statement is the one that follows from the index of its program."""
     by_manifest = {program.manifest.sha256: program for program in content.programs}
     for statement in content.statements:
         program = by_manifest.get(statement.subject.sha256)
@@ -455,11 +439,7 @@ def check_files(path: Path, name: str, files: Mapping[str, Descriptor], where: s
 
 
 def _wanted(index: Index, where: str) -> dict[str, Any]:
-    """The digest and size of each file that a package has for an index, by name.
-
-    Raises:
-        BuildError: The index has names that no build makes.
-    """
+    """The digest and size of each file that a package has for an index, by name."""
     _check_index(index, where)
     wanted = {artifact["file"]: (artifact["sha256"], artifact["size"]) for artifact in index["artifacts"]}
     locked = Descriptor.of(LOCK_TYPE, lockfile.encoded(lockfile.lock(index)))
@@ -467,11 +447,7 @@ def _wanted(index: Index, where: str) -> dict[str, Any]:
 
 
 def _agreeing(index: Index, layers: list[Descriptor], where: str) -> dict[str, Descriptor]:
-    """The layers of a manifest by the name of their file.
-
-    Raises:
-        BuildError: They are not the files of the index, or the index has names that no build makes.
-    """
+    """The layers of a manifest by the name of their file. They must be the files of the index."""
     wanted = _wanted(index, where)
     found: dict[str, Descriptor] = {}
     for layer in layers:
@@ -489,11 +465,7 @@ def _agreeing(index: Index, layers: list[Descriptor], where: str) -> dict[str, D
 
 
 def _check_index(index: Index, where: str) -> None:
-    """Checks the names of an index before they become names of files.
-
-    Raises:
-        BuildError: A name is not one that a build of this program makes, or is there twice.
-    """
+    """Checks the names of an index before they become names of files: a build of this program makes each, and once."""
     name, seen = index["name"], dict[str, str]()
     if not _PROGRAM_NAME.fullmatch(name):
         raise BuildError.of(f"{where}: `{name[:100]}` cannot be the name of a program")

@@ -225,16 +225,8 @@ class Repository:
         return manifests
 
     def _parts(self, found: Whole, place: str, headers: dict[str, str]) -> Iterator[Whole]:
-        """The further parts of a list, each of which names the next.
-
-        Args:
-            found: The first part.
-            place: The address of the list in the repository. Each part is there, so none is on another server.
-            headers: The headers of the requests.
-
-        Raises:
-            BuildError: A part does not come, is elsewhere, or there are too many.
-        """
+        """The further parts of a list, each of which names the next. Each must be at `place`, the address of the list
+        in the repository, so none is on another server."""
         whole = f"{self._exchange.root}{place}"
         seen = {whole}
         while found.next is not None:

@@ -134,12 +134,8 @@ class _Package:
 
     def _rules(self) -> dict[str, str]:
         """The rules of programs, by the names that the file gives them."""
-        found = {}
-        for _, _, symbols in self.file.loads():
-            found.update(
-                {name: rule for name, rule in symbols.items() if rule in ("executorch_program", "executorch_programs")}
-            )
-        return found
+        loaded = [each for _, _, symbols in self.file.loads() for each in symbols.items()]
+        return {name: rule for name, rule in loaded if rule in _PROGRAMS}
 
     def _note(self, node: ast.expr | ast.keyword, message: str) -> None:
         note = f"{self.path}:{self.file.line(node)}: {message}"
@@ -256,7 +252,7 @@ class _Package:
             if (
                 has is None
                 or argument(call, f"{attribute}_as")
-                or any(map(_is_directory(manifest), base.files[attribute]))
+                or any((manifest.parent / name).is_dir() for name in base.files[attribute])
             ):
                 continue
             if any(self._is_label(each) and each not in labels for each in has):
@@ -505,10 +501,6 @@ def _resolved(manifest: Path) -> Path:
 
 def _plain(label: str) -> str:
     return label.removeprefix(":")
-
-
-def _is_directory(manifest: Path) -> Callable[[str], bool]:
-    return lambda name: (manifest.parent / name).is_dir()
 
 
 def _in_one_line(file: Starlark, node: ast.expr) -> bool:

@@ -12,6 +12,7 @@ from etbuild.errors import EtbuildError
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.inputs.declared import Inputs
 from etbuild.manifest import validate
+from etbuild.manifest.positions import locating
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import adapter_files, weights_names
 
@@ -45,12 +46,8 @@ def load(manifest: Path, variant: str | None, settings: Mapping[str, str]) -> Wa
         InputError: The manifest has problems, or no such variant.
     """
     [loaded] = validate.load_each(manifest, None, [variant], settings)
-    try:
+    with locating(loaded.positions):
         plan = from_manifest(loaded.data)
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        raise located(error, loaded.positions) from None
     data = list(plan.export_plan.data_names)
     weights = weights_names(plan.lower_plan.weights)
     files = {

@@ -217,12 +217,9 @@ class _Worker:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        for descriptor in (self.requests, self.responses, *self.wakeup, *self._descriptors()):
+        of_jobs = [each for job in self.jobs.values() for each in (job.output, job.slate.descriptor)]
+        for descriptor in (self.requests, self.responses, *self.wakeup, *of_jobs):
             os.close(descriptor)
-
-    def _descriptors(self) -> list[int]:
-        """The descriptors of all jobs."""
-        return [each for job in self.jobs.values() for each in (job.output, job.slate.descriptor)]
 
     def _finish(self, job: _Job) -> None:
         """Answers the request of a fork that has ended."""

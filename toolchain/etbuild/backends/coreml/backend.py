@@ -179,11 +179,7 @@ def _is_new(target: str | None) -> bool:
 
 def _check_names(options: Options) -> None:
     """Checks the names of operators and passes: ExecuTorch ignores unknown operators, and coremltools reports unknown
-    passes only later.
-
-    Raises:
-        OptionError: There is no operator or no pass of a name.
-    """
+    passes only later."""
     from coremltools.converters.mil.mil.passes.pass_registry import PASS_REGISTRY
 
     known = {"skip_ops_for_coreml_delegation": _operators(), "pass_names": set(PASS_REGISTRY.passes)}
@@ -238,11 +234,7 @@ def _compile_specs(options: Options) -> list[Any]:
 
 
 def _enumerated_shapes(options: Options, program: Any) -> list[Any]:
-    """Returns the compile spec for `enumerated_shapes`, or an empty list if the options have none.
-
-    Raises:
-        OptionError: The shapes do not fit the method's inputs.
-    """
+    """Returns the compile spec for `enumerated_shapes`, or an empty list if the options have none."""
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
 
     name = "enumerated_shapes"
