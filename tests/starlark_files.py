@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PACKAGES = ("rules", "rules/private", "toolchain")
+PACKAGES = ("rules", "rules/private", "toolchain", "toolchain/etbuild")
 
 
 def bzl_files() -> list[str]:

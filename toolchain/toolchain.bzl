@@ -16,7 +16,7 @@ def _executorch_toolchain_impl(ctx):
         supports_workers = ctx.attr.supports_workers,
     )]
 
-_STEP_DOC = "Like `driver`, for the actions of this verb alone, with the files that they run. Without it they run `driver`."
+_STEP_DOC = "Like `driver`, for the actions of this verb only, with the files that they run. Without it they run `driver`."
 
 _TOOLCHAIN_ATTRS = dict({
     step: attr.label(doc = _STEP_DOC, cfg = "exec", executable = True)

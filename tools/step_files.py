@@ -137,7 +137,7 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
             own = {module for root in begins for module in driver.below(root)}
             if own & waiting:
                 others = {module for root in PARTS[OUTSIDE] for module in driver.below(root)} - own
-                reached, _ = driver.reached(own, steps | others, base)
+                reached, _ = driver.reached(own & waiting, steps | others, base)
                 for path in driver.paths(reached - base):
                     tags[path].add(f"{step}/{part}")
         for name in backends if step == "plan" else ():  # only the manifest's options are checked against their schemas

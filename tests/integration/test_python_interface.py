@@ -131,13 +131,13 @@ def test_errors_of_a_manifest_keep_their_places_hints_and_number(here: Path) -> 
         model.build("out")
     assert places(failed, text) == [(("model", "factory"), '"mode:create"}')]
     assert failed.value.problems[0].hint == "there is no mode.py"
-    text = MANIFEST.replace("partitioners", "partitioner") + "chekcs: {}\n"
+    text = MANIFEST.replace("partitioners", "partitioner") + "checkz: {}\n"
     Path("net.yaml").write_text(text)
     with pytest.raises(InputError) as failed:
         model.build("out")
     assert [problem.message for problem in failed.value.problems] == [
         "unknown key `partitioner`",
-        "unknown key `chekcs`",
+        "unknown key `checkz`",
     ]
     with pytest.raises(InputError) as loaded:
         etbuild.load("net.yaml")

@@ -13,7 +13,7 @@ from etbuild.analysis import explanation
 from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etbuild.files.json_diff import changes
-from etbuild.results import Index, Release
+from etbuild.results import Driver, Index, Release
 
 from .indexes import MANIFEST, edited, make_index, sha256
 
@@ -28,7 +28,7 @@ def changed(name: Literal["sources", "data"], **values: str) -> Index:
     return make_index(**inputs)
 
 
-def toolchain(driver: Release | None = None, **distributions: Release) -> Index:
+def toolchain(driver: Driver | None = None, **distributions: Release) -> Index:
     found = copy.deepcopy(BEFORE["inputs"]["toolchain"])
     found["distributions"].update(distributions)
     return make_index(toolchain={**found, "driver": driver or found["driver"]})
@@ -126,7 +126,7 @@ def test_another_file_with_the_same_tensors() -> None:
 
 def test_the_toolchain() -> None:
     after = toolchain(
-        {"version": "0.3.0", "sha256": sha256("driver 3")},
+        {"version": "0.3.0", "sha256": sha256("driver 3"), "steps": {"lower": sha256("lower 3")}},
         torch={"version": "2.14.0", "sha256": sha256("torch 14")},
         executorch={"version": "1.5.1", "sha256": sha256("patched")},
         timm={"version": "1.0", "sha256": sha256("timm")},
@@ -138,6 +138,14 @@ def test_the_toolchain() -> None:
         "torch 2.13.0+cpu -> 2.14.0",
     ]
     assert explanation.steps_to_run(BEFORE, after) == ["export", "lower", "report"]
+
+
+def test_files_of_the_driver_count_for_the_steps_that_run_them() -> None:
+    for step, steps in (("export", EXPORT), ("lower", LOWER), ("report", ["report"])):
+        of_steps = {"lower": sha256("lower"), step: sha256("edited")}
+        after = toolchain({"version": "0.2.0", "sha256": sha256(step), "steps": of_steps})
+        assert explanation.differences(BEFORE, after) == ["driver 0.2.0: other files in the same version"]
+        assert explanation.steps_to_run(BEFORE, after) == steps
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object, expect: int = 0) -> str:

@@ -18,12 +18,13 @@ from etbuild.cli.options import (
     add_parser,
     add_path,
     add_repeatable,
+    add_rule_names,
     count,
     inputs,
     settings,
     whole,
 )
-from etbuild.cli.program import add_rule_names, build_into
+from etbuild.cli.program import build_into
 from etbuild.errors import CheckError, InputError
 
 if TYPE_CHECKING:

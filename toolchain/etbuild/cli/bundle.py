@@ -14,9 +14,10 @@ from etbuild.cli.options import (
     add_manifest,
     add_parser,
     add_path,
+    add_rule_names,
     inputs,
 )
-from etbuild.cli.program import add_program, add_rule_names, build_into, check_program, load
+from etbuild.cli.program import add_program, build_into, check_program, load
 from etbuild.errors import InputError
 
 if TYPE_CHECKING:

@@ -305,3 +305,11 @@ def with_positions(options: argparse.Namespace, lines: Path | None = None) -> It
     if options.unused_inputs is not None:
         names = "".join(f"{path}\n" for path in (options.positions, lines) if path is not None)
         artifacts.replace(options.unused_inputs, names.encode())
+
+
+def add_rule_names(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Adds a group of options for build rules, with the names of the manifest and the program. Returns the group."""
+    rule = parser.add_argument_group("for build rules")
+    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
+    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
+    return rule

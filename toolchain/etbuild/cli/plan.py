@@ -13,11 +13,11 @@ from etbuild.cli.options import (
     add_parser,
     add_path,
     add_repeatable,
+    add_rule_names,
     declared,
     inputs,
     settings,
 )
-from etbuild.cli.program import add_rule_names
 from etbuild.errors import DocumentPath, InputError, Position, Positions, Problem
 
 if TYPE_CHECKING:

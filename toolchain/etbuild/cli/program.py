@@ -32,14 +32,6 @@ def add_named_data(parser: argparse.ArgumentParser, program: str) -> None:
     )
 
 
-def add_rule_names(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Adds a group of options for build rules, with the names of the manifest and the program. Returns the group."""
-    rule = parser.add_argument_group("for build rules")
-    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
-    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
-    return rule
-
-
 def load(options: argparse.Namespace) -> tuple[Manifest, Plan]:
     """Reads the manifest. Returns it and its plan, with the names of `add_rule_names`.
 

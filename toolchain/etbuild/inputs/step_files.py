@@ -20,7 +20,7 @@ from etbuild.files.digests import digest, file_digest
 _ROOT = Path(__file__).parents[1]
 _PACKAGE = "etbuild"
 OF_PROGRAMS = frozenset(("export", "lower", "report"))
-"""The steps that make the files of a program. Planning is none of them: what a plan says is in the key as it is."""
+"""The steps that make the files of a program. Planning is not one of them: what a plan says is in the key as it is."""
 _OUTSIDE = "outside"  # the part that cannot change what a step writes
 
 
