@@ -162,7 +162,10 @@ class Search:
         return "\n".join(self.differences(outputs["actual"], outputs["expected"]))
 
     def _in_runtime(self, program: Path, scratch: Path) -> list[Any]:
-        session = Session(program_files.read(program), scratch)
+        from etbuild.files.program_file import describe
+
+        files = program_files.ProgramFiles(program, (), describe(program))
+        session = Session(files, scratch)
         return session.call(self._call.method, self._call.leaves)
 
     def differences(self, actual: list[Any], expected: list[Any]) -> list[str]:

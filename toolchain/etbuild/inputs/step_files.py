@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import hashlib
+import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +17,22 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from etbuild.files.digests import digest, file_digest
+from etbuild.files.digests import digest
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGE = "etbuild"
 OF_PROGRAMS = frozenset(("export", "lower", "report"))
 """The steps that make the files of a program. Planning is not one of them: what a plan says is in the key as it is."""
+_TOKENS = re.compile(
+    r'''
+    """[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""
+    | "[^"\\\n]*(?:\\.[^"\\\n]*)*"
+    | '[^'\\\n]*(?:\\.[^'\\\n]*)*'
+    | \#[^\n]*
+    ''',
+    re.DOTALL | re.VERBOSE,
+)
+"""Texts and comments of Python as the driver's sources have them. A test reads each of them."""
 _OUTSIDE = "outside"  # the part that cannot change what a step writes
 
 
@@ -49,7 +61,24 @@ def _digest(steps: frozenset[str], parts: frozenset[str]) -> str:
 
 @functools.cache
 def _file_digest(path: str) -> str:
-    return file_digest(_ROOT.parent / path)
+    text = (_ROOT.parent / path).read_text("utf-8")
+    return hashlib.sha256((code_of(text) if path.endswith(".py") else text).encode()).hexdigest()
+
+
+def code_of(source: str) -> str:
+    """A Python source without comments, docstrings and empty lines. Sources with other code have other texts."""
+
+    def without(token: re.Match[str]) -> str:
+        text = token[0]
+        if text.startswith("#"):
+            return ""
+        begin, end = source.rfind("\n", 0, token.start()) + 1, token.end()
+        stands_alone = not source[begin : token.start()].strip() and source[end : end + 1] == "\n"
+        # Lines of other texts become one line here, so that they keep their empty lines and the ends of their lines.
+        return '""' if stands_alone and text.startswith('"""') else text.replace("\n", "\0")
+
+    lines = _TOKENS.sub(without, source).split("\n")
+    return "\n".join(filter(None, map(str.rstrip, lines)))
 
 
 @contextmanager

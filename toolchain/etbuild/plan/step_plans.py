@@ -166,7 +166,7 @@ class Lowered(Document):
         found: dict[str, DocumentPath] = {}
         for path, entry in {**self.partitioners, **self._quantizers}.items():
             found.setdefault(entry.backend, path)
-        for backend in self._recipe_backends or ((backends.FROM_SOURCES,) if self.recipe is not None else ()):
+        for backend in () if self.recipe is None else self.recipe.backends or (backends.FROM_SOURCES,):
             found.setdefault(backend, ("recipe",))
         return found
 

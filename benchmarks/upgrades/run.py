@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""How much each commit of this repository that touches the driver builds again: the share of the steps of the examples.
+
+    python benchmarks/upgrades/run.py [--commits 60] [--until COMMIT] [--write benchmarks/results]
+
+A step is built again if the commit changed a file of the driver that the step runs for this program: its key holds
+these files, and so does the action of a build rule. A file that is there today counts where today's table
+(`step_files.bzl`) has it, and one that is gone where the same rule has it in that commit. The report is also written
+again if the export or the lowering was, since it names the digests of what made the program. Bytes that stay the same
+stop the rest: a step whose inputs did not change is a hit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "toolchain"), str(ROOT)]
+
+from etbuild.manifest import validate  # noqa: E402
+from etbuild.plan.plan import Plan, from_manifest  # noqa: E402
+from tests.conftest import MANIFESTS, variant  # noqa: E402
+from tools.step_files import Source, backend_modules, files_of_checkout, step_files  # noqa: E402
+
+DRIVER = "toolchain/etbuild"
+_NOT_IN_KEYS = ("action", "outside")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+@functools.cache
+def _blob(identity: str) -> str:
+    return _git("cat-file", "blob", identity)
+
+
+def _files(commit: str) -> dict[str, Source]:
+    """The files of the driver in a commit."""
+    found = {}
+    for line in _git("ls-tree", "-r", commit, DRIVER).splitlines():
+        facts, _, path = line.partition("\t")
+        identity = facts.split()[2]
+        if path.endswith((".py", ".schema.json")):
+            found[path.removeprefix("toolchain/")] = Source(functools.partial(_blob, identity), identity)
+    return found
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What a commit changed.
+
+    Attributes:
+        name: Its digest.
+        subject: The first line of its message.
+        steps: For each changed file of the driver, the steps that run it, as in `step_files.bzl`.
+    """
+
+    name: str
+    subject: str
+    steps: dict[str, set[str]]
+
+    @classmethod
+    def read(cls, name: str, subject: str, today: Mapping[str, list[str]]) -> Commit:
+        """Compares a commit with its parent. `today` is the table of the files that are there now."""
+        sides = _files(f"{name}^"), _files(name)
+        paths = {
+            path
+            for path in sides[0].keys() | sides[1].keys()
+            if len({side[path].identity if path in side else None for side in sides}) > 1
+        }
+        gone = {path for path in paths if not (ROOT / "toolchain" / path).exists()}
+        tables = [step_files(side, backend_modules()) for side in sides] if gone else []
+        steps = {path: set(today.get(path, ())) for path in paths}
+        for path in gone:
+            steps[path].update(*(table.get(path, ()) for table in tables))
+        in_keys = {path: {tag for tag in of if tag.partition("/")[2] not in _NOT_IN_KEYS} for path, of in steps.items()}
+        return cls(name, subject, in_keys)
+
+    def rebuilds(self, plan: Plan) -> Iterator[str]:
+        """The steps of a program that the commit builds again."""
+        changed = {tag for of in self.steps.values() for tag in of}
+        again = set()
+        for step in ("plan", "export", "lower", "compare", "report"):
+            parts = plan.driver_parts(step)
+            if changed & {step, *(f"{step}/{part}" for part in parts)}:
+                again.add(step)
+        if again & {"export", "lower"}:
+            again.add("report")
+        yield from again
+        if "lower" in again:
+            yield from (f"lower {name}" for name in plan.methods)
+
+
+def _plans() -> dict[str, Plan]:
+    loaded = {name: validate.load(path, None, variant(name), {}) for name, path in MANIFESTS.items()}
+    return {name: from_manifest(each.data) for name, each in loaded.items()}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commits", type=int, default=60, help="how many commits that touch the driver")
+    parser.add_argument("--until", default="HEAD", help="the last commit")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="write upgrades.json there")
+    options = parser.parse_args()
+    listed = _git("log", "--no-merges", f"-{options.commits}", "--format=%H %s", options.until, "--", DRIVER)
+    today, plans = step_files(files_of_checkout(), backend_modules()), _plans()
+    of_program = {name: 5 + len(plan.methods) for name, plan in plans.items()}  # plan, export, lower, compare, report
+    rows = []
+    for line in listed.splitlines():
+        commit = Commit.read(*line.split(" ", 1), today)
+        again = sum(len([*commit.rebuilds(plan)]) for plan in plans.values())
+        tools = not any(commit.steps.values())
+        assert not (tools and again)
+        rows.append({"commit": commit.name[:10], "share": round(again / sum(of_program.values()), 3), "tools": tools})
+        print(f"{commit.name[:10]}  {rows[-1]['share']:4.0%}  {commit.subject}", flush=True)
+    shares = [float(row["share"]) for row in rows]
+    summary = {"median": statistics.median(shares), "mean": round(statistics.mean(shares), 3)}
+    print(f"median {summary['median']:.0%}, mean {summary['mean']:.0%}, nothing: {shares.count(0)} of {len(shares)}")
+    if options.write is not None:
+        content = {"programs": len(plans), "steps": sum(of_program.values()), "commits": rows, **summary}
+        (options.write / "upgrades.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
