@@ -18,13 +18,14 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "toolchain"), str(ROOT)]
 
+from etbuild.inputs.step_files import code_of  # noqa: E402
 from etbuild.manifest import validate  # noqa: E402
 from etbuild.plan.plan import Plan, from_manifest  # noqa: E402
 from tests.conftest import MANIFESTS, variant  # noqa: E402
@@ -54,6 +55,22 @@ def _files(commit: str) -> dict[str, Source]:
     return found
 
 
+def _counted(source: Source, path: str, comments: bool) -> str:
+    """What keys hold of a file."""
+    if comments or not path.endswith(".py"):
+        return source.identity
+    return _code(source.identity, source.text)
+
+
+_codes: dict[str, str] = {}
+
+
+def _code(identity: str, text: Callable[[], str]) -> str:
+    if identity not in _codes:
+        _codes[identity] = code_of(text())
+    return _codes[identity]
+
+
 @dataclass(frozen=True)
 class Commit:
     """What a commit changed.
@@ -69,14 +86,18 @@ class Commit:
     steps: dict[str, set[str]]
 
     @classmethod
-    def read(cls, name: str, subject: str, today: Mapping[str, list[str]]) -> Commit:
-        """Compares a commit with its parent. `today` is the table of the files that are there now."""
+    def read(cls, name: str, subject: str, today: Mapping[str, list[str]], comments: bool) -> Commit:
+        """Compares a commit with its parent.
+
+        Args:
+            name: Its digest.
+            subject: The first line of its message.
+            today: The table of the files that are there now.
+            comments: Whether comments and docstrings count.
+        """
         sides = _files(f"{name}^"), _files(name)
-        paths = {
-            path
-            for path in sides[0].keys() | sides[1].keys()
-            if len({side[path].identity if path in side else None for side in sides}) > 1
-        }
+        texts = [{path: _counted(source, path, comments) for path, source in side.items()} for side in sides]
+        paths = {path for path in texts[0].keys() | texts[1].keys() if texts[0].get(path) != texts[1].get(path)}
         gone = {path for path in paths if not (ROOT / "toolchain" / path).exists()}
         tables = [step_files(side, backend_modules()) for side in sides] if gone else []
         steps = {path: set(today.get(path, ())) for path in paths}
@@ -109,21 +130,23 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=60, help="how many commits that touch the driver")
+    parser.add_argument("--comments", action="store_true", help="count comments and docstrings too, as build rules do")
     parser.add_argument("--until", default="HEAD", help="the last commit")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write upgrades.json there")
     options = parser.parse_args()
     listed = _git("log", "--no-merges", f"-{options.commits}", "--format=%H %s", options.until, "--", DRIVER)
     today, plans = step_files(files_of_checkout(), backend_modules()), _plans()
     of_program = {name: 5 + len(plan.methods) for name, plan in plans.items()}  # plan, export, lower, compare, report
-    rows = []
+    rows, shares = [], []
     for line in listed.splitlines():
-        commit = Commit.read(*line.split(" ", 1), today)
+        name, _, subject = line.partition(" ")
+        commit = Commit.read(name, subject, today, options.comments)
         again = sum(len([*commit.rebuilds(plan)]) for plan in plans.values())
         tools = not any(commit.steps.values())
         assert not (tools and again)
-        rows.append({"commit": commit.name[:10], "share": round(again / sum(of_program.values()), 3), "tools": tools})
-        print(f"{commit.name[:10]}  {rows[-1]['share']:4.0%}  {commit.subject}", flush=True)
-    shares = [float(row["share"]) for row in rows]
+        shares.append(again / sum(of_program.values()))
+        rows.append({"commit": commit.name[:10], "share": round(shares[-1], 3), "tools": tools})
+        print(f"{commit.name[:10]}  {shares[-1]:4.0%}  {commit.subject}", flush=True)
     summary = {"median": statistics.median(shares), "mean": round(statistics.mean(shares), 3)}
     print(f"median {summary['median']:.0%}, mean {summary['mean']:.0%}, nothing: {shares.count(0)} of {len(shares)}")
     if options.write is not None:

@@ -164,8 +164,9 @@ class Search:
     def _in_runtime(self, program: Path, scratch: Path) -> list[Any]:
         from etbuild.files.program_file import describe
 
-        files = program_files.ProgramFiles(program, (), describe(program))
-        session = Session(files, scratch)
+        facts = describe(program)
+        assert facts["kind"] == "program"
+        session = Session(program_files.ProgramFiles(program, (), facts), scratch)
         return session.call(self._call.method, self._call.leaves)
 
     def differences(self, actual: list[Any], expected: list[Any]) -> list[str]:

@@ -24,15 +24,14 @@ _PACKAGE = "etbuild"
 OF_PROGRAMS = frozenset(("export", "lower", "report"))
 """The steps that make the files of a program. Planning is not one of them: what a plan says is in the key as it is."""
 _TOKENS = re.compile(
-    r'''
-    """[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""
-    | "[^"\\\n]*(?:\\.[^"\\\n]*)*"
-    | '[^'\\\n]*(?:\\.[^'\\\n]*)*'
-    | \#[^\n]*
-    ''',
-    re.DOTALL | re.VERBOSE,
+    r'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|'
+    r"'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''|"
+    r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'
+    r"'[^'\\\n]*(?:\\.[^'\\\n]*)*'|"
+    r"#[^\n]*",
+    re.DOTALL,
 )
-"""Texts and comments of Python as the driver's sources have them. A test reads each of them."""
+"""Texts and comments of Python."""
 _OUTSIDE = "outside"  # the part that cannot change what a step writes
 
 
