@@ -35,6 +35,9 @@ from etbuild.steps.saved_export import (
 )
 
 if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
     from etbuild.comparison.compare import Method
     from etbuild.export.archive import SavedExport
     from etbuild.runtime.program_files import ProgramFiles
@@ -156,93 +159,121 @@ def _compare_methods(
     from etbuild.runtime import child
 
     custom_ops.load(job.plan.custom_ops, context)
-    files = built.files
-    methods, skipped = _methods(job, saved, context, examples, left_out)
-    groups = [methods] if files.shares_state and methods else [[method] for method in methods]
-    names = [", ".join(method.name for method in group) for group in groups]
-    with job.stage(f"compare {', '.join(names)}"), temporary("compare") as scratch:
+    files, exported = built.files, _Exported.read(job, saved, context, examples)
+    wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
+    groups = [wanted] if files.shares_state else [[name] for name in wanted]
+    with job.stage(f"compare {', '.join(wanted)}"), temporary("compare") as scratch:
         places = [scratch.path / str(number) for number in range(len(groups))]
         tasks = {
-            f"comparing {name}": functools.partial(_first_wrong, group, files, job.plan.work, place)
-            for name, group, place in zip(names, groups, places, strict=True)
+            f"comparing {', '.join(names)}": functools.partial(_first_wrong, exported, names, files, place)
+            for names, place in zip(groups, places, strict=True)
         }
         try:
             found = [*child.run(tasks, job.effort.jobs).values()]
         except BuildError as error:
-            raise BuildError([_explained(problem, methods, built.lowering) for problem in error.problems]) from error
+            raise BuildError([_explained(problem, wanted, built.lowering) for problem in error.problems]) from error
     wrong = [each["wrong"] for each in found if each["wrong"] is not None]
     if wrong:
-        raise BuildError([_problem(job, context, methods, each) for each in wrong])
-    return functools.reduce(operator.or_, (each["notes"] for each in found), {**left_out, **skipped})
+        raise BuildError([_problem(exported, each) for each in wrong])
+    return functools.reduce(operator.or_, (each["notes"] for each in found), dict(left_out))
 
 
-def _explained(problem: Problem, methods: Iterable[Method], lowering: LoweringFacts) -> Problem:
+def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts) -> Problem:
     """A problem with its method, if the runtime has ended the process.
 
     The hint names weights that are not finite: a backend may refuse them without saying so.
     """
-    ended = [method.name for method in methods if not problem.path and f"comparing {method.name}" in problem.message]
+    ended = [name for name in methods if not problem.path and f"comparing {name}" in problem.message]
     path = ("methods", ended[0]) if ended else problem.path
     weights = ", ".join(sorted(lowering["non_finite"]))
     more = f"these weights have elements that are NaN or infinite: {weights}" if weights else None
     return replace(problem, path=path, hint=hints(problem.hint, more))
 
 
-def _methods(
-    job: Lowering[ComparePlan], saved: SavedExport, context: StepContext, examples: Path, left_out: Mapping[str, str]
-) -> tuple[list[Method], dict[str, str]]:
-    """The methods with their weights and example inputs; and those without example inputs, with the reason."""
-    from torch.export.graph_signature import OutputKind
+@dataclass(frozen=True)
+class _Exported:
+    """The exported methods of a program.
 
-    from etbuild.comparison.compare import Method
-    from etbuild.export import saved_examples
-    from etbuild.model import adapter_weights
+    Attributes:
+        job: The export, and how it was lowered.
+        saved: The export.
+        context: What every step needs.
+        examples: The example inputs that the export saved.
+        content: The parameters and buffers, by name.
+        programs: The methods, if their export is without them and they were exported again.
+    """
 
-    plan, methods, skipped = job.plan, list[Method](), dict[str, str]()
-    wanted = [name for name in sorted(plan.methods) if name not in left_out]
-    if saved.export_plan is not None:
-        _, exported = export_with_weights(plan, saved.export_plan, context)
-        programs = {name: exported[name] for name in wanted}
-    else:
-        content, _ = read_weights(plan, saved, context.inputs)
-        content.update(adapter_weights.read(plan.adapters, content.keys(), context.inputs))
-        with accelerated() if job.effort.accelerate else nullcontext():
-            programs = load_methods(saved, content, wanted, context.finder)
-    for name, program in programs.items():
-        own = saved.export_plan is not None  # the methods were exported here, with their example inputs
-        leaves = saved_examples.of_program(program) if own else saved_examples.read(examples, name, program)
-        if any(spec.kind == OutputKind.GRADIENT_TO_PARAMETER for spec in program.graph_signature.output_specs):
-            skipped[name] = f"{_NOT} it trains, and a program also returns the gradients"
-        elif leaves is None:
-            skipped[name] = f"{_NOT} its example inputs have a dtype that safetensors cannot hold"
+    job: Lowering[ComparePlan]
+    saved: SavedExport
+    context: StepContext
+    examples: Path
+    content: dict[str, torch.Tensor]
+    programs: dict[str, ExportedProgram]
+
+    @classmethod
+    def read(cls, job: Lowering[ComparePlan], saved: SavedExport, context: StepContext, examples: Path) -> _Exported:
+        """Reads the weights, or exports with them: once, so that child processes share the memory."""
+        from etbuild.model import adapter_weights
+
+        content: dict[str, torch.Tensor] = {}
+        programs: dict[str, ExportedProgram] = {}
+        if saved.export_plan is not None:
+            _, programs = export_with_weights(job.plan, saved.export_plan, context)
         else:
-            methods.append(Method(name, program, leaves, plan.comparisons[name]))
-    return methods, skipped
+            content, _ = read_weights(job.plan, saved, context.inputs)
+            content.update(adapter_weights.read(job.plan.adapters, content.keys(), context.inputs))
+        return cls(job, saved, context, examples, content, programs)
+
+    def methods(self, names: list[str]) -> tuple[list[Method], dict[str, str]]:
+        """The methods with their weights and example inputs; and those that cannot be compared, with a note."""
+        from torch.export.graph_signature import OutputKind
+
+        from etbuild.comparison.compare import Method
+        from etbuild.export import saved_examples
+
+        methods, skipped = list[Method](), dict[str, str]()
+        with accelerated() if self.job.effort.accelerate else nullcontext():
+            loaded = self.programs or load_methods(self.saved, self.content, names, self.context.finder)
+        for name in names:
+            program = loaded[name]
+            leaves = (
+                saved_examples.of_program(program)
+                if self.programs
+                else saved_examples.read(self.examples, name, program)
+            )
+            if any(spec.kind == OutputKind.GRADIENT_TO_PARAMETER for spec in program.graph_signature.output_specs):
+                skipped[name] = f"{_NOT} it trains, and a program also returns the gradients"
+            elif leaves is None:
+                skipped[name] = f"{_NOT} its example inputs have a dtype that safetensors cannot hold"
+            else:
+                methods.append(Method(name, program, leaves, self.job.plan.comparisons[name]))
+        return methods, skipped
 
 
-def _first_wrong(group: list[Method], files: ProgramFiles, work: int, scratch: Path) -> dict[str, Any]:
+def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scratch: Path) -> dict[str, Any]:
     """The first wrong call as plain values, and what was left out. Runs in a child process: the runtime may crash."""
     from etbuild.comparison.compare import CannotRun, Comparison
 
-    names = [method.name for method in group]
+    group, skipped = exported.methods(names)
+    if not group:
+        return {"wrong": None, "notes": skipped}
+    of_group = {method.name: files.method(method.name) for method in group}
     scratch.mkdir()
     try:
-        of_group = {name: files.method(name) for name in names}
         only = replace(files, facts={**files.facts, "methods": of_group})
         comparison = Comparison(group, only, scratch)
-        wrong = comparison.first_wrong(work)
+        wrong = comparison.first_wrong(exported.job.plan.work)
     except CannotRun as error:
-        return {"wrong": None, "notes": dict.fromkeys(names, f"{_NOT} {error}")}
+        return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{_NOT} {error}")}}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
-    return {"wrong": None if wrong is None else vars(wrong), "notes": notes}
+    return {"wrong": None if wrong is None else vars(wrong), "notes": {**skipped, **notes}}
 
 
-def _problem(
-    job: Lowering[ComparePlan], context: StepContext, methods: Iterable[Method], wrong: dict[str, Any]
-) -> Problem:
-    method = next(each for each in methods if each.name == wrong["method"])
+def _problem(exported: _Exported, wrong: dict[str, Any]) -> Problem:
+    (method,), _ = exported.methods([wrong["method"]])
     hint = "`checks.compare` can allow more, or leave the method out with a reason"
-    return Problem(wrong["problem"], ("methods", method.name), hints(_where(job, context, method, wrong), hint))
+    where = _where(exported.job, exported.context, method, wrong)
+    return Problem(wrong["problem"], ("methods", method.name), hints(where, hint))
 
 
 def _where(job: Lowering[ComparePlan], context: StepContext, method: Method, wrong: dict[str, Any]) -> str:
