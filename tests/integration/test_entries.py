@@ -294,6 +294,33 @@ def test_what_nothing_reads_may_be_assigned(build: Build) -> None:
         check(made, name_of("by_call", strict), "by_call", torch.randn(2, 4))
 
 
+REMEMBERED = {
+    "none at first": "last, self.last = self.last, x; return x if last is None else x + last",
+    "a number": "self.calls += 1; return x * self.calls",
+    "in a list": "self.window.append(x); return sum(self.window)",
+}
+
+
+@pytest.mark.parametrize("what", REMEMBERED)
+def test_what_a_second_call_gives_is_compared(what: str, build: Build) -> None:
+    model = f"""
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.calls, self.window = None, 0, []
+        self.scaled = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 4))
+    def forward(self, x):
+        x = self.scaled(x)
+        {REMEMBERED[what]}
+def create():
+    return Net()
+"""
+    made = build(HEAD + method("forward", False), model=model)
+    assert (made.code, made.files) == (1, [])
+    assert "a second call gives something else than in PyTorch" in made.err
+
+
 CASTS = {
     "to": "self.idx = self.idx.to(x); return x + self.idx",
     "half": "self.idx = self.idx.half(); return x + self.idx",

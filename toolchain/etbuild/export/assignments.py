@@ -6,10 +6,11 @@ It loses all other assignments.
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -18,12 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.export.own_buffers import following_own_buffers, storage
 from etbuild.export.python_state import BUFFERS, PARAMETERS, Change, PythonState
 from etbuild.folding import folded
+from etbuild.foreign_errors import PASSING
 from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.model.tied_weights import memory
 
@@ -49,6 +52,7 @@ class Assigned:
         made: Names of parameters that the method creates.
         unclear: TorchDynamo reports that the method changes its modules, but not whether it writes or assigns.
         casts: Names whose value a run only converted to another dtype or device.
+        atoms: Names of attributes of modules that are numbers, texts and the like, and changed.
     """
 
     buffers: list[str] = field(default_factory=list)
@@ -59,6 +63,7 @@ class Assigned:
     made: list[str] = field(default_factory=list)
     unclear: bool = False
     casts: set[str] = field(default_factory=set)
+    atoms: set[str] = field(default_factory=set)
 
     def note(self, changes: Iterable[Change]) -> None:
         """Adds assignments to places other than buffers. Each place keeps the value from before its first change."""
@@ -81,7 +86,7 @@ class Assigned:
         self.casts |= ran.casts
 
     def check(self, program: ExportedProgram, path: DocumentPath) -> None:
-        """Checks that the method computes the same without the lost assignments, and prints a note about each.
+        """Checks that the method does not read what it assigns, as far as the program shows it.
 
         Args:
             program: The exported method.
@@ -97,9 +102,26 @@ class Assigned:
         problems += [_made(name, path) for name in sorted(set(self.made))]
         if problems:
             raise BuildError(problems)
+
+    def check_calls(self, calls: Calls, path: DocumentPath, alone: bool) -> None:
+        """Checks what two calls in a row give, and prints notes about what only other methods could see.
+
+        Args:
+            calls: The calls in eager PyTorch and in the exported program.
+            path: The document path of the method's entry.
+            alone: Whether the program has no other method that may read what this one assigns.
+
+        Raises:
+            BuildError: The second call gives something else than in eager PyTorch.
+        """
         names = sorted({*self.buffers, *self.attributes})
-        notes = [Problem(f"`{path[1]}` assigns to `{name}`: later calls do not see the value") for name in names]
-        for note in folded(notes):
+        if (names or self.atoms) and calls.differ():
+            listed = ", ".join(f"`{name}`" for name in sorted({*names, *self.atoms}))
+            message = "a second call gives something else than in PyTorch: torch.export loses what the first assigns to"
+            hint = "register what a call leaves to the next one as a buffer, and write to it with `copy_(...)`"
+            raise BuildError.at(path, f"{message} {listed}", hint)
+        notes = [Problem(f"`{path[1]}` assigns to `{name}`: other methods do not see the value") for name in names]
+        for note in folded([] if alone else notes):
             print(f"note: {note}", file=sys.stderr)
 
     def _read(self, program: ExportedProgram) -> set[str]:
@@ -173,6 +195,7 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
         # torch.export knows no modules in plain lists and the like. It replaces the buffers of all others.
         assigned.note(change for change in state.changes(BUFFERS) if change.name.rpartition(".")[0] not in registered)
         assigned.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
+        assigned.atoms.update(state.changed_atoms())
         state.restore(tensors_of_modules=False)
 
     try:
@@ -219,6 +242,58 @@ def assigned_when_run(
     changes = [change for change in (*others, *of_buffers) if _is_tensor(change.before)]
     assigned.casts = {change.name for change in changes if _is_cast(change.before, change.after)}
     return assigned
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Two calls of a method in a row, in eager PyTorch and in its exported program.
+
+    Attributes:
+        module: The module that is exported.
+        root: The module whose `forward` is the method.
+        program: The exported method.
+        inputs: The positional and the keyword inputs of each call.
+        sources: The Python modules of the user's code.
+    """
+
+    module: torch.nn.Module
+    root: torch.nn.Module
+    program: ExportedProgram
+    inputs: Sequence[tuple[Any, Any]]
+    sources: Iterable[ModuleType]
+
+    def differ(self) -> bool:
+        """Whether the results of a call differ. Calls that PyTorch cannot make differ in nothing."""
+        try:
+            eager = self._results(self.root)
+            exported = self._results(self.program.module(check_guards=False))
+        except PASSING:
+            raise
+        except Exception:  # noqa: BLE001 - the inputs are ours, and the model may refuse them
+            return False
+        return len(eager) == len(exported) and not all(map(_is_close, eager, exported))
+
+    def _results(self, called: torch.nn.Module) -> list[torch.Tensor]:
+        found: list[Any] = []
+
+        def run() -> None:
+            torch.manual_seed(0)
+            for arguments, keywords in copy.deepcopy(self.inputs):
+                found.append(
+                    pytree.tree_map(
+                        lambda leaf: leaf.clone() if _is_tensor(leaf) else leaf, called(*arguments, **keywords)
+                    )
+                )
+
+        assigned_when_run(self.module, run, self.sources)
+        return [leaf for leaf in pytree.tree_leaves(found) if _is_tensor(leaf)]
+
+
+def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    pair = (each.to(torch.complex128) for each in (one, other))
+    return bool(torch.allclose(*pair, rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
 class _Written(TorchDispatchMode):  # type: ignore[misc]

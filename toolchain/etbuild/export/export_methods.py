@@ -168,11 +168,14 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
             with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.what.finder):
                 ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(ran)
-        elif assigned.attributes:  # a run only tells whether a note is due, so that its errors tell nothing
+        elif assigned.attributes:  # tracing assigns more than a run; what a model refuses here is no error
             arguments, keywords = copy.deepcopy((prepared.arguments, prepared.keywords))
             with contextlib.suppress(Exception):
                 assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources))
-    assigned.check(program, entry)
+        assigned.check(program, entry)
+        given = (prepared.arguments, prepared.keywords)
+        calls = assignments.Calls(module, root, program, [pytree.tree_map(_shifted, given), given], sources)
+        assigned.check_calls(calls, entry, len(prepared.what.plan.methods) == 1)
     method_results.check(program, entry)
     method_results.make_plain(program)
     core_operators.write(program)

@@ -104,6 +104,15 @@ class PythonState:
                     if child is not None and child is not holder.before.get(key):
                         yield from _held(child, kind, holder.name(key))
 
+    def changed_atoms(self) -> Iterator[str]:
+        """The names of attributes of modules that are numbers, texts and the like, and changed."""
+        for holder in self._walk.holders:
+            if holder.of_module and not holder.kind:
+                for key, now in holder.read().items():
+                    before = holder.before.get(key)
+                    if type(now) in _ATOMS and type(before) in _ATOMS and now != before:
+                        yield holder.name(key)
+
     def restore(self, *, tensors_of_modules: bool = True) -> None:
         """Undoes changes of modules, and assignments of tensors elsewhere.
 
