@@ -98,9 +98,11 @@ _SELECTION = pytest.StashKey[changes.Selection]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--update-seconds") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Stopwatch())
     since = config.getoption("--changed-since")
+    if config.getoption("--update-seconds") and not hasattr(config, "workerinput"):
+        if since is not None:  # the seconds of a sample would call a long file short
+            raise pytest.UsageError("--update-seconds measures whole files: leave out --changed-since")
+        config.pluginmanager.register(Stopwatch())
     if since is None:
         return
     if hasattr(config, "workerinput"):  # a file may change while the tests run
