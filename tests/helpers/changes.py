@@ -64,10 +64,11 @@ def select(repository: Path, changed: Iterable[str] | None) -> Selection:
     sampled, unknown = set[str](), []
     users = _users({name: path.read_text("utf-8") for name, path in sources.items()})
     for path in changed:
-        if path.startswith("tests/") and path.endswith(".py"):
-            reached = _reached(path, users)
-            whole |= {each for each in reached if is_test_file(each)} & set(files)
-            continue
+        if path.startswith("tests/") and path.endswith(".py") and path not in COVERED_BY:
+            using = {each for each in _reached(path, users) if is_test_file(each)}
+            whole |= using & set(files)
+            if using:
+                continue
         row = row_of(path)
         if row is None:
             unknown.append(path)

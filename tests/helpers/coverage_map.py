@@ -2,7 +2,8 @@
 
 A row has the tests that run whole, and those that run a sample, after a change below a path. A test holds that each
 folder and each package of the driver has a row, and that what a step of a build runs reaches every test. A path without
-a row runs everything. Files of Python below `tests/` need no rows: their imports say which tests use them.
+a row runs everything. Of Python files below `tests/`, only those need rows that no test imports: the imports say which
+tests use the others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Row:
 
     Attributes:
         whole: Those about what changed. They run every case.
-        sample: Those that what changed can reach besides. They run a sample. All others do not run.
+        sample: Further ones that what changed can reach. They run a sample. No others run.
     """
 
     whole: tuple[str, ...] = ()
@@ -246,13 +247,20 @@ COVERED_BY: Mapping[str, Row] = {
     # What tests read.
     "tests/bazel/": Row(whole=("bazel/",)),
     "tests/buck2/": Row(whole=("buck2/",)),
+    "tests/conformance/": Row(whole=("conformance/",)),
+    "tests/faults/": Row(whole=("faults/",)),
     "tests/browser.txt": Row(whole=_integration("page")),
     "tests/fuzz/": Row(whole=("fuzz/",)),
     "tests/golden/manifests/": NOTHING,
     "tests/golden/plans/": NOTHING,
     "tests/golden/programs/": Row(whole=(*_integration("determinism"), *_bazel("build"), "remote/")),
+    "tests/helpers/changes.py": NOTHING,
+    "tests/helpers/coverage_map.py": NOTHING,  # what it leaves out is on the first lines of pytest's output
     "tests/integration/": Row(whole=("integration/",)),
+    "tests/registry/": Row(whole=("registry/",)),
     "tests/remote/": Row(whole=("remote/",)),
     "tests/requirements.txt": EVERYTHING,
     "tests/seconds.json": NOTHING,
+    "tests/typing/": NOTHING,
+    "tests/unit/": NOTHING,
 }

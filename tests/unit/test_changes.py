@@ -27,6 +27,8 @@ FILES = {
     "tests/integration/test_cpp.py": "from tests.helpers.outer import something",
     "tests/integration/test_init.py": "def test():\n    from .project import MODEL",
     "tests/integration/project.py": "",
+    "tests/integration/script.py": "",
+    "tests/helpers/script.py": "",
     "tests/registry/test_registry.py": "import tests.helpers.inner",
     "tests/unit/test_cli.py": "",
 }
@@ -105,7 +107,10 @@ def test_a_commit_that_is_not_there_is_an_error(repository: Path) -> None:
         (["tests/integration/conftest.py"], {CPP, INIT}, set()),
         (["tests/helpers/outer.py"], {CPP}, set()),
         (["tests/helpers/inner.py"], {CPP, REGISTRY}, set()),
+        (["tests/integration/script.py"], {CPP, INIT}, set()),
+        (["tests/helpers/script.py"], OTHERS, set()),
         (["tests/conftest.py"], OTHERS, set()),
+        (["tests/helpers/coverage_map.py"], set(), set()),
         (None, set(), OTHERS),
     ],
 )
