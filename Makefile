@@ -1,5 +1,5 @@
 # make build   builds the examples with Bazel and runs one program
-# make test    runs the tests; long matrices run a part of their cases, another part each day
+# make test    runs the tests of what changed since BASE, and a sample of what the change can reach
 # make test-all  runs every case of every test, which takes an hour on two processors
 # make test-quick  runs the tests without PyTorch and Bazel, and lowers one program, in less than two minutes
 # make venv    installs the driver and the developers' tools in .venv
@@ -40,16 +40,17 @@ build: venv toolchain
 toolchain:
 	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //toolchain:etbuild
 
-# Which cases run. It is fixed here, so that a run over midnight does not change its mind.
-DAY := $(shell echo $$(($$(date +%s) / 86400)))
 PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); \
   registry=$$(tools/find_registry.sh docker-registry || true); skopeo=$$(tools/find_registry.sh skopeo || true); \
   browser=$$(tools/find_browser.sh || true); tools/find_bwrap.sh > /dev/null || true; \
   CHROMIUM=$$browser DOCKER_REGISTRY=$$registry SKOPEO=$$skopeo NGINX=$$nginx BAZEL=$$bazel \
   $(VENV)/bin/python -m pytest --numprocesses 2
 
+# The commit that the files are compared with. Without one, each test file runs a sample.
+BASE ?= $$(tools/find_base.sh)
+
 test: venv $(BUILDGRID)/ready $(BROWSER)/ready
-	$(PYTEST) --day $(DAY)
+	base=$(BASE); $(PYTEST) --changed-since "$$base"
 
 # With the long forms of tests, which have the marker `soak`.
 test-all: venv $(BUILDGRID)/ready $(BROWSER)/ready

@@ -13,10 +13,11 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from etbuild.processes import arithmetic
+from tests.helpers import changes
 from tests.helpers.commands import build, worker
 from tests.helpers.once import made_once
-from tests.helpers.rotation import left_out
-from tests.helpers.schedule import LongestFirst, Stopwatch, sort_longest_first
+from tests.helpers.sample import not_in_sample, of_part
+from tests.helpers.schedule import LongestFirst, Stopwatch, file_of, is_short, sort_longest_first
 from tests.helpers.worker_client import Worker
 
 os.environ.update(arithmetic.VARIABLES)  # as the command line does; must come before a test imports torch
@@ -47,13 +48,16 @@ MANIFESTS = {
 }
 
 
-def on_some_days(name: str) -> pytest.MarkDecorator:
-    """The marker of a test that needs this example. All such tests run on one day, so that it is built once."""
-    return pytest.mark.rotates(days=len(MANIFESTS) - 1, part=list(MANIFESTS).index(name))
+SAMPLED = tuple(name for name in MANIFESTS if name != "mlp")
 
 
-EACH_EXAMPLE = ["mlp", *(pytest.param(name, marks=on_some_days(name)) for name in MANIFESTS if name != "mlp")]
-"""The names of the examples, for `parametrize`: one runs each time, and another one each day."""
+def of_example(name: str) -> pytest.MarkDecorator:
+    """The marker of a test that needs this example. A sample has the tests of one such example, which is built once."""
+    return of_part(name, SAMPLED)
+
+
+EACH_EXAMPLE = ["mlp", *(pytest.param(name, marks=of_example(name)) for name in SAMPLED)]
+"""The names of the examples, for `parametrize`. A sample has `mlp`, and another one."""
 
 
 def variant(name: str) -> str | None:
@@ -83,20 +87,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-seconds", action="store_true", help="write tests/seconds.json anew, which orders the files"
     )
     parser.addoption(
-        "--day",
-        type=int,
-        help="run only this day's cases of tests with the marker `rotates`; the default is to run all cases",
+        "--changed-since",
+        metavar="COMMIT",
+        help="run the tests of what changed since a commit: CONTRIBUTING.md says which. With '' each file runs a "
+        "sample. The default is to run all cases",
     )
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    day = config.getoption("--day")
-    return None if day is None else f"cases of day {day}: each test that rotates runs a part of its cases"
+_SELECTION = pytest.StashKey[changes.Selection]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    since = config.getoption("--changed-since")
     if config.getoption("--update-seconds") and not hasattr(config, "workerinput"):
+        if since is not None:  # the seconds of a sample would call a long file short
+            raise pytest.UsageError("--update-seconds measures whole files: leave out --changed-since")
         config.pluginmanager.register(Stopwatch())
+    if since is None:
+        return
+    if hasattr(config, "workerinput"):  # a file may change while the tests run
+        config.stash[_SELECTION] = changes.from_controller(config.workerinput["selection"])
+        return
+    try:
+        changed = changes.changed_paths(TESTS.parent, since) if since else None
+    except changes.UnknownCommit as error:
+        raise pytest.UsageError(f"--changed-since {since}: {error}") from error
+    config.stash[_SELECTION] = changes.select(TESTS.parent, changed)
+
+
+def pytest_configure_node(node: Any) -> None:
+    """pytest-xdist calls this before it starts a worker."""
+    if _SELECTION in node.config.stash:
+        node.workerinput["selection"] = changes.to_worker(node.config.stash[_SELECTION])
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if _SELECTION not in config.stash:
+        return None
+    return changes.describe(config.stash[_SELECTION], config.getoption("--changed-since") or None)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
@@ -104,9 +132,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for marker in MARKERS.get(item.path.relative_to(TESTS).parts[0], ()):
             item.add_marker(marker)
-    if (day := config.getoption("--day")) is not None:
-        whole_files = not any("::" in argument for argument in config.args) and not config.getoption("--lf", False)
-        absent = set(left_out(items, day, all_cases=whole_files))
+    named = any("::" in argument for argument in config.args)  # who names a test wants to run it
+    if (selection := config.stash.get(_SELECTION, None)) and not named:
+        sampled = [item for item in items if file_of(item.nodeid) in selection.sampled]
+        runs = selection.whole | selection.sampled
+        absent = {item for item in items if file_of(item.nodeid) not in runs}
+        absent |= set(not_in_sample(sampled, all_cases=not config.getoption("--lf", False), is_short=is_short))
         config.hook.pytest_deselected(items=[item for item in items if item in absent])
         items[:] = [item for item in items if item not in absent]
     if hasattr(config, "workerinput"):

@@ -69,6 +69,7 @@ def test_every_example_is_built(checkout: Workspace, built: Result) -> None:
         assert made == {name: sha256(path.with_name(name)) for name in made}
 
 
+@pytest.mark.sample(one_of=1)  # of all programs, the bytes are compared each time
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_example_has_the_bytes_that_were_written_down(checkout: Workspace, built: Result, program: str) -> None:
     """`tests/integration/test_determinism.py` writes the files and compares them with what the command line builds."""
@@ -105,7 +106,6 @@ def test_another_checkout_has_the_same_action_keys(other_checkout: Workspace, bu
     assert [name for name in result.mnemonics if name.startswith("Executorch")] == []
 
 
-@pytest.mark.rotates(days=3)
 def test_another_checkout_makes_the_same_bytes(
     other_checkout: Workspace, built: Result, disk_cache: Path, tmp_path: Path
 ) -> None:
@@ -130,7 +130,6 @@ def test_the_order_of_keys_lowers_nothing_again(checkout: Workspace, built: Resu
         manifest.write_text(text, "utf-8")
 
 
-@pytest.mark.rotates(days=2)
 def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Workspace, built: Result) -> None:
     checkout.edit("examples/mlp/model.yaml", "shape: [1, 16]", "shape: [2, 16]")
     try:
@@ -140,7 +139,6 @@ def test_a_changed_method_lowers_its_program_again_and_no_other(checkout: Worksp
         checkout.edit("examples/mlp/model.yaml", "shape: [2, 16]", "shape: [1, 16]")
 
 
-@pytest.mark.rotates(days=2)
 def test_a_changed_method_is_lowered_and_merged_with_the_others(checkout: Workspace, built: Result) -> None:
     checkout.edit("examples/tiny_lm/model.yaml", "shape: [1, 16]", "shape: [1, 17]")
     try:
@@ -162,7 +160,6 @@ def test_the_driver_runs_as_a_command(checkout: Workspace, built: Result) -> Non
     assert "forward" in result.out
 
 
-@pytest.mark.rotates(days=2)
 def test_providers_and_output_groups(checkout: Workspace, tmp_path: Path) -> None:
     checkout.run("test", "//tests/bazel/starlark/...")  # the analysis makes the checks
     for group, files in {
@@ -194,7 +191,6 @@ def test_the_command_line_makes_the_same_bytes(
         assert sha256(made) == sha256(ours.with_name(file)), file
 
 
-@pytest.mark.rotates(days=3)
 def test_the_gallery_has_a_target_for_each_manifest_and_builds_one(checkout: Workspace) -> None:
     """All of them together take minutes: `//examples/...` leaves them out."""
     checkout.build("//examples/gallery:all_programs", "--nobuild")
@@ -203,7 +199,6 @@ def test_the_gallery_has_a_target_for_each_manifest_and_builds_one(checkout: Wor
     assert checkout.output("examples/gallery/lstm.pte").stat().st_size > 100_000
 
 
-@pytest.mark.rotates(days=5)
 def test_bazel_7_builds_a_program_in_its_hermetic_sandbox(
     checkout: Workspace, packages: Path, bazel7: Callable[..., Path]
 ) -> None:

@@ -91,7 +91,6 @@ def test_shards_of_a_hub_are_weights_of_a_program(workspace: Workspace, hub: Pat
     assert sorted(data) == [f"tiny-net/{name}" for name in expected]
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

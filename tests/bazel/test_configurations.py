@@ -220,7 +220,6 @@ def test_processors_and_versions_of_a_system_have_one_lowering(package: Workspac
     assert counted(actions(package, f"//{PACKAGE}:{target}", ONCE)) == dict.fromkeys(STEPS, 1)
 
 
-@pytest.mark.rotates(days=2)
 def test_bazel_7_lowers_once_for_all_splits(package: Workspace, bazel7: Callable[..., Path], tmp_path: Path) -> None:
     log = tmp_path / "log.json"
     bazel7(package.directory, "build", f"//{PACKAGE}:all", ONCE, f"--execution_log_json_file={log}", *WORKERS)
@@ -271,7 +270,6 @@ def test_bazel_4_says_that_select_cannot_choose_a_configuration(package: Workspa
     assert "this version of Bazel cannot read a select() for `configuration`: write one value" in said
 
 
-@pytest.mark.rotates(days=2)
 def test_bazel_7_reads_the_select_of_a_configuration(package: Workspace, bazel7: Callable[..., Path]) -> None:
     """It resolves the `select()` before the target has its own configuration."""
     bazel7(package.directory, "build", f"//{PACKAGE}:chosen", "--nobuild")
@@ -294,7 +292,6 @@ def test_actions_run_on_machines_that_their_packages_are_for(package: Workspace)
     assert "toolchain" in package.build(f"//{PACKAGE}:with_vendor", "--nobuild", other, expect=1).err
 
 
-@pytest.mark.rotates(days=2)
 def test_bazel_7_finds_the_results_of_another_configuration(
     package: Workspace, bazel7: Callable[..., Path], tmp_path: Path
 ) -> None:

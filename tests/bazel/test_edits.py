@@ -138,7 +138,7 @@ def after(net: Workspace, options: list[str], path: str, old: str, new: str) -> 
         assert net.build("//edits:net", *options).mnemonics == []
 
 
-@pytest.mark.rotates(days=2, always=["source"])
+@pytest.mark.sample(always=["source"])
 @pytest.mark.parametrize(
     ("path", "old", "new", "run"),
     [
@@ -279,7 +279,6 @@ def test_a_lockfile_is_written_checked_and_says_what_changed(net: Workspace, opt
         lock.unlink()
 
 
-@pytest.mark.rotates(days=3)
 def test_a_program_that_is_not_reproducible_is_detected(net: Workspace, options: list[str]) -> None:
     verified = BUILD.replace(
         "    weights", '    methods = ["again", "forward"],\n    verify_reproducible = True,\n    weights', 1

@@ -79,7 +79,6 @@ def test_an_error_of_lowering_names_the_line_of_the_model(package: Workspace) ->
     assert line.replace("model.py:9", "model.py:10") in errors(package)  # the export has run again
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("attribute", "wrong"),
     [('named_data = ["weights"]', 'named_data = ["wieghts"]'), ('name = "net"', 'name = "network"'),
@@ -142,7 +141,6 @@ def test_an_undeclared_source_is_not_found(package: Workspace) -> None:
     assert Path(package.directory / "wrong/helper.py").exists()  # it is in the same directory, but not declared
 
 
-@pytest.mark.rotates(days=2)
 def test_an_action_has_no_network(package: Workspace) -> None:
     package.write(
         "wrong/model.py",
@@ -158,7 +156,6 @@ def create():
     assert "only the loopback interface" in errors(package)
 
 
-@pytest.mark.rotates(days=2)
 def test_an_action_does_not_see_the_users_environment(package: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ETBUILD_TEST_AMBIENT", "1")
     package.write(

@@ -56,6 +56,5 @@ def test_all_programs_are_analysed(many: Workspace) -> None:
     assert f"Analyzed {PROGRAMS} targets" in many.build("//apps/...", "--nobuild").err
 
 
-@pytest.mark.rotates(days=3)
 def test_bazel_7_analyses_all_programs(many: Workspace, bazel7: Callable[..., Path]) -> None:
     bazel7(many.directory, "build", "//apps/...", "--nobuild")

@@ -170,7 +170,6 @@ def test_a_file_without_its_digest_is_refused(user: User, bazel4: Run) -> None:
     assert "`packages` has to have `url` and `sha256`, and nothing else. It has `url`." in bazel4("build", FILE).stderr
 
 
-@pytest.mark.rotates(days=3)
 def test_bazel_7_takes_the_file_and_the_extras_of_other_modules(user: User, in_bazel7: Run) -> None:
     user.write()
     holds_the_packages(user, unpacked(in_bazel7))

@@ -113,12 +113,10 @@ def test_libraries_of_the_bzl_files(checkout: Workspace) -> None:
     checkout.build("//rules/...")
 
 
-@pytest.mark.rotates(days=3)
 def test_bazel_7_builds_libraries_of_the_bzl_files(checkout: Workspace, bazel7: Callable[..., Path]) -> None:
     bazel7(checkout.directory, "build", "//rules/...")
 
 
-@pytest.mark.rotates(days=3)
 def test_bazel_7_loads_the_rules_without_globals_of_languages(checkout: Workspace, bazel7: Callable[..., Path]) -> None:
     """As in Bazel 9. The flag breaks Bazel's own rules for Java, so this only loads: these targets are `manual`."""
     flag = "--incompatible_stop_exporting_language_modules"

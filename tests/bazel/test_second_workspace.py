@@ -54,14 +54,12 @@ def test_the_flag_for_one_configuration_is_in_the_repository_of_the_rules(monore
     assert keys[0] == keys[1] != []
 
 
-@pytest.mark.rotates(days=3)
 def test_bazel_7_makes_the_same_bytes(monorepo: Workspace, bazel7: Callable[..., Path]) -> None:
     made = bazel7(monorepo.directory, "build", "//apps/gesture")
     for name in ("gesture.pte", "gesture.encoder.ptd", "gesture.index.json"):
         assert (made / "apps/gesture" / name).read_bytes() == monorepo.output(f"apps/gesture/{name}").read_bytes(), name
 
 
-@pytest.mark.rotates(days=3)
 def test_bazel_7_builds_in_the_rules_own_repository(
     checkout: Workspace, disk_cache: Path, bazel7: Callable[..., Path]
 ) -> None:
@@ -70,7 +68,6 @@ def test_bazel_7_builds_in_the_rules_own_repository(
     assert (made / "examples/mlp/mlp.pte").read_bytes() == checkout.output("examples/mlp/mlp.pte").read_bytes()
 
 
-@pytest.mark.rotates(days=3)
 def test_bazel_7_has_the_flags_of_later_versions(
     monorepo: Workspace, checkout: Workspace, bazel7: Callable[..., Path]
 ) -> None:
@@ -78,7 +75,6 @@ def test_bazel_7_has_the_flags_of_later_versions(
         bazel7(directory, "build", targets, "--nobuild", *LATER)
 
 
-@pytest.mark.rotates(days=2)
 def test_a_lockfile_of_another_repository_is_checked_and_written(monorepo: Workspace) -> None:
     lock = monorepo.directory / "apps/gesture/gesture.lock.json"
     text = lock.read_text("utf-8")
@@ -97,7 +93,6 @@ def test_no_lockfile_is_written_for_another_repository(monorepo: Workspace) -> N
     assert not (monorepo.directory / "examples").exists()
 
 
-@pytest.mark.rotates(days=3)
 def test_bazel_7_checks_and_writes_lockfiles(monorepo: Workspace, bazel7: Callable[..., Path]) -> None:
     lock = monorepo.directory / "apps/gesture/gesture.lock.json"
     text = lock.read_text("utf-8")

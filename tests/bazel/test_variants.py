@@ -76,7 +76,6 @@ def plan_of(path: Path) -> dict[str, object]:
     return plan
 
 
-@pytest.mark.rotates(days=2)
 def test_variants_with_equal_graphs_share_one_export(net: Workspace, options: list[str]) -> None:
     targets = ("//variants:net", "//variants:net.portable", "//variants:net.int4", "//variants:net.small")
     ran = Counter(net.build(*targets, *options).mnemonics)
@@ -92,7 +91,6 @@ def test_variants_with_equal_graphs_share_one_export(net: Workspace, options: li
         net.edit("variants/net.yaml", '["xnnpack", "portable"]', "[portable]")
 
 
-@pytest.mark.rotates(days=2)
 def test_select_chooses_a_variant_and_parameters_set_values(net: Workspace, options: list[str]) -> None:
     net.build("//variants:chosen", *options)
     assert plan_of(net.output("variants/chosen.index.json"))["model"]["kwargs"] == {"width": 32}  # type: ignore[index]
@@ -102,7 +100,6 @@ def test_select_chooses_a_variant_and_parameters_set_values(net: Workspace, opti
     assert plan["model"]["kwargs"] == {"width": 32}  # type: ignore[index]
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

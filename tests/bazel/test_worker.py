@@ -16,7 +16,6 @@ from tests.helpers.workspaces import WORKERS, Result, Workspace
 
 INTERRUPTED = 8  # Bazel's exit code
 MODES = {"multiplex": "--noworker_sandboxing", "sandboxed": "--worker_sandboxing"}
-one_mode = pytest.mark.rotates(days=2)
 BUILD = """\
 load("//rules:defs.bzl", "executorch_program")
 
@@ -72,7 +71,6 @@ def in_workers(workspace: Workspace, target: str, *options: str, expect: int = 0
     return workspace.build(target, *WORKERS, *options, expect=expect)
 
 
-@one_mode
 @pytest.mark.parametrize("mode", MODES)
 def test_workers_make_what_the_sandbox_makes(served: Workspace, sandboxed: Path, mode: str, tmp_path: Path) -> None:
     served.run("clean")
@@ -85,7 +83,6 @@ def test_workers_make_what_the_sandbox_makes(served: Workspace, sandboxed: Path,
     assert [name for name in again.mnemonics if name.startswith("Executorch")] == []
 
 
-@one_mode
 @pytest.mark.parametrize("mode", MODES)
 def test_a_worker_outlives_what_fails_in_it(served: Workspace, mode: str) -> None:
     started = []
@@ -103,7 +100,6 @@ def test_a_worker_outlives_what_fails_in_it(served: Workspace, mode: str) -> Non
     assert len(started) <= 1
 
 
-@one_mode
 @pytest.mark.parametrize("mode", MODES)
 def test_what_a_model_sees_in_a_worker(served: Workspace, mode: str) -> None:
     looks = """\
@@ -119,7 +115,6 @@ def test_what_a_model_sees_in_a_worker(served: Workspace, mode: str) -> None:
     assert "sees ['/nonexistent', ['lo'], False]" in said
 
 
-@one_mode
 @pytest.mark.parametrize("mode", MODES)
 def test_an_interrupted_build_leaves_nothing_running(served: Workspace, mode: str, tmp_path: Path) -> None:
     started = tmp_path / "started"

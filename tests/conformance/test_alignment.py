@@ -23,11 +23,11 @@ from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from tests.helpers.examples_drawn import examples
-from tests.unit.test_alignment import fewest
+from tests.helpers.fewest_calls import fewest
 
 from .conftest import Lower, take
-from .test_coreml import NEW, coreml, models
-from .test_sharing import BIAS, INPUT, MODEL, VULKAN, WEIGHT, sharing, tail
+from .coreml_models import NEW, coreml, models
+from .shared_layer import BIAS, INPUT, MODEL, VULKAN, WEIGHT, sharing, tail
 
 DEMO = Path(__file__).with_name("demo_backend.py")
 
@@ -50,7 +50,6 @@ def test_xnnpack_of_a_recipe_and_of_the_manifest_shares(lower: Lower) -> None:
     assert (sharing(outcome)["shared_bytes"], sharing(outcome)["duplicate_bytes"]) == (WEIGHT + BIAS, 0)
 
 
-@pytest.mark.rotates(days=2)
 def test_coreml_of_a_recipe_and_of_the_manifest_is_one_model(lower: Lower, tmp_path: Path) -> None:
     """Without the driver, ExecuTorch 1.5 makes two models, each with its own weights."""
     recipe = "{name: coreml_fp16, kwargs: {minimum_deployment_target: iOS18}}"
@@ -63,7 +62,6 @@ def together(calls: list[dict[str, Any]]) -> list[list[str]]:
     return [sorted(call["operators"]) for call in calls if call["backend"] == "JointBackend"]
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("factory", ["say", "take"])
 def test_a_backend_of_a_recipe_and_of_the_manifest_is_called_once(lower: Lower, factory: str) -> None:
     """The partitioner declares its backend, or only has the same class as another one."""
@@ -98,7 +96,6 @@ def test_a_recipe_may_have_another_order_where_backends_look_at_one_method(lower
     assert [sorted(call["operators"]) for call in calls] == [["decode", "prefill"]]
 
 
-@pytest.mark.rotates(days=2)
 def test_opposite_orders_are_lowered_where_one_of_the_backends_looks_at_one_method(lower: Lower) -> None:
     on_vulkan = '{backend: custom, options: {factory: "vulkan:create"}}'
     outcome, _ = lower(
@@ -278,7 +275,6 @@ def described(edge: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.rotates(days=2)
 @examples(1)
 @given(layouts())
 @example(Layout({"f": ["J1", "x"], "h": ["O1", "J2"]}, {"g": ["s1", "O2", "J1"]}, {}))

@@ -10,10 +10,11 @@ import pytest
 
 from etbuild.backends.coreml import model_files
 from tests.helpers.manifests import HEAD
-from tests.integration.conftest import Build, Outcome
+from tests.integration.conftest import Build
 
 from .conftest import Lower
-from .test_sharing import INPUT, MODEL, sharing, tail, two
+from .coreml_models import NEW, OLD, coreml, models, specs
+from .shared_layer import INPUT, MODEL, sharing, tail, two
 
 TIED = """\
 import torch
@@ -33,7 +34,6 @@ def create():
     return Net()
 """
 LEAVE_EXP = "skip_ops_for_coreml_delegation: [aten.exp.default]"
-NEW, OLD = "minimum_deployment_target: iOS18", "minimum_deployment_target: iOS17"
 APART = "multimethod_weight_sharing_strategy: disabled"
 CUT = """\
 import torch
@@ -55,36 +55,6 @@ def create():
 """
 
 
-def coreml(*options: str) -> str:
-    return f"[{{backend: coreml, options: {{{', '.join(options)}}}}}]"
-
-
-def models(outcome: Outcome, scratch: Path) -> list[tuple[int, list[str]]]:
-    """Returns the version of the format and the functions of each Core ML model in a program."""
-    found = specs(outcome, scratch)
-    return sorted((spec.specificationVersion, sorted(spec.mlProgram.functions)) for spec in found)
-
-
-def specs(outcome: Outcome, scratch: Path) -> list[Any]:
-    """Returns coremltools' descriptions of the Core ML models in a program."""
-    import coremltools
-    from executorch.backends.apple.coreml import executorchcoreml
-    from executorch.exir._serialize._program import deserialize_pte_binary
-
-    assert outcome.code == 0, outcome.err
-    content = deserialize_pte_binary(outcome.read("net.pte"))
-    inside = [bytes(data.data) for data in content.program.backend_delegate_data]
-    named = list(content.named_data.buffers) if content.named_data else []
-    found = []
-    for number, flat in enumerate([data for data in [*inside, *named] if not data.startswith(b"CMJR")]):
-        place = scratch / f"{outcome.directory.parent.name}-{number}"
-        place.mkdir()
-        assert executorchcoreml.unflatten_directory_contents(flat, str(place))
-        model = coremltools.models.MLModel(str(next(place.rglob("*.mlpackage"))), skip_model_load=True)
-        found.append(model.get_spec())
-    return found
-
-
 def test_partitions_are_paired_unless_an_option_disables_it(lower: Lower) -> None:
     refused, _ = lower(two(coreml(NEW, LEAVE_EXP)), MODEL)
     assert refused.code == 1
@@ -95,7 +65,6 @@ def test_partitions_are_paired_unless_an_option_disables_it(lower: Lower) -> Non
     assert sharing(outcome)["shared_bytes"] == 0 < sharing(outcome)["duplicate_bytes"]
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("unpaired", ["decode", "prefill"])
 def test_one_method_can_be_unpaired(lower: Lower, tmp_path: Path, unpaired: str) -> None:
     """For a method of any name: ExecuTorch itself checks only the first method."""
@@ -132,7 +101,6 @@ def test_two_models_have_two_copies(lower: Lower) -> None:
 BRANCHES = CUT.replace("y.argmax().float()", "torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (y,))")
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("partitioners", "model"),
     [
@@ -148,7 +116,6 @@ def test_names_of_parts_of_the_program_stay(lower: Lower, partitioners: str, mod
     assert delegates == dict.fromkeys(("CoreMLBackend", "XnnpackBackend")[: 2 if "xnnpack" in partitioners else 1], 1)
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("option", "told"),
     [
@@ -208,7 +175,6 @@ def dynamic(*options: str) -> str:
     return f"methods:\n  prefill: {{{INPUT}, {entry}}}\n  decode: {{{INPUT}, {entry}}}\n"
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("target", [NEW, OLD])
 def test_inputs_have_the_shapes_that_are_written_out(lower: Lower, tmp_path: Path, target: str) -> None:
     outcome, _ = lower(dynamic(target, TWO_SHAPES), MODEL)
@@ -219,7 +185,6 @@ def test_inputs_have_the_shapes_that_are_written_out(lower: Lower, tmp_path: Pat
         assert sorted(list(each.shape) for each in shapes) == [[1, 16], [4, 16]]
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("shapes", "told"),
     [

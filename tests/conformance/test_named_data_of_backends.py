@@ -11,7 +11,7 @@ from tests.helpers.manifests import HEAD
 from tests.integration.conftest import Build, Outcome
 
 from .conftest import BACKEND, Lower, take
-from .test_promises import MODEL, methods
+from .three_methods import MODEL, methods
 
 WEIGHTS = 'named_data: {weights: {parameters: ["*"]}}\n'
 BLOB = b"blob" * 8
@@ -42,7 +42,6 @@ def offset(outcome: Outcome, file: str) -> int:
     return content.index(BLOB)
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("one", "other", "tag", "alignment"),
     [
@@ -69,7 +68,6 @@ def test_a_store_that_a_backend_adds_to_twice_keeps_all_alignments(lower: Lower)
         assert offset(outcome, "net.pte") % math.lcm(*map(int, alignments)) == 0
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("other", "message"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .conftest import Lower, take
-from .test_promises import MODEL, methods
+from .three_methods import MODEL, methods
 
 
 def tail(damage: str) -> str:
@@ -14,7 +14,6 @@ def tail(damage: str) -> str:
     return methods(a=f"[{taker}]", b=f"[{taker}]")
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

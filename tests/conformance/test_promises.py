@@ -11,63 +11,10 @@ import pytest
 from tests.integration.conftest import Outcome
 
 from .conftest import Lower, take
+from .three_methods import MODEL, methods
 
-MODEL = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(5)
-        self.linear = torch.nn.Linear(4, 4)
-        self.scale = torch.nn.Parameter(torch.rand(4))
-        self.register_buffer("shift", torch.rand(4))
-
-    def a(self, x):
-        return x.sin().exp().cos().sin()
-
-    def b(self, x):
-        return x.cos().exp()
-
-    def c(self, x):
-        return self.linear(x).relu()
-
-    def scaled(self, x):
-        return (x * self.scale + self.shift).exp()
-
-    def twice(self, x):
-        return (x.exp() * self.scale).cos()
-
-    def cond(self, x):
-        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
-
-    def map(self, x):
-        from functorch.experimental.control_flow import map
-        return map(lambda row: row.sin() + 1, x)
-
-    def scan(self, x):
-        from torch._higher_order_ops.scan import scan
-        return scan(lambda carry, row: (carry + row.sin(), carry.cos()), torch.zeros(4), x)[1]
-
-    def while_loop(self, x):
-        from torch._higher_order_ops.while_loop import while_loop
-        return while_loop(lambda n, x: n < 3, lambda n, x: (n + 1, x.sin()), (torch.zeros((), dtype=torch.int64), x))[1]
-
-def create():
-    return Net()
-"""
-INPUT = "example_inputs: [{shape: [3, 4], fill: ones}]"
 SIN, COS = take("sin", "JointBackend"), take("cos", "OtherJointBackend")
 BOTH = take("sin, cos", "JointBackend")
-
-
-def methods(**partitioners: str) -> str:
-    """Returns a manifest's methods, each with or without its own list of partitioners."""
-    lines = [
-        f"  {name}: {{{INPUT}" + (f", partitioners: {listed}" if listed else "") + "}\n"
-        for name, listed in partitioners.items()
-    ]
-    return "methods:\n" + "".join(lines)
 
 
 def delegates(outcome: Outcome) -> dict[str, list[tuple[str, dict[str, Any]]]]:
@@ -194,7 +141,6 @@ def test_data_in_the_named_data_store_is_shared(lower: Lower) -> None:
     assert (shared["expected_bytes"], shared["shared_bytes"], shared["duplicate_bytes"]) == (16, 16, 0)
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("order", ["at once", "one after the other"])
 def test_one_key_with_two_contents_is_refused(lower: Lower, order: str) -> None:
     both = take("sin, cos", "ClashingBackend")
@@ -205,7 +151,6 @@ def test_one_key_with_two_contents_is_refused(lower: Lower, order: str) -> None:
     assert "store different data under the key `everything`" in outcome.err
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("method", "taken"),
     [
@@ -255,7 +200,6 @@ def test_weights_that_a_delegate_consumes_are_gone_from_the_top_level(lower: Low
     assert plain.json("net.report.json")["bytes"]["constants"] == [16, 16]
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("options", [(), ("--no-accelerate",)])
 def test_a_partitioner_that_changes_the_graph_is_refused(lower: Lower, options: tuple[str, ...]) -> None:
     change = '[{backend: custom, options: {factory: "demo_backend:change"}}]'

@@ -3,54 +3,12 @@ are called."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.integration.conftest import Outcome
-
 from .conftest import Lower, take
+from .shared_layer import BIAS, MODEL, VULKAN, WEIGHT, sharing, tail, two
 
-MODEL = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(5)
-        self.linear = torch.nn.Linear(16, 16)
-        self.front = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Sigmoid())
-
-    def prefill(self, x):
-        return self.linear(x).sin()
-
-    def decode(self, x):
-        return self.linear(x).cos()
-
-    def long(self, x):
-        return self.front(x).sin().exp().sin()
-
-    def short(self, x):
-        return self.front(x).sin().cos()
-
-def create():
-    return Net()
-"""
-INPUT = "example_inputs: [{shape: [2, 16]}]"
 LINEAR = take("addmm, permute_copy", "HoldingBackend")
-
-
-def tail(prefill: str, decode: str, limit: int | None = None) -> str:
-    checks = "" if limit is None else f"checks: {{max_duplicate_bytes: {limit}}}\n"
-    return (
-        f"methods:\n  prefill: {{{INPUT}, partitioners: {prefill}}}\n  decode: {{{INPUT}, partitioners: {decode}}}\n"
-        + checks
-    )
-
-
-def sharing(outcome: Outcome) -> dict[str, Any]:
-    assert outcome.code == 0, outcome.err
-    return dict(outcome.json("net.report.json")["sharing"])
 
 
 def weight() -> bytes:
@@ -62,17 +20,10 @@ def weight() -> bytes:
     return content
 
 
-VULKAN = """\
-from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
-
-def create():
-    return VulkanPartitioner()
-"""
 ON_VULKAN = '{backend: custom, options: {factory: "vulkan:create"}}'
-WEIGHT, BIAS = 16 * 16 * 4, 16 * 4
 
 
-@pytest.mark.rotates(days=3, always=["portable and xnnpack"])
+@pytest.mark.sample(always=["portable and xnnpack"])
 @pytest.mark.parametrize(
     ("prefill", "decode", "copies"),
     [
@@ -103,7 +54,6 @@ def test_copies_are_those_that_the_program_has(lower: Lower, prefill: str, decod
     assert found["duplicate_bytes"] == (copies - 1) * (WEIGHT + BIAS)
 
 
-@pytest.mark.rotates(days=2)
 def test_weights_that_are_packed_to_another_size_are_shared(lower: Lower) -> None:
     """The module stores each 4-bit weight in a byte. XNNPACK packs two weights into a byte."""
     quantized = "defaults: {quantize: {torchao: [{config: 8da4w}]}}\n"
@@ -123,7 +73,6 @@ def test_lost_sharing_fails_the_build(lower: Lower) -> None:
     assert lower(tail("[xnnpack]", "[xnnpack]", limit=0), MODEL)[0].code == 0
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("prefill", ["[]", "[xnnpack]"])
 def test_methods_that_are_lowered_one_by_one_have_the_same_report(lower: Lower, prefill: str) -> None:
     made = [lower(tail(prefill, "[xnnpack]"), MODEL, *how)[0] for how in (("--no-accelerate",), ("--jobs", "2"))]
@@ -131,7 +80,6 @@ def test_methods_that_are_lowered_one_by_one_have_the_same_report(lower: Lower, 
     assert made[0].read("net.report.json") == made[1].read("net.report.json")
 
 
-@pytest.mark.rotates(days=2)
 def test_sharing_follows_a_tag_to_its_file(lower: Lower) -> None:
     outcome, _ = lower(tail("[xnnpack]", "[xnnpack]", limit=0) + "named_data: {all: {parameters: ['*']}}\n", MODEL)
     assert sharing(outcome)["shared_bytes"] == WEIGHT + BIAS
@@ -163,7 +111,6 @@ def create():
 """
 
 
-@pytest.mark.rotates(days=2)
 def test_biases_of_zeros_of_two_layers_are_no_copies_of_one(lower: Lower) -> None:
     """A bias of zeros counts as a duplicate only if it is the same bias, as for any weight."""
     assert sharing(lower(tail("[xnnpack]", "[]", limit=0), BIASES)[0])["expected_bytes"] == 0
@@ -174,13 +121,6 @@ def test_biases_of_zeros_of_two_layers_are_no_copies_of_one(lower: Lower) -> Non
 def pairing(operators: str, equal: bool) -> str:
     entry = take(operators, "PairingBackend")
     return f"[{entry.replace('options: {', 'options: {equal_partitions: true, ')}]" if equal else f"[{entry}]"
-
-
-def two(partitioners: str) -> str:
-    return (
-        f"methods:\n  long: {{{INPUT}}}\n  short: {{{INPUT}}}\n  plain: {{{INPUT}, entry: decode}}\n"
-        f"defaults: {{partitioners: {partitioners}}}\n"
-    )
 
 
 def test_other_partition_counts_are_refused_before_the_backend_is_called(lower: Lower) -> None:
@@ -201,7 +141,6 @@ def test_the_layer_is_named_where_methods_part(lower: Lower) -> None:
     assert "`long` has `aten::sigmoid` of `front.1`, which it leaves out; `plain` has `aten::cos`" in outcome.err
 
 
-@pytest.mark.rotates(days=2)
 def test_other_cuts_between_the_same_operators_are_noticed(lower: Lower) -> None:
     """A factory with different `kwargs` is one backend, which is called once for both methods."""
     together = pairing("addmm, permute_copy", equal=True)
@@ -214,7 +153,6 @@ def test_other_cuts_between_the_same_operators_are_noticed(lower: Lower) -> None
     )
 
 
-@pytest.mark.rotates(days=2)
 def test_partitions_inside_control_flow_count(lower: Lower) -> None:
     branches = MODEL.replace(
         "self.linear(x).sin()", "torch.cond(x.sum() > 0, lambda x: x.cos(), lambda x: x.cos().exp(), (x,))"
@@ -225,7 +163,6 @@ def test_partitions_inside_control_flow_count(lower: Lower) -> None:
     assert "would get 1 of `decode`, 2 of `prefill`" in outcome.err
 
 
-@pytest.mark.rotates(days=2)
 def test_without_our_check_the_backend_gives_a_shorter_error(lower: Lower) -> None:
     outcome, _ = lower(two(pairing("sin", equal=False)), MODEL)
     assert outcome.code == 1

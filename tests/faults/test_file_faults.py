@@ -132,7 +132,6 @@ def kept(memory: Path) -> Kept:
     return Kept(memory)
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: errno.errorcode[error])
 def test_no_error_of_the_system_loses_an_entry(kept: Kept, error: int) -> None:
     kept.empty()
@@ -147,7 +146,6 @@ def test_no_error_of_the_system_loses_an_entry(kept: Kept, error: int) -> None:
     kept.fetch()
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
 @pytest.mark.parametrize("verb", ["verify", "gc", "info"])
 def test_no_error_of_the_system_makes_upkeep_lose_an_entry(kept: Kept, verb: str, error: int) -> None:

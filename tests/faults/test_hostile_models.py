@@ -119,7 +119,7 @@ def expected(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (root / "out/net.pte").read_bytes()
 
 
-@pytest.mark.rotates(days=5, always=["changes the directory", "closes their descriptors", "forks a copy that goes on"])
+@pytest.mark.sample(always=["changes the directory", "closes their descriptors", "forks a copy that goes on"])
 @pytest.mark.parametrize("does", HARMLESS.values(), ids=HARMLESS)
 def test_a_model_that_misuses_its_process_harmlessly_builds_the_same_program(
     does: str, worker: Worker, expected: bytes, tmp_path: Path
@@ -185,7 +185,7 @@ def undisturbed(lowered: Callable[[str, int], dict[str, bytes]]) -> dict[str, by
     return lowered("pass", 2)
 
 
-@pytest.mark.rotates(days=5, always=["small numbers become zero"])
+@pytest.mark.sample(always=["small numbers become zero"])
 @pytest.mark.parametrize("does", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
 def test_what_a_model_leaves_behind_does_not_reach_lowering(
     does: str, lowered: Callable[[str, int], dict[str, bytes]], undisturbed: dict[str, bytes]
@@ -193,9 +193,7 @@ def test_what_a_model_leaves_behind_does_not_reach_lowering(
     assert lowered(does, 1) == undisturbed
 
 
-@pytest.mark.rotates(
-    days=5, always=["os._exit(0)", "os.abort()", "raise KeyError('of mine')", "raise BaseException('of mine')"]
-)
+@pytest.mark.sample(always=["os._exit(0)", "os.abort()", "raise KeyError('of mine')", "raise BaseException('of mine')"])
 @pytest.mark.parametrize("does", DEADLY)
 def test_a_model_that_ends_its_process_fails_the_build_with_the_reason(
     does: str, worker: Worker, tmp_path: Path
@@ -214,7 +212,6 @@ def test_an_exit_inside_of_forward(worker: Worker, tmp_path: Path) -> None:
     assert "ended with exit code 0 in the stage `export forward`, before its work was complete" in response.output
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("does", ["os._exit(0)", "os.kill(os.getpid(), 11)", "os.closerange(0, 4000); os._exit(0)"])
 def test_the_command_line_never_ends_well_without_a_program(does: str, tmp_path: Path) -> None:
     done = etbuild(*arguments(write(tmp_path / "in", does), tmp_path / "out"))
@@ -245,7 +242,6 @@ def test_a_build_without_standard_input(tmp_path: Path) -> None:
     assert "net.pte" in artifacts(tmp_path / "out")
 
 
-@pytest.mark.rotates(days=3)
 def test_the_steps_of_build_rules_report_the_same_error(tmp_path: Path) -> None:
     manifest = write(tmp_path / "in", "os._exit(0)")
     plan = tmp_path / "export.json"
@@ -257,7 +253,6 @@ def test_the_steps_of_build_rules_report_the_same_error(tmp_path: Path) -> None:
     assert not (tmp_path / "export").exists()
 
 
-@pytest.mark.rotates(days=3)
 def test_a_model_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     does = "import subprocess, pathlib; p = subprocess.Popen(['setsid', 'sleep', '600']); "
@@ -277,7 +272,6 @@ READS = """os.environ.get("MY_SCALE")
     os.environ.get("PYTHONHASHSEED")"""
 
 
-@pytest.mark.rotates(days=3)
 def test_a_variable_that_is_set_and_builds_do_not_see(tmp_path: Path) -> None:
     manifest = write(tmp_path / "in", READS)
     build = ["build", manifest, "--cache-dir", tmp_path / "cache", "-o", tmp_path / "out"]
@@ -290,7 +284,6 @@ def test_a_variable_that_is_set_and_builds_do_not_see(tmp_path: Path) -> None:
     assert "from the cache" in etbuild(*build).stdout
 
 
-@pytest.mark.rotates(days=3)
 def test_a_build_that_exceeds_its_timeout_prints_one_error(tmp_path: Path) -> None:
     done = etbuild(*arguments(write(tmp_path / "in", "time.sleep(600)"), tmp_path / "out"), "--timeout", 3)
     assert done.returncode == 1
@@ -298,7 +291,6 @@ def test_a_build_that_exceeds_its_timeout_prints_one_error(tmp_path: Path) -> No
     assert line.startswith("error: the build took longer than 3 s, the limit of `--timeout`, and was stopped")
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_a_build_ends_the_process_that_builds(number: signal.Signals, tmp_path: Path) -> None:
     started = tmp_path / "pid"
@@ -314,7 +306,6 @@ def test_a_signal_to_a_build_ends_the_process_that_builds(number: signal.Signals
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.rotates(days=3)
 def test_a_relative_output_is_where_the_command_was_given(tmp_path: Path) -> None:
     write(tmp_path / "in", "os.chdir('/tmp')")
     done = etbuild("build", "in/model.yaml", "--no-cache", "-o", "out", directory=tmp_path)
@@ -322,7 +313,6 @@ def test_a_relative_output_is_where_the_command_was_given(tmp_path: Path) -> Non
     assert (tmp_path / "out/net.pte").exists()
 
 
-@pytest.mark.rotates(days=3)
 def test_output_of_a_model_is_not_the_result(tmp_path: Path) -> None:
     does = "import ctypes; print('py'); os.write(1, b'fd'); ctypes.CDLL(None).printf(b'c')"
     done = etbuild(*arguments(write(tmp_path / "in", does), tmp_path / "out"))

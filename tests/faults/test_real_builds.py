@@ -60,7 +60,6 @@ def test_faults_reach_the_process_that_builds(uses: dict[str, list[str]]) -> Non
         assert "os.rename net.pte" in found  # published by the process that builds or finds it
 
 
-@pytest.mark.rotates(days=5)
 @pytest.mark.parametrize(
     ("mode", "error"),
     [("hit", errno.ENOSPC), ("hit", errno.EIO), ("hit", errno.EMFILE), ("hit", errno.ENOLCK), ("cold", errno.ENOSPC)],
@@ -107,7 +106,6 @@ def test_a_full_directory_of_temporary_files_loses_no_entry(
     assert list(disk.place.iterdir()) == []
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("files", [8, 9, 14])
 def test_a_build_without_file_descriptors_fails_clearly_or_succeeds(
     campaign: Campaign, hit: list[str], tmp_path: Path, files: int

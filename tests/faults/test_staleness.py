@@ -570,7 +570,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path)
 
 
-@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize("name", ROWS)
 def test_what_a_model_reads(name: str, project: Project, capfd: pytest.CaptureFixture[str]) -> None:
     row = ROWS[name]
@@ -643,7 +642,6 @@ ALLOWED = {
 }
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_it_may_do(name: str, project: Project, capfd: pytest.CaptureFixture[str]) -> None:
     project.write({"net.yaml": MANIFEST, "model.py": ALLOWED[name] + NET})

@@ -101,7 +101,6 @@ def check(response: Any, asked: Asked, project: Project) -> None:
         assert made == right
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("requests", [60, pytest.param(500, marks=pytest.mark.soak)])
 def test_a_worker_keeps_its_size_and_its_results_over_many_requests(
     worker: Worker, tmp_path: Path, requests: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SECONDS = Path(__file__).parents[1] / "seconds.json"
-"""Seconds by test file, measured by `pytest --update-seconds`. Only their order matters."""
+"""Seconds by test file, measured by `pytest --update-seconds`. They order the files, and tell which are short."""
+SHORT_SECONDS = 5.0
 _UNKNOWN = math.inf  # an unmeasured file may be long, so it starts first
 
 
@@ -31,8 +33,18 @@ def sort_longest_first(items: list[pytest.Item]) -> None:
 
     The shortest files start last, so that no worker runs a long file at the end.
     """
-    seconds: dict[str, float] = json.loads(SECONDS.read_text("utf-8"))
-    items.sort(key=lambda item: -seconds.get(file_of(item.nodeid), _UNKNOWN))
+    items.sort(key=lambda item: -_seconds().get(file_of(item.nodeid), _UNKNOWN))
+
+
+def is_short(file: str) -> bool:
+    """Whether the tests of a file take a few seconds together, of which a sample would save little."""
+    return _seconds().get(file, _UNKNOWN) < SHORT_SECONDS
+
+
+@functools.cache
+def _seconds() -> dict[str, float]:
+    measured: dict[str, float] = json.loads(SECONDS.read_text("utf-8"))
+    return measured
 
 
 class Stopwatch:

@@ -109,7 +109,7 @@ def plain() -> dict[str, bytes]:
     return {}
 
 
-@pytest.mark.rotates(days=4, always=["None"])
+@pytest.mark.sample(always=["None"])
 @pytest.mark.parametrize("left_out", [None, *lowering.SWITCHES])
 def test_acceleration_does_not_change_the_bytes(
     left_out: str | None, build: Build, plain: dict[str, bytes], monkeypatch: pytest.MonkeyPatch

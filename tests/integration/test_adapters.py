@@ -313,7 +313,6 @@ def test_layers_that_an_adapter_cannot_change_as_peft_does_are_errors(build: Bui
     assert "the adapter `math` changes the layer `layer`, which returns a tuple" in built.err
 
 
-@pytest.mark.rotates(days=3)
 def test_a_quantized_language_model_has_a_method_for_each_adapter(tmp_path: Path) -> None:
     """The manifest names no method. The model is in named data once, and the adapter is not quantized."""
     from torchao.quantization import (
@@ -324,7 +323,7 @@ def test_a_quantized_language_model_has_a_method_for_each_adapter(tmp_path: Path
         quantize_,
     )
 
-    from tests.integration.test_language_models import CACHES, VOCABULARY, model, project
+    from tests.helpers.language_models import CACHES, VOCABULARY, model, project
 
     quantize = {"torchao": [{"config": "8da4w", "group_size": 32}, {"config": "int8", "layers": ["embedding"]}]}
     keys = {

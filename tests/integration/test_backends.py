@@ -23,8 +23,8 @@ import yaml
 from etbuild import backends
 from etbuild.processes.environment import FIXED
 from tests.helpers import commands
-from tests.helpers.rotation import values_that_run
 from tests.helpers.runtime import run
+from tests.helpers.sample import values_that_run
 
 DOCUMENT = Path(__file__).parents[2] / "docs/support.md"
 WIDTH = 256
@@ -85,8 +85,6 @@ CASES = {
     "webgpu": Case("VulkanBackend", {}),
     "xnnpack": Case("XnnpackBackend", {}),
 }
-# The cases that share a place in their lists run on one day. Core ML's is the first.
-one_of_five = pytest.mark.rotates(days=5)
 # The backends above that lower fp32, with their quantizers. (Core ML's quantizer traces its patterns for more than a
 # minute.)
 QUANTIZED = {
@@ -270,7 +268,7 @@ def test_the_document_has_a_row_for_every_backend() -> None:
     ]
 
 
-@pytest.mark.rotates(days=5, always=["portable", "xnnpack"])
+@pytest.mark.sample(always=["portable", "xnnpack"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_documented_measurements_are_right(name: str, built: Path, built_elsewhere: Path, tmp_path: Path) -> None:
     row = next(row for row in documented_rows() if row[0] == f"`{name}`")
@@ -283,7 +281,6 @@ def test_the_documented_measurements_are_right(name: str, built: Path, built_els
     assert row[1:] == ["yes" if cell else "no" for cell in measured]
 
 
-@one_of_five
 @pytest.mark.parametrize("name", TAGGED)
 def test_weights_are_beside_the_program_once(name: str, built: Path) -> None:
     layer = WIDTH * WIDTH * 4
@@ -291,7 +288,6 @@ def test_weights_are_beside_the_program_once(name: str, built: Path) -> None:
     assert (built / f"{name}-tagged.pte").stat().st_size < layer
 
 
-@one_of_five
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_a_quantizer_leaves_nothing_to_the_portable_operators(name: str, built: Path, built_elsewhere: Path) -> None:
     backend = name.removesuffix("-int8")
@@ -303,7 +299,6 @@ def test_a_quantizer_leaves_nothing_to_the_portable_operators(name: str, built: 
     assert (built / f"{name}.pte").read_bytes() == (built_elsewhere / f"{name}.pte").read_bytes()
 
 
-@one_of_five
 def test_a_successful_build_prints_no_messages_of_backends(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     talkative = {
@@ -319,7 +314,6 @@ def test_a_successful_build_prints_no_messages_of_backends(tmp_path: Path) -> No
     assert [line for line in said if "was not compared with PyTorch: the build cannot run" not in line] == []
 
 
-@one_of_five
 @pytest.mark.parametrize("name", ["coreml", "openvino"])
 def test_a_persistent_worker_makes_the_same_each_time(name: str, built: Path, tmp_path: Path) -> None:
     """Tests the backends that are not deterministic by themselves: OpenVINO counts in a process, Core ML draws random
@@ -332,7 +326,6 @@ def test_a_persistent_worker_makes_the_same_each_time(name: str, built: Path, tm
         assert (out / f"{name}.pte").read_bytes() == (built / f"{name}.pte").read_bytes()
 
 
-@one_of_five
 def test_openvino_compiles_for_this_machine_if_the_options_say_so(tmp_path: Path) -> None:
     """Only one of two methods has the option: lowering them together and one by one gives the same, and the program
     runs."""
@@ -368,7 +361,6 @@ def core_ml_models(built: Path, name: str) -> dict[str, bytes]:
     return {} if store is None else {key: bytes(store.buffers[e.buffer_index]) for key, e in store.pte_data.items()}
 
 
-@one_of_five
 @pytest.mark.parametrize("name", ["coreml"])
 def test_core_ml_reads_the_model_of_both_methods(name: str, built: Path, tmp_path: Path) -> None:
     """The parts of the model, sorted and renamed by the driver, are still a valid model package."""
@@ -388,13 +380,11 @@ def test_core_ml_reads_the_model_of_both_methods(name: str, built: Path, tmp_pat
     assert 3 * WIDTH * WIDTH * 2 < weights < 3.1 * WIDTH * WIDTH * 2
 
 
-@one_of_five
 @pytest.mark.parametrize("name", ["coreml"])
 def test_core_ml_models_with_other_weights_have_other_names(name: str, built: Path) -> None:
     assert core_ml_models(built, name).keys().isdisjoint(core_ml_models(built, f"{name}-other"))
 
 
-@one_of_five
 @pytest.mark.parametrize("name", ["coreml"])
 def test_a_core_ml_model_of_one_method_is_reproducible(name: str, built: Path, built_elsewhere: Path) -> None:
     assert (built / f"{name}-single.pte").read_bytes() == (built_elsewhere / f"{name}-single.pte").read_bytes()

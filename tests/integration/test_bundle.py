@@ -16,7 +16,7 @@ from etbuild.cli import main
 from etbuild.files import flatbuffer
 from etbuild.steps.resources import Effort
 
-from .test_profile import MANIFEST, MODEL, build_origins
+from .profiled_net import MANIFEST, MODEL, build_origins
 
 TESTS = """
 tests:

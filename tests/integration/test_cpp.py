@@ -16,7 +16,7 @@ import torch
 
 from etbuild.cli import main
 from etbuild.cpp.wrapper import class_name, file_stem
-from tests.conftest import on_some_days
+from tests.conftest import of_example
 from tests.helpers.runtime import run
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="compiles C++: install g++")
@@ -111,7 +111,7 @@ def compiled(source: str, directory: Path, *more: str) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize(
     "name",
-    ["mlp", *(pytest.param(name, marks=on_some_days(name)) for name in ("tiny_lm", "spotter_int8", "vision"))],
+    ["mlp", *(pytest.param(name, marks=of_example(name)) for name in ("tiny_lm", "spotter_int8", "vision"))],
 )
 def test_cpp_computes_what_python_computes(name: str, cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     program = cli_built(name)
@@ -153,9 +153,9 @@ def test_cpp_computes_what_python_computes(name: str, cli_built: Callable[[str],
         ),
     ],
 )
-@pytest.mark.rotates(days=3, always=["right", "elements"])
+@pytest.mark.sample(always=["right", "elements"])
 def test_the_compiler_checks_a_call(call: str, error: str | None, tmp_path: Path) -> None:
-    from tests.unit.test_cpp import TENSOR, header
+    from tests.helpers.cpp_headers import TENSOR, header
 
     report: Any = header([TENSOR], [TENSOR])
     whole = Path(main.__file__).parents[1] / "cpp/typed_program.h"

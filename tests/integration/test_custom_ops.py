@@ -70,7 +70,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return built.read_bytes()
 
 
-@pytest.mark.rotates(days=2, part=0)  # compiles a library
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_declared_library_registers_them(build: Build, library: bytes, jobs: str) -> None:
     methods = "methods:\n  again: {entry: forward, example_inputs: [{shape: [1, 8]}]}"
@@ -110,7 +109,6 @@ def test_a_file_that_is_not_a_shared_library_is_refused(build: Build) -> None:
     assert "custom_ops.libraries[0]: `libdemo_ops.so` is not a declared input" in made.err
 
 
-@pytest.mark.rotates(days=2, part=1)
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_module_of_the_sources_registers_them(build: Build, jobs: str) -> None:
     methods = "methods:\n  again: {entry: forward, example_inputs: [{shape: [1, 8]}]}"
@@ -132,7 +130,6 @@ def test_an_operator_without_an_out_variant(build: Build) -> None:
     assert "register an overload with `out` for each of these operators" in made.err
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("name", ["no_such_ops", "ops.halfs"])
 def test_a_module_that_is_not_there(build: Build, name: str) -> None:
     made = build(MANIFEST + f"custom_ops: {{modules: [{name}]}}\n", ops____init__="", ops__halves=HALVES)

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import EACH_EXAMPLE, EXAMPLES, MANIFESTS, on_some_days, variant_options
+from tests.conftest import EACH_EXAMPLE, EXAMPLES, MANIFESTS, of_example, variant_options
 from tests.helpers.commands import build, command
 from tests.helpers.computations import AVX2
 from tests.helpers.manifests import HEAD
-from tests.helpers.rotation import values_that_run
+from tests.helpers.sample import values_that_run
 
 PARTITIONER = """\
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -120,14 +120,13 @@ def test_every_example_has_the_bytes_that_were_written_down(
     assert json.loads(golden.read_text()) == made
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("name", BACKENDS)
 def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, built_elsewhere: Path) -> None:
     build(with_backend(tmp_path / "in", name), tmp_path / "out")
     assert artifacts(tmp_path / "out", name) == artifacts(built_elsewhere / name, name)
 
 
-@on_some_days("spotter_int8")
+@of_example("spotter_int8")
 def test_a_calibrated_method_has_the_same_bytes_on_another_processor(
     tmp_path: Path, cli_built: Callable[[str], Path]
 ) -> None:
@@ -172,7 +171,6 @@ def test_no_artifact_holds_a_path(built_elsewhere: Path) -> None:
         assert b"site-packages" not in content, path.name
 
 
-@pytest.mark.rotates(days=3)
 def test_a_set_in_a_model_has_one_order(tmp_path: Path) -> None:
     model = (
         "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"

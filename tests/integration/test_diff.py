@@ -11,8 +11,8 @@ from safetensors.torch import save
 from etbuild.analysis.program_diff import first_difference
 from etbuild.cli import main
 
-from . import test_shards
 from .conftest import MANIFEST, MODEL, Build, Outcome
+from .sharded_net import built, weights
 
 MORE = MANIFEST.replace("  forward:", "  up:\n    entry: forward\n    example_inputs: [{shape: [3, 8]}]\n  forward:")
 
@@ -46,8 +46,8 @@ def test_two_builds_by_their_directories(build: Build, capfd: pytest.CaptureFixt
 
 
 def test_two_builds_in_shards_name_the_weights(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
-    before = test_shards.built(build)
-    after = test_shards.built(build, content=test_shards.weights(layer2_weight=1.0))
+    before = built(build)
+    after = built(build, content=weights(layer2_weight=1.0))
     text = diff(capfd, before.directory, after.directory)
     assert "  w.safetensors layers.2.weight: " in text
     assert text.count("net.all/") == text.count("net.all/2 sha256") == 1
@@ -99,8 +99,8 @@ def test_the_first_difference_has_artifact_section_and_field(build: Build) -> No
 
 
 def test_the_first_difference_of_shards(build: Build, tmp_path: Path) -> None:
-    before = test_shards.built(build)
-    after = test_shards.built(build, content=test_shards.weights(layer2_weight=1.0))
+    before = built(build)
+    after = built(build, content=weights(layer2_weight=1.0))
     found = first(before, after, "net.all")
     assert found is not None
     assert "only the" in found

@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 
 from tests.helpers import commands
 from tests.helpers.once import made_once
+from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
-from tests.integration.test_examples import tokens
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
@@ -363,7 +363,6 @@ TYPES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("kind", TYPES)
 def test_each_type_that_init_knows_says_what_transformers_says(kind: str, tmp_path: Path) -> None:
     """The scores of a text of four tokens, one after the other."""

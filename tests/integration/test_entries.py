@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from etbuild.errors import BuildError
 from etbuild.export import export_methods
 from etbuild.export.assignments import assigned_when_run, watched
-from tests.helpers.rotation import values_that_run
+from tests.helpers.sample import values_that_run
 
 from .conftest import Build, Outcome
 
@@ -210,7 +210,7 @@ ALWAYS = ["forward", "by_call", "counting", "assigning", "tail_cut", "by_super_s
 ALWAYS += ["branching_strict", "through_branching"]  # in this order: what the first leaves in TorchDynamo
 
 
-@pytest.mark.rotates(days=4, always=ALWAYS)
+@pytest.mark.sample(always=ALWAYS)
 @pytest.mark.parametrize("exported", EXPORTED)
 def test_an_entry_computes_what_calling_it_computes(exported: str, built: Outcome) -> None:
     torch.manual_seed(1)
@@ -231,7 +231,6 @@ FACTORIES = {
 }
 
 
-@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize("how", FACTORIES)
 def test_an_entry_calls_the_module_as_its_factory_left_it(how: str, build: Build) -> None:
     model = MODEL.replace("    return Net()", f"    net = Net()\n    {FACTORIES[how]}\n    return net")
@@ -264,7 +263,6 @@ LOSING = {
 }
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("what", LOSING)
 def test_assignments_that_would_be_lost_are_refused(what: str, strict: bool, build: Build) -> None:
@@ -328,7 +326,6 @@ CASTS = {
 }
 
 
-@pytest.mark.rotates(days=2)
 def test_a_cast_that_is_assigned_is_the_same_at_each_call(build: Build) -> None:
     bodies = "".join(f"    def cast_{what}(self, x):\n        {body}\n\n" for what, body in CASTS.items())
     child = "self.register_buffer('idx', torch.arange(4))"
@@ -393,7 +390,6 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuant
 }
 
 
-@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_a_graph_module_is_a_model(kind: str, build: Build) -> None:
     model = MODEL.replace("return Net()", GRAPHS[kind])
@@ -599,14 +595,12 @@ def assigned_in(body: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("name", LOST)
 def test_state_that_is_not_in_a_buffer_is_refused(name: str) -> None:
     said = assigned_in(LOST[name])
     assert f"the method reads `{name}` and assigns to it, but torch.export loses the assignment" in said
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_no_program_can_keep_is_refused(message: str) -> None:
     assert message in assigned_in(REFUSED[message])
@@ -652,7 +646,6 @@ def create():
 """
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")  # models still use it
 def test_a_hook_of_a_linear_layer_computes_with_xnnpack_what_it_computes(build: Build) -> None:
     head = HEAD.replace("partitioners: []", "partitioners: [xnnpack]")

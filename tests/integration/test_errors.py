@@ -258,7 +258,6 @@ def test_wrong_input_names_method_and_source_line(build: Build) -> None:
     expect(outcome, 1, "model.yaml:7:5: methods.forward.example_inputs", "model.py:9, in forward")
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("strict", ["false", "true"])
 def test_data_dependent_branch_names_method_and_source_line(build: Build, strict: str) -> None:
     model = MODEL.replace("return self.linear(x).relu()", "if x.sum() > 0:\n            return x\n        return -x")
@@ -347,7 +346,6 @@ def test_partitioner_of_an_unknown_backend(build: Build) -> None:
     expect(build(manifest, partitioner=source), 1, "Backend NoSuchBackend was not found")
 
 
-@pytest.mark.rotates(days=2)
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "model.yaml").write_text(MANIFEST)
     (tmp_path / "model.py").write_text(MODEL.replace("(8, 4)", "(8, 40000)"))
@@ -370,7 +368,6 @@ def test_output_directory_that_is_a_file(build: Build, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("place", ["forward", "partition"])
 def test_a_model_that_exits_is_a_failed_build(build: Build, place: str) -> None:
     manifest, source = MANIFEST, ""
@@ -411,7 +408,6 @@ def test_a_lazy_module(build: Build) -> None:
     expect(build(model=model), 1, "`linear.weight` has no shape yet")
 
 
-@pytest.mark.rotates(days=2)
 def test_a_terminated_build_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "model.yaml").write_text(MANIFEST)
     (tmp_path / "model.py").write_text(
@@ -482,7 +478,6 @@ def test_a_result_that_no_program_can_hold(build: Build) -> None:
     expect(outcome, 1, f"model.yaml:6:3: methods.forward.entry: {message}", "return tensors, numbers")
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("made", ["torch.jit.script(Net())", "torch.jit.trace(Net(), torch.ones(2, 8))"])
 def test_a_module_of_torchscript(build: Build, made: str) -> None:
     outcome = build(model=MODEL.replace("return Net()", f"return {made}"))

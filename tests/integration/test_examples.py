@@ -17,8 +17,9 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from make_weights import CALIBRATIONS, EXAMPLES, FILES, contents, create, uniform
 
-from tests.conftest import MANIFESTS, on_some_days
+from tests.conftest import MANIFESTS, of_example
 from tests.helpers.commands import build
+from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import Call, run
 
 
@@ -55,10 +56,6 @@ def floats(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def tokens(length: int, vocab_size: int = 256, seed: int = 0) -> Tensor:
-    return torch.randint(vocab_size, (1, length), generator=torch.Generator().manual_seed(seed))
-
-
 @pytest.mark.quick
 def test_mlp(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [[("forward", [floats(1, 16, seed=seed)])] for seed in range(3)]
@@ -69,8 +66,8 @@ def test_mlp(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tolerance"),
     [
-        pytest.param("vision", 1e-4, marks=on_some_days("vision")),
-        pytest.param("vision.openvino", 3e-2, marks=on_some_days("vision.openvino")),  # bf16 if the processor can
+        pytest.param("vision", 1e-4, marks=of_example("vision")),
+        pytest.param("vision.openvino", 3e-2, marks=of_example("vision.openvino")),  # bf16 if the processor can
     ],
 )
 def test_vision(name: str, tolerance: float, method: str, cli_built: Callable[[str], Path], tmp_path: Path) -> None:
@@ -78,7 +75,7 @@ def test_vision(name: str, tolerance: float, method: str, cli_built: Callable[[s
     assert_as_eager(name, cli_built(name), sessions, tmp_path, tolerance)
 
 
-@on_some_days("tiny_lm")
+@of_example("tiny_lm")
 def test_tiny_lm_prefill_of_the_smallest_example_and_largest_length(
     cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -86,13 +83,13 @@ def test_tiny_lm_prefill_of_the_smallest_example_and_largest_length(
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), sessions, tmp_path)
 
 
-@on_some_days("tiny_lm")
+@of_example("tiny_lm")
 def test_tiny_lm_prefill_twice_in_one_session(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [[("prefill", [tokens(40)]), ("prefill", [tokens(7, seed=1)])]]
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), sessions, tmp_path)
 
 
-@on_some_days("tiny_lm")
+@of_example("tiny_lm")
 def test_tiny_lm_decode_step_by_step_gives_the_outputs_of_prefill(
     cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -102,13 +99,13 @@ def test_tiny_lm_decode_step_by_step_gives_the_outputs_of_prefill(
     torch.testing.assert_close(stepwise[-1], at_once[-1], rtol=1e-4, atol=1e-4)
 
 
-@on_some_days("tiny_lm")
+@of_example("tiny_lm")
 def test_tiny_lm_decode_at_the_last_position(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     steps = [("decode", [tokens(1, seed=i), torch.tensor([i])]) for i in range(128)]
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), [steps], tmp_path)
 
 
-@on_some_days("tiny_lm")
+@of_example("tiny_lm")
 def test_tiny_lm_decode_continues_where_prefill_stopped(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     text = tokens(20, seed=3)
     steps = [("decode", [text[:, i : i + 1], torch.tensor([i])]) for i in range(12, 20)]
@@ -119,7 +116,7 @@ def test_tiny_lm_decode_continues_where_prefill_stopped(cli_built: Callable[[str
     torch.testing.assert_close(continued[-1], at_once[-1], rtol=1e-4, atol=1e-4)
 
 
-@on_some_days("tiny_lm")
+@of_example("tiny_lm")
 def test_tiny_lm_answers_its_constants(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     constants = yaml.safe_load(MANIFESTS["tiny_lm"].read_text())["constant_methods"]
     answers = run(cli_built("tiny_lm"), [[(name, []) for name in constants]], tmp_path)[0]
@@ -129,13 +126,13 @@ def test_tiny_lm_answers_its_constants(cli_built: Callable[[str], Path], tmp_pat
     }
 
 
-@on_some_days("encoder_decoder")
+@of_example("encoder_decoder")
 def test_encoder_of_the_smallest_example_and_largest_length(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [[("encode", [floats(1, frames, 40)])] for frames in (4, 5, 64, 127, 128)]
     assert_as_eager("encoder_decoder", cli_built("encoder_decoder"), sessions, tmp_path)
 
 
-@on_some_days("encoder_decoder")
+@of_example("encoder_decoder")
 def test_decoder_of_the_smallest_example_and_largest_lengths(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [
         [("decode", [tokens(length, 128), floats(1, seen, 64)])]
@@ -144,14 +141,14 @@ def test_decoder_of_the_smallest_example_and_largest_lengths(cli_built: Callable
     assert_as_eager("encoder_decoder", cli_built("encoder_decoder"), sessions, tmp_path)
 
 
-@on_some_days("encoder_decoder")
+@of_example("encoder_decoder")
 def test_decoder_takes_what_the_encoder_gives(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     program = cli_built("encoder_decoder")
     [[[encoded]]] = run(program, [[("encode", [floats(1, 50, 40)])]], tmp_path)
     assert_as_eager("encoder_decoder", program, [[("decode", [tokens(5, 128), encoded])]], tmp_path)
 
 
-@on_some_days("encoder_decoder")
+@of_example("encoder_decoder")
 def test_a_method_without_partitioners_is_all_portable(cli_built: Callable[[str], Path]) -> None:
     report = json.loads(cli_built("encoder_decoder").with_suffix(".report.json").read_text())
     assert report["methods"]["decode"]["delegates"] == {}
@@ -161,8 +158,8 @@ def test_a_method_without_partitioners_is_all_portable(cli_built: Callable[[str]
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        pytest.param("embedder", "embed", marks=on_some_days("embedder")),
-        pytest.param("classifier", "classify", marks=on_some_days("classifier")),
+        pytest.param("embedder", "embed", marks=of_example("embedder")),
+        pytest.param("classifier", "classify", marks=of_example("classifier")),
     ],
 )
 def test_shared_weights(name: str, method: str, cli_built: Callable[[str], Path], tmp_path: Path) -> None:
@@ -170,13 +167,13 @@ def test_shared_weights(name: str, method: str, cli_built: Callable[[str], Path]
     assert_as_eager(name, cli_built(name), sessions, tmp_path)
 
 
-@on_some_days("embedder")
+@of_example("embedder")
 def test_both_programs_share_one_file_of_weights(cli_built: Callable[[str], Path]) -> None:
     first, second = (cli_built(name).with_suffix(".backbone.ptd").read_bytes() for name in ("embedder", "classifier"))
     assert first == second
 
 
-@on_some_days("tiny_lm")
+@of_example("tiny_lm")
 def test_an_edit_to_the_graph_leaves_the_weights_file_as_it_is(
     cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -202,14 +199,14 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@on_some_days("tiny_lm")
+@of_example("tiny_lm")
 def test_run_program_shows_the_outputs(cli_built: Callable[[str], Path]) -> None:
     done = run_program(str(cli_built("tiny_lm")), "prefill", "[[72, 101, 108, 108, 111]]")
     assert done.returncode == 0, done.stderr
     assert "tiny_lm.pte prefill([1, 5])\nfloat32 [1, 256]\n" in done.stdout
 
 
-@on_some_days("tiny_lm")
+@of_example("tiny_lm")
 def test_run_program_names_a_missing_weights_file(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     for suffix in (".pte", ".index.json"):
         shutil.copy(cli_built("tiny_lm").with_suffix(suffix), tmp_path)
@@ -226,7 +223,7 @@ def test_calibration_is_what_the_generator_makes(file: str, name: str, shape: tu
 # The limits for a quantized program: its distance from eager PyTorch in fp32, relative to the size of the output, and
 # the size of its weights relative to fp32.
 QUANTIZED = {"spotter_int8": (0.02, 1 / 4), "spotter_int4": (0.15, 1 / 8)}
-EACH_QUANTIZED = [pytest.param(name, marks=on_some_days(name)) for name in QUANTIZED]
+EACH_QUANTIZED = [pytest.param(name, marks=of_example(name)) for name in QUANTIZED]
 
 
 @pytest.mark.parametrize("name", EACH_QUANTIZED)

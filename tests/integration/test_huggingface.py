@@ -15,11 +15,11 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from tests.conftest import MANIFESTS, on_some_days
+from tests.conftest import MANIFESTS, of_example
 from tests.helpers import commands
+from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import Call, run
 from tests.integration.conftest import Build
-from tests.integration.test_examples import tokens
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
@@ -81,7 +81,7 @@ def assert_close(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-@on_some_days("llama")
+@of_example("llama")
 def test_llama_prefill_gives_the_outputs_of_transformers(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompts = [tokens(length, seed=length) for length in (1, 2, 8, 64)]
     sessions = [[("prefill", [prompt, torch.tensor([0])])] for prompt in prompts]
@@ -89,7 +89,7 @@ def test_llama_prefill_gives_the_outputs_of_transformers(cli_built: Callable[[st
     assert_close(outputs, [[[logits(prompt)]] for prompt in prompts])
 
 
-@on_some_days("llama")
+@of_example("llama")
 def test_llama_decode_step_by_step_gives_the_outputs_of_transformers(
     cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -99,7 +99,7 @@ def test_llama_decode_step_by_step_gives_the_outputs_of_transformers(
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-@on_some_days("llama")
+@of_example("llama")
 def test_llama_prefill_continues_a_prompt(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompt = tokens(20, seed=2)
     calls = [("prefill", [prompt[:, :12], torch.tensor([0])]), ("prefill", [prompt[:, 12:], torch.tensor([12])])]
@@ -107,7 +107,7 @@ def test_llama_prefill_continues_a_prompt(cli_built: Callable[[str], Path], tmp_
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-@on_some_days("llama")
+@of_example("llama")
 def test_llama_decode_continues_with_the_cache_of_prefill(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompt = tokens(20, seed=3)
     steps = [("decode", [prompt[:, i : i + 1], torch.tensor([i])]) for i in range(12, 20)]
@@ -115,7 +115,7 @@ def test_llama_decode_continues_with_the_cache_of_prefill(cli_built: Callable[[s
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-@on_some_days("llama")
+@of_example("llama")
 def test_llama_has_one_set_of_weights(cli_built: Callable[[str], Path]) -> None:
     report = json.loads(cli_built("llama").with_suffix(".report.json").read_text())
     module = reference("llama")
@@ -125,7 +125,7 @@ def test_llama_has_one_set_of_weights(cli_built: Callable[[str], Path]) -> None:
     assert report["bytes"]["named_data"] == {}
 
 
-@on_some_days("bert")
+@of_example("bert")
 def test_bert_gives_the_outputs_of_transformers(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     module = reference("bert")
     calls: list[list[Call]] = []
@@ -139,7 +139,6 @@ def test_bert_gives_the_outputs_of_transformers(cli_built: Callable[[str], Path]
     assert_close(run(cli_built("bert"), calls, tmp_path), expected)
 
 
-@pytest.mark.rotates(days=3)
 def test_random_weights_are_those_of_the_seed_and_can_be_saved(build: Build, tmp_path: Path) -> None:
     torch.manual_seed(3)
     module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TIED))
@@ -158,7 +157,6 @@ def test_random_weights_are_those_of_the_seed_and_can_be_saved(build: Build, tmp
     assert_close(output, expected)
 
 
-@pytest.mark.rotates(days=3)
 def test_a_decoder_without_a_cache_reads_all_tokens_and_a_mask_by_keyword(build: Build, tmp_path: Path) -> None:
     wanted = json.loads(manifest({"class": "LlamaForCausalLM", "config": TINY}, seed=5))
     mask = {"shape": [1, 4], "dtype": "int64", "fill": "ones"}
@@ -190,7 +188,6 @@ def create():
 """
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_mixture_of_experts_in_a_factory_gets_advice(jobs: str, build: Build) -> None:
     wanted = json.loads(manifest({}))
@@ -200,7 +197,6 @@ def test_a_mixture_of_experts_in_a_factory_gets_advice(jobs: str, build: Build) 
     assert 'call `model.set_experts_implementation("batched_mm")` in the factory' in made.err
 
 
-@pytest.mark.rotates(days=3)
 def test_a_mixture_of_experts_gives_the_outputs_of_transformers(build: Build, tmp_path: Path) -> None:
     """transformers computes experts with an operator that ExecuTorch lacks, unless it is told otherwise."""
     config = {**TINY, "model_type": "mixtral", "num_local_experts": 3, "num_key_value_heads": 1}
@@ -217,7 +213,6 @@ def test_a_mixture_of_experts_gives_the_outputs_of_transformers(build: Build, tm
     assert_close(run(made.directory / "net.pte", sessions, tmp_path), expected)
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("name", CACHED)
 def test_a_cache_holds_what_the_model_caches(name: str, build: Build, tmp_path: Path) -> None:
     config, cache = CACHED[name]
@@ -235,7 +230,6 @@ def test_a_cache_holds_what_the_model_caches(name: str, build: Build, tmp_path: 
     assert_close(torch.cat([output for (output,) in outputs], dim=1), expected)
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("huggingface", "message"),
     [
@@ -363,7 +357,6 @@ def test_a_class_that_cannot_be_exported_is_named(build: Build) -> None:
     assert "`LongformerModel` cannot be exported as it is with this configuration: write a factory" in outcome.err
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("key", "message"),
     [
@@ -551,7 +544,6 @@ def test_the_version_of_transformers_is_in_the_key() -> None:
     assert "transformers" not in distributions(MANIFESTS["mlp"])
 
 
-@pytest.mark.rotates(days=3)
 def test_a_quantized_llama_is_small_and_near(build: Build, tmp_path: Path) -> None:
     """torchao quantizes a copy of the module. The copy must call its own layers."""
     config = {**TINY, "model_type": "llama", "hidden_size": 64, "intermediate_size": 128}

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from tests.helpers import commands
+from tests.helpers.language_models import VOCABULARY, tokenizer
 from tests.helpers.once import made_once
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
-from tests.integration.test_language_models import VOCABULARY, tokenizer
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
@@ -172,7 +172,7 @@ def generated(name: str, before: list[int], image: torch.Tensor, after: list[int
     return found
 
 
-@pytest.mark.rotates(days=3, always=["llava"])
+@pytest.mark.sample(always=["llava"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_runner_says_what_transformers_says(name: str, program: Callable[[str], Path], tmp_path: Path) -> None:
     before, after, image = [2], AFTER.get(name, [25, 26, 27]), picture(name)
@@ -191,7 +191,7 @@ def test_the_runner_says_what_transformers_says(name: str, program: Callable[[st
     assert text.replace("</s>", "") == tokenizer().decode(expected[:until], skip_special_tokens=False)
 
 
-@pytest.mark.rotates(days=3, always=["gemma3"])
+@pytest.mark.sample(always=["gemma3"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_scores_are_those_of_transformers(name: str, program: Callable[[str], Path], tmp_path: Path) -> None:
     """Text, an image and text in three calls, as the runner gives them, and in one call."""

@@ -77,7 +77,6 @@ def started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
     return run
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("arguments", "methods"),
     [

@@ -156,7 +156,6 @@ def test_keyword_inputs_may_be_all_inputs(build: Build) -> None:
     assert run(made.directory / "net.pte", "forward", x)[0].shape == (3, 4)
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -326,7 +325,6 @@ methods:
     assert built.code == 0, built.err
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("first", "second", "message"), [(16, 34, "cannot be"), (24, 33, "another input has"), (13, 27, "cannot be")]
 )

@@ -8,58 +8,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from tests.helpers import commands
+from tests.helpers.language_models import CACHES, LETTERS, VOCABULARY, model, project, tokenizer, tokenizers
 from tests.helpers.once import made_once
+from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
-from tests.integration.test_examples import tokens
+from tests.helpers.sample import of_part
 
-transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 
-VOCABULARY = 64
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567"
 BYTES = LETTERS[:26] + "WÃÄÅÆ" + "".join(map(chr, range(0x122, 0x122 + 29)))  # bytes of characters, as GPT-2 names them
-SHAPE = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1200,
-    "tie_word_embeddings": False,
-    "bos_token_id": 2,
-    "eos_token_id": 1,
-    "pad_token_id": 0,
-}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "qwen": {"model_type": "qwen3", "head_dim": 16, **SHAPE},
-    "mistral": {"model_type": "mistral", "sliding_window": 8, **SHAPE},
-    "gemma": {
-        "model_type": "gemma3_text",
-        "head_dim": 16,
-        "sliding_window": 8,
-        "query_pre_attn_scalar": 24,  # not the size of a head
-        "layer_types": ["sliding_attention", "full_attention"],
-        **SHAPE,
-    },
-}
-CACHES: dict[str, dict[str, Any]] = {
-    "static": {"max_length": 64},
-    "custom": {"max_length": 64, "max_seq_length": 16, "kind": "custom"},
-    "long": {"max_length": 1100, "max_seq_length": 16, "kind": "custom"},  # longer than a block of the operator
-    "ring": {"max_length": 64, "max_seq_length": 16, "kind": "ring"},
-    "quantized": {"max_length": 64, "max_seq_length": 16, "kind": "quantized"},
-}
-# What runs on one day of three. The custom cache of Qwen runs each day.
-with_a_ring, with_mistral, quantized = (pytest.mark.rotates(days=3, part=part) for part in range(3))
+PARTS = ("ring", "mistral", "quantized")  # a sample has one of them, and the custom cache of Qwen
+with_a_ring, with_mistral, quantized = (of_part(part, PARTS) for part in PARTS)
+RUNNERS = ("text runner", "llama runner")
 PROMPT = "hello World and more text"  # longer than a call
 RUNNER = """
 import sys
@@ -81,49 +46,6 @@ arguments = ["--pte", program, "--params", config, "--tokenizer", tokenizer, "--
 runner = NativeLlamaRunner(build_args_parser().parse_args(arguments))
 print("\\nTOKENS", runner.text_completion(prompt, temperature=0))
 """
-
-
-def model(name: str) -> Any:
-    """A model of transformers whose scores are far from zero and from each other."""
-    config = transformers.AutoConfig.for_model(**CONFIGS[name])
-    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    numbers = torch.Generator().manual_seed(5)
-    for parameter in made.parameters():
-        if parameter.dim() > 1:
-            parameter.data = torch.randn(parameter.shape, generator=numbers) / 2
-    return made
-
-
-def tokenizer(letters: str = LETTERS) -> Any:
-    words = {"<unk>": 0, "</s>": 1, "<s>": 2, "Ġ": 3, **{letter: 4 + i for i, letter in enumerate(letters)}}
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(words, []))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    made.add_special_tokens(["<unk>", "</s>", "<s>"])
-    return made
-
-
-def manifest(name: str, cache: dict[str, Any], **keys: Any) -> dict[str, Any]:
-    huggingface = {"task": "text-generation", "config": CONFIGS[name], "cache": cache}
-    return {
-        "schema": "executorch-model/v1",
-        "name": "net",
-        "runner": "executorch-llm/v1",
-        "tokenizer": "tokenizer.json",
-        "model": {"huggingface": huggingface, "weights": "model.safetensors"},
-        "defaults": {"partitioners": ["xnnpack"]},
-        **keys,
-    }
-
-
-def project(directory: Path, name: str, cache: dict[str, Any], **keys: Any) -> Path:
-    """Writes a manifest with its weights and tokenizer, and returns the manifest."""
-    directory.mkdir(parents=True, exist_ok=True)
-    save_file({key: value.clone() for key, value in model(name).state_dict().items()}, directory / "model.safetensors")
-    tokenizer().save(str(directory / "tokenizer.json"))
-    path = directory / "model.yaml"
-    path.write_text(json.dumps(manifest(name, cache, **keys)))
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -224,7 +146,7 @@ def output(code: str, word: str, *arguments: object) -> str:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        pytest.param("qwen", "custom", marks=pytest.mark.rotates(days=2, part=0)),
+        pytest.param("qwen", "custom", marks=of_part("text runner", RUNNERS)),
         pytest.param("gemma", "ring", marks=with_a_ring),
     ],
 )
@@ -286,7 +208,7 @@ def test_generate_runs_a_quantized_program_from_the_cache(tmp_path: Path) -> Non
     assert cached.stdout == built.stdout
 
 
-@pytest.mark.rotates(days=2, part=1)
+@of_part("llama runner", RUNNERS)
 def test_the_llama_runner_says_what_transformers_says(program: Callable[[str, str], Path]) -> None:
     """It gives the whole prompt in one call. Without the configuration of the tokenizer, it does not stop at an end."""
     path, prompt = program("qwen", "custom"), PROMPT[:11]

@@ -79,7 +79,6 @@ class Loaded:
         return flat
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("named_data", ["", 'named_data: {weights: {parameters: ["*"]}}'])
 def test_each_method_sees_what_another_wrote(build: Build, named_data: str) -> None:
     run = Loaded(build(MANIFEST + named_data, model=MODEL), "prefill", "decode", "peek", "reset")
@@ -93,7 +92,6 @@ def test_each_method_sees_what_another_wrote(build: Build, named_data: str) -> N
     assert run("peek", 1) == [1, 1, 1, 1]
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("order", [("decode", "peek"), ("peek", "decode")])
 def test_shared_buffers_keep_their_initial_values(build: Build, order: tuple[str, str]) -> None:
     run = Loaded(build(STARTS_AT_HALF, model=MODEL), *order)
@@ -113,7 +111,6 @@ def test_lowering_methods_one_by_one_gives_the_same(build: Build) -> None:
     assert together.read("net.pte") == one_by_one.read("net.pte")
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_delegate_that_keeps_what_a_buffer_starts_with_is_an_error(build: Build, jobs: str) -> None:
     model = """\
@@ -165,7 +162,6 @@ def exported(rows: int = 1, start: float = 0.0) -> bytes:
     return saved.getvalue()
 
 
-@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize("jobs", ["1", "2"])
 @pytest.mark.parametrize(
     ("other", "message"),
@@ -201,7 +197,6 @@ def test_a_buffer_that_differs_from_the_modules_own_is_an_error(build: Build) ->
     assert "methods.other: `cache` is float32[3, 4], and float32[4] in `decode`" in made.err
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="links a program with ExecuTorch's C++ runtime: install g++")
 def test_the_cpp_runtime_shares_them_too(build: Build, tmp_path: Path) -> None:
     package = Path(executorch.__path__[0])

@@ -14,7 +14,7 @@ import pytest
 from etbuild.cli import main
 from etbuild.page import content, render
 from etbuild.results import MethodGraph
-from tests.conftest import on_some_days
+from tests.conftest import of_example
 from tests.helpers import browser
 from tests.helpers.browser import Browser
 
@@ -135,7 +135,7 @@ def test_the_page_of_a_build_shows_everything_in_both_colours(built: Outcome, ch
 @pytest.mark.parametrize(
     ("name", "sections"),
     [
-        pytest.param(name, sections, marks=on_some_days(name))
+        pytest.param(name, sections, marks=of_example(name))
         for name, sections in {
             "tiny_lm": ["graph", "bytes", "memory"],
             "vision": ["graph", "bytes", "memory"],

@@ -108,7 +108,6 @@ def make(build: Build) -> Any:
     return made
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("hooks", "expected"),
     [

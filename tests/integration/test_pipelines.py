@@ -246,7 +246,6 @@ def etbuild(pipeline: Pipeline, *arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.rotates(days=3)
 def test_a_change_is_reviewed_and_published(pipeline: Pipeline) -> None:
     done = pipeline.run("build", "publish")
     assert done.returncode == 0, done.stderr

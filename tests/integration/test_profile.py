@@ -17,67 +17,14 @@ import pytest
 
 from etbuild import json_schema
 from etbuild.analysis import profile as analysis
-from etbuild.build import BuildOptions, build
 from etbuild.cli import main
 from etbuild.files import etdump
 from etbuild.files.instructions import Instruction
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.step_context import silent
-from etbuild.manifest import validate
 from etbuild.page import of_file, render
-from etbuild.plan.plan import from_manifest
 from etbuild.steps.resources import Effort
 from tests.helpers import browser
 
-MODEL = """\
-import torch
-from torch._higher_order_ops.scan import scan
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 8)
-        self.register_buffer("seen", torch.zeros(8))
-
-    def forward(self, x):
-        y = self.linear(x).relu()
-        return torch.cumsum(y, 1)
-
-    def count(self, x):
-        self.seen.add_(x.sum(0))
-        return self.linear(self.seen * 2), x.argmax(-1), x > 0
-
-    def branch(self, x):
-        y = torch.cond(x.sum() > 0, lambda x: torch.cumsum(x, 0), lambda x: x.sin(), (x,))
-        return torch.erf(y)
-
-    def loop(self, x):
-        def step(total, row):
-            return total + torch.cumsum(row, 0), total.clone()
-
-        total, rows = scan(step, torch.zeros(8), x)
-        return total + rows
-
-    def scaled(self, x, by: int):
-        return by * 2, torch.cumsum(x * by, 0)
-
-
-def create():
-    torch.manual_seed(0)
-    return Net()
-"""
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-methods:
-  forward: {example_inputs: [{shape: [2, 8]}], partitioners: [xnnpack]}
-  count: {example_inputs: [{shape: [2, 8]}], partitioners: [xnnpack]}
-  branch: {example_inputs: [{shape: [2, 8]}]}
-  scaled: {example_inputs: [{shape: [2, 8]}, {value: 3}]}
-named_data: {weights: {parameters: ["linear.*"]}}
-"""
+from .profiled_net import MANIFEST, MODEL, build_origins
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +35,6 @@ def project(tmp_path_factory: pytest.TempPathFactory, patterns_traced_once: None
     (root / "model.py").write_text(MODEL)
     build_origins(root, root / "out", Effort(jobs=2))
     return root
-
-
-def build_origins(root: Path, directory: Path, effort: Effort) -> dict[str, Any]:
-    directory.mkdir()
-    plan = from_manifest(validate.load(root / "model.yaml").data)
-    build(plan, Inputs({}, {}, [root]), directory, BuildOptions(silent, effort=effort, origins=directory))
-    found: dict[str, Any] = json.loads((directory / "net.lowering.json").read_text())
-    return found
 
 
 @pytest.fixture

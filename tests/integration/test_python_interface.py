@@ -17,7 +17,7 @@ from etbuild.processes import request
 from etbuild.processes.forked import ChildFailed
 from tests.helpers import commands
 
-from .test_program_tests import MANIFEST, MODEL
+from .tested_net import MANIFEST, MODEL
 
 
 @pytest.fixture(scope="module")

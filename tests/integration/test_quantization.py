@@ -16,66 +16,9 @@ from torchao.quantization.pt2e import qat_utils
 from tests.helpers import patterns
 from tests.helpers.runtime import run
 
-from .conftest import Build, Outcome
+from .conftest import Build
+from .quantized_net import MODEL, error_of, errors_of, module
 
-MODEL = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = torch.nn.Embedding(64, 128)
-        self.body = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU())
-        self.head = torch.nn.Linear(128, 32)
-
-    def features(self, x):
-        return self.body(x)
-
-    def forward(self, x):
-        return self.head(self.body(x))
-
-    def text(self, tokens):
-        return self.head(self.embedding(tokens))
-
-def create():
-    return Net()
-
-def batches(count=2):
-    generator = torch.Generator().manual_seed(1)
-    return [torch.randn(2, 128, generator=generator) for _ in range(count)]
-
-def one_batch(batch):
-    return [eval(batch)]
-
-def train(prepared):
-    optimizer = torch.optim.SGD(prepared.parameters(), lr=0.001)
-    for batch in batches():
-        prepared(batch).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    with open("trained", "w") as file:
-        file.write("yes")
-
-def add_a_relu(graph_module):
-    for node in list(graph_module.graph.nodes):
-        if node.op == "output":
-            with graph_module.graph.inserting_before(node):
-                last = node.args[0][0]
-                node.args = ((graph_module.graph.call_function(torch.ops.aten.relu.default, (last,)),),)
-    graph_module.recompile()
-    return graph_module
-
-def no_graph(graph_module):
-    return 3
-
-def config(bits, mapping="SYMMETRIC"):
-    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, MappingType, PerAxis
-    dtypes = {4: torch.int4, 8: torch.int8}
-    return Int8DynamicActivationIntxWeightConfig(
-        weight_dtype=dtypes[bits], weight_granularity=PerAxis(0), weight_mapping_type=MappingType[mapping]
-    )
-"""
 STATIC = (
     '{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true}}], calibration: {factory: "model:batches"}}}'
 )
@@ -110,30 +53,10 @@ def manifest(quantize: str, backend: str = "xnnpack", methods: str = "features f
     )
 
 
-def module() -> torch.nn.Module:
-    scope: dict[str, Any] = {}
-    exec(MODEL, scope)
-    return scope["create"]()
-
-
-def errors_of(made: Outcome, tmp_path: Path, *methods: str) -> list[float]:
-    """Returns the errors of methods against eager PyTorch in fp32, relative to the size of their outputs."""
-    inputs = torch.randn(2, 128, generator=torch.Generator().manual_seed(7))
-    (outputs,) = run(made.directory / "net.pte", [[(method, [inputs]) for method in methods]], tmp_path)
-    net = module()
-    with torch.no_grad():
-        expected = [getattr(net, method)(inputs) for method in methods]
-    return [float((out - want).norm() / want.norm()) for (out,), want in zip(outputs, expected, strict=True)]
-
-
-def error_of(made: Outcome, tmp_path: Path, method: str = "forward") -> float:
-    return errors_of(made, tmp_path, method)[0]
-
-
 WEIGHTS = 4 * (128 * 128 + 128 * 32)  # of both linear layers, in fp32
 
 
-@pytest.mark.rotates(days=4, always=["static", "8da4w"])
+@pytest.mark.sample(always=["static", "8da4w"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_scheme(name: str, build: Build, tmp_path: Path) -> None:
     quantize, backend, tolerance, part = SCHEMES[name]
@@ -144,7 +67,6 @@ def test_scheme(name: str, build: Build, tmp_path: Path) -> None:
     assert len(made.read("net.weights.ptd")) < part * WEIGHTS * 1.35
 
 
-@pytest.mark.rotates(days=3)
 def test_layers_that_a_group_does_not_fit_are_left_to_the_next_entry(build: Build) -> None:
     """The rows of the head have 48 weights."""
     model = MODEL.replace("Linear(128, 128)", "Linear(128, 48)").replace("Linear(128, 32)", "Linear(48, 32)")
@@ -158,7 +80,6 @@ def test_layers_that_a_group_does_not_fit_are_left_to_the_next_entry(build: Buil
     assert "`head` has rows of 48 weights, which is not a multiple of 32" in refused.err
 
 
-@pytest.mark.rotates(days=3)
 def test_weights_of_a_quantized_method_are_called_after_their_layers(build: Build) -> None:
     tags = 'named_data: {body: {parameters: ["body.*"]}, head: {parameters: ["head.*"]}}\n'
     made = build(manifest(STATIC, more=tags), model=MODEL)
@@ -166,7 +87,6 @@ def test_weights_of_a_quantized_method_are_called_after_their_layers(build: Buil
     assert len(made.read("net.body.ptd")) > 128 * 128 > len(made.read("net.head.ptd")) > 128 * 32
 
 
-@pytest.mark.rotates(days=3)
 def test_a_method_may_be_left_out(build: Build, tmp_path: Path) -> None:
     text = manifest(STATIC).replace("forward: {", "forward: {quantize: null, ")
     made = build(text, model=MODEL)
@@ -175,7 +95,6 @@ def test_a_method_may_be_left_out(build: Build, tmp_path: Path) -> None:
     assert forward < 1e-5 < features < 0.03
 
 
-@pytest.mark.rotates(days=3)
 def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Build, tmp_path: Path) -> None:
     text = manifest(STATIC).replace("forward: {", "forward: {quantize: {torchao: [{config: 8da4w}]}, ")
     made = build(text, model=MODEL)
@@ -184,7 +103,6 @@ def test_methods_that_are_quantized_otherwise_keep_their_own_weights(build: Buil
     assert features < 0.03 < forward < 0.15
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(("config", "part", "tolerance"), [("int8", 1 / 4, 0.03), ("8da4w", 1 / 8, 0.15)])
 def test_both_ways_in_one_method(config: str, part: float, tolerance: float, build: Build, tmp_path: Path) -> None:
     static = STATIC.replace("per_channel: true", "per_channel: true, leave_out: [body]")
@@ -197,7 +115,6 @@ def test_both_ways_in_one_method(config: str, part: float, tolerance: float, bui
     assert len(made.read("net.head.ptd")) < 128 * 32 * 1.35
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("backend", ["portable", "xnnpack"])
 def test_named_data_of_methods_that_are_quantized_otherwise(backend: str, build: Build, tmp_path: Path) -> None:
     text = manifest("{torchao: [{config: int8}]}", backend, "features forward third").replace(
@@ -279,7 +196,6 @@ def test_layers_by_pattern_and_kind(build: Build, tmp_path: Path) -> None:
     assert len(made.read("net.pte")) < 64 * 128 * 0.7 + 128 * 32 * 1.2 + 4 * 128 * 128 + 12_000
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("bits", ["int4", "int8"])
 def test_a_linear_layer_beside_an_embedding_stays_small(bits: str, build: Build, tmp_path: Path) -> None:
     quantize = f"{{torchao: [{{config: int8}}, {{config: {bits}, layers: [embedding]}}]}}"
@@ -301,7 +217,6 @@ def test_training(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert 0 < error_of(made, tmp_path) < 0.1
 
 
-@pytest.mark.rotates(days=3)
 def test_training_changes_no_other_method(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = manifest('{pt2e: {quantizers: [xnnpack], qat: "model:train"}}').replace(
@@ -400,7 +315,6 @@ def train(prepared):
 """
 
 
-@pytest.mark.rotates(days=3)
 def test_training_leaves_the_buffers_that_the_method_writes_to(build: Build, tmp_path: Path) -> None:
     quantize = '{pt2e: {quantizers: [xnnpack], qat: "model:train"}}'
     made = build(manifest(quantize, methods="forward").replace("[2, 128]", "[2, 8]"), model=NORMED)
@@ -414,7 +328,6 @@ def test_training_leaves_the_buffers_that_the_method_writes_to(build: Build, tmp
     torch.testing.assert_close(actual, bias + inputs, rtol=0, atol=2)
 
 
-@pytest.mark.rotates(days=3)
 def test_patterns_match_the_names_that_weights_had(build: Build) -> None:
     names = "[body.0.weight, body.0.bias, head.weight, head.bias]"
     for quantize in (STATIC, "{torchao: [{config: 8da8w}]}"):
@@ -439,7 +352,6 @@ def test_passes_run_where_the_manifest_says(build: Build, tmp_path: Path) -> Non
     assert actual.min() == 0
 
 
-@pytest.mark.rotates(days=3)
 def test_calibration_from_a_file(build: Build, tmp_path: Path) -> None:
     batches = torch.randn(3, 2, 128, generator=torch.Generator().manual_seed(1))
     text = manifest(STATIC.replace('{factory: "model:batches"}', "{file: batches.safetensors}"))
@@ -451,7 +363,6 @@ def test_calibration_from_a_file(build: Build, tmp_path: Path) -> None:
     assert other.read("net.pte") != made.read("net.pte")
 
 
-@pytest.mark.rotates(days=3)
 def test_batches_may_have_other_sizes_of_dynamic_dimensions(build: Build, tmp_path: Path) -> None:
     dims = "forward: {dynamic_shapes: [[{dim: batch, min: 1, max: 8}, null]], "
     text = manifest(batches("torch.randn(7, 128)"), methods="forward").replace("forward: {", dims)
@@ -462,7 +373,6 @@ def test_batches_may_have_other_sizes_of_dynamic_dimensions(build: Build, tmp_pa
     assert "batch 0, input [0] is float32 [9, 128], but the method takes float32 [2, 128]" in made.err
 
 
-@pytest.mark.rotates(days=3)
 def test_a_dimension_has_one_size_in_a_batch(build: Build) -> None:
     model = MODEL.replace(
         "def text(", "def pair(self, x, y):\n        return self.head(x) + self.head(y)\n\n    def text("
@@ -477,7 +387,6 @@ def test_a_dimension_has_one_size_in_a_batch(build: Build) -> None:
     assert "pt2e.calibration: batch 0, input [1] has 3 for `batch`, but another input has 1" in made.err
 
 
-@pytest.mark.rotates(days=3)
 def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path: Path) -> None:
     text = manifest(batches("torch.randn(2, 128)"))
     without_features = text.replace("  features: {example_inputs: [{shape: [2, 128]}]}\n", "")
@@ -485,7 +394,6 @@ def test_random_batches_of_a_method_depend_on_no_other(build: Build, tmp_path: P
     assert error_of(both, tmp_path) == error_of(one, tmp_path)
 
 
-@pytest.mark.rotates(days=3)
 def test_weights_from_a_file_are_quantized(build: Build, tmp_path: Path) -> None:
     state = {name: tensor.clone() for name, tensor in module().state_dict().items()}
     text = manifest(STATIC).replace('create"}', 'create", weights: net.safetensors}')
@@ -508,7 +416,6 @@ def exported(entry: str, **shapes: object) -> bytes:
     return written.getvalue()
 
 
-@pytest.mark.rotates(days=3)
 def test_an_exported_program_is_a_method(build: Build, tmp_path: Path) -> None:
     dims = {"dynamic_shapes": ({0: torch.export.Dim("batch", min=2, max=8)},)}
     files = {"forward.pt2": exported("forward", **dims), "features.pt2": exported("features")}
@@ -531,7 +438,6 @@ def batches(batch: str) -> str:
     return STATIC.replace('"model:batches"', f'"model:one_batch", kwargs: {{batch: "{batch}"}}')
 
 
-@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("quantize", "message"),
     [
@@ -595,7 +501,6 @@ def test_a_file_that_is_not_an_exported_program(build: Build) -> None:
     assert "methods.forward.program: cannot read `forward.pt2`" in made.err
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("strict", ["false", "true"])
 def test_layers_are_quantized_whoever_calls_them(strict: str, build: Build, tmp_path: Path) -> None:
     layers = """\
@@ -623,7 +528,6 @@ def create():
     assert WEIGHTS * 5 / 4 < len(made.read("net.pte")) < WEIGHTS * 5 / 4 * 1.2
 
 
-@pytest.mark.rotates(days=3)
 def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path: Path) -> None:
     model = MODEL.replace("self.head = torch.nn.Linear", "self.head = Head")
     model += "class Head(torch.nn.Linear):\n    pass\n"
@@ -632,7 +536,6 @@ def test_a_layer_of_a_class_of_its_own_is_quantized(build: Build, tmp_path: Path
     assert 1e-4 < error_of(made, tmp_path) < 0.03
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -914,7 +817,6 @@ def create():
 ENABLED = "{backend: xnnpack, options: {enable_bf16: true}}"
 
 
-@pytest.mark.rotates(days=3)
 def test_bfloat16_outside_of_a_backend_is_noted_with_the_option_for_it(build: Build) -> None:
     left_out = build(BFLOAT16 % ("xnnpack", ""), model=EMBEDDED)
     assert left_out.code == 0
@@ -925,7 +827,6 @@ def test_bfloat16_outside_of_a_backend_is_noted_with_the_option_for_it(build: Bu
     assert taken.json("net.report.json")["methods"]["forward"]["operators"]["delegated"]
 
 
-@pytest.mark.rotates(days=3)
 def test_quantized_layers_in_bfloat16_need_the_option_for_it(build: Build, tmp_path: Path) -> None:
     quantize = ", quantize: {torchao: [{config: 8da4w}, {config: int8, layers: [embedding]}]}"
     refused = build(BFLOAT16 % ("xnnpack", quantize), model=EMBEDDED)
@@ -942,7 +843,6 @@ def test_quantized_layers_in_bfloat16_need_the_option_for_it(build: Build, tmp_p
     torch.testing.assert_close(outputs[0].float(), outputs[1], rtol=0.05, atol=0.05)
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("config", ["int8", "int4"])
 def test_an_embedding_with_a_padding_index_is_packed(build: Build, tmp_path: Path, config: str) -> None:
     text = BFLOAT16.replace(", dtype: bfloat16", "")

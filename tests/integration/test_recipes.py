@@ -17,7 +17,7 @@ from safetensors.torch import save
 from etbuild.backends import recipes
 
 from .conftest import Build, Outcome
-from .test_quantization import MODEL, error_of, module
+from .quantized_net import MODEL, error_of, module
 
 RECIPE = """\
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -60,7 +60,6 @@ def test_names_are_those_of_executorch(family: recipes.Family) -> None:
     assert sorted(family.names) == sorted(kind.value for kind in kinds)
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("recipe", "tolerance"),
     [
@@ -117,7 +116,6 @@ def test_calibration_of_a_recipe(build: Build, tmp_path: Path) -> None:
     assert 1e-4 < error_of(made, tmp_path) < 0.03
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("recipe", "backend", "needs"),
     [
@@ -142,7 +140,6 @@ def test_recipe_of_the_sources_with_its_passes_and_configuration(build: Build) -
     assert len(aligned.read("net.pte")) < len(made.read("net.pte"))  # the manifest overrides the recipe
 
 
-@pytest.mark.rotates(days=2)
 def test_memory_planning_of_a_method_overrides_a_recipe(build: Build) -> None:
     recipe = RECIPE.replace("segment_alignment=4096", "memory_planning_pass=MemoryPlanningPass(alignment=32)")
     recipe = recipe.replace("import ExecutorchBackendConfig", "import ExecutorchBackendConfig, MemoryPlanningPass")
@@ -210,7 +207,6 @@ def in_other_forms():
 OWN_STEPS = ', quantize: {pt2e: {qat: "recipe:train", passes: {post_convert: ["recipe:post_convert"]}}}'
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("recipe", "method", "said"),
     [
@@ -236,7 +232,6 @@ def test_a_recipe_and_the_manifest_quantize_together(recipe: str, method: str, s
 VIEWED = MODEL.replace("return self.head(self.body(x))", "return self.body(x).view(x.shape[0], 4, 32)")
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("recipe", ["batched", "in_other_forms"])
 def test_a_recipe_calibrates_on_batches_of_another_size(recipe: str, build: Build) -> None:
     made = build(manifest(f'"recipe:{recipe}"'), model=VIEWED, recipe=QUANTIZING)
@@ -246,7 +241,6 @@ def test_a_recipe_calibrates_on_batches_of_another_size(recipe: str, build: Buil
     assert not value["dynamic"]
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("recipe", "method", "message"),
     [
@@ -278,7 +272,6 @@ def test_a_recipe_that_does_not_quantize(recipe: str, method: str, message: str,
     assert "Traceback" not in made.err
 
 
-@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
@@ -300,7 +293,6 @@ def test_refused(recipe: str, message: str, build: Build, monkeypatch: pytest.Mo
     assert "Traceback" not in made.err
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("recipe", ["qnn_fp16", "android-arm64-snapdragon-fp16"])
 def test_recipe_of_qualcomm_gets_to_its_compiler(recipe: str, tmp_path: Path) -> None:
     """Runs in its own process, because ExecuTorch changes settings for Qualcomm's compiler, which is not installed
@@ -341,7 +333,6 @@ def test_stages(build: Build) -> None:
     assert built.read("net.pte") == made.read("6-to_executorch/net.pte")
 
 
-@pytest.mark.rotates(days=2)
 def test_stages_have_the_weights_of_their_file(build: Build) -> None:
     weights = {"net.safetensors": save({name: tensor / 2 for name, tensor in module().state_dict().items()})}
     text = manifest("xnnpack_fp32").replace('create"}', 'create", weights: net.safetensors}')
@@ -350,7 +341,6 @@ def test_stages_have_the_weights_of_their_file(build: Build) -> None:
     assert build(text, model=MODEL, files=weights).read("net.pte") == made.read("6-to_executorch/net.pte")
 
 
-@pytest.mark.rotates(days=2)
 def test_stages_end_where_the_user_says(build: Build) -> None:
     made = build(STAGED, "--stop-after", "export", model=MODEL)
     assert made.code == 0, made.err
@@ -361,7 +351,6 @@ def test_stages_end_where_the_user_says(build: Build) -> None:
     assert made.out.rstrip().endswith("3-export/features.txt")
 
 
-@pytest.mark.rotates(days=2)
 def test_stages_are_all_shown(build: Build) -> None:
     text = manifest("xnnpack_fp32")
     made = build(text, "--stop-after", "to_executorch", model=MODEL)
@@ -410,7 +399,6 @@ def without_relu(name, program):
 """
 
 
-@pytest.mark.rotates(days=2)
 def test_the_quantized_graph_is_there_though_it_cannot_be_exported(build: Build) -> None:
     steps = ', quantize: {pt2e: {passes: {post_convert: ["steps:unexportable"]}}}'
     text = manifest("xnnpack_pt2e_int8_static_per_channel", method=steps)
@@ -422,7 +410,6 @@ def test_the_quantized_graph_is_there_though_it_cannot_be_exported(build: Build)
     assert "2-quantize" in failed.files
 
 
-@pytest.mark.rotates(days=2)
 def test_stage_of_the_edge_dialect_has_its_passes_and_the_configuration_of_the_recipe(build: Build) -> None:
     text = manifest('"recipe:create"', 'passes: {edge: ["steps:without_relu"]}\n')
     made = build(text, "--stop-after", "to_edge", model=MODEL, recipe=RECIPE, steps=PASSES)

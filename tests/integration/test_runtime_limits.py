@@ -189,7 +189,6 @@ def test_a_limit_of_the_runtime_fails_the_build_where_that_is_asked_for(build: B
     assert "model.yaml:6:19: checks.runtime: ExecuTorch's runtime cannot run all of `sort`" in made.err
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("method", "shape"),
     [
@@ -265,7 +264,6 @@ def test_a_weight_that_no_method_reads_is_not_checked(build: Build) -> None:
     assert build(asked, model=WEIGHTS).code == 0
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(("value", "code"), [("nan", 3), ("inf", 3), ("-inf", 0)])
 def test_minus_infinity_is_allowed_in_a_buffer_and_nan_is_not(build: Build, value: str, code: int) -> None:
     model = WEIGHTS.replace("torch.ones(4)", f'torch.full((4,), float("{value}"), dtype=torch.bfloat16)')

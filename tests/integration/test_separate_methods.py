@@ -179,7 +179,7 @@ def artifacts(build: Build, manifest: str, model: str, *options: str) -> dict[st
     }
 
 
-@pytest.mark.rotates(days=3, always=["deep", "shared"])
+@pytest.mark.sample(always=["deep", "shared"])
 @pytest.mark.parametrize(
     ("model", "methods"),
     [
@@ -276,7 +276,6 @@ def cached(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Cached:
 OTHER_PARTITIONER = DIFFERENT.replace("partitioners: []", "partitioners: [xnnpack]")
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("name", "text"),
     [("model.py", SHALLOW.replace(".softmax(-1)", ".exp()")), ("model.yaml", HEAD + OTHER_PARTITIONER)],

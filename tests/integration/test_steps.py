@@ -141,7 +141,6 @@ def test_an_export_holds_no_address_of_a_graph(tmp_path: Path, monkeypatch: pyte
     assert Project(tmp_path / "two", QUANTIZED).export() == first
 
 
-@pytest.mark.rotates(days=2)
 def test_another_process_makes_the_same_exports(tmp_path: Path) -> None:
     """The texts of functions hold addresses, and so may sets of objects have another order."""
     elsewhere = (
@@ -218,7 +217,6 @@ def test_a_step_lists_what_only_messages_need(tmp_path: Path) -> None:
     assert unused.read_text() == f"{positions}\n{lines}\n"
 
 
-@pytest.mark.rotates(days=2)
 def test_weights_without_a_file_are_in_the_export(tmp_path: Path) -> None:
     project = Project(tmp_path / "one")
     assert sorted(project.export()) == [
@@ -269,7 +267,6 @@ methods: {forward: {example_inputs: [{shape: [1]}]}}
     assert method.execute([torch.zeros(1)])[0].tolist() == [4.0 - 2.0 + 2.0 + 3.0 + 2.0 + 3.0 + 1.0 + 2.0 + 7.0]
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("shape", ["[2, 8]", "[3, 8]"])
 def test_code_that_loads_weights_runs_before_the_export(tmp_path: Path, shape: str) -> None:
     """Such code may change the graph, so lowering exports the model itself. The export step only passes the sources
@@ -316,7 +313,6 @@ def test_a_state_dict_with_names_of_its_own(tmp_path: Path) -> None:
     assert project.finish()["net.pte"] == plain.finish()["net.pte"]
 
 
-@pytest.mark.rotates(days=2)
 def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(
     tmp_path: Path, etbuild_worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,7 +346,6 @@ def test_an_operator_of_the_model_is_registered_before_the_method_is_loaded(
     assert "net.pte" in project.finish()
 
 
-@pytest.mark.rotates(days=2)
 def test_sources_of_a_custom_partitioner_go_with_the_export(tmp_path: Path) -> None:
     partitioner = """\
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner

@@ -61,7 +61,6 @@ def hostile(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.mark.rotates(days=2)
 def test_surroundings_do_not_reach_the_bytes(manifest: Path, hostile: Path, tmp_path: Path) -> None:
     plain = etbuild("build", manifest, "--no-cache", "-o", tmp_path / "plain")
     assert plain.returncode == 0, plain.stderr
@@ -124,7 +123,6 @@ def in_environment(place: Path, *arguments: object) -> subprocess.CompletedProce
     return subprocess.run([python, "-m", "etbuild", *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.rotates(days=2)
 def test_code_that_runs_when_python_starts(own: Path, manifest: Path, tmp_path: Path) -> None:
     """`sitecustomize` does not run. A `.pth` file runs, and is part of the key together with the module that it
     imports."""
@@ -203,7 +201,6 @@ def test_a_build_with_a_package_that_was_edited_in_place(fails: bool, manifest: 
     assert list((tmp_path / "out").glob("*")) == []
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize("below", ["", "/lib"])
 def test_builds_do_not_look_into_an_archive(below: str, manifest: Path, tmp_path: Path) -> None:
     """Python would import from an archive, or from a directory inside it. No key contains the content of an archive."""
@@ -225,7 +222,6 @@ GONE = "error: the current directory was removed\n    go to another directory\n"
 REMOVED = "import os, sys\nos.mkdir('gone'), os.chdir('gone'), os.rmdir('../gone')\n"
 
 
-@pytest.mark.rotates(days=2)
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

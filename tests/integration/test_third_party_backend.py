@@ -119,7 +119,6 @@ PAIRS = "def pairs_partitions(self, options): return True"
 EDGE = "def edge_requirements(self, options, program): return EdgeRequirements()"
 
 
-@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -146,7 +145,6 @@ def test_errors_of_a_backend_are_at_its_place_in_the_manifest(own_site: Path, li
     assert_refused(own_site, changed_class(line), message)
 
 
-@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -176,7 +174,6 @@ def assert_refused(site: Path, code: str, message: str) -> None:
 FAILED = "the backend `tally` failed when it"
 
 
-@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -328,7 +325,6 @@ def package(own_site: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     forget_the_package()
 
 
-@pytest.mark.rotates(days=4)
 @pytest.mark.parametrize(
     ("change", "message", "jobs"),
     [

@@ -24,7 +24,6 @@ def verified(build: Build, model: str, manifest: str = MANIFEST, *options: str) 
     return build(manifest, "--verify-reproducible", *options, model=model)
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize(
     ("edit", "field"),
     [
@@ -43,7 +42,6 @@ def test_what_differs_is_named_and_nothing_is_published(build: Build, edit: str,
     assert made.files == []
 
 
-@pytest.mark.rotates(days=2)
 def test_a_second_build_that_fails_is_reported(build: Build) -> None:
     made = verified(build, "import os\nassert os.environ.get('USER') != 'someone-else', 'not for you'\n" + EXACT)
     assert made.code == 1
@@ -59,7 +57,6 @@ def test_a_file_that_no_second_build_can_name_is_told(build: Build, tmp_path: Pa
     assert "model.weights: `a=b.safetensors` has a `=`, so that no second build can name it" in made.err
 
 
-@pytest.mark.rotates(days=2)
 def test_only_a_verified_program_is_kept(build: Build, tmp_path: Path) -> None:
     """The first program is sound; the second depends on the path of its source."""
     sound, other = tmp_path / "sound", tmp_path / "other"
@@ -73,7 +70,6 @@ def test_only_a_verified_program_is_kept(build: Build, tmp_path: Path) -> None:
     assert Cache(other).info().records == {}
 
 
-@pytest.mark.rotates(days=2)
 def test_a_difference_that_does_not_reach_the_program_is_named(build: Build) -> None:
     """Other machines would lower such an export again."""
     named = "net = type(f'Net{__import__(\"time\").time_ns()}', (Net,), {})()"
@@ -83,7 +79,6 @@ def test_a_difference_that_does_not_reach_the_program_is_named(build: Build) -> 
     assert "the artifacts are equal, but a cache of another machine" in made.err
 
 
-@pytest.mark.rotates(days=2)
 def test_methods_that_were_lowered_by_themselves_are_compared(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     two = MANIFEST.replace("defaults:", "  again: {entry: forward, example_inputs: [{shape: [1, 8]}]}\ndefaults:")
     made = verified(build, EXACT, two)

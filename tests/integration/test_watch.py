@@ -67,7 +67,6 @@ def watch(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Watch]:
     running.process.wait()
 
 
-@pytest.mark.rotates(days=2, part=0)
 def test_each_change_is_built_and_an_error_ends_nothing(watch: Watch) -> None:
     watch.turn()
     watch.assert_quiet()
@@ -102,7 +101,6 @@ def building(watch: Watch) -> int:
     return descendants(watch.process.pid)[0]
 
 
-@pytest.mark.rotates(days=2, part=1)
 @pytest.mark.parametrize("watch", ["out"], indirect=True)
 def test_a_killed_build_ends_nothing_and_an_interrupted_one_leaves_nothing(watch: Watch) -> None:
     watch.turn()
@@ -120,7 +118,6 @@ def test_a_killed_build_ends_nothing_and_an_interrupted_one_leaves_nothing(watch
     assert unfinished(watch) == []
 
 
-@pytest.mark.rotates(days=2, part=0)
 def test_a_change_behind_a_link_is_built(tmp_path: Path) -> None:
     """As in the cache of a hub: the link stays, and the file that it leads to changes or is replaced."""
     hub, root = tmp_path / "hub", tmp_path / "project"

@@ -226,7 +226,6 @@ def test_a_request_runs_in_its_sandbox(worker: Worker, tmp_path: Path) -> None:
     assert worker.ask("validate", "in/model.yaml").exit_code == 2  # no response to the cancelled request comes first
 
 
-@pytest.mark.rotates(days=2)
 def test_a_request_sees_only_its_inputs(own_worker: Worker, tmp_path: Path) -> None:
     names = ["in/model.py", "in/model.yaml", "in/undeclared.txt"]
     looks = f"import os\nprint([os.path.exists(name) for name in {names}])\nopen('scratch', 'x').close()\n"
@@ -241,7 +240,6 @@ def test_a_request_sees_only_its_inputs(own_worker: Worker, tmp_path: Path) -> N
     assert not (tmp_path / "scratch").exists()
 
 
-@pytest.mark.rotates(days=2)
 def test_the_end_of_requests_ends_a_worker_when_all_are_answered(own_worker: Worker, tmp_path: Path) -> None:
     own_worker.send(*build(project(tmp_path / "in"), tmp_path / "out"), request_id=3)
     assert own_worker.process.stdin
@@ -263,7 +261,6 @@ def test_a_damaged_stream_ends_a_worker(own_worker: Worker, stream: bytes) -> No
     assert own_worker.close() == 1
 
 
-@pytest.mark.rotates(days=3)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_killed_worker_leaves_no_process(
     own_worker: Worker, tmp_path: Path, slow: Callable[[Worker, str], list[int]], number: signal.Signals
@@ -275,7 +272,6 @@ def test_a_killed_worker_leaves_no_process(
     assert not list((tmp_path / "slow_out").glob(".etbuild-*"))
 
 
-@pytest.mark.rotates(days=2)
 def test_a_worker_whose_responses_nobody_reads_ends(
     own_worker: Worker, tmp_path: Path, slow: Callable[[Worker], list[int]]
 ) -> None:

@@ -394,3 +394,10 @@ class Wire:
                 target.sendall(block)
                 setattr(self, name, getattr(self, name) + len(block))
             target.shutdown(socket.SHUT_WR)
+
+
+def skopeo(*arguments: object) -> str:
+    command = [find("skopeo"), "--insecure-policy", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -13,8 +13,7 @@ from etbuild.oci.dates import CREATED
 from tests.helpers.builds import make_report, write_build
 
 from .conftest import Run
-from .servers import Fault, Registry, Relay, find
-from .test_registry import skopeo
+from .servers import Fault, Registry, Relay, find, skopeo
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from etbuild.oci import dates, package
 from etbuild.oci import layout as layouts
 
 from .conftest import BACKBONE, Run
-from .servers import PASSWORD, USER, Registry, Relay, Tokens, Wire, docker_config, find
+from .servers import PASSWORD, USER, Registry, Relay, Tokens, Wire, docker_config, skopeo
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -438,13 +437,6 @@ def test_a_bill_of_materials_can_be_found_from_a_program(
         assert kinds == ["application/vnd.in-toto+json", "application/vnd.cyclonedx+json"]
     run("verify", reference)
     assert "does not go with -o" in run("sbom", reference, "--attach", "-o", tmp_path / "bill", expect=2)
-
-
-def skopeo(*arguments: object) -> str:
-    command = [find("skopeo"), "--insecure-policy", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_skopeo_copies_a_package_in_and_out_with_its_digest(

@@ -12,21 +12,7 @@ from etbuild.cli import main
 from etbuild.cpp import embed, wrapper
 from etbuild.errors import InputError
 from tests.helpers.builds import make_report, write_build
-
-TENSOR = {"dtype": "float32", "shape": [1, 8], "dynamic": False}
-
-
-def header(inputs: list[Any], outputs: list[Any], method: str = "forward", **constants: object) -> str:
-    report: Any = {
-        "methods": {method: {"inputs": inputs, "outputs": outputs}},
-        "constant_methods": constants,
-    }
-    index: Any = {
-        "name": "net",
-        "artifacts": [{"kind": "program", "file": "net.pte", "size": 3}],
-        "inputs": {"plan": {}},
-    }
-    return wrapper.header(index, report).partition("#endif // ETBUILD_TYPED_PROGRAM_H_")[2]
+from tests.helpers.cpp_headers import TENSOR, header
 
 
 def test_a_static_tensor_is_a_type() -> None:

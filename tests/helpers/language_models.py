@@ -1,0 +1,91 @@
+"""Small language models, their tokenizer, and projects that build them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+VOCABULARY = 64
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567"
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1200,
+    "tie_word_embeddings": False,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "qwen": {"model_type": "qwen3", "head_dim": 16, **SHAPE},
+    "mistral": {"model_type": "mistral", "sliding_window": 8, **SHAPE},
+    "gemma": {
+        "model_type": "gemma3_text",
+        "head_dim": 16,
+        "sliding_window": 8,
+        "query_pre_attn_scalar": 24,  # not the size of a head
+        "layer_types": ["sliding_attention", "full_attention"],
+        **SHAPE,
+    },
+}
+CACHES: dict[str, dict[str, Any]] = {
+    "static": {"max_length": 64},
+    "custom": {"max_length": 64, "max_seq_length": 16, "kind": "custom"},
+    "long": {"max_length": 1100, "max_seq_length": 16, "kind": "custom"},  # longer than a block of the operator
+    "ring": {"max_length": 64, "max_seq_length": 16, "kind": "ring"},
+    "quantized": {"max_length": 64, "max_seq_length": 16, "kind": "quantized"},
+}
+
+
+def model(name: str) -> Any:
+    """A model of transformers whose scores are far from zero and from each other."""
+    config = transformers.AutoConfig.for_model(**CONFIGS[name])
+    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    numbers = torch.Generator().manual_seed(5)
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn(parameter.shape, generator=numbers) / 2
+    return made
+
+
+def tokenizer(letters: str = LETTERS) -> Any:
+    words = {"<unk>": 0, "</s>": 1, "<s>": 2, "Ġ": 3, **{letter: 4 + i for i, letter in enumerate(letters)}}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(words, []))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.add_special_tokens(["<unk>", "</s>", "<s>"])
+    return made
+
+
+def manifest(name: str, cache: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    huggingface = {"task": "text-generation", "config": CONFIGS[name], "cache": cache}
+    return {
+        "schema": "executorch-model/v1",
+        "name": "net",
+        "runner": "executorch-llm/v1",
+        "tokenizer": "tokenizer.json",
+        "model": {"huggingface": huggingface, "weights": "model.safetensors"},
+        "defaults": {"partitioners": ["xnnpack"]},
+        **keys,
+    }
+
+
+def project(directory: Path, name: str, cache: dict[str, Any], **keys: Any) -> Path:
+    """Writes a manifest with its weights and tokenizer, and returns the manifest."""
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file({key: value.clone() for key, value in model(name).state_dict().items()}, directory / "model.safetensors")
+    tokenizer().save(str(directory / "tokenizer.json"))
+    path = directory / "model.yaml"
+    path.write_text(json.dumps(manifest(name, cache, **keys)))
+    return path

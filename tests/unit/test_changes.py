@@ -1,0 +1,208 @@
+"""`pytest --changed-since`: the tests of what changed, in a Git repository, and the table of what covers what."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import changes
+from tests.helpers.changes import Selection, changed_paths, describe, select
+from tests.helpers.coverage_map import ALL, ALWAYS_WHOLE, COVERED_BY, EVERYTHING, Row
+from tools.step_files import TABLE
+
+REPOSITORY = Path(__file__).parents[2]
+FIND_BASE = REPOSITORY / "tools/find_base.sh"
+FILES = {
+    "tests/conftest.py": "",
+    "tests/helpers/__init__.py": "",
+    "tests/helpers/inner.py": "",
+    "tests/helpers/outer.py": "from tests.helpers import inner",
+    "tests/integration/conftest.py": "",
+    "tests/integration/data.txt": "",
+    "tests/integration/test_cpp.py": "from tests.helpers.outer import something",
+    "tests/integration/test_init.py": "def test():\n    from .project import MODEL",
+    "tests/integration/project.py": "",
+    "tests/integration/script.py": "",
+    "tests/helpers/script.py": "",
+    "tests/registry/test_registry.py": "import tests.helpers.inner",
+    "tests/unit/test_cli.py": "",
+}
+UNIT = {"tests/unit/test_cli.py"}
+CPP, INIT = "tests/integration/test_cpp.py", "tests/integration/test_init.py"
+REGISTRY = "tests/registry/test_registry.py"
+OTHERS = {CPP, INIT, REGISTRY}
+
+
+def git(repository: Path, *arguments: str) -> str:
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    identity = ("-c", "user.name=Nobody", "-c", "user.email=nobody@example.org")
+    command = ["git", *identity, *arguments]
+    return subprocess.run(
+        command, cwd=repository, env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+_numbers = itertools.count()
+
+
+def commit(repository: Path) -> str:
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--allow-empty", "--message", f"change {next(_numbers)}")
+    return git(repository, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    git(root, "init", "--quiet", "--initial-branch=main")
+    commit(root)
+    return root
+
+
+def test_what_changed_is_committed_or_not_added_or_removed(repository: Path) -> None:
+    base = git(repository, "rev-parse", "HEAD")
+    assert changed_paths(repository, base) == []
+    (repository / "committed").write_text("")
+    (repository / "tests/helpers/inner.py").rename(repository / "tests/helpers/moved.py")
+    commit(repository)
+    (repository / CPP).write_text("# edited")
+    (repository / "a new file").write_text("")
+    assert changed_paths(repository, base) == [
+        "a new file",
+        "committed",
+        "tests/helpers/inner.py",
+        "tests/helpers/moved.py",
+        CPP,
+    ]
+
+
+def test_a_commit_that_is_not_there_is_an_error(repository: Path) -> None:
+    with pytest.raises(changes.UnknownCommit, match="nowhere"):
+        changed_paths(repository, "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("changed", "whole", "sampled"),
+    [
+        ([], set(), set()),
+        (["docs/speed.md"], set(), set()),
+        (["toolchain/etbuild/cpp/embed.py"], {CPP}, set()),
+        (["toolchain/etbuild/first_manifest.py", "toolchain/etbuild/oci/layout.py"], {INIT, REGISTRY}, set()),
+        (["toolchain/etbuild/lower/passes.py"], set(), OTHERS),
+        (["toolchain/etbuild/lower/passes.py", "toolchain/etbuild/cpp/embed.py"], {CPP}, {INIT, REGISTRY}),
+        (["pyproject.toml"], set(), OTHERS),
+        (["toolchain/requirements-gguf.lock"], OTHERS, set()),
+        (["a new folder/file"], OTHERS, set()),
+        ([INIT], {INIT}, set()),
+        (["tests/integration/test_that_was_removed.py"], set(), set()),
+        (["tests/integration/project.py"], {INIT}, set()),
+        (["tests/integration/data.txt"], {CPP, INIT}, set()),
+        (["tests/integration/conftest.py"], {CPP, INIT}, set()),
+        (["tests/helpers/outer.py"], {CPP}, set()),
+        (["tests/helpers/inner.py"], {CPP, REGISTRY}, set()),
+        (["tests/integration/script.py"], {CPP, INIT}, set()),
+        (["tests/helpers/script.py"], OTHERS, set()),
+        (["tests/conftest.py"], OTHERS, set()),
+        (["tests/helpers/coverage_map.py"], set(), set()),
+        (None, set(), OTHERS),
+    ],
+)
+def test_the_tests_of_a_change(changed: list[str] | None, whole: set[str], sampled: set[str], repository: Path) -> None:
+    selection = select(repository, changed)
+    assert selection.whole == frozenset(whole | UNIT)
+    assert selection.sampled == frozenset(sampled)
+
+
+def test_a_run_says_what_it_leaves_out(repository: Path) -> None:
+    assert describe(select(repository, ["docs/speed.md", CPP]), "0123456789abcdef") == (
+        "changed since 0123456789ab: 2 test files run whole, 0 a sample, no others"
+    )
+    unknown = describe(select(repository, ["new/a", "new/b"]), "1")
+    assert unknown.endswith("does not know what covers new/a, new/b, so everything runs")
+    assert describe(select(repository, None), None).startswith("no commit to compare with, so each test file runs a")
+
+
+def test_workers_get_what_the_controller_selected(repository: Path) -> None:
+    selection = Selection(frozenset({CPP, INIT}), frozenset({REGISTRY}), ("a new file",))
+    assert changes.from_controller(changes.to_worker(selection)) == selection
+
+
+def base(repository: Path) -> str:
+    return subprocess.run([FIND_BASE], cwd=repository, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_branch_is_compared_with_where_it_left_main(repository: Path) -> None:
+    left = git(repository, "rev-parse", "HEAD")
+    git(repository, "checkout", "--quiet", "-b", "branch")
+    commit(repository)
+    commit(repository)
+    assert base(repository) == left
+    git(repository, "checkout", "--quiet", "main")
+    onward = commit(repository)
+    git(repository, "checkout", "--quiet", "branch")
+    assert base(repository) == left
+    git(repository, "checkout", "--quiet", "main")
+    git(repository, "merge", "--quiet", "--no-edit", "branch")
+    assert base(repository) == onward  # what the merge found on main
+
+
+def test_what_is_not_on_the_remote_yet_is_compared_with_it(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "--quiet", str(repository), "clone")
+    clone, published = tmp_path / "clone", git(repository, "rev-parse", "HEAD")
+    commit(clone)
+    commit(clone)
+    assert base(clone) == published
+
+
+def test_without_history_there_is_nothing_to_compare_with(repository: Path, tmp_path: Path) -> None:
+    assert base(repository) == ""  # the first commit
+    commit(repository)
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{repository}", "shallow")
+    assert base(tmp_path / "shallow") == ""
+
+
+def test_each_package_and_each_folder_has_a_row() -> None:
+    """So that a new one is not forgotten. Until it has a row, everything runs."""
+    paths = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    files = [path for path in paths.stdout.split("\0") if path and not re.fullmatch(r"tests/.*\.py", path)]
+    assert [path for path in files if changes.row_of(path) is None] == []
+    for folder in ("toolchain/", "toolchain/etbuild/", "tests/"):
+        assert folder not in COVERED_BY
+
+
+def test_each_row_names_paths_and_tests_that_are_there() -> None:
+    for name, tests in COVERED_BY.items():
+        folder, _, start = name.rpartition("/")
+        assert any(path.name.startswith(start) for path in (REPOSITORY / folder).iterdir()), name
+        assert [place for place in (*tests.whole, *tests.sample) if not (REPOSITORY / "tests" / place).exists()] == []
+    assert all((REPOSITORY / "tests" / place).is_dir() for place in ALWAYS_WHOLE)
+
+
+def test_what_a_step_of_a_build_runs_reaches_every_test() -> None:
+    table: dict[str, dict[str, list[str]]] = {}
+    exec(TABLE.read_text("utf-8"), table)
+    rows = {path: changes.row_of(f"toolchain/{path}") for path in table["STEP_FILES"]}
+    assert [path for path, row in rows.items() if row is None or ALL not in (*row.whole, *row.sample)] == []
+    assert rows["etbuild/lower/__init__.py"] != EVERYTHING
+
+
+def test_the_longest_name_decides() -> None:
+    table = {"a/": Row(("one",)), "a/b": Row(("two",))}
+    assert changes.row_of("a/bc", table) == Row(("two",))
+    assert changes.row_of("a/c", table) == Row(("one",))
+    assert changes.row_of("b", table) is None
+
+
+def test_no_test_imports_another_test_file() -> None:
+    """Its tests would run with those of a file that nobody changed. What several files use is in tests/helpers."""
+    importing = re.compile(r"^ *(from (\.|tests\.).*\btest_|import tests\..*\btest_)", re.MULTILINE)
+    files = sorted((REPOSITORY / "tests").rglob("*.py"))
+    assert [str(file) for file in files if importing.search(file.read_text("utf-8"))] == []
