@@ -38,8 +38,8 @@ REGISTRY = "tests/registry/test_registry.py"
 OTHERS = {CPP, INIT, REGISTRY}
 
 
-def git(repository: Path, *arguments: str) -> str:
-    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+def git(repository: Path, *arguments: str, **variables: str) -> str:
+    environment = {**os.environ, **variables, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     identity = ("-c", "user.name=Nobody", "-c", "user.email=nobody@example.org")
     command = ["git", *identity, *arguments]
     return subprocess.run(
@@ -50,9 +50,12 @@ def git(repository: Path, *arguments: str) -> str:
 _numbers = itertools.count()
 
 
-def commit(repository: Path) -> str:
+def commit(repository: Path, hours: int = 0) -> str:
+    """Commits what is there, some hours after the first of January."""
     git(repository, "add", "--all")
-    git(repository, "commit", "--quiet", "--allow-empty", "--message", f"change {next(_numbers)}")
+    date = f"{1_767_225_600 + 3600 * hours} +0000"
+    message = f"change {next(_numbers)}"
+    git(repository, "commit", "--quiet", "--allow-empty", "--message", message, GIT_COMMITTER_DATE=date)
     return git(repository, "rev-parse", "HEAD")
 
 
@@ -149,9 +152,17 @@ def test_a_branch_is_compared_with_where_it_left_main(repository: Path) -> None:
     onward = commit(repository)
     git(repository, "checkout", "--quiet", "branch")
     assert base(repository) == left
-    git(repository, "checkout", "--quiet", "main")
-    git(repository, "merge", "--quiet", "--no-edit", "branch")
-    assert base(repository) == onward  # what the merge found on main
+    assert onward != left
+
+
+def test_on_main_all_that_landed_within_a_day_is_tested(repository: Path) -> None:
+    first = git(repository, "rev-parse", "HEAD")
+    commit(repository, 1)
+    assert base(repository) == first
+    before = commit(repository, 10)
+    commit(repository, 20)
+    commit(repository, 34)
+    assert base(repository) == before
 
 
 def test_what_is_not_on_the_remote_yet_is_compared_with_it(repository: Path, tmp_path: Path) -> None:
