@@ -6,9 +6,9 @@ part, such as a backend: a step runs its files if the program has this part.
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
+import json
 import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -39,7 +39,8 @@ _OUTSIDE = "outside"  # the part that cannot change what a step writes
 def _steps() -> dict[str, frozenset[str]]:
     """For each file that a step runs, `STEP` or `STEP/PART` of each."""
     text = (_ROOT / "step_files.bzl").read_text("utf-8").partition("STEP_FILES =")[2]
-    return {path: frozenset(steps) for path, steps in ast.literal_eval(text.strip()).items()}
+    rows = json.loads(text[: text.rindex(",")] + "}")  # of JSON, it differs in the last comma only
+    return {path: frozenset(steps) for path, steps in rows.items()}
 
 
 def of_steps(steps: Collection[str], parts: Collection[str] = ()) -> list[str]:
