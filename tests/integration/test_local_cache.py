@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,24 @@ def test_a_tokenizer_that_changes_at_the_end_is_not_kept(project: Project, monke
     project.write("tokenizer.json", "old")
     assert project.build() == REPORT
     assert (project.root / "out/net.tokenizer/tokenizer.json").read_text() == "old"
+
+
+def test_weights_that_change_during_a_build_are_noticed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the edit restores the size and the time of the file."""
+    project.write("model.py", MODEL + "# again\n")
+    weights, run = project.root / "w.safetensors", export.export
+
+    def changed(*arguments: Any) -> None:
+        run(*arguments)
+        before = weights.stat()
+        project.weights(0.25)
+        assert weights.stat().st_size == before.st_size
+        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "export", changed)
+        project.build(expect=1)
+    assert "`w.safetensors` changed during the build" in project.capfd.readouterr().err
 
 
 def test_a_download_that_ends_during_a_build_is_noticed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, METHODS, WRITTEN, ExportFiles
 from etbuild.files.artifacts import Artifact, publish, staging
-from etbuild.files.digests import digest, file_digest
+from etbuild.files.digests import digest, file_digest, hashed_once
 from etbuild.inputs import checked_files, step_files
 from etbuild.inputs.checkpoints import each_with_shards
 from etbuild.inputs.declared import Inputs
@@ -188,6 +188,7 @@ class _Request:
                 raise BuildError.of(f"the files of `{name}` changed during the build", "build again")
 
 
+@hashed_once()
 def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) -> BuildResult:
     """Builds a program, or takes it from the cache.
 

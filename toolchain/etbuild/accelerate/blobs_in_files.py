@@ -18,6 +18,7 @@ from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir._serialize._cord import CordBuffer, FileBackedData
 
 from etbuild.errors import BuildError
+from etbuild.files import digests
 from etbuild.patching import replaced
 
 
@@ -36,6 +37,7 @@ def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:
         try:
             unfinished.write_bytes(blob)
             unfinished.replace(path)
+            digests.learn_written(path, path.stat(), digest.hexdigest())
         except OSError as error:
             raise BuildError.of(f"cannot write a blob of named data: {error.strerror}") from error
     return FileBackedData(str(path), sha256=digest.digest())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from etbuild.cache.record import DIGEST, Damaged, Entry, Record, Unreadable, read_record
+from etbuild.files import digests
 from etbuild.files.directories import Folder, NotAFile, NotAFolder
 from etbuild.files.scratch import is_unfinished, remove_unlocked, unfinished, write_error
 
@@ -137,7 +138,7 @@ def check_blob(root: Folder, place: str) -> None:
     """
     try:
         with root.holder(place) as (folder, name), folder.open(name) as file:
-            if _digest(file) != name:
+            if digests.open_file_digest(folder.path / name, file) != name:
                 raise Damaged("its content was changed")
     except NotAFile as error:
         raise Damaged(reason(error)) from None
@@ -172,10 +173,13 @@ def copy_out(root: Folder, entry: Entry, directory: Path) -> None:
     """
     with open_blob(root, entry.sha256) as blob, _destination(directory, entry.name) as target:
         sha256, size = _copy_and_digest(blob, target)
+        target.flush()
+        copied = os.fstat(target.fileno())
     if (sha256, size) != (entry.sha256, entry.size):
         with contextlib.suppress(OSError):
             remove(root, blob_place(entry.sha256))
         raise Damaged(f"the blob {entry.sha256[:16]} was changed")
+    digests.learn_written(directory / entry.name, copied, sha256)
 
 
 @contextlib.contextmanager
@@ -222,13 +226,6 @@ def _clone(source: int, target: int) -> bool:
     return True
 
 
-def _digest(file: BinaryIO) -> str:
-    state = hashlib.sha256()
-    while block := file.read(_BLOCK):
-        state.update(block)
-    return state.hexdigest()
-
-
 def copy_in(root: Folder, source: Folder, name: str) -> Entry:
     """Stores a file as a blob, unless an undamaged blob with its content exists.
 
@@ -236,18 +233,20 @@ def copy_in(root: Folder, source: Folder, name: str) -> Entry:
         OSError: The file cannot be read, or the blob cannot be read or written.
     """
     with source.holder(name) as (folder, file), folder.open(file) as opened:
-        entry = Entry(name, os.fstat(opened.fileno()).st_size, _digest(opened))
-        place = blob_place(entry.sha256)
-        if _is_sound(root, place):
-            touch(root, place)
-            return entry
+        sha256 = digests.open_file_digest(folder.path / file, opened)
+        entry, place = Entry(name, os.fstat(opened.fileno()).st_size, sha256), blob_place(sha256)
         opened.seek(0)
 
         def copy(target: BinaryIO) -> None:
             if not _clone(opened.fileno(), target.fileno()):
                 shutil.copyfileobj(opened, target, _BLOCK)
 
-        write(root, place, copy)
+        if _is_sound(root, place):
+            touch(root, place)
+        else:
+            write(root, place, copy)
+    with root.holder(place) as (folder, blob):
+        digests.learn_written(folder.path / blob, folder.status(blob), sha256)
     return entry
 
 

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     options.restart()
     plan = read_plan(options.plan, ExportPlan)
     read_from = inputs(options, [])
-    with with_positions(options):
+    with digests.hashed_once(), with_positions(options):
         used = used_sources(read_from, plan)
         names = with_declared(read_from, plan.data_names)
         read = describe_files(read_from, used, names)

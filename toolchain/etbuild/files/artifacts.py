@@ -1,4 +1,4 @@
-"""Writes artifacts: each file is read back and hashed, and all files of a build are published together."""
+"""Writes artifacts: each file is hashed and read back, and all files of a build are published together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from etbuild.errors import BuildError
-from etbuild.files.digests import file_digest
+from etbuild.files import digests, regular_files
 from etbuild.files.directories import Folder
 from etbuild.files.scratch import HIDDEN, Scratch, write_error
 from etbuild.foreign_errors import wrap_system_errors
@@ -24,6 +25,7 @@ from etbuild.foreign_errors import wrap_system_errors
 if TYPE_CHECKING:
     from etbuild.results import ArtifactFacts
 
+_BLOCK = 1 << 20
 _INDEX_BYTES = 1 << 26  # the largest index that is read; a thousand times the size of a large one
 _ETRECORD = re.compile(r"[\w-]+\.etrecord", re.ASCII)
 
@@ -320,31 +322,44 @@ def write(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as opened:
-            hashing = _HashingFile(opened)
+            written = _SummedFile(opened)
             if isinstance(content, bytes):
-                hashing.write(content)
+                written.write(content)
             else:
-                content(hashing)  # type: ignore[arg-type]
+                content(written)  # type: ignore[arg-type]
             opened.flush()
             os.fsync(opened.fileno())
-        size, digest = path.stat().st_size, file_digest(path)
+        status, sha256 = path.stat(), written.sha256.hexdigest()
+        same = _checksum(path) == written.checksum
     except OSError as error:
         raise write_error(path, error) from error
-    if digest != hashing.state.hexdigest():
+    if not same:
         raise BuildError.of(f"{path.name}: the file has other content than was written", "is the disk faulty?")
-    return Artifact(directory, file, kind, size, digest, tag)
+    digests.learn_written(path, status, sha256)
+    return Artifact(directory, file, kind, status.st_size, sha256, tag)
 
 
-class _HashingFile:
-    """A binary file that hashes what is written to it."""
+class _SummedFile:
+    """A binary file with the sha256 of what is written to it, and a checksum, which is faster to compute again."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
-        self.state = hashlib.sha256()
+        self.sha256 = hashlib.sha256()
+        self.checksum = 0
 
     def write(self, data: bytes) -> int:
-        self.state.update(data)
+        self.sha256.update(data)
+        self.checksum = zlib.crc32(data, self.checksum)
         return self.file.write(data)
+
+
+def _checksum(path: Path) -> int:
+    """The checksum of what a file holds."""
+    checksum = 0
+    with regular_files.opened(path) as file:
+        while block := file.read(_BLOCK):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
 def replace(path: Path, content: bytes) -> None:

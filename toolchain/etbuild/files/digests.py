@@ -4,11 +4,72 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from etbuild.files import regular_files
+
+_BLOCK = 1 << 20
+_SETTLED_NS = 2_000_000_000  # the coarsest times of a file system, those of FAT
+
+
+class FileState(NamedTuple):
+    """What an edit of a file changes.
+
+    No program can set `ctime`, so an edit that restores the size and `mtime` is found too. What is not found: a further
+    write through a mapping to a page that the kernel has not yet written back; any edit in the first seconds after
+    another one, if the clock of a file server is behind; and what a faulty disk changes.
+    """
+
+    path: str
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, path: Path, status: os.stat_result) -> FileState:
+        """The state of a file that has this status."""
+        return cls(str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    def is_settled(self, now: int) -> bool:
+        """Whether every edit from now on (in ns) changes the times: two edits within a tick give a file equal times."""
+        return max(self.mtime_ns, self.ctime_ns) < now - _SETTLED_NS
+
+
+_known: list[dict[FileState, str]] = []
+"""The digests of files in these states, for each `hashed_once` around what runs. The last one counts."""
+
+
+@contextmanager
+def hashed_once() -> Iterator[None]:
+    """Within this context, a file that stays as it is is read once, however often its digest is asked for."""
+    _known.append(known())
+    try:
+        yield
+    finally:
+        _known.pop()
+
+
+def known() -> dict[FileState, str]:
+    """The digests that this process knows. A forked process begins with those of its parent."""
+    return dict(_known[-1]) if _known else {}
+
+
+def learn(digests: Mapping[FileState, str]) -> None:
+    """Takes over digests that a forked process knows."""
+    if _known:
+        _known[-1].update(digests)
+
+
+def learn_written(path: Path, status: os.stat_result, sha256: str) -> None:
+    """Notes the digest of a file that this process has written and that nobody else writes."""
+    learn({FileState.of(path, status): sha256})
 
 
 def file_digest(path: Path) -> str:
@@ -18,13 +79,24 @@ def file_digest(path: Path) -> str:
         OSError: The file cannot be read, or is not a regular file: a device may never end.
     """
     with regular_files.opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if sys.version_info >= (3, 11) else _digest_3_10(file)
+        return open_file_digest(path, file)
 
 
-def _digest_3_10(file: Any) -> str:
+def open_file_digest(path: Path, file: BinaryIO) -> str:
+    """sha256 of a file that was opened under this path and not yet read, in hex.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    began = time.time_ns()
+    before = FileState.of(path, os.fstat(file.fileno()))
+    if _known and before in _known[-1]:
+        return _known[-1][before]
     state = hashlib.sha256()
-    while block := file.read(1 << 20):
+    while block := file.read(_BLOCK):
         state.update(block)
+    if before.is_settled(began) and before == FileState.of(path, os.fstat(file.fileno())):
+        learn({before: state.hexdigest()})
     return state.hexdigest()
 
 

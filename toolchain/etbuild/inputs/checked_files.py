@@ -29,7 +29,8 @@ def record(path: Path, environment: str, packages: Iterable[str], whole: bool, s
     """
     from etbuild.processes import forked  # importing it takes a while, and a hit does not need it
 
-    imported = forked.files_of(sys.modules) | forked.loaded
+    ours = str(Path(__file__).parents[1]) + os.sep  # the keys hold the driver's files
+    imported = {file for file in forked.files_of(sys.modules) | forked.loaded if not file.startswith(ours)}
     files = set(imported)
     for name in distributions_of(packages):
         listed = set(distributions.files(name))

@@ -15,6 +15,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError, Leaving
+from etbuild.files import digests
 from etbuild.foreign_errors import system_error
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
@@ -126,11 +127,14 @@ def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) ->
 
 
 def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
-    """The result of the task, its error, and the files of the modules that it has imported, as the parent reads it."""
-    before = set(sys.modules)
+    """The result of the task, its error, the files of the modules that it has imported, and the digests of files that
+    it has learned, as the parent reads it."""
+    before, known = set(sys.modules), digests.known()
     try:
         with undone():
-            return ForkingPickler.dumps((task(), None, loaded | files_of(sys.modules.keys() - before)))
+            value = task()
+            learned = dict(digests.known().items() - known.items())
+            return ForkingPickler.dumps((value, None, loaded | files_of(sys.modules.keys() - before), learned))
     except (EtbuildError, KeyboardInterrupt) as error:
         failure: BaseException = error
     except _Ended:
@@ -139,14 +143,14 @@ def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
         failure = BuildError([out_of_memory(name)])
     except BaseException as error:  # noqa: BLE001 - the parent has to hear of every exception
         failure = system_error(error) or ChildFailed(traceback.format_exc())
-    return ForkingPickler.dumps((None, failure, set()))
+    return ForkingPickler.dumps((None, failure, set(), {}))
 
 
 def _finish(result: Connection, name: str, process: BaseProcess) -> Any:
     try:
         if not result.poll():  # the child has ended, but its end of the pipe is still open
             raise EOFError
-        value, error, files = result.recv()
+        value, error, files, learned = result.recv()
     except EOFError:
         process.join()
         raise BuildError([how_it_ended(name, process.exitcode or 0, last_stage())]) from None
@@ -154,4 +158,5 @@ def _finish(result: Connection, name: str, process: BaseProcess) -> Any:
     if error is not None:
         raise error
     loaded.update(files)
+    digests.learn(learned)
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -60,14 +59,14 @@ def copy(
             content = regular_files.read(inputs.find_data(name, path), _MAX_BYTES)
         except OSError as error:
             raise InputError.at(path, f"cannot read `{name}`: {error.strerror}") from None
-        if hashlib.sha256(content).hexdigest() != digests[name]:
-            raise BuildError.of(f"`{name}` changed during the build", "build again")
         base = PurePosixPath(name).name
+        made.append(artifacts.write(directory, f"{plan.name}.tokenizer/{base}", "tokenizer", content))
+        if made[-1].sha256 != digests[name]:
+            raise BuildError.of(f"`{name}` changed during the build", "build again")
         if plan.runner is not None and isinstance(vocabulary, int) and base == "tokenizer.json":
             wrong, noted = unknown_tokens(name, content, vocabulary, path)
             problems += wrong
             notes += noted
-        made.append(artifacts.write(directory, f"{plan.name}.tokenizer/{base}", "tokenizer", content))
     if problems:
         raise CheckError(problems)
     return made, notes
