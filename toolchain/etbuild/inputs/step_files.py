@@ -23,15 +23,8 @@ _ROOT = Path(__file__).parents[1]
 _PACKAGE = "etbuild"
 OF_PROGRAMS = frozenset(("export", "lower", "report"))
 """The steps that make the files of a program. Planning is not one of them: what a plan says is in the key as it is."""
-_TOKENS = re.compile(
-    r'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|'
-    r"'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''|"
-    r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'
-    r"'[^'\\\n]*(?:\\.[^'\\\n]*)*'|"
-    r"#[^\n]*",
-    re.DOTALL,
-)
-"""Texts and comments of Python."""
+_TEXT_OR_COMMENT = re.compile(r""" "[^"\\]*(?:\\.[^"\\]*)*" | '[^'\\]*(?:\\.[^'\\]*)*' | \#.* """, re.VERBOSE)
+_QUOTES = '"' * 3
 _OUTSIDE = "outside"  # the part that cannot change what a step writes
 
 
@@ -66,19 +59,25 @@ def _file_digest(path: str) -> str:
 
 
 def code_of(source: str) -> str:
-    """A Python source without comments, docstrings and empty lines. Sources with other code have other texts."""
+    """A Python source without comments, docstrings and empty lines. Sources with other code have other texts.
 
-    def without(token: re.Match[str]) -> str:
-        text = token[0]
-        if text.startswith("#"):
-            return ""
-        begin, end = source.rfind("\n", 0, token.start()) + 1, token.end()
-        stands_alone = not source[begin : token.start()].strip() and source[end : end + 1] == "\n"
-        # Lines of other texts become one line here, so that they keep their empty lines and the ends of their lines.
-        return '""' if stands_alone and text.startswith('"""') else text.replace("\n", "\0")
+    It is for the driver's sources, whose texts of several lines have three quotation marks. A test reads each of them.
+    """
+    codes = source.split(_QUOTES)  # by turns code and text
+    for index in range(1, len(codes), 2):
+        _, _, line = codes[index - 1].rpartition("\n")
+        if not line.strip() and codes[index + 1].startswith("\n"):
+            codes[index] = ""
+        else:  # in one line, so that it keeps its empty lines and the ends of its lines
+            codes[index] = codes[index].replace("\n", "\0").replace("#", "\1")
+    lines = _QUOTES.join(codes).split("\n")
+    return "\n".join(filter(None, (_without_comment(line).rstrip() for line in lines)))
 
-    lines = _TOKENS.sub(without, source).split("\n")
-    return "\n".join(filter(None, map(str.rstrip, lines)))
+
+def _without_comment(line: str) -> str:
+    if "#" not in line:
+        return line
+    return _TEXT_OR_COMMENT.sub(lambda found: "" if found[0].startswith("#") else found[0], line)
 
 
 @contextmanager
