@@ -103,13 +103,13 @@ class Assigned:
         if problems:
             raise BuildError(problems)
 
-    def check_calls(self, calls: Calls, path: DocumentPath, alone: bool) -> None:
+    def check_calls(self, calls: Calls, path: DocumentPath, only_method: bool) -> None:
         """Checks what two calls in a row give, and prints notes about what only other methods could see.
 
         Args:
             calls: The calls in eager PyTorch and in the exported program.
             path: The document path of the method's entry.
-            alone: Whether the program has no other method that may read what this one assigns.
+            only_method: Whether the program has no other method that may read what this one assigns.
 
         Raises:
             BuildError: The second call gives something else than in eager PyTorch.
@@ -121,7 +121,7 @@ class Assigned:
             hint = "register what a call leaves to the next one as a buffer, and write to it with `copy_(...)`"
             raise BuildError.at(path, f"{message} {listed}", hint)
         notes = [Problem(f"`{path[1]}` assigns to `{name}`: other methods do not see the value") for name in names]
-        for note in folded([] if alone else notes):
+        for note in folded([] if only_method else notes):
             print(f"note: {note}", file=sys.stderr)
 
     def _read(self, program: ExportedProgram) -> set[str]:

@@ -168,7 +168,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
             with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.what.finder):
                 ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(ran)
-        elif assigned.attributes:  # tracing assigns more than a run; what a model refuses here is no error
+        elif assigned.attributes:  # tracing assigns more than a run; a model may refuse it
             arguments, keywords = copy.deepcopy((prepared.arguments, prepared.keywords))
             with contextlib.suppress(Exception):
                 assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources))
