@@ -6,22 +6,29 @@ load(":split_packages.bzl", "INTERPRETER_HINT")
 
 _MAIN = "etbuild/__main__.py"
 
-# Copies each file of "$@" to a path in the directory $1: a path and its file take turns.
+# Copies each file of "$@" to a path in the directory $1: a path and its file take turns. Lists the files in the file $2.
 _COPY = """
-directory=$1; shift
+directory=$1; digests=$2; shift 2
 while [ $# -gt 0 ]; do
   mkdir -p "$directory/${1%/*}"
   cp -L "$2" "$directory/$1"
   shift 2
 done
+(cd "$directory"; find . -type f | LC_ALL=C sort | xargs cksum) > "$digests"
 """
 
 def _package(ctx):
-    """Returns a directory with the sources. An action with one directory starts faster than one with 300 files."""
+    """Returns a directory with the sources, and a file that lists them.
+
+    An action with one directory starts faster than one with 300 files. Bazel 7 does not look into a directory to find out
+    whether a worker has to start again; so the list of files is there too.
+    """
+    digests = ctx.actions.declare_file(ctx.label.name + ".sources.txt")
     directory = ctx.actions.declare_directory(ctx.label.name + ".sources")
     root = ctx.file.main.short_path[:-len(_MAIN)]
     arguments = ctx.actions.args()
     arguments.add(directory.path)
+    arguments.add(digests)
     for file in ctx.files.srcs:
         if not file.short_path.startswith(root):
             fail("{}: `srcs`: {} is not in the directory of {}".format(ctx.label, file.short_path, ctx.file.main.short_path))
@@ -29,16 +36,16 @@ def _package(ctx):
         arguments.add(file)
     ctx.actions.run_shell(
         inputs = ctx.files.srcs,
-        outputs = [directory],
+        outputs = [directory, digests],
         arguments = [arguments],
         command = _COPY,
-        mnemonic = "ExecutorchDriver",
+        mnemonic = "CopyDriver",
         progress_message = "Copying the driver of %s" % ctx.label,
     )
-    return directory
+    return [directory, digests]
 
 def _python_driver_impl(ctx):
-    package = _package(ctx)
+    package, digests = _package(ctx)
 
     # The suffix is needed: a directory in the same runfiles may have the name of the target.
     launcher = ctx.actions.declare_file(ctx.label.name + ".sh")
@@ -56,7 +63,7 @@ def _python_driver_impl(ctx):
         },
         is_executable = True,
     )
-    files = ctx.files.interpreter + [package, ctx.file.packages, ctx.file._on_demand]
+    files = ctx.files.interpreter + [package, digests, ctx.file.packages, ctx.file._on_demand]
     runfiles = ctx.runfiles(files)
     runfiles = runfiles.merge(ctx.attr._runfiles[DefaultInfo].default_runfiles)
     return [DefaultInfo(executable = launcher, files = depset([launcher]), runfiles = runfiles)]

@@ -47,11 +47,12 @@ def _blob(identity: str) -> str:
 def _files(commit: str) -> dict[str, Source]:
     """The files of the driver in a commit."""
     found = {}
-    for line in _git("ls-tree", "-r", commit, DRIVER).splitlines():
+    for line in _git("ls-tree", "-r", commit, DRIVER, "schemas").splitlines():  # a link of the driver names `schemas`
         facts, _, path = line.partition("\t")
         identity = facts.split()[2]
         if path.endswith((".py", ".schema.json")):
-            found[path.removeprefix("toolchain/")] = Source(functools.partial(_blob, identity), identity)
+            path = f"etbuild/{path}" if path.startswith("schemas/") else path.removeprefix("toolchain/")
+            found[path] = Source(functools.partial(_blob, identity), identity)
     return found
 
 

@@ -130,7 +130,8 @@ def executed(log: Path) -> tuple[list[str], list[str]]:
         while position < len(text) and text[position].isspace():
             position += 1
         cached = entry.get("remoteCacheHit") or entry.get("cacheHit")
-        if entry["mnemonic"] != "ExecutorchPublish":  # Bazel 4 copies what has passed its checks
+        # Bazel 4 copies what has passed its checks, and the driver of each step is copied once.
+        if entry["mnemonic"] not in ("ExecutorchPublish", "CopyDriver"):
             (hits if cached else run).append(entry["mnemonic"])
     return run, hits
 

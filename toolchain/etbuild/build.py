@@ -518,6 +518,7 @@ def _compare_key(request: _Request, exported: Path, lowering: LoweringFacts) -> 
             "export": {name: file_digest(exported / name) for name in files},
             "data": {name: request.described["data"][name] for name in _lower_data(request, exported)},
             "program": [artifact["sha256"] for artifact in lowering["artifacts"]],
+            "facts": [lowering["program"], lowering["runtime_limits"], lowering["non_finite"]],
             "driver": [request.compare_driver, *request.driver_of(*_exporting(exported))],
             "toolchain": request.python,
         }

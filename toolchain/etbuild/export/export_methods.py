@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import io
 import sys
@@ -174,7 +175,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
                 assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources))
         assigned.check(program, entry)
         given = (prepared.arguments, prepared.keywords)
-        calls = assignments.Calls(module, root, program, [pytree.tree_map(_shifted, given), given], sources)
+        calls = assignments.Calls(module, root, program, given, functools.partial(pytree.tree_map, _shifted), sources)
         assigned.check_calls(calls, entry, len(prepared.what.plan.methods) == 1)
     method_results.check(program, entry)
     method_results.make_plain(program)

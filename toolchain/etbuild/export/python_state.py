@@ -105,9 +105,9 @@ class PythonState:
                         yield from _held(child, kind, holder.name(key))
 
     def changed_atoms(self) -> Iterator[str]:
-        """The names of attributes of modules that are numbers, texts and the like, and changed."""
+        """The names of places that hold numbers, texts and the like, and changed. Parts of modules are no places."""
         for holder in self._walk.holders:
-            if holder.of_module and not holder.kind:
+            if not holder.kind:
                 for key, now in holder.read().items():
                     before = holder.before.get(key)
                     if type(now) in _ATOMS and type(before) in _ATOMS and now != before:

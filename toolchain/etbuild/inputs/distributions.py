@@ -112,7 +112,7 @@ def _top_level_names(distribution: Distribution) -> set[str]:
 
 
 def environment() -> str:
-    """A digest of all installed distributions, by version and by the digests of their files.
+    """A digest of all installed distributions but the driver, by version and by the digests of their files.
 
     A package may ask whether another one is installed, and which version it has: by an import that may fail, by entry
     points, by `importlib.metadata`. The key of a program does not hold that, since it is the same wherever the program
@@ -121,6 +121,8 @@ def environment() -> str:
     found = set()
     for distribution in importlib.metadata.distributions(path=search_path()):
         metadata = _metadata(distribution)
+        if metadata.name.startswith("etbuild-"):  # keys hold the files of the driver that a step runs
+            continue
         sha256 = _by_record.get(metadata)
         if sha256 is None:
             # The files that are left out hold the directory of an editable project.

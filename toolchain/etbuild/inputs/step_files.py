@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from etbuild.errors import InputError
 from etbuild.files.digests import digest
 
 _ROOT = Path(__file__).parents[1]
@@ -45,6 +46,12 @@ def of_steps(steps: Collection[str], parts: Collection[str] = ()) -> list[str]:
 def digest_of(steps: Collection[str], parts: Collection[str] = ()) -> str:
     """The digest of the driver's files that these steps run for a program with these parts."""
     return _digest(frozenset(steps), frozenset(parts))
+
+
+def remember() -> None:
+    """Digests all files now, for a process that lives long: its modules stay what they are when a file changes."""
+    for path in _steps():
+        _file_digest(path)
 
 
 @functools.cache
@@ -86,6 +93,7 @@ def only(steps: Collection[str], parts: Collection[str]) -> Iterator[None]:
 
     Raises:
         AssertionError: A step imports another module. This is a bug of ours: the table or the parts are wrong.
+        InputError: The model imports the Python interface.
     """
     name = f"{', '.join(sorted(steps))} with {', '.join(sorted(parts))}"
     finder = _Finder(frozenset(of_steps(steps, {*parts, _OUTSIDE})), name)
@@ -99,12 +107,13 @@ def only(steps: Collection[str], parts: Collection[str]) -> Iterator[None]:
 @contextmanager
 def for_later_steps() -> Iterator[None]:
     """Within this context, `only` does not hold: for what a process does for later steps while a fork runs one."""
-    others = sys.meta_path[:]
-    sys.meta_path[:] = [finder for finder in others if not isinstance(finder, _Finder)]
+    guards = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
+    for guard in guards:
+        sys.meta_path.remove(guard)
     try:
         yield
     finally:
-        sys.meta_path[:] = others
+        sys.meta_path[:0] = guards
 
 
 class _Finder:
@@ -121,5 +130,7 @@ class _Finder:
         del path, target
         file = name.replace(".", "/")
         if name.startswith(f"{_PACKAGE}.") and self._files.isdisjoint((f"{file}.py", f"{file}/__init__.py")):
+            if name == "etbuild.api":
+                raise InputError.of("a model cannot use the Python interface of `etbuild`", "build with it elsewhere")
             raise AssertionError(f"`{name}` is not in the key of {self._steps}: see `step_files.bzl`")
         return None

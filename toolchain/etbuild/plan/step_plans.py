@@ -122,6 +122,7 @@ class Lowered(Document):
     """The common part of `Plan` and the plans of lowering."""
 
     methods: Mapping[str, LowerMethod | Method]
+    passes: LowerPasses
     recipe: Recipe | None
     named_data: dict[str, NamedData]
 
@@ -168,6 +169,8 @@ class Lowered(Document):
             found.setdefault(entry.backend, path)
         for backend in () if self.recipe is None else self.recipe.backends or (backends.FROM_SOURCES,):
             found.setdefault(backend, ("recipe",))
+        if self.passes.edge or self.passes.edge_manager:  # they may delegate to any backend
+            found.setdefault(backends.FROM_SOURCES, ("passes",))
         return found
 
     def check_backends(self) -> None:

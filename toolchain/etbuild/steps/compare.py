@@ -24,7 +24,6 @@ from etbuild.plan.step_plans import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.runtime import program_files
 from etbuild.steps import apart
-from etbuild.steps.executorch_imports import imports_of_executorch
 from etbuild.steps.saved_export import (
     Lowering,
     export_with_weights,
@@ -281,8 +280,6 @@ def _where(job: Lowering[ComparePlan], context: StepContext, method: Method, wro
     from etbuild.comparison.graph import is_quantized
 
     with job.stage(f"search `{method.name}` for the operator that is wrong"):
-        for part in imports_of_executorch(job.effort):
-            part()
         from etbuild.comparison.locate import Search, WrongCall
 
         program, tolerance = method.program, method.settings.tolerance

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from etbuild.accelerate.lowering import accelerated, importing
-from etbuild.inputs import import_graph, toolchain
+from etbuild.inputs import import_graph, step_files, toolchain
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def warm(verb: str) -> None:
     if verb in ("lower", "build"):
         _warm_lowering()
     if verb == "build":
+        step_files.remember()
         toolchain.toolchain()
 
 
