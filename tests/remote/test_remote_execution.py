@@ -162,7 +162,8 @@ def test_with_a_shared_tmp_an_action_changes_nothing_for_the_next(
     try:
         shared.start()
         edit = "with open(torch.__file__, 'a') as file: file.write('raise SystemExit(7)')"
-        first.build(*shared.options, write_program(first, "edits", size=33, before=edit))
+        edited = first.build(*shared.options, write_program(first, "edits", size=33, before=edit), expect=1)
+        assert "`torch/__init__.py` of the installed package `torch` was changed after its installation" in edited.err
         first.build(*shared.options, write_program(first, "after", size=34))
     finally:
         shared.kill()

@@ -139,9 +139,9 @@ class _Request:
         return digest(self.described)
 
     @property
-    def checked_key(self) -> str:
-        """The key of a program that was also compared. How is no part of the program's own key."""
-        return digest([self.key, self.compare_driver])
+    def checked_by(self) -> str:
+        """What a program in the cache was checked with: all installed packages, and the code that compared it."""
+        return digest([self.environment, self.compare_driver])
 
     @property
     def compare_driver(self) -> str:
@@ -217,7 +217,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
     cached = _cached(request, directory, options.stage, cache)
     if cached is None:
         options.restart()
-        with cache.building("program", request.checked_key):
+        with cache.building("program", request.key):
             cached = _cached(request, directory, options.stage, cache)
             cached = cached or _build(request, directory, options)
     return cached
@@ -226,10 +226,10 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
 def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> BuildResult | None:
     with staging(directory) as staged:
         with stage("look into the cache"):
-            names = cache.fetch("program", request.checked_key, staged)
+            names = cache.fetch("program", request.key, staged)
             if names is None or _CHECKED not in names:
                 return None
-            if not checked_files.check(staged / _CHECKED, request.environment, request.used.packages):
+            if not checked_files.check(staged / _CHECKED, request.checked_by, request.used.packages):
                 return None
         name = f"{request.plan.name}.index.json"
         index = staged / name
@@ -292,9 +292,9 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
         if options.cache is not None and not unknown:
             whole = "cached" not in {*done.values(), *methods.values()}
             checked = program_directory / _CHECKED
-            checked_files.record(checked, request.environment, request.used.packages, whole, request.began)
+            checked_files.record(checked, request.checked_by, request.used.packages, whole, request.began)
             names = [*(artifact.file for artifact in artifacts), _CHECKED]
-            options.cache.store("program", request.checked_key, program_directory, names)
+            options.cache.store("program", request.key, program_directory, names)
         if options.origins is not None:
             from etbuild.steps.facts import write_json
 

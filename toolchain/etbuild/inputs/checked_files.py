@@ -20,7 +20,7 @@ def record(path: Path, environment: str, packages: Iterable[str], whole: bool, s
 
     Args:
         path: The file to write.
-        environment: A digest of all installed packages.
+        environment: A digest of all installed packages, and of the code that checked the program.
         packages: Top-level names that the sources import.
         whole: Whether this process, with those that it has forked, ran all steps. Then modules that nothing has
             imported are left out, and packages without an imported module. Nobody knows what a step has imported whose
@@ -50,11 +50,11 @@ def check(path: Path, environment: str, packages: Iterable[str]) -> bool:
 
     Args:
         path: The file that `record` wrote.
-        environment: A digest of all installed packages.
+        environment: A digest of all installed packages, and of the code that checked the program.
         packages: Top-level names that the sources import.
 
     Returns:
-        Whether the same packages are installed as then. Otherwise the program has to be built again.
+        Whether the same packages are installed and the same code checks. Otherwise the program has to be built again.
 
     Raises:
         InputError: A file was changed after its installation.

@@ -262,7 +262,7 @@ def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scr
         only = replace(files, facts={**files.facts, "methods": of_group})
         comparison = Comparison(group, only, scratch)
         wrong = comparison.first_wrong(exported.job.plan.work)
-    except CannotRun as error:
+    except (CannotRun, InputError) as error:  # the runtime here may lack what its libraries need of the machine
         return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{_NOT} {error}")}}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
     return {"wrong": None if wrong is None else vars(wrong), "notes": {**skipped, **notes}}
