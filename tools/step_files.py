@@ -126,7 +126,7 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
             tags[path].add(step)
         if "etbuild.backends" in base:
             waiting |= set(backends.values())
-        # A part may import another one: `huggingface` needs what `adapters` begins with.
+        # A part may import another one: then its files are in both.
         for part, begins in parts.items():
             own = {module for root in begins for module in driver.below(root)}
             if own & waiting:
