@@ -70,7 +70,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/__init__.py": _core(*_integration("python_interface")),
     "toolchain/etbuild/__main__.py": _core(*_integration("surroundings")),
     "toolchain/etbuild/accelerate/": _core(*_integration("acceleration", "acceleration_of_others", "determinism")),
-    "toolchain/etbuild/analysis/": _imported(
+    "toolchain/etkit/analysis/": _imported(
         *_integration("diff", "inspect", "profile", "variants", "verify_reproducible"), *_bazel("packages")
     ),
     "toolchain/etbuild/api.py": _imported(*_integration("python_interface")),
@@ -78,7 +78,7 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("backends", "recipes", "third_party_backend"), "conformance/test_named_data_of_backends.py"
     ),
     "toolchain/etbuild/backends/coreml/": _core(*_integration("backends"), "conformance/test_coreml.py"),
-    "toolchain/etbuild/benchmarking/": _tool(*_integration("bench"), *_bazel("program_tests")),
+    "toolchain/etkit/benchmarking/": _tool(*_integration("bench"), *_bazel("program_tests")),
     "toolchain/etbuild/build.py": _core(
         *_integration("local_cache", "separate_methods", "variants", "verify_reproducible")
     ),
@@ -121,7 +121,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/cli/watch.py": _tool(*_integration("watch")),
     "toolchain/etbuild/cmake/": _tool(*_integration("cmake")),
     "toolchain/etbuild/comparison/": _core(*_integration("comparison", "compared_outputs", "program_tests")),
-    "toolchain/etbuild/cpp/": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
+    "toolchain/etkit/cpp/": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
     "toolchain/etbuild/emit/": _core(
         *_integration("executorch_options", "mutable_buffers", "named_data", "runtime_limits", "separate_methods"),
         *_integration("shards"),
@@ -138,14 +138,14 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/files/": _core(
         *_integration("inspect", "named_data", "programs_of_others", "shards"), *_faults("file_faults", "surroundings")
     ),
-    "toolchain/etbuild/first_manifest.py": _tool(*_integration("init")),
+    "toolchain/etkit/first_manifest.py": _tool(*_integration("init")),
     "toolchain/etbuild/folding.py": _core(*_integration("errors")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),
     "toolchain/etbuild/inputs/": _core(
         *_integration("native_readers", "seeds", "sources", "surroundings"), *_faults("staleness")
     ),
     "toolchain/etbuild/json_schema.py": _core(),
-    "toolchain/etbuild/kernels/": _tool(*_bazel("kernels")),
+    "toolchain/etkit/kernels/": _tool(*_bazel("kernels")),
     "toolchain/etbuild/lower/": _core(
         *_integration("core_operators", "lowering", "mutable_buffers", "passes", "runtime_limits", "separate_methods"),
         "conformance/",
@@ -155,8 +155,8 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("adapters", "checkpoints", "encoder_decoders", "gguf", "huggingface", "image_text"),
         *_integration("language_models", "tensor_digests", "training"),
     ),
-    "toolchain/etbuild/oci/": _tool(*_REGISTRY),
-    "toolchain/etbuild/page/": _imported(*_integration("page", "profile")),
+    "toolchain/etkit/oci/": _tool(*_REGISTRY),
+    "toolchain/etkit/page/": _imported(*_integration("page", "profile")),
     "toolchain/etbuild/patching.py": _core(*_integration("acceleration")),
     "toolchain/etbuild/plan/": _core(*_integration("local_cache", "separate_methods", "steps", "variants")),
     "toolchain/etbuild/processes/": _core(
@@ -177,8 +177,8 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("lowering", "recipes", "separate_methods", "steps"), *_faults("real_builds")
     ),
     "toolchain/etbuild/steps/show_stages.py": _imported(*_integration("recipes")),
-    "toolchain/etbuild/targets/": _tool(*_bazel("rules")),
-    "toolchain/etbuild/testing/": _imported(
+    "toolchain/etkit/targets/": _tool(*_bazel("rules")),
+    "toolchain/etkit/testing/": _imported(
         *_integration("bundle", "compared_outputs", "program_tests"), *_bazel("program_tests")
     ),
     "toolchain/etbuild/version.py": _core(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -23,12 +23,13 @@ from etbuild.inputs.key import check_unchanged, describe, describe_files
 from etbuild.inputs.step_context import Stage
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import Plan
-from etbuild.plan.step_plans import ComparePlan, LowerPlan
+from etbuild.plan.step_plans import ComparePlan, ExportPlan, LowerPlan
 from etbuild.report import tokenizer
 from etbuild.steps.resources import Effort
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
+    from etbuild.inputs.source_lines import SourceLines
     from etbuild.results import KeyInputs, LoweringFacts, Python
     from etbuild.steps.saved_export import Lowering
 
@@ -57,14 +58,29 @@ class BuildResult:
 
 
 @dataclass(frozen=True)
-class Page:
-    """Asks for the page of the program.
+class FirstBuild:
+    """What the first build made.
 
     Attributes:
-        against: Another program: the page shows what differs from it. None: there is nothing to compare with.
+        artifacts: The program, its named data and the facts about them: files, and directories of shards.
+        export: The directory of the export.
+        exported: The files of exported methods outside of that directory, by name.
+        lowered: The directory of each method that was lowered by itself, by name.
+        lines: The lines of the sources, if they are outside of the export.
+        examples: The example inputs, if they are outside of the export.
+        inputs: The digests of what the export read, if they were written.
     """
 
-    against: Path | None = None
+    artifacts: Sequence[Path]
+    export: Path
+    exported: Mapping[str, Path] = field(default_factory=dict)
+    lowered: Mapping[str, Path] = field(default_factory=dict)
+    lines: Path | None = None
+    examples: Path | None = None
+    inputs: Path | None = None
+
+
+Verify = Callable[[ExportPlan, LowerPlan, Inputs, UsedSources, FirstBuild], None]
 
 
 @dataclass(frozen=True)
@@ -77,8 +93,10 @@ class BuildOptions:
         restart: Is called before the first step runs. It runs the command in fixed surroundings, unless this process
             already has them.
         effort: How lowering runs.
-        verify_reproducible: Build twice without the cache, and compare.
-        page: Also write the page of the program.
+        verify: Builds a second time without the cache, and compares with the first build. Gets the plans of the export and
+            of the lowering, the inputs, the sources and the first build. None: there is no second build.
+        write_page: Writes the HTML page of the program beside the report and the index. Gets their directory, the name
+            of the program, the facts of the lowering, and the lines of the sources. None: there is no page.
         etrecord: Also write an ETRecord of each method.
         origins: A directory that also receives `NAME.lowering.json` and `NAME.export.lines.json`: they say where the
             instructions of the program come from.
@@ -88,15 +106,15 @@ class BuildOptions:
     cache: Cache | None = None
     restart: Callable[[], None] = lambda: None
     effort: Effort = field(default_factory=Effort)
-    verify_reproducible: bool = False
-    page: Page | None = None
+    verify: Verify | None = None
+    write_page: Callable[[Path, str, LoweringFacts, SourceLines], Artifact] | None = None
     etrecord: bool = False
     origins: Path | None = None
 
     @property
     def needs_steps(self) -> bool:
         """Whether the build needs what the steps wrote, and not only the program. The cache has that for each step."""
-        return self.page is not None or self.origins is not None or self.etrecord
+        return self.write_page is not None or self.origins is not None or self.etrecord
 
 
 @dataclass(frozen=True)
@@ -211,7 +229,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
         used = used_sources(inputs, plan.export_plan)
         request = _Request.read(plan, inputs, used)
     # A caller who changes how lowering runs wants lowering to run.
-    if cache is None or options.verify_reproducible or not options.effort.accelerate or options.needs_steps:
+    if cache is None or options.verify is not None or not options.effort.accelerate or options.needs_steps:
         options.restart()
         return _build(request, directory, options)
     cached = _cached(request, directory, options.stage, cache)
@@ -243,22 +261,21 @@ def _cached(request: _Request, directory: Path, stage: Stage, cache: Cache) -> B
         return BuildResult(request.key, publish(artifacts, directory), {"program": "cached"})
 
 
-def _verify(request: _Request, export: Path, lowered: list[Artifact], methods: Path) -> None:
+def _verify(verify: Verify, request: _Request, export: Path, lowered: list[Artifact], methods: Path) -> None:
     """Builds a second time, and compares.
 
     Args:
+        verify: Does it.
         request: What to build.
         export: The directory of the export.
         lowered: The artifacts that lowering made.
         methods: A directory with the methods that were lowered one by one.
     """
-    from etbuild.analysis import reproduce
-
     paths = {artifact.directory / artifact.file.partition("/")[0] for artifact in lowered}
     one_by_one = {path.name: path for path in sorted(methods.iterdir())}
     plan = request.plan
-    first = reproduce.FirstBuild(sorted(paths), export, lowered=one_by_one)
-    reproduce.verify(plan.export_plan, plan.lower_plan, request.inputs, request.used, first)
+    first = FirstBuild(sorted(paths), export, lowered=one_by_one)
+    verify(plan.export_plan, plan.lower_plan, request.inputs, request.used, first)
 
 
 def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildResult:
@@ -268,11 +285,11 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
 
     forked.loaded.clear()  # what an earlier build of this process has imported
     # A comparison of two builds needs two builds, so the cache must not replace one.
-    steps = _Steps(request, replace(options, cache=None) if options.verify_reproducible else options)
+    steps = _Steps(request, replace(options, cache=None) if options.verify is not None else options)
     with staging(directory) as staged, unkeyed() as unknown:
         done = {"export": steps.export(staged / "export")}
         methods: dict[str, str] = {}
-        kept = staged / "methods" if options.verify_reproducible else None
+        kept = staged / "methods" if options.verify is not None else None
         done["lower"] = steps.lower(staged / "export", staged / "program", methods, kept)
         from etbuild.steps import facts, report
 
@@ -286,9 +303,9 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
                 plan, request.described, lowering, request.inputs, program_directory, lines
             )
             artifacts = [*lowered, *reported]
-        if options.verify_reproducible:
+        if options.verify is not None:
             with stage("build again and compare"):
-                _verify(request, staged / "export", lowered, staged / "methods")
+                _verify(options.verify, request, staged / "export", lowered, staged / "methods")
         if options.cache is not None and not unknown:
             whole = "cached" not in {*done.values(), *methods.values()}
             checked = program_directory / _CHECKED
@@ -307,11 +324,9 @@ def _build(request: _Request, directory: Path, options: BuildOptions) -> BuildRe
                 steps.lowering(staged / "export"), lines, program_directory / f"{name}.pte", staged
             )
             artifacts[-1:-1] = etrecord.write(program_directory, found, f"{name}.etrecord")  # the index stays last
-        if options.page is not None:
+        if options.write_page is not None:
             with stage("make the page"):
-                from etbuild.steps.page import write_page
-
-                artifacts.insert(-1, write_page(program_directory, name, lowering, lines, options.page.against))
+                artifacts.insert(-1, options.write_page(program_directory, name, lowering, lines))
         return BuildResult(request.key, publish(artifacts, directory), {**done, "report": "run"}, methods)
 
 
