@@ -202,7 +202,7 @@ def _unknown(word: str, parser: argparse.ArgumentParser, options: argparse.Names
 
 
 def _verbs(words: Sequence[str]) -> Sequence[str] | None:
-    """Returns the verbs that need a parser, each of which takes time to make: only the one that is used; None for all."""
+    """Returns the verbs that need a parser, each of which takes time to make: the one that is used; None for all."""
     first = words[0] if words else ""
     if first in ("--version", "--cmake-prefix-path"):
         return []
