@@ -108,15 +108,12 @@ def _start_as_file() -> None:
 
         site.execsitecustomize = site.execusercustomize = lambda: None
         site.main()
-    for place in (root, root.with_name("etkit")):
-        if not place.exists():  # the driver of an action has the first only
-            continue
-        spec = util.spec_from_file_location(place.name, place / "__init__.py", submodule_search_locations=[str(place)])
-        assert spec is not None
-        assert spec.loader is not None
-        package = util.module_from_spec(spec)
-        sys.modules[place.name] = package
-        spec.loader.exec_module(package)
+    spec = util.spec_from_file_location("etbuild", root / "__init__.py", submodule_search_locations=[str(root)])
+    assert spec is not None
+    assert spec.loader is not None
+    package = util.module_from_spec(spec)
+    sys.modules["etbuild"] = package
+    spec.loader.exec_module(package)
 
 
 if __name__ == "__main__":

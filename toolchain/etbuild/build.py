@@ -93,7 +93,7 @@ class BuildOptions:
         restart: Is called before the first step runs. It runs the command in fixed surroundings, unless this process
             already has them.
         effort: How lowering runs.
-        verify: Builds a second time without the cache, and compares with the first build. None: there is no second build.
+        verify: Builds a second time without the cache, and compares with the first build. None: nothing does.
         write_page: Writes the HTML page of the program beside the report and the index. Gets their directory, the name
             of the program, the facts of the lowering, and the lines of the sources. None: there is no page.
         etrecord: Also write an ETRecord of each method.

@@ -210,8 +210,17 @@ def _verbs(words: Sequence[str]) -> Sequence[str] | None:
 
 
 def _people() -> ModuleType | None:
-    """The package with the other verbs. The driver of an action does not have it."""
-    return importlib.import_module("etkit.cli") if importlib.util.find_spec("etkit") else None
+    """The package with the other verbs, from beside this one, so that both are of one version. None in an action, whose
+    driver does not have it."""
+    root = Path(__file__).parents[2] / "etkit"
+    if "etkit" not in sys.modules:
+        file = root / "__init__.py"
+        spec = importlib.util.spec_from_file_location("etkit", file, submodule_search_locations=[str(root)])
+        if spec is None or spec.loader is None or not file.exists():
+            return None
+        sys.modules["etkit"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["etkit"])
+    return importlib.import_module("etkit.cli")
 
 
 def _listed() -> Sequence[str]:
