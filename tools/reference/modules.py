@@ -33,9 +33,9 @@ def with_packages(architecture: str, root: Path) -> str:
             for number, layer in enumerate(layers, 1)
             for package in reversed(layer)
         ]
-        blocks.append(f"`{name}`: {_summary(directory / '__init__.py')}\n")
+        blocks.append(f"**`{name}`**: {_summary(directory / '__init__.py')}")
         blocks.append(table(("layer", "package", "what it does"), rows))
-    return _TABLE.sub(lambda _: "{}\n".format("\n".join(blocks)), architecture)
+    return _TABLE.sub(lambda _: "{}\n".format("\n\n".join(blocks)), architecture)
 
 
 def _blocks(root: Path) -> Iterator[str]:
