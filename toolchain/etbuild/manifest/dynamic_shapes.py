@@ -7,11 +7,12 @@ A dimension has a name and a range. The size of a derived dimension is a multipl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from etbuild.errors import COMPARED, DocumentPath, Problem, did_you_mean, unknown
+from etbuild.manifest.sections import Dim, ExampleInput, Shapes
 
 CONTAINERS = ("list", "tuple", "dict")
 INPUTS = ("shape", "factory", "file", "value", *CONTAINERS)
@@ -46,12 +47,19 @@ class _Range:
     size: int | None
 
 
-def is_dim(shapes: Any) -> bool:
+def parts(example: ExampleInput) -> dict[int | str, ExampleInput]:
+    """The elements of a list, tuple or mapping of inputs, by index or key. Empty for any other input."""
+    if "dict" in example:
+        return dict(example["dict"].items())
+    return dict(enumerate(example.get("list", example.get("tuple", []))))
+
+
+def is_dim(shapes: Shapes) -> TypeGuard[Dim]:
     """Whether a part of dynamic shapes is a dimension, and not the shapes of a mapping of inputs."""
     return isinstance(shapes, dict) and isinstance(shapes.get("dim"), str)
 
 
-def normalized(shapes: Any, named: dict[str, dict[str, Any]]) -> Any:
+def normalized(shapes: Shapes, named: dict[str, Dim]) -> Shapes:
     """Dynamic shapes with all defaults; None if nothing is dynamic.
 
     Args:
@@ -71,15 +79,15 @@ def normalized(shapes: Any, named: dict[str, dict[str, Any]]) -> Any:
     return None
 
 
-def named_dims(shapes: Any) -> dict[str, dict[str, Any]]:
+def named_dims(shapes: Shapes) -> dict[str, Dim]:
     """The named dimensions in the dynamic shapes of a method, which give derived ones their range."""
     if is_dim(shapes):
         return _ranged(shapes) if "max" in shapes else {}
-    parts = shapes.values() if isinstance(shapes, dict) else shapes if isinstance(shapes, list) else ()
-    return {name: dim for part in parts for name, dim in named_dims(part).items()}
+    elements = shapes.values() if isinstance(shapes, dict) else shapes or ()
+    return {name: dim for part in elements for name, dim in named_dims(part).items()}
 
 
-def _ranged(dim: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _ranged(dim: Dim) -> dict[str, Dim]:
     """The range of the dimension that has a name, which follows from that of a derived one."""
     name, times, plus = _parsed(dim["dim"])
     if (times, plus) == (1, 0):
@@ -91,8 +99,7 @@ def _ranged(dim: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _parsed(text: str) -> tuple[str, int, int]:
     """The name of a dimension, the factor, and the number to add."""
     match = _DERIVED.fullmatch(text)
-    if match is None:  # the schema refuses it
-        return text, 1, 0
+    assert match is not None, text  # the schema has the same pattern
     times, name, sign, plus = match.groups()
     return name, int(times or 1), int(plus or 0) * (-1 if sign == "-" else 1)
 
@@ -104,7 +111,7 @@ class Check:
         self._named: dict[str, _Named] = {}
         self._derived: list[tuple[str, int | None, DocumentPath, list[str]]] = []
 
-    def of_sequence(self, inputs: list[Any], shapes: list[Any], path: DocumentPath) -> Iterator[Problem]:
+    def of_sequence(self, inputs: list[ExampleInput], shapes: list[Shapes], path: DocumentPath) -> Iterator[Problem]:
         """Checks the shapes of a list of inputs, in its order."""
         if len(shapes) != len(inputs):
             yield Problem(
@@ -116,7 +123,9 @@ class Check:
         for index, (example, part) in enumerate(zip(inputs, shapes, strict=True)):
             yield from self._of_input(example, part, (*path, index))
 
-    def of_mapping(self, inputs: dict[str, Any], shapes: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+    def of_mapping(
+        self, inputs: Mapping[str, ExampleInput], shapes: dict[str, Shapes], path: DocumentPath
+    ) -> Iterator[Problem]:
         """Checks the shapes of a mapping of inputs. An input without shapes is fixed."""
         for key, hint in unknown(shapes, inputs):
             yield Problem(f"there is no input `{key}`", (*path, key), hint, at_key=True)
@@ -126,39 +135,39 @@ class Check:
 
     def of_derived(self) -> Iterator[Problem]:
         """Checks the derived dimensions. All others must have been checked."""
-        for number, (text, size, path, parts) in enumerate(self._derived):
+        for number, (text, size, path, keys) in enumerate(self._derived):
             name, times, plus = _parsed(text)
             dim = self._named.get(name)
             if dim is None and text == name:
                 yield Problem("the key `max` is missing", path, "add `max: 128`")
-            elif parts:
+            elif keys:
                 hint = "repeat the whole range with `max`, or leave it out"
-                yield Problem(f"`{parts[0]}` stands here without `max`", (*path, parts[0]), hint, at_key=True)
+                yield Problem(f"`{keys[0]}` stands here without `max`", (*path, keys[0]), hint, at_key=True)
             elif dim is None:
                 near = did_you_mean(name, self._named) if number < COMPARED else None
                 hint = near if near and near.startswith("did you mean") else "write a range here, with `max`"
                 yield Problem(f"`{text}` needs a dimension `{name}`, and the method has none", (*path, "dim"), hint)
-            elif times < 1 or times * dim.low + plus < 0:
+            elif times * dim.low + plus < 0:
                 yield Problem(f"`{text}` is {times * dim.low + plus} for {name} = {dim.low}", (*path, "dim"))
             elif size is not None and dim.size is not None and size != times * dim.size + plus:
                 message = f"`{text}` is {times * dim.size + plus} in the example inputs, and this input has size {size}"
                 yield Problem(message, path, "change a shape")
 
-    def _of_input(self, example: Any, shapes: Any, path: DocumentPath) -> Iterator[Problem]:
+    def _of_input(self, example: ExampleInput, shapes: Shapes, path: DocumentPath) -> Iterator[Problem]:
         """Checks that dynamic shapes have the form of their input, and each dimension."""
-        if not isinstance(example, dict) or shapes is None:
+        if shapes is None:
             return
         kind = next((kind for kind in INPUTS if kind in example), None)
         if kind == "value":
             yield Problem("a plain value has no dimensions", path, "write `null`")
-        elif kind in ("list", "tuple") and isinstance(example[kind], list):
+        elif kind in ("list", "tuple"):
             if isinstance(shapes, list):
-                yield from self.of_sequence(example[kind], shapes, path)
+                yield from self.of_sequence([*parts(example).values()], shapes, path)
             else:
                 yield Problem(f"the input is a {kind}", path, "write a list of one entry for each element, or `null`")
-        elif kind == "dict" and isinstance(example[kind], dict):
+        elif kind == "dict":
             if isinstance(shapes, dict) and not is_dim(shapes):
-                yield from self.of_mapping(example[kind], shapes, path)
+                yield from self.of_mapping(example["dict"], shapes, path)
             else:
                 yield Problem("the input is a mapping", path, "write a mapping by key, or `null`")
         elif kind == "factory":
@@ -168,49 +177,46 @@ class Check:
         else:
             yield Problem("the input is a tensor", path, "write a list of one entry for each dimension, or `null`")
 
-    def _of_factory(self, shapes: Any, path: DocumentPath) -> Iterator[Problem]:
+    def _of_factory(self, shapes: Shapes, path: DocumentPath) -> Iterator[Problem]:
         """Checks the ranges for the result of a factory. Its form is not known yet."""
         if is_dim(shapes):
             yield from self._of_dim(shapes, None, path)
-        elif isinstance(shapes, (list, dict)):
+        elif shapes is not None:
             for key, part in shapes.items() if isinstance(shapes, dict) else enumerate(shapes):
                 yield from self._of_factory(part, (*path, key))
 
-    def _of_tensor(self, sizes: Any, dims: list[Any], path: DocumentPath) -> Iterator[Problem]:
-        if isinstance(sizes, list) and len(dims) != len(sizes):
+    def _of_tensor(self, sizes: list[int] | None, dims: list[Shapes], path: DocumentPath) -> Iterator[Problem]:
+        if sizes is not None and len(dims) != len(sizes):
             message = f"{_entries(dims)} for an input of {len(sizes)} dimensions"
             yield Problem(message, path, "write one entry for each dimension, `null` for a fixed one")
             return
         for index, dim in enumerate(dims):
             if is_dim(dim):
-                size = sizes[index] if isinstance(sizes, list) and isinstance(sizes[index], int) else None
-                yield from self._of_dim(dim, size, (*path, index))
-            elif isinstance(dim, list | dict):
+                yield from self._of_dim(dim, None if sizes is None else sizes[index], (*path, index))
+            elif dim is not None:
                 hint = "a dimension is `null` or {dim: NAME, max: SIZE}"
                 yield Problem("the input is a tensor", (*path, index), hint)
 
-    def _of_dim(self, dim: dict[str, Any], size: int | None, path: DocumentPath) -> Iterator[Problem]:
+    def _of_dim(self, dim: Dim, size: int | None, path: DocumentPath) -> Iterator[Problem]:
         name, times, plus = _parsed(dim["dim"])
         is_derived = (times, plus) != (1, 0)
         if is_derived and "multiple_of" in dim:
             message = f"`{dim['dim']}` is derived from `{name}`, which may have multiples"
             yield Problem(message, (*path, "multiple_of"), "remove `multiple_of`", at_key=True)
         if is_derived or "max" not in dim:  # the dimension that it is derived from may stand behind it
-            parts: list[str] = [key for key in ("min", "multiple_of") if key in dim and "max" not in dim]
-            fits = size is None or times < 1 or "max" not in dim or (size - plus) % times == 0
-            self._derived.append((dim["dim"], size if fits else None, path, parts))
-        if "max" in dim and times > 0:
+            keys: list[str] = [key for key in ("min", "multiple_of") if key in dim and "max" not in dim]
+            fits = size is None or "max" not in dim or (size - plus) % times == 0
+            self._derived.append((dim["dim"], size if fits else None, path, keys))
+        if "max" in dim:
             step = times if is_derived else dim.get("multiple_of", 1)
             yield from self._of_range(name, dim, (step, plus), size, path)
 
     def _of_range(
-        self, name: str, dim: dict[str, Any], form: tuple[int, int], size: int | None, path: DocumentPath
+        self, name: str, dim: Dim, form: tuple[int, int], size: int | None, path: DocumentPath
     ) -> Iterator[Problem]:
         """Checks a range, and keeps it for other places of the dimension that has the name."""
         times, plus = form
         low, high = dim.get("min", times + plus), dim["max"]
-        if not isinstance(low, int) or not isinstance(high, int) or not isinstance(times, int) or times < 1:
-            return  # the schema refuses it
         problems = _range_problems(_Range(dim["dim"], low, high, times, plus, size), path)
         is_derived = _parsed(dim["dim"]) != (name, 1, 0)
         if not is_derived:

@@ -6,15 +6,13 @@ An input is a tensor, a plain value, or a list, tuple or mapping of inputs. Its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from etbuild.errors import DocumentPath, Problem
 from etbuild.files.value_limits import INT64
 from etbuild.manifest import dynamic_shapes
-from etbuild.manifest.dynamic_shapes import CONTAINERS, INPUTS
-from etbuild.manifest.tasks import OF_MODEL
+from etbuild.manifest.dynamic_shapes import INPUTS, parts
+from etbuild.manifest.sections import ExampleInput, Method
 
-Example = dict[str, Any]
 CheckFile = Callable[[str, DocumentPath, bool], Iterator[Problem]]
 """Yields the problems of the name of a file. It takes the name, its place, and whether a loader reads the file."""
 
@@ -28,13 +26,7 @@ _INTEGER_RANGES = {
 }
 
 
-def parts(example: Example) -> dict[int | str, Any]:
-    """The elements of a list, tuple or mapping of inputs, by index or key. Empty for any other input."""
-    content = next((example[kind] for kind in CONTAINERS if kind in example), ())
-    return content if isinstance(content, dict) else dict(enumerate(content))
-
-
-def normalized(method: dict[str, Any]) -> dict[str, Any]:
+def normalized(method: Method) -> dict[str, object]:
     """A method's inputs and their dynamic shapes for the plan, with all defaults."""
     inputs, keywords = method.get("example_inputs", []), method.get("example_kwargs", {})
     shapes, by_name = method.get("dynamic_shapes", [None] * len(inputs)), method.get("dynamic_kwargs_shapes", {})
@@ -47,79 +39,76 @@ def normalized(method: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def reduced(example: Example) -> Example:
+def reduced(example: ExampleInput) -> ExampleInput:
     """One input for the plan, with all defaults."""
-    for kind in CONTAINERS:
-        if kind in example:
-            content = {key: reduced(part) for key, part in parts(example).items()}
-            return {kind: content if kind == "dict" else list(content.values())}
+    if "dict" in example:
+        return {"dict": {key: reduced(part) for key, part in example["dict"].items()}}
+    if "list" in example:
+        return {"list": [reduced(part) for part in example["list"]]}
+    if "tuple" in example:
+        return {"tuple": [reduced(part) for part in example["tuple"]]}
     if "shape" in example:
         return {"dtype": "float32", "fill": "zeros", **example}
-    return {"kwargs": {}, **example} if "factory" in example else dict(example)
+    return {"kwargs": {}, **example} if "factory" in example else example
 
 
-def check(method: dict[str, Any], path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
+def check(method: Method, path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
     """Yields the problems of a method's inputs that a schema cannot find.
 
     Args:
-        method: The method as its manifest has it. It may break the schema.
+        method: The method.
         path: The place of the method.
         check_file: Checks the name of a file.
     """
-    inputs, keywords = method.get("example_inputs"), method.get("example_kwargs")
-    inputs, keywords = inputs if isinstance(inputs, list) else [], keywords if isinstance(keywords, dict) else {}
+    inputs, keywords = method.get("example_inputs", []), method.get("example_kwargs", {})
     for index, example in enumerate(inputs):
         yield from check_one(example, (*path, "example_inputs", index), check_file)
     for name, example in keywords.items():
         yield from check_one(example, (*path, "example_kwargs", name), check_file)
     check_shapes = dynamic_shapes.Check()
-    shapes = method.get("dynamic_shapes")
-    if isinstance(shapes, list) and (inputs or keywords):
-        yield from check_shapes.of_sequence(inputs, shapes, (*path, "dynamic_shapes"))
-    by_name = method.get("dynamic_kwargs_shapes")
-    if isinstance(by_name, dict):
-        yield from check_shapes.of_mapping(keywords, by_name, (*path, "dynamic_kwargs_shapes"))
+    if "dynamic_shapes" in method and (inputs or keywords):
+        yield from check_shapes.of_sequence(inputs, method["dynamic_shapes"], (*path, "dynamic_shapes"))
+    by_name = method.get("dynamic_kwargs_shapes", {})
+    yield from check_shapes.of_mapping(keywords, by_name, (*path, "dynamic_kwargs_shapes"))
     yield from check_shapes.of_derived()
 
 
-def check_one(example: Any, path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
+def check_one(example: ExampleInput, path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
     """Yields the problems of one input that a schema cannot find.
 
     Args:
-        example: The input as its manifest has it. It may break the schema.
+        example: The input.
         path: Its place.
         check_file: Checks the name of a file.
     """
-    if not isinstance(example, dict) or OF_MODEL in example:
+    if "of_model" in example:
         return
     sources = [key for key in INPUTS if key in example]
     if len(sources) != 1:
         got = " and ".join(f"`{key}`" for key in sources) or "none of them"
         known = f"{', '.join(f'`{key}`' for key in INPUTS[:-1])} and `{INPUTS[-1]}`"
-        yield Problem(
-            f"an input needs one of {known}; this one has {got}", path, "for example {shape: [1, 16], dtype: int64}"
-        )
+        message = f"an input needs one of {known}; this one has {got}"
+        yield Problem(message, path, "for example {shape: [1, 16], dtype: int64}")
         return
     owners = {"dtype": "shape", "fill": "shape", "kwargs": "factory", "key": "file", "loader": "file"}
     for key, owner in owners.items():
         if key in example and owner != sources[0]:
             yield Problem(f"`{key}` goes with `{owner}`, not with `{sources[0]}`", (*path, key), at_key=True)
-    if isinstance(example.get("file"), str) and example["file"]:
+    if "file" in example:
         yield from check_file(example["file"], (*path, "file"), "loader" in example)
         if "loader" in example and "key" in example:
             yield Problem("`key` does not go with `loader`, which reads the file", (*path, "key"), at_key=True)
         if example["file"].endswith(".safetensors") and not example.keys() & {"key", "loader"}:
             yield Problem("the key `key` is missing: it names the tensor in the file", path, "add `key: tokens`")
     yield from _check_fill(example, (*path, "fill"))
-    if sources[0] in CONTAINERS and isinstance(example[sources[0]], (list, dict)):
-        for index_or_key, part in parts(example).items():
-            yield from check_one(part, (*path, sources[0], index_or_key), check_file)
+    for index_or_key, part in parts(example).items():
+        yield from check_one(part, (*path, sources[0], index_or_key), check_file)
     value = example.get("value")
     if isinstance(value, int) and not INT64[0] <= value <= INT64[1]:
         yield Problem(f"{value} does not fit into 64 bits", (*path, "value"))
 
 
-def _check_fill(example: Example, path: DocumentPath) -> Iterator[Problem]:
+def _check_fill(example: ExampleInput, path: DocumentPath) -> Iterator[Problem]:
     fill, dtype = example.get("fill", "zeros"), example.get("dtype", "float32")
     if isinstance(fill, bool) or not isinstance(fill, (int, float)):
         return

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest import adapters, tasks
-from etbuild.manifest.mappings import mapping
+from etbuild.manifest.sections import Cache, HuggingFace, Manifest, Method
 
 CUSTOM_SDPA = "custom_sdpa"
 CUSTOM_KINDS = ("custom", "ring", "quantized")
@@ -17,72 +16,65 @@ _OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"  # registers Execu
 _PATH: DocumentPath = ("model", "huggingface")
 
 
-def completed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with what its task writes: the class of the model, and methods with their inputs.
-
-    Args:
-        manifest: The manifest. It may break its schema: what does not fit is left as it is.
-    """
-    model = mapping(manifest, "model")
-    wanted = mapping(model, "huggingface")
-    task, methods = tasks.of(wanted), manifest.get("methods")
-    if task is None or not isinstance(methods, dict | None):
+def completed(manifest: Manifest) -> Manifest:
+    """The manifest with what its task writes: the class of the model, and methods with their inputs."""
+    model = manifest.get("model", {})
+    huggingface = model.get("huggingface", {})
+    if "task" not in huggingface:
         return manifest
-    if task is tasks.TASKS["text-generation"]:
-        methods = methods or adapters.methods(mapping(model, "adapters"))
-    wanted = {"class": task.model_class, "logits": "last", **wanted}
-    methods = tasks.completed(methods, task, wanted)
-    return {**manifest, "model": {**model, "huggingface": wanted}, "methods": methods}
+    task, methods = tasks.TASKS[huggingface["task"]], manifest.get("methods")
+    if not methods and huggingface["task"] == "text-generation" and "adapters" in model:
+        methods = adapters.methods(model["adapters"])
+    huggingface = {"class": task.model_class, "logits": "last", **huggingface}
+    methods = tasks.completed(methods, task, huggingface)
+    return {**manifest, "model": {**model, "huggingface": huggingface}, "methods": methods}
 
 
-def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
+def normalized(manifest: Manifest) -> Manifest:
     """A checked manifest with what its model and its task ask for, but do not say: the attention of a cache, and the
     operators of both."""
     manifest = completed(manifest)
-    wanted = mapping(mapping(manifest, "model"), "huggingface")
-    kind, attention = mapping(wanted, "cache").get("kind"), wanted.get("attention")
-    if attention != CUSTOM_SDPA and kind not in CUSTOM_KINDS:
+    model = manifest.get("model", {})
+    huggingface = model.get("huggingface", {})
+    kind = huggingface.get("cache", {}).get("kind")
+    if huggingface.get("attention") != CUSTOM_SDPA and kind not in CUSTOM_KINDS:
         return manifest
-    cache = {**wanted["cache"], "kind": kind or CUSTOM_KINDS[0]}
-    huggingface = {**wanted, "attention": CUSTOM_SDPA, "cache": cache}
-    operators = mapping(manifest, "custom_ops")
+    cache: Cache = {**huggingface["cache"], "kind": kind or CUSTOM_KINDS[0]}
+    operators = manifest.get("custom_ops", {})
     modules = operators.get("modules", [])
     return {
         **manifest,
-        "model": {**manifest["model"], "huggingface": huggingface},
+        "model": {**model, "huggingface": {**huggingface, "attention": CUSTOM_SDPA, "cache": cache}},
         "custom_ops": {**operators, "modules": [*modules, *({_OPERATORS} - set(modules))]},
     }
 
 
-def check(data: dict[str, Any]) -> Iterator[Problem]:
-    """Yields the problems of a model's task, cache and attention.
-
-    Args:
-        data: The manifest, completed. It may break its schema.
-    """
-    wanted = mapping(mapping(data, "model"), "huggingface")
-    if isinstance(mapping(data, "model").get("huggingface"), dict):
-        yield from _check_model(wanted)
-        yield from _check_methods(data, wanted)
+def check(data: Manifest) -> Iterator[Problem]:
+    """Yields the problems of a model's task, cache and attention. The manifest is completed."""
+    model = data.get("model", {})
+    if "huggingface" in model:
+        yield from _check_model(model["huggingface"])
+        yield from _check_methods(data.get("methods", {}), model["huggingface"])
 
 
-def _check_model(wanted: dict[str, Any]) -> Iterator[Problem]:
-    cache = mapping(wanted, "cache")
-    task = tasks.of(wanted)
-    if "class" not in wanted:
+def _check_model(huggingface: HuggingFace) -> Iterator[Problem]:
+    cache, attention = huggingface.get("cache", {}), huggingface.get("attention")
+    task = tasks.of(huggingface)
+    if "class" not in huggingface:
         hint = "name the class, such as LlamaForCausalLM; or write `task: text-generation`"
         yield Problem("the key `class` is missing", _PATH, hint)
-    if "cache" not in wanted:
+    if "cache" not in huggingface:
         hint = "add `cache: {max_length: 512}`"
-        if "task" in wanted:
+        if task is not None:
             yield Problem("a `task` needs a `cache`", (*_PATH, "task"), hint)
-        for key in ("logits", *(["attention"] if wanted.get("attention") == CUSTOM_SDPA else [])):
-            if key in wanted and "task" not in wanted:
-                yield Problem(f"`{key}: {wanted[key]}` goes with a `cache`", (*_PATH, key), hint)
-    kind, attention = cache.get("kind", "custom" if "attention" in wanted else "static"), wanted.get("attention")
-    yield from _check_source_length(wanted, task)
+        elif "logits" in huggingface:
+            yield Problem(f"`logits: {huggingface['logits']}` goes with a `cache`", (*_PATH, "logits"), hint)
+        if task is None and attention == CUSTOM_SDPA:
+            yield Problem(f"`attention: {attention}` goes with a `cache`", (*_PATH, "attention"), hint)
+    kind = cache.get("kind", "custom" if "attention" in huggingface else "static")
+    yield from _check_source_length(huggingface)
     if task is not None and task.has_encoder:
-        yield from _check_encoder_decoder(wanted)
+        yield from _check_encoder_decoder(huggingface)
     elif attention == CUSTOM_SDPA and kind == "static":
         hint = "write `kind: custom`"
         yield Problem("`attention: custom_sdpa` does not read a `static` cache", (*_PATH, "cache", "kind"), hint)
@@ -90,18 +82,18 @@ def _check_model(wanted: dict[str, Any]) -> Iterator[Problem]:
         hint = "remove `attention`, or write `kind: static`"
         yield Problem(f"`attention: {attention}` does not read a `{kind}` cache", (*_PATH, "attention"), hint)
     longest, held = cache.get("max_seq_length"), cache.get("max_length")
-    if isinstance(longest, int) and isinstance(held, int) and longest > held:
+    if longest is not None and held is not None and longest > held:
         path = (*_PATH, "cache", "max_seq_length")
         yield Problem(f"a call of {longest} tokens does not fit into a cache of {held}", path, f"write {held} or less")
     if kind == "ring" and longest is None:
-        hint = f"such as `max_seq_length: {min(128, held) if isinstance(held, int) else 128}`"
+        hint = f"such as `max_seq_length: {128 if held is None else min(128, held)}`"
         message = "a `ring` holds a window and the tokens of one call, so it needs `max_seq_length`"
         yield Problem(message, (*_PATH, "cache"), hint)
 
 
-def _check_source_length(wanted: dict[str, Any], task: tasks.Task | None) -> Iterator[Problem]:
+def _check_source_length(huggingface: HuggingFace) -> Iterator[Problem]:
     """Checks that the number of tokens of an encoder is there if it is needed, and only then."""
-    has, needs = "max_source_length" in wanted, wanted.get("task") == "seq2seq"
+    has, needs = "max_source_length" in huggingface, huggingface.get("task") == "seq2seq"
     if needs and not has:
         hint = "add `max_source_length: 512`: the largest number of tokens that the encoder takes"
         yield Problem("`task: seq2seq` needs `max_source_length`", (*_PATH, "task"), hint)
@@ -109,54 +101,53 @@ def _check_source_length(wanted: dict[str, Any], task: tasks.Task | None) -> Ite
         yield Problem("`max_source_length` goes with `task: seq2seq`", (*_PATH, "max_source_length"), at_key=True)
 
 
-def _check_encoder_decoder(wanted: dict[str, Any]) -> Iterator[Problem]:
+def _check_encoder_decoder(huggingface: HuggingFace) -> Iterator[Problem]:
     """Checks the keys of a model with an encoder and a decoder."""
-    cache, task = mapping(wanted, "cache"), wanted["task"]
+    cache, task = huggingface.get("cache", {}), huggingface["task"]
     if cache.get("kind", "static") != "static":
         hint = "remove `kind`"
-        yield Problem(
-            f"`task: {task}` has a `static` cache, not a `{cache['kind']}` one", (*_PATH, "cache", "kind"), hint
-        )
-    elif wanted.get("attention") == CUSTOM_SDPA:
+        message = f"`task: {task}` has a `static` cache, not a `{cache['kind']}` one"
+        yield Problem(message, (*_PATH, "cache", "kind"), hint)
+    elif huggingface.get("attention") == CUSTOM_SDPA:
         hint = "remove `attention`, or write `attention: sdpa`"
         yield Problem(f"`task: {task}` does not compute with `custom_sdpa`", (*_PATH, "attention"), hint)
 
 
-def _check_methods(data: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Problem]:
+def _check_methods(methods: dict[str, Method], huggingface: HuggingFace) -> Iterator[Problem]:
     """Checks that each method has an entry of the task, and that no call is longer than the model is made for."""
-    task = tasks.of(wanted)
-    for name, method in mapping(data, "methods").items():
-        if not isinstance(method, dict) or "program" in method:
+    task = tasks.of(huggingface)
+    for name, method in methods.items():
+        if "program" in method:
             continue
         entry = method.get("entry", "forward")
         if task is not None and entry not in task.entries.values():
             entries = " or ".join(f"`entry: {each}`" for each in task.entries.values())
-            message = f"`task: {wanted['task']}` writes {' and '.join(f'`{each}`' for each in task.entries)}"
+            message = f"`task: {huggingface['task']}` writes {' and '.join(f'`{each}`' for each in task.entries)}"
             hint = f"name the method like one of them, or write {entries}"
             yield Problem(message, ("methods", name), hint, at_key=True)
             continue
-        for index, longest, key in _limits(entry, wanted):
+        for index, longest, key in _limits(entry, huggingface):
             yield from _check_lengths(method, index, longest, key, ("methods", name))
 
 
-def _limits(entry: str, wanted: dict[str, Any]) -> Iterator[tuple[int, int, str]]:
+def _limits(entry: str, huggingface: HuggingFace) -> Iterator[tuple[int, int, str]]:
     """The inputs of an entry whose second dimension has a limit: their index, the limit, and the key that raises it."""
-    longest, source = tasks.longest_call(mapping(wanted, "cache")), wanted.get("max_source_length")
+    longest, source = tasks.longest_call(huggingface), huggingface.get("max_source_length")
     if entry in ("forward", "decode") and longest is not None:
         yield 0, longest, "max_seq_length"
-    if entry in ("encode", "decode") and wanted.get("task") == "seq2seq" and isinstance(source, int):
+    if entry in ("encode", "decode") and huggingface.get("task") == "seq2seq" and source is not None:
         yield (0 if entry == "encode" else 1), source, "max_source_length"
 
 
-def _check_lengths(method: dict[str, Any], index: int, longest: int, key: str, path: DocumentPath) -> Iterator[Problem]:
+def _check_lengths(method: Method, index: int, longest: int, key: str, path: DocumentPath) -> Iterator[Problem]:
     """Checks that an input, given by its index, is not longer than the model is made for. `key` is the key of the
     manifest that says the largest number of tokens."""
-    places: tuple[tuple[str, tuple[int | str, ...]], ...] = (
-        ("example_inputs", (index, "shape", 1)),
-        ("dynamic_shapes", (index, 1, "max")),
-    )
-    for inputs, place in places:
-        length = tasks.at(method.get(inputs), place)
+    places: dict[DocumentPath, object] = {
+        ("example_inputs", index, "shape", 1): method.get("example_inputs"),
+        ("dynamic_shapes", index, 1, "max"): method.get("dynamic_shapes"),
+    }
+    for place, inputs in places.items():
+        length = tasks.at(inputs, place[1:])
         if isinstance(length, int) and length > longest:
             message = f"a call of {length} tokens is longer than {longest}"
-            yield Problem(message, (*path, inputs, *place), f"write {longest} or less, or a larger `{key}`")
+            yield Problem(message, (*path, *place), f"write {longest} or less, or a larger `{key}`")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etbuild.errors import Problem, unknown
+from etbuild.manifest import adapters
+from etbuild.manifest.sections import Metadata, Model
 
 TITLE = "org.opencontainers.image.title"
 """The annotation that holds a name: that of a program, or of a file. `oras` restores files by it."""
@@ -18,29 +20,20 @@ _ANNOTATIONS = {
 }
 
 
-def check(metadata: Mapping[str, Any], weights: Any, of_adapters: Iterable[str]) -> Iterator[Problem]:
-    """The problems of metadata that a schema cannot find.
-
-    Args:
-        metadata: The metadata. It may break its schema.
-        weights: The value of `model.weights`. It may break its schema too.
-        of_adapters: The files with the weights of adapters.
-    """
+def check(metadata: Metadata, model: Model) -> Iterator[Problem]:
+    """Yields the problems of metadata that a schema cannot find."""
     keys = {annotation: f"`metadata.{key}`" for key, annotation in _ANNOTATIONS.items()} | {TITLE: "`name`"}
-    for label in _mapping(metadata, "labels"):
+    for label in metadata.get("labels", {}):
         if label in keys:
             message = f"the annotation `{label}` cannot be a label"
             yield Problem(message, ("metadata", "labels", label), f"it is made from {keys[label]}", at_key=True)
+    weights = model.get("weights", [])
     entries = weights if isinstance(weights, list) else [weights]
-    files = {str(entry.get("file") if isinstance(entry, dict) else entry) for entry in entries} | {*of_adapters}
-    for name, hint in unknown(_mapping(metadata, "weights_licenses"), files):
+    files = {entry if isinstance(entry, str) else entry["file"] for entry in entries}
+    files |= {entry.get("weights", "") for entry in adapters.files(model).values()}
+    for name, hint in unknown(metadata.get("weights_licenses", {}), files):
         message = f"`{name}` is not one of the files of `model.weights`, or of an adapter"
         yield Problem(message, ("metadata", "weights_licenses", name), hint, at_key=True)
-
-
-def _mapping(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def as_annotations(metadata: Mapping[str, Any]) -> dict[str, str]:

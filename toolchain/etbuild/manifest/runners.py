@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest import tasks
-from etbuild.manifest.mappings import mapping
+from etbuild.manifest.sections import ExampleInput, Manifest, Method
 
 RUNNER_CONSTANTS = (
     "decoder_start_token_id",
@@ -44,56 +43,52 @@ _METHODS = {
 _OPTIONAL = "vision_encoder"  # a program may have another encoder, for sounds
 
 
-def check(data: dict[str, Any]) -> Iterator[Problem]:
-    """Yields the problems of the contract of a runner.
-
-    Args:
-        data: The manifest, completed. It may break its schema.
-    """
-    runner = data.get("runner")
-    if not isinstance(runner, str) or runner not in _NEEDED_CONSTANTS:
+def check(data: Manifest) -> Iterator[Problem]:
+    """Yields the problems of the contract of a runner. The manifest is completed."""
+    if "runner" not in data:
         return
-    path: DocumentPath = ("runner",)
-    wanted = mapping(mapping(data, "model"), "huggingface")
-    task = tasks.of(wanted)
+    runner, methods = data["runner"], data.get("methods", {})
+    huggingface = data.get("model", {}).get("huggingface", {})
+    task = tasks.of(huggingface)
     if task is not None and task.runner != runner:
-        message = f"`{runner}` does not run programs of `task: {wanted['task']}`"
-        yield Problem(message, path, f"write `runner: {task.runner}`")
+        message = f"`{runner}` does not run programs of `task: {huggingface['task']}`"
+        yield Problem(message, ("runner",), f"write `runner: {task.runner}`")
         return
-    if runner == "executorch-llm/v1":
-        yield from _check_text(data, wanted)
+    if runner in _METHODS:
+        yield from _check_several(methods, _METHODS[runner])
     else:
-        yield from _check_several(data, _METHODS[runner])
-    if wanted and "cache" not in wanted:
-        yield Problem("the runner needs a model with a cache", path, "add `cache: {max_length: 512}` to the model")
-    for name in () if wanted else _NEEDED_CONSTANTS[runner]:
-        if name not in mapping(data, "constant_methods"):
+        yield from _check_text(methods, data.get("share_mutable_buffers", False), "cache" in huggingface)
+    if huggingface and "cache" not in huggingface:
+        hint = "add `cache: {max_length: 512}` to the model"
+        yield Problem("the runner needs a model with a cache", ("runner",), hint)
+    for name in () if huggingface else _NEEDED_CONSTANTS[runner]:
+        if name not in data.get("constant_methods", {}):
             hint = f"add `{name}` to `constant_methods`"
-            yield Problem(f"the runner calls `{name}`, which a model from a factory does not tell", path, hint)
+            yield Problem(f"the runner calls `{name}`, which a model from a factory does not tell", ("runner",), hint)
 
 
-def _check_text(data: dict[str, Any], wanted: dict[str, Any]) -> Iterator[Problem]:
+def _check_text(methods: dict[str, Method], share_buffers: bool, has_cache: bool) -> Iterator[Problem]:
     """Checks what ExecuTorch's text runner needs: one method `forward(tokens, position)` that keeps its own cache."""
-    methods = mapping(data, "methods")
     if methods and "forward" not in methods:
         message = f"the runner calls `forward`; the methods are {', '.join(f'`{name}`' for name in methods)}"
         yield Problem(message, ("runner",), "write one method `forward` with a dynamic length")
-    elif len(methods) > 1 and data.get("share_mutable_buffers"):
+    elif len(methods) > 1 and share_buffers:
         message = "the runner's methods do not share memory, so a shared cache would give wrong text"
         yield Problem(message, ("share_mutable_buffers",), "write one method `forward` with a dynamic length")
-    elif isinstance(methods.get("forward"), dict):
-        yield from _check_forward(methods["forward"])
-        if "cache" in wanted and {"program", "example_kwargs"} & methods["forward"].keys():
+    elif methods:
+        forward = methods["forward"]
+        if "program" not in forward and "example_inputs" in forward:  # the inputs of a program are not known
+            yield from _check_forward(forward["example_inputs"])
+        if has_cache and {"program", "example_kwargs"} & forward.keys():
             message = "the runner calls `forward` of the model, with two inputs by position"
             yield Problem(message, ("methods", "forward"), "leave out the inputs: the task writes them")
 
 
-def _check_several(data: dict[str, Any], called: dict[str, tuple[int, str]]) -> Iterator[Problem]:
+def _check_several(methods: dict[str, Method], called: dict[str, tuple[int, str]]) -> Iterator[Problem]:
     """Checks what a runner of several methods needs. Only `text_decoder` keeps something between two calls. `called`
     has what the runner gives to each method that it calls."""
-    methods = mapping(data, "methods")
     for name, (count, given) in called.items():
-        method = mapping(methods, name)
+        method = methods.get(name, {})
         inputs = method.get("example_inputs")
         path: DocumentPath = ("methods", name, "example_inputs" if inputs is not None else "example_kwargs")
         if methods and name not in methods and name != _OPTIONAL:
@@ -102,46 +97,40 @@ def _check_several(data: dict[str, Any], called: dict[str, tuple[int, str]]) -> 
         elif "program" in method:
             message = f"the runner calls `{name}` of the model, and nothing is known about the inputs of a program"
             yield Problem(message, ("methods", name, "program"), "leave out `program`: the task writes the method")
-        elif "example_kwargs" in method or (isinstance(inputs, list) and len(inputs) != count):
+        elif "example_kwargs" in method or (inputs is not None and len(inputs) != count):
             yield Problem(f"the runner calls `{name}` with {given}", path)
-        elif isinstance(inputs, list):
+        elif inputs is not None:
             yield from _check_integers(name, given, inputs)
 
 
-def _check_integers(name: str, given: str, inputs: list[Any]) -> Iterator[Problem]:
+def _check_integers(name: str, given: str, inputs: list[ExampleInput]) -> Iterator[Problem]:
     """Checks the tokens and the position that a runner gives to a method: int64 [1, seq] and int64 [1]."""
-    first, of_model = (tasks.at(inputs[0], (key,)) for key in ("shape", tasks.OF_MODEL))
-    is_short = isinstance(first, list) and len(first) < 2
-    if "tokens" not in given and (is_short or (name == "text_decoder" and first is None and of_model is None)):
+    first = inputs[0].get("shape")
+    unknown = first is None and "of_model" not in inputs[0]
+    if "tokens" not in given and ((first is not None and len(first) < 2) or (name == "text_decoder" and unknown)):
         message = (
             f"the first input of `{name}` needs a `shape` of two dimensions or more: the runner calls it with {given}"
         )
         yield Problem(message, ("methods", name, "example_inputs", 0))
         return
-    wanted = [(0, 2, "[1, seq]")] if "tokens" in given else []
-    wanted += [(len(inputs) - 1, 1, "[1]")] if name == "text_decoder" else []
-    for index, rank, shown in wanted:
-        shape, dtype = tasks.at(inputs[index], ("shape",)), tasks.at(inputs[index], ("dtype",))
-        fits = dtype == "int64" and _ranks([shape]) == [rank] and shape[0] == 1
-        if not fits and tasks.at(inputs[index], (tasks.OF_MODEL,)) is None:
+    integers = [(0, 2, "[1, seq]")] if "tokens" in given else []
+    integers += [(len(inputs) - 1, 1, "[1]")] if name == "text_decoder" else []
+    for index, rank, shown in integers:
+        if not _is_int64(inputs[index], rank) and "of_model" not in inputs[index]:
             what = "tokens" if rank == 2 else "a position"
             message = f"the runner calls `{name}` with {what}, int64 {shown}"
             yield Problem(message, ("methods", name, "example_inputs", index))
 
 
-def _check_forward(forward: dict[str, Any]) -> Iterator[Problem]:
-    """Checks that the inputs of `forward` are those of the runner. Those of an exported program are not known."""
-    path: DocumentPath = ("methods", "forward", "example_inputs")
-    inputs = forward.get("example_inputs")
-    if "program" in forward or not isinstance(inputs, list):
-        return
-    shapes = [tasks.at(entry, ("shape",)) for entry in inputs]
-    dtypes = [tasks.at(entry, ("dtype",)) for entry in inputs]
-    fits = dtypes == ["int64", "int64"] and _ranks(shapes) == [2, 1] and shapes[0][0] == 1 and shapes[1] == [1]
-    if not fits:
+def _check_forward(inputs: list[ExampleInput]) -> Iterator[Problem]:
+    """Checks that the inputs of `forward` are those of the runner."""
+    if len(inputs) != 2 or not _is_int64(inputs[0], 2) or not _is_int64(inputs[1], 1):
         message = "the runner calls `forward` with tokens, int64 [1, seq], and a position, int64 [1]"
-        yield Problem(message, path, "write [{shape: [1, 8], dtype: int64}, {shape: [1], dtype: int64}]")
+        hint = "write [{shape: [1, 8], dtype: int64}, {shape: [1], dtype: int64}]"
+        yield Problem(message, ("methods", "forward", "example_inputs"), hint)
 
 
-def _ranks(shapes: list[Any]) -> list[int | None]:
-    return [len(shape) if isinstance(shape, list) else None for shape in shapes]
+def _is_int64(example: ExampleInput, rank: int) -> bool:
+    """Whether an input is int64 of some dimensions, the first of size 1."""
+    shape = example.get("shape", [])
+    return example.get("dtype") == "int64" and len(shape) == rank and shape[0] == 1

@@ -9,13 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etbuild.manifest.mappings import mapping
+from etbuild.manifest.sections import ExampleInput, HuggingFace, Method, Shapes
 
-OF_MODEL = "of_model"
-"""The key of an example input whose shape follows from the configuration of the model. Only tasks write it."""
-
-_INT64 = {"dtype": "int64", "fill": "zeros"}
-_POSITION = {"shape": [1], **_INT64}
+_POSITION: ExampleInput = {"shape": [1], "dtype": "int64", "fill": "zeros"}
 
 
 @dataclass(frozen=True)
@@ -34,39 +30,34 @@ class Task:
     model_class: str
     runner: str
     entries: dict[str, str]
-    inputs: Callable[[str, str, dict[str, Any]], dict[str, Any]]
+    inputs: Callable[[str, str, HuggingFace], Method]
     has_encoder: bool = False
 
 
-def of(wanted: dict[str, Any]) -> Task | None:
-    """The task that `model.huggingface` names; None if it names none. The schema refuses an unknown one."""
-    if "task" not in wanted:
-        return None
-    name = wanted["task"] if isinstance(wanted["task"], str) else ""
-    return TASKS.get(name, TASKS["text-generation"])
+def of(huggingface: HuggingFace) -> Task | None:
+    """The task that `model.huggingface` names; None if it names none."""
+    return TASKS[huggingface["task"]] if "task" in huggingface else None
 
 
-def completed(methods: dict[str, Any] | None, task: Task, wanted: dict[str, Any]) -> dict[str, Any]:
+def completed(methods: dict[str, Method] | None, task: Task, huggingface: HuggingFace) -> dict[str, Method]:
     """The methods of a manifest with what the task writes.
 
     Args:
         methods: The methods of the manifest; those of the task if there are none.
         task: The task.
-        wanted: `model.huggingface`.
+        huggingface: `model.huggingface`.
     """
     methods = methods or {name: {} for name in task.entries}
-    return {name: _completed(name, method, task, wanted) for name, method in methods.items()}
+    return {name: _completed(name, method, task, huggingface) for name, method in methods.items()}
 
 
-def _completed(name: str, method: Any, task: Task, wanted: dict[str, Any]) -> Any:
+def _completed(name: str, method: Method, task: Task, huggingface: HuggingFace) -> Method:
     """The method with its entry, and with the inputs of the entry if it has none of its own."""
-    if not isinstance(method, dict) or "program" in method:
-        return method
     entry = method.get("entry", task.entries.get(name, "forward"))
-    if entry not in task.entries.values():
+    if "program" in method or entry not in task.entries.values():
         return method
-    own = {"example_inputs", "example_kwargs"} & method.keys()
-    return {"entry": entry, **({} if own else task.inputs(name, entry, wanted)), **method}
+    has_inputs = {"example_inputs", "example_kwargs"} & method.keys()
+    return {"entry": entry, **({} if has_inputs else task.inputs(name, entry, huggingface)), **method}
 
 
 def at(value: Any, place: Sequence[int | str]) -> Any:
@@ -79,63 +70,60 @@ def at(value: Any, place: Sequence[int | str]) -> Any:
     return value
 
 
-def longest_call(cache: dict[str, Any]) -> int | None:
-    """The largest number of tokens in one call of a decoder; None if the manifest does not say it, or breaks its
-    schema."""
-    return _positive(cache.get("max_seq_length", cache.get("max_length")))
+def longest_call(huggingface: HuggingFace) -> int | None:
+    """The largest number of tokens in one call of a decoder; None if the manifest does not say it."""
+    cache = huggingface.get("cache", {})
+    return cache.get("max_seq_length", cache.get("max_length"))
 
 
-def _positive(value: Any) -> int | None:
-    return value if type(value) is int and value > 0 else None
-
-
-def _tokens(dim: str, longest: int, example: int) -> tuple[dict[str, Any], list[Any] | None]:
+def _tokens(dim: str, longest: int | None, example: int) -> tuple[ExampleInput, list[Shapes] | None]:
     """Tokens as an input, int64 [1, seq], and their dynamic shape; None if they have only one length."""
-    dynamic = {"dim": dim, "min": 1, "max": longest} if longest > 1 else None
-    return {"shape": [1, min(longest, example)], **_INT64}, None if dynamic is None else [None, dynamic]
+    longest = longest or 1
+    shapes = [None, {"dim": dim, "min": 1, "max": longest}] if longest > 1 else None
+    return {**_POSITION, "shape": [1, min(longest, example)]}, shapes
 
 
-def _of_decoder(name: str, entry: str, wanted: dict[str, Any]) -> dict[str, Any]:
+def _of_decoder(name: str, entry: str, huggingface: HuggingFace) -> Method:
     """`decode` takes one token in each call, and every other method any number of them up to the longest call."""
     del entry
-    tokens, shapes = _tokens("seq", 1 if name == "decode" else longest_call(mapping(wanted, "cache")) or 1, 8)
-    return {"example_inputs": [tokens, _POSITION], **({} if shapes is None else {"dynamic_shapes": [shapes, None]})}
+    tokens, shapes = _tokens("seq", 1 if name == "decode" else longest_call(huggingface), 8)
+    inputs: Method = {"example_inputs": [tokens, _POSITION]}
+    return inputs if shapes is None else {**inputs, "dynamic_shapes": [shapes, None]}
 
 
-def _of_seq2seq(name: str, entry: str, wanted: dict[str, Any]) -> dict[str, Any]:
+def _of_seq2seq(name: str, entry: str, huggingface: HuggingFace) -> Method:
     del name
-    longest = _positive(wanted.get("max_source_length")) or 1
-    source, shapes = _tokens("source", longest, 16)
+    source, shapes = _tokens("source", huggingface.get("max_source_length"), 16)
     if entry == "encode":
         return {"example_inputs": [source], "dynamic_shapes": [shapes]}
-    states = {OF_MODEL: "encoder_outputs", "length": source["shape"][1]}
-    return _of_text_decoder(states, None if shapes is None else [*shapes, None], wanted)
+    states: ExampleInput = {"of_model": "encoder_outputs", "length": source["shape"][1]}
+    return _of_text_decoder(states, None if shapes is None else [*shapes, None], huggingface)
 
 
-def _of_speech(name: str, entry: str, wanted: dict[str, Any]) -> dict[str, Any]:
+def _of_speech(name: str, entry: str, huggingface: HuggingFace) -> Method:
     del name
     if entry == "encode":
-        return {"example_inputs": [{OF_MODEL: "features"}]}
-    return _of_text_decoder({OF_MODEL: "encoder_outputs"}, None, wanted)
+        return {"example_inputs": [{"of_model": "features"}]}
+    return _of_text_decoder({"of_model": "encoder_outputs"}, None, huggingface)
 
 
-def _of_text_decoder(states: dict[str, Any], shapes: list[Any] | None, wanted: dict[str, Any]) -> dict[str, Any]:
+def _of_text_decoder(states: ExampleInput, shapes: Shapes, huggingface: HuggingFace) -> Method:
     """ExecuTorch's runner gives one token in each call. `max_seq_length` allows more."""
-    tokens, own = _tokens("seq", _positive(mapping(wanted, "cache").get("max_seq_length")) or 1, 8)
-    return {"example_inputs": [tokens, states, _POSITION], "dynamic_shapes": [own, shapes, None]}
+    tokens, of_tokens = _tokens("seq", huggingface.get("cache", {}).get("max_seq_length"), 8)
+    return {"example_inputs": [tokens, states, _POSITION], "dynamic_shapes": [of_tokens, shapes, None]}
 
 
-def _of_image_text(name: str, entry: str, wanted: dict[str, Any]) -> dict[str, Any]:
+def _of_image_text(name: str, entry: str, huggingface: HuggingFace) -> Method:
     """An image has its own method, and tokens and their embeddings have any number up to the longest call."""
     del name
-    tokens, shapes = _tokens("seq", longest_call(mapping(wanted, "cache")) or 1, 8)
+    tokens, shapes = _tokens("seq", longest_call(huggingface), 8)
     if entry == "encode_image":
-        return {"example_inputs": [{OF_MODEL: "pixel_values"}]}
+        return {"example_inputs": [{"of_model": "pixel_values"}]}
     if entry == "embed":
         return {"example_inputs": [tokens], "dynamic_shapes": [shapes]}
-    embeddings = {OF_MODEL: "embeddings", "length": tokens["shape"][1]}
-    own = None if shapes is None else [*shapes, None]
-    return {"example_inputs": [embeddings, _POSITION], "dynamic_shapes": [own, None]}
+    embeddings: ExampleInput = {"of_model": "embeddings", "length": tokens["shape"][1]}
+    of_embeddings = None if shapes is None else [*shapes, None]
+    return {"example_inputs": [embeddings, _POSITION], "dynamic_shapes": [of_embeddings, None]}
 
 
 IMAGE_TOWERS = {

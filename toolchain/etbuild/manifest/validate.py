@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -23,11 +23,11 @@ from etbuild.manifest import (
     metadata,
     parameters,
     runners,
-    tests,
+    sections,
+    test_specs,
     variants,
     yaml_document,
 )
-from etbuild.manifest.mappings import mapping
 from etbuild.manifest.variants import Merged
 from etbuild.manifest.yaml_document import Document
 
@@ -50,7 +50,7 @@ class Manifest:
         positions: The position of each value.
     """
 
-    data: dict[str, Any]
+    data: sections.Manifest
     positions: dict[DocumentPath, Position]
 
 
@@ -140,9 +140,9 @@ def _load_each(document: Document, wanted: Sequence[str | None] | None, settings
     return manifests
 
 
-def _renamed(merged: Merged) -> dict[str, Any]:
+def _renamed(merged: Merged) -> sections.Manifest:
     """The data of a merged manifest. The name of its program contains that of the variant."""
-    data: dict[str, Any] = merged.document.data
+    data: sections.Manifest = merged.document.data
     return data if merged.variant is None else {**data, "name": f"{data.get('name')}.{merged.variant}"}
 
 
@@ -182,93 +182,110 @@ def _problems(data: Any) -> Iterator[Problem]:
     yield from found
     if not isinstance(data, dict):
         return
-    if "methods" not in language_model.completed(data):
-        hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
-        yield Problem("the key `methods` is missing", (), hint)
     broken = {problem.path for problem in found if problem.path}
     above = {path[:length] for path in broken for length in range(len(path))}
-    for problem in _cross_checks(data):
+    for problem in _cross_checks(language_model.completed(_fitting(data, broken))):
         path = problem.path or ()
         if path not in above and not any(path[:length] in broken for length in range(len(path) + 1)):
             yield problem
 
 
-def _cross_checks(data: dict[str, Any]) -> Iterator[Problem]:
-    data = language_model.completed(data)
-    methods = mapping(data, "methods")
-    yield from _check_model_is_there(data, methods)
+_NAMES: tuple[DocumentPath, ...] = (("methods",), ("constant_methods",), ("named_data",), ("model", "adapters"))
+"""Mappings with names that other sections may use."""
+
+
+def _fitting(data: Any, broken: Set[DocumentPath]) -> Any:
+    """The manifest without what breaks its schema. What has a name becomes empty, so that the name is still known.
+
+    Args:
+        data: The manifest.
+        broken: The places that break the schema.
+    """
+    while broken:
+        data = _without(data, {_in_mapping(path) for path in broken})
+        found = json_schema.problems("model", data)  # a key that is required may be gone now
+        broken = {path for problem in found if (path := problem.path) and path[:-1] not in _NAMES}
+    return data
+
+
+def _in_mapping(path: DocumentPath) -> DocumentPath:
+    """The place, or that of the list that it is in."""
+    while isinstance(path[-1], int):
+        path = path[:-1]
+    return path
+
+
+def _without(data: Any, places: Set[DocumentPath], path: DocumentPath = ()) -> Any:
+    """A part of a manifest without some values of mappings. `path` is its place."""
+    if isinstance(data, list):
+        return [_without(part, places, (*path, index)) for index, part in enumerate(data)]
+    if not isinstance(data, dict):
+        return data
+    kept = {key: part for key, part in data.items() if path in _NAMES or (*path, key) not in places}
+    return {key: {} if (*path, key) in places else _without(part, places, (*path, key)) for key, part in kept.items()}
+
+
+def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
+    """Yields the problems of a manifest that fits its schema, and that is completed."""
+    model, defaults, methods = data.get("model", {}), data.get("defaults", {}), data.get("methods", {})
+    if "methods" not in data:
+        hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
+        yield Problem("the key `methods` is missing", (), hint)
+    if "model" not in data and not (methods and all("program" in method for method in methods.values())):
+        yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
     yield from language_model.check(data)
     yield from adapters.check(data, _check_input_name)
-    for name in mapping(mapping(data, "model"), "adapters"):
+    for name in model.get("adapters", {}):
         yield from _check_tag(name, ("model", "adapters", name))
     yield from runners.check(data)
     yield from _check_tokenizer(data)
-    model = mapping(data, "model")
-    of_adapters = adapters.weights(mapping(model, "adapters"))
-    yield from metadata.check(mapping(data, "metadata"), model.get("weights", []), of_adapters)
-    if isinstance(data.get("model"), dict):
-        yield from _check_model(data["model"])
-    yield from _check_defaults(mapping(data, "defaults"), methods)
-    lowered = _partitioners(mapping(data, "defaults"), methods)
+    yield from metadata.check(data.get("metadata", {}), model)
+    if "model" in data:
+        yield from _check_model(model)
+    yield from _check_defaults(defaults, methods)
+    lowered = {name: _partitioners(defaults, methods, name)[0] for name in methods}
     yield from _check_whole_programs(lowered)
     for name, method in methods.items():
-        if isinstance(method, dict):
-            yield from _check_method(method, ("methods", name))
-    yield from _check_constant_methods(mapping(data, "constant_methods"), methods)
-    yield from _check_named_data(mapping(data, "named_data"))
-    for index, name in enumerate(_list(mapping(data, "custom_ops"), "libraries")):
-        if isinstance(name, str) and name:
-            yield from _check_input_name(name, ("custom_ops", "libraries", index))
+        yield from _check_method(method, ("methods", name))
+    yield from _check_constant_methods(data.get("constant_methods", {}), methods)
+    yield from _check_named_data(data.get("named_data", {}))
+    for index, name in enumerate(data.get("custom_ops", {}).get("libraries", [])):
+        yield from _check_input_name(name, ("custom_ops", "libraries", index))
     yield from executorch_options.check(data, methods)
     yield from recipes.check(data.get("recipe"))
-    yield from _check_quantizations(data, methods)
-    yield from _check_quantizers_fit(mapping(data, "defaults"), methods, lowered)
+    yield from _check_quantize(defaults.get("quantize"), ("defaults", "quantize"), "recipe" in data)
+    for name, method in methods.items():
+        yield from _check_quantize(method.get("quantize"), ("methods", name, "quantize"), "recipe" in data)
+    yield from _check_quantizers_fit(defaults, methods, lowered)
     yield from _check_checks(data, methods)
-    yield from tests.check(data, methods, _check_example_file)
+    yield from test_specs.check(data, methods, _check_example_file)
 
 
-def _list(data: dict[str, Any], key: str) -> list[Any]:
-    value = data.get(key)
-    return value if isinstance(value, list) else []
-
-
-def _check_model_is_there(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
-    programs = [method for method in methods.values() if isinstance(method, dict) and "program" in method]
-    if "model" not in data and len(programs) < max(len(methods), 1):
-        yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
-
-
-def _check_model(model: dict[str, Any]) -> Iterator[Problem]:
+def _check_model(model: sections.Model) -> Iterator[Problem]:
     yield from _check_origin(model)
-    weights = model.get("weights")
-    entries = weights if isinstance(weights, list) else [weights]
-    for index, entry in enumerate(entries):
+    weights = model.get("weights", [])
+    for index, entry in enumerate(weights if isinstance(weights, list) else [weights]):
         path: DocumentPath = ("model", "weights", index) if isinstance(weights, list) else ("model", "weights")
         yield from _check_checkpoint(entry, path, "huggingface" in model)
 
 
-def _check_checkpoint(entry: Any, path: DocumentPath, of_transformers: bool) -> Iterator[Problem]:
+def _check_checkpoint(entry: str | sections.Checkpoint, path: DocumentPath, of_transformers: bool) -> Iterator[Problem]:
     """Checks an entry of `weights`: the name of a checkpoint, or a mapping with rules."""
     if isinstance(entry, dict):
-        yield from _check_renames(mapping(entry, "rename"), (*path, "rename"))
-        entry, path = entry.get("file"), (*path, "file")
-    if not isinstance(entry, str) or not entry:
-        return
-    yield from _check_input_name(entry, path)
-    if not entry.endswith(INDEX_SUFFIXES) and entry.lower().endswith(_OTHER_SUFFIXES):
+        for pattern, renamed in entry.get("rename", {}).items():
+            if pattern.count("*") != renamed.count("*"):
+                message = f"`{pattern}` and `{renamed}` do not have the same number of `*`"
+                hint = 'each `*` stands for the same text in both: {"model.*": "*"}'
+                yield Problem(message, (*path, "rename", pattern), hint)
+    name, path = (entry, path) if isinstance(entry, str) else (entry["file"], (*path, "file"))
+    yield from _check_input_name(name, path)
+    if not name.endswith(INDEX_SUFFIXES) and name.lower().endswith(_OTHER_SUFFIXES):
         hint = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES, GGUF_SUFFIX))}, and folders"
-        yield Problem(f"`{entry}` has an unknown file type", path, hint)
-    elif entry.endswith(GGUF_SUFFIX) and not of_transformers:
+        yield Problem(f"`{name}` has an unknown file type", path, hint)
+    elif name.endswith(GGUF_SUFFIX) and not of_transformers:
         hint = "convert it first: transformers' `from_pretrained(DIR, gguf_file=FILE)`, then `save_pretrained`"
-        message = f"`{entry}` goes with `model.huggingface`: only transformers knows the layout of its tensors"
+        message = f"`{name}` goes with `model.huggingface`: only transformers knows the layout of its tensors"
         yield Problem(message, path, hint)
-
-
-def _check_renames(renames: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
-    for pattern, name in renames.items():
-        if isinstance(name, str) and pattern.count("*") != name.count("*"):
-            message = f"`{pattern}` and `{name}` do not have the same number of `*`"
-            yield Problem(message, (*path, pattern), 'each `*` stands for the same text in both: {"model.*": "*"}')
 
 
 def _check_example_file(name: str, path: DocumentPath, loaded: bool) -> Iterator[Problem]:
@@ -278,62 +295,54 @@ def _check_example_file(name: str, path: DocumentPath, loaded: bool) -> Iterator
         yield from _check_suffix(name, path, (*WEIGHTS_SUFFIXES, NUMPY_SUFFIX), "; for another file, name a `loader`")
 
 
-def _check_file(name: str, path: DocumentPath) -> Iterator[Problem]:
-    yield from _check_input_name(name, path)
-    yield from _check_suffix(name, path)
-
-
-def _check_origin(model: dict[str, Any]) -> Iterator[Problem]:
+def _check_origin(model: sections.Model) -> Iterator[Problem]:
     """Checks that the module comes from exactly one origin, and that no key belongs to another one."""
     origins = [key for key in ("factory", "huggingface") if key in model]
     if len(origins) != 1:
         got = " and ".join(f"`{key}`" for key in origins) or "none of them"
         message = f"a model needs one of `factory` and `huggingface`; this one has {got}"
         yield Problem(message, ("model",), "for example factory: model:create")
-    elif origins == ["huggingface"]:
+    elif "huggingface" in model:
         if "kwargs" in model:
-            path = ("model", "kwargs")
+            path: DocumentPath = ("model", "kwargs")
             yield Problem("`kwargs` goes with `factory`, not with `huggingface`", path, "use `config`", at_key=True)
-        path = ("model", "huggingface")
-        yield from _check_config(mapping(model, "huggingface").get("config"), (*path, "config"))
-        name = mapping(model, "huggingface").get("generation_config")
-        if isinstance(name, str) and name:
-            yield from _check_input_name(name, (*path, "generation_config"))
+        path, huggingface = ("model", "huggingface"), model["huggingface"]
+        yield from _check_config(huggingface.get("config", {}), (*path, "config"))
+        settings = huggingface.get("generation_config")
+        if isinstance(settings, str):
+            yield from _check_input_name(settings, (*path, "generation_config"))
 
 
-def _check_tokenizer(data: dict[str, Any]) -> Iterator[Problem]:
-    names = data.get("tokenizer")
+def _check_tokenizer(data: sections.Manifest) -> Iterator[Problem]:
+    names = data.get("tokenizer", [])
     seen: dict[str, str] = {}
     for index, name in enumerate(names if isinstance(names, list) else [names]):
         path: DocumentPath = ("tokenizer", index) if isinstance(names, list) else ("tokenizer",)
-        if isinstance(name, str) and name:
-            yield from _check_input_name(name, path)
-            base = PurePosixPath(name).name
-            if not re.fullmatch(r"[A-Za-z0-9_][\w.-]*", base, re.ASCII):
-                hint = "give it a name of letters, digits, `_`, `-` and `.`"
-                yield Problem(f"`{base}` cannot be the name of an artifact", path, hint)
-            if seen.setdefault(base, name) != name:
-                yield Problem(f"`{seen[base]}` has the same file name", path, "the files travel in one directory")
-    if names is not None and "shard_size" in mapping(mapping(data, "named_data"), "tokenizer"):
+        yield from _check_input_name(name, path)
+        base = PurePosixPath(name).name
+        if not re.fullmatch(r"[A-Za-z0-9_][\w.-]*", base, re.ASCII):
+            hint = "give it a name of letters, digits, `_`, `-` and `.`"
+            yield Problem(f"`{base}` cannot be the name of an artifact", path, hint)
+        if seen.setdefault(base, name) != name:
+            yield Problem(f"`{seen[base]}` has the same file name", path, "the files travel in one directory")
+    if names and "shard_size" in data.get("named_data", {}).get("tokenizer", {}):
         hint = "choose another name for the tag"
         message = "the shards of this tag would go to the directory of the tokenizer"
         yield Problem(message, ("named_data", "tokenizer"), hint, at_key=True)
 
 
-def _check_config(config: Any, path: DocumentPath) -> Iterator[Problem]:
+def _check_config(config: str | sections.Options, path: DocumentPath) -> Iterator[Problem]:
     """Checks a configuration: the name of a file, or a mapping. A mapping with `file` may only have `set` beside it."""
-    if isinstance(config, dict):
-        if "set" in config and "file" not in config:
-            message = "`set` goes with `file`, which is missing"
-            yield Problem(message, (*path, "set"), "write the keys themselves, or add `file: config.json`", at_key=True)
-        if "file" not in config:
-            return
+    if isinstance(config, str):
+        yield from _check_input_name(config, path)
+    elif "file" in config:
         for key, _ in unknown(config, ("file", "set")):
             hint = "write `set: {" + key + ": ...}` to change a key of the file"
             yield Problem(f"`{key}` does not go with `file`", (*path, key), hint, at_key=True)
-        config, path = config["file"], (*path, "file")
-    if isinstance(config, str) and config:
-        yield from _check_input_name(config, path)
+        yield from _check_input_name(config["file"], (*path, "file"))
+    elif "set" in config:
+        message = "`set` goes with `file`, which is missing"
+        yield Problem(message, (*path, "set"), "write the keys themselves, or add `file: config.json`", at_key=True)
 
 
 def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
@@ -360,28 +369,25 @@ def _check_suffix(
         yield Problem(f"`{name}` has an unknown file type", path, f"known: {', '.join(known)}{more}")
 
 
-def _check_defaults(defaults: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
-    partitioners = defaults.get("partitioners")
+def _check_defaults(defaults: sections.Defaults, methods: dict[str, sections.Method]) -> Iterator[Problem]:
+    partitioners = defaults.get("partitioners", [])
     if isinstance(partitioners, list):
         yield from _check_partitioners(partitioners, ("defaults", "partitioners"))
-    elif isinstance(partitioners, dict):
-        for name, hint in unknown(partitioners, methods):
-            yield Problem(f"there is no method `{name}`", ("defaults", "partitioners", name), hint, at_key=True)
-        for name, entries in partitioners.items():
-            path = ("defaults", "partitioners", name)
-            if isinstance(methods.get(name), dict) and "partitioners" in methods[name]:
-                yield Problem(f"`methods.{name}.partitioners` sets it too", path, "keep one of the two", at_key=True)
-            if isinstance(entries, list):
-                yield from _check_partitioners(entries, path)
+        return
+    for name, hint in unknown(partitioners, methods):
+        yield Problem(f"there is no method `{name}`", ("defaults", "partitioners", name), hint, at_key=True)
+    for name, entries in partitioners.items():
+        path = ("defaults", "partitioners", name)
+        if "partitioners" in methods.get(name, {}):
+            yield Problem(f"`methods.{name}.partitioners` sets it too", path, "keep one of the two", at_key=True)
+        yield from _check_partitioners(entries, path)
 
 
-def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Problem]:
+def _check_partitioners(entries: sections.Partitioners, path: DocumentPath) -> Iterator[Problem]:
     seen = set()
     for index, entry in enumerate(entries):
         here = (*path, index)
         name, options = _name_and_options(entry)
-        if name is None or options is None:
-            continue
         yield from _at_name(backends.check(name, options, here), entry, here)
         if (name, json_schema.canonical(options)) in seen:
             yield Problem("the same partitioner is listed twice", here, "remove one of them")
@@ -391,80 +397,52 @@ def _check_partitioners(entries: list[Any], path: DocumentPath) -> Iterator[Prob
             yield Problem(message, here, "move it to the end")
 
 
-def _name_and_options(entry: Any) -> tuple[str | None, dict[str, Any] | None]:
-    """The name and options of a partitioner or a quantizer. None for what the schema refuses."""
-    name = entry.get("backend") if isinstance(entry, dict) else entry
-    options = entry.get("options", {}) if isinstance(entry, dict) else {}
-    return name if isinstance(name, str) else None, options if isinstance(options, dict) else None
+def _name_and_options(entry: str | sections.BackendEntry) -> tuple[str, sections.Options]:
+    """The name of a backend, and its options."""
+    return (entry, {}) if isinstance(entry, str) else (entry["backend"], entry.get("options", {}))
 
 
-def _at_name(problems: list[Problem], entry: Any, path: DocumentPath) -> Iterator[Problem]:
+def _at_name(problems: list[Problem], entry: str | sections.BackendEntry, path: DocumentPath) -> Iterator[Problem]:
     """Yields the problems, with those of the whole entry moved to its name."""
     name_path = (*path, "backend") if isinstance(entry, dict) else path
     for problem in problems:
         yield Problem(problem.message, name_path, problem.hint) if problem.path == path else problem
 
 
-_Partitioners = list[tuple[str, dict[str, Any]]]
-
-
-def _partitioners(defaults: dict[str, Any], methods: dict[str, Any]) -> dict[str, _Partitioners]:
-    """The backends of each method with their options, its own or inherited, without what the schema refuses. Methods
-    that inherit the same list share one list object."""
-    inherited = defaults.get("partitioners")
-    common = _named(inherited)
-    found: dict[str, _Partitioners] = {}
-    for name, method in methods.items():
-        if not isinstance(method, dict):
-            found[name] = []
-        elif "partitioners" in method:
-            found[name] = _named(method["partitioners"])
-        else:
-            found[name] = _named(inherited.get(name)) if isinstance(inherited, dict) else common
-    return found
-
-
-def _named(entries: Any) -> _Partitioners:
-    named = map(_name_and_options, entries) if isinstance(entries, list) else ()
-    return [(backend, options or {}) for backend, options in named if backend is not None]
-
-
-def _partitioner_list(defaults: dict[str, Any], methods: dict[str, Any], name: str) -> tuple[Any, DocumentPath]:
-    """The partitioners of a method, its own or inherited, and their place. The list is None if nothing sets it."""
-    if not isinstance(methods[name], dict):
-        return None, ()
+def _partitioners(
+    defaults: sections.Defaults, methods: dict[str, sections.Method], name: str
+) -> tuple[sections.Partitioners, DocumentPath]:
+    """The partitioners of a method, its own or inherited, and their place."""
     if "partitioners" in methods[name]:
         return methods[name]["partitioners"], ("methods", name, "partitioners")
-    inherited, path = defaults.get("partitioners"), ("defaults", "partitioners")
-    return (inherited.get(name), (*path, name)) if isinstance(inherited, dict) else (inherited, path)
+    inherited = defaults.get("partitioners", [])
+    if isinstance(inherited, list):
+        return inherited, ("defaults", "partitioners")
+    return inherited.get(name, []), ("defaults", "partitioners", name)
 
 
-def _check_orders(data: dict[str, Any]) -> list[Problem]:
+def _check_orders(data: sections.Manifest) -> list[Problem]:
     """Checks that one order of the partitioners works for all methods. The rest of the manifest is valid.
 
     The partitioners of a recipe are not known yet. Next to those of a recipe of ExecuTorch, no order is wrong, as the
     tests of `call_slots` show.
     """
-    defaults, methods = mapping(data, "defaults"), mapping(data, "methods")
+    defaults, methods = data.get("defaults", {}), data.get("methods", {})
     lists = {}
     try:
         for name in methods:
-            entries, path = _partitioner_list(defaults, methods, name)
-            found = [(*_name_and_options(entry), (*path, index)) for index, entry in enumerate(entries or [])]
-            lists[name] = [
-                call_slots.item(backend, options or {}, here)
-                for backend, options, here in found
-                if backend is not None and backends.get(backend).has_partitioner
-            ]
+            entries, path = _partitioners(defaults, methods, name)
+            named = [(*_name_and_options(entry), (*path, index)) for index, entry in enumerate(entries)]
+            lists[name] = [call_slots.item(*entry) for entry in named if backends.get(entry[0]).has_partitioner]
         call_slots.check(lists)
     except InputError as error:
         return error.problems
     return []
 
 
-def _check_whole_programs(lowered: dict[str, _Partitioners]) -> Iterator[Problem]:
+def _check_whole_programs(lowered: dict[str, sections.Partitioners]) -> Iterator[Problem]:
     """Checks that a backend that needs a setting of the whole program is a backend of every method."""
-    lists = {id(entries): {backend for backend, _ in entries} for entries in lowered.values()}
+    lists = {id(entries): {_name_and_options(entry)[0] for entry in entries} for entries in lowered.values()}
     for backend in sorted(set().union(*lists.values())):
         if not backends.claims(backend).whole_program:
             continue
@@ -473,8 +451,8 @@ def _check_whole_programs(lowered: dict[str, _Partitioners]) -> Iterator[Problem
             yield Problem(message, ("methods", name), "list it here too, or make two programs", at_key=True)
 
 
-def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
-    yield from _check_partitioners(_list(method, "partitioners"), (*path, "partitioners"))
+def _check_method(method: sections.Method, path: DocumentPath) -> Iterator[Problem]:
+    yield from _check_partitioners(method.get("partitioners", []), (*path, "partitioners"))
     if "program" in method:
         yield from _check_program(method, path)
         return
@@ -484,72 +462,65 @@ def _check_method(method: dict[str, Any], path: DocumentPath) -> Iterator[Proble
     yield from example_inputs.check(method, path, _check_example_file)
 
 
-def _check_program(method: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+def _check_program(method: sections.Method, path: DocumentPath) -> Iterator[Problem]:
     """Checks a method that is an exported program. Keys that only an export uses are errors."""
     name = method["program"]
-    if isinstance(name, str) and name:
-        yield from _check_input_name(name, (*path, "program"))
-        if not name.endswith(".pt2"):
-            yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
+    yield from _check_input_name(name, (*path, "program"))
+    if not name.endswith(".pt2"):
+        yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
     for key in (*example_inputs.KEYS, "entry", "adapter", "strict", "quantize"):
         if key in method:
             hint = "the method in the file is already exported: set this when you export it"
             yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)
 
 
-def _check_quantizations(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
-    places: list[tuple[Any, DocumentPath]] = [(data.get("defaults"), ("defaults",))]
-    places += [(method, ("methods", name)) for name, method in methods.items()]
-    for owner, path in places:
-        if isinstance(owner, dict):
-            yield from _check_quantize(mapping(owner, "quantize"), (*path, "quantize"), "recipe" in data)
-
-
 def _check_quantizers_fit(
-    defaults: dict[str, Any], methods: dict[str, Any], lowered: dict[str, _Partitioners]
+    defaults: sections.Defaults, methods: dict[str, sections.Method], lowered: dict[str, sections.Partitioners]
 ) -> Iterator[Problem]:
     """Checks that a method is quantized for the same options for which it is lowered."""
     seen = set()
     for name, method in methods.items():
-        own = isinstance(method, dict) and "quantize" in method
-        quantize = mapping(method if own else defaults, "quantize")
+        own = "quantize" in method
+        quantize = (method["quantize"] if own else defaults.get("quantize")) or {}
         if (id(quantize), id(lowered[name])) in seen:
             continue
         seen.add((id(quantize), id(lowered[name])))
         place: DocumentPath = ("methods", name) if own else ("defaults",)
-        for index, entry in enumerate(_list(mapping(quantize, "pt2e"), "quantizers")):
+        for index, entry in enumerate(quantize.get("pt2e", {}).get("quantizers", [])):
             here = (*place, "quantize", "pt2e", "quantizers", index, "options")
             yield from _check_quantizer_fits(entry, here, name, lowered[name])
 
 
-def _check_quantizer_fits(entry: Any, path: DocumentPath, method: str, lowered: _Partitioners) -> Iterator[Problem]:
+def _check_quantizer_fits(
+    entry: str | sections.BackendEntry, path: DocumentPath, method: str, lowered: sections.Partitioners
+) -> Iterator[Problem]:
     backend, options = _name_and_options(entry)
-    for option in backends.claims(backend).same_options if backend is not None else ():
-        given = (options or {}).get(option)
-        wanted = [other.get(option) for name, other in lowered if name == backend] if given is not None else []
-        if wanted and given not in wanted:
-            message = f"the method `{method}` is quantized for {given} and lowered for {wanted[0]}"
+    for option in backends.claims(backend).same_options:
+        given = options.get(option)
+        others = [of for name, of in map(_name_and_options, lowered) if name == backend] if given is not None else []
+        if others and given not in [other.get(option) for other in others]:
+            message = f"the method `{method}` is quantized for {given} and lowered for {others[0].get(option)}"
             yield Problem(message, (*path, option), "write the same in both")
 
 
-def _check_quantize(quantize: dict[str, Any], path: DocumentPath, recipe: bool) -> Iterator[Problem]:
-    for index, entry in enumerate(_list(quantize, "torchao")):
-        if isinstance(entry, dict) and isinstance(entry.get("config"), str):
-            yield from _check_torchao(entry, (*path, "torchao", index))
-    pt2e = mapping(quantize, "pt2e")
-    for index, entry in enumerate(_list(pt2e, "quantizers")):
-        backend, options = _name_and_options(entry)
-        if backend is not None and options is not None:
-            here = (*path, "pt2e", "quantizers", index)
-            yield from _at_name(backends.check_quantizer(backend, options, here), entry, here)
-    if isinstance(quantize.get("pt2e"), dict):
-        if "quantizers" not in pt2e and not recipe:
-            hint = "add `quantizers: [xnnpack]`, or use a recipe that has quantizers"
-            yield Problem("the key `quantizers` is missing", (*path, "pt2e"), hint)
-        yield from _check_calibration(pt2e, (*path, "pt2e"))
+def _check_quantize(quantize: sections.Quantize | None, path: DocumentPath, recipe: bool) -> Iterator[Problem]:
+    if quantize is None:
+        return
+    for index, entry in enumerate(quantize.get("torchao", [])):
+        yield from _check_torchao(entry, (*path, "torchao", index))
+    if "pt2e" not in quantize:
+        return
+    pt2e, path = quantize["pt2e"], (*path, "pt2e")
+    for index, quantizer in enumerate(pt2e.get("quantizers", [])):
+        here = (*path, "quantizers", index)
+        yield from _at_name(backends.check_quantizer(*_name_and_options(quantizer), here), quantizer, here)
+    if "quantizers" not in pt2e and not recipe:
+        hint = "add `quantizers: [xnnpack]`, or use a recipe that has quantizers"
+        yield Problem("the key `quantizers` is missing", path, hint)
+    yield from _check_calibration(pt2e, path)
 
 
-def _check_torchao(entry: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+def _check_torchao(entry: sections.Torchao, path: DocumentPath) -> Iterator[Problem]:
     config = entry["config"]
     if ":" in config:
         for key in ("group_size", "scales", "fitting"):
@@ -562,17 +533,18 @@ def _check_torchao(entry: dict[str, Any], path: DocumentPath) -> Iterator[Proble
     elif entry.get("fitting") and entry.get("group_size", None if "8" in config[-2:] else 32) is None:
         message = "every layer is fitting if the whole row shares a scale"
         yield Problem(message, (*path, "fitting"), "set `group_size`, or remove `fitting`", at_key=True)
-    elif "embedding" in _list(entry, "layers") and "da" in config:
+    elif "embedding" in entry.get("layers", []) and "da" in config:
         message = f"`{config}` is for linear layers: an embedding has no activations to quantize"
         yield Problem(message, (*path, "layers"), "add an entry for embeddings, with `int4` or `int8`")
     if "kwargs" in entry:
         yield Problem("`kwargs` goes with a callable in `config`", (*path, "kwargs"), at_key=True)
 
 
-def _check_calibration(pt2e: dict[str, Any], path: DocumentPath) -> Iterator[Problem]:
+def _check_calibration(pt2e: sections.Pt2e, path: DocumentPath) -> Iterator[Problem]:
     here = (*path, "calibration")
     if "calibration" not in pt2e:
-        if "qat" not in pt2e and not all(_is_dynamic(entry) for entry in _list(pt2e, "quantizers")):
+        quantizers = [_name_and_options(entry)[1] for entry in pt2e.get("quantizers", [])]
+        if "qat" not in pt2e and not all(options.get("dynamic") is True for options in quantizers):
             hint = "name a file or a factory of batches; or write `calibration: example_inputs`"
             yield Problem("the key `calibration` is missing: its data gives the ranges of activations", path, hint)
         return
@@ -591,15 +563,12 @@ def _check_calibration(pt2e: dict[str, Any], path: DocumentPath) -> Iterator[Pro
     for key, owner in {"keys": "file", "kwargs": "factory"}.items():
         if key in calibration and owner != sources[0]:
             yield Problem(f"`{key}` goes with `{owner}`, not with `{sources[0]}`", (*here, key), at_key=True)
-    if isinstance(calibration.get("file"), str) and calibration["file"]:
-        yield from _check_file(calibration["file"], (*here, "file"))
+    if "file" in calibration:
+        yield from _check_input_name(calibration["file"], (*here, "file"))
+        yield from _check_suffix(calibration["file"], (*here, "file"))
 
 
-def _is_dynamic(quantizer: Any) -> bool:
-    return isinstance(quantizer, dict) and mapping(quantizer, "options").get("dynamic") is True
-
-
-def _check_constant_methods(constants: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+def _check_constant_methods(constants: dict[str, object], methods: Collection[str]) -> Iterator[Problem]:
     low, high = INT64
     for name, value in constants.items():
         if name in methods:
@@ -622,21 +591,21 @@ def _check_tag(tag: str, path: DocumentPath) -> Iterator[Problem]:
         yield Problem(message, path, "choose another name for the tag", at_key=True)
 
 
-def _check_named_data(named_data: dict[str, Any]) -> Iterator[Problem]:
+def _check_named_data(named_data: dict[str, sections.NamedData]) -> Iterator[Problem]:
     owners: dict[str, str] = {}
     for tag, entry in named_data.items():
         yield from _check_tag(tag, ("named_data", tag))
-        for index, pattern in enumerate(_list(entry, "parameters") if isinstance(entry, dict) else []):
-            if isinstance(pattern, str) and owners.setdefault(pattern, tag) != tag:
+        for index, pattern in enumerate(entry.get("parameters", [])):
+            if owners.setdefault(pattern, tag) != tag:
                 message = f"the tag `{owners[pattern]}` has the same pattern `{pattern}`"
                 hint = "each parameter belongs to one tag: remove the pattern from one of them"
                 yield Problem(message, ("named_data", tag, "parameters", index), hint)
 
 
-def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Problem]:
+def _check_checks(data: sections.Manifest, methods: Collection[str]) -> Iterator[Problem]:
     """Checks that the limits of `checks` are for methods and tags of the manifest."""
-    checks = mapping(data, "checks")
-    tags = {**mapping(data, "named_data"), **mapping(mapping(data, "model"), "adapters")}
+    checks = data.get("checks", {})
+    tags = [*data.get("named_data", {}), *data.get("model", {}).get("adapters", {})]
     for check, kind, known in (
         ("max_memory_bytes", "method", methods),
         ("min_delegated", "method", methods),
@@ -644,8 +613,9 @@ def _check_checks(data: dict[str, Any], methods: dict[str, Any]) -> Iterator[Pro
         ("max_error", "method", methods),
         ("min_sqnr", "method", methods),
     ):
-        for name, hint in unknown(mapping(checks, check), known):
+        limits = checks.get(check)
+        for name, hint in unknown(limits if isinstance(limits, dict) else (), known):
             hint = hint if known else "the manifest has no `named_data`"
             yield Problem(f"there is no {kind} `{name}`", ("checks", check, name), hint, at_key=True)
-    for name, hint in unknown(mapping(mapping(checks, "compare"), "methods"), methods):
+    for name, hint in unknown(checks.get("compare", {}).get("methods", {}), methods):
         yield Problem(f"there is no method `{name}`", ("checks", "compare", "methods", name), hint, at_key=True)

@@ -8,6 +8,17 @@ from typing import Any
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
 from etbuild.manifest import adapters, example_inputs, executorch_options, language_model
+from etbuild.manifest.sections import (
+    BackendEntry,
+    Calibration,
+    Checkpoint,
+    HuggingFace,
+    Manifest,
+    Method,
+    Pt2e,
+    Quantize,
+    Torchao,
+)
 
 TEST_CHECKS = ("max_error", "min_sqnr", "metric")
 """The checks that `etbuild test` runs. A build does not read them."""
@@ -16,7 +27,7 @@ QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
 """The points of quantization at which passes over a method run, in order."""
 
 
-def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
+def normalized(manifest: Manifest) -> dict[str, Any]:
     """The plan of a checked manifest, as JSON data.
 
     Fills in every default and writes the manifest's `defaults` into each method. Sorts mappings by key, so that a
@@ -24,8 +35,9 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
     """
     manifest = language_model.normalized(manifest)
     model = manifest.get("model", {})
-    entry = {"entry": "forward"} if "huggingface" in model else {}
-    plan: dict[str, Any] = {
+    entry: Method = {"entry": "forward"} if "huggingface" in model else {}
+    tokenizer = manifest.get("tokenizer", [])
+    plan: dict[str, object] = {
         "schema": PLAN_SCHEMA,
         "name": manifest["name"],
         "model": {
@@ -36,7 +48,7 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
             "weights": _weights(model.get("weights", [])),
             "modules": sorted(model.get("modules", [])),
             **({"dtype": model["dtype"]} if "dtype" in model else {}),
-            **({"adapters": adapters.files(manifest)} if model.get("adapters") else {}),
+            **({"adapters": adapters.files(model)} if model.get("adapters") else {}),
         },
         "methods": {name: _method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()},
         "recipe": recipes.normalized(manifest),
@@ -56,40 +68,40 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any]:
         **executorch_options.normalized(manifest),
         "report": {"operators": True, "blobs": True, **manifest.get("report", {})},
         "checks": {name: value for name, value in manifest.get("checks", {}).items() if name not in TEST_CHECKS},
-        **{key: manifest[key] for key in ("metadata", "runner", "tokenizer") if key in manifest},
+        **({"tokenizer": tokenizer if isinstance(tokenizer, list) else [tokenizer]} if tokenizer else {}),
+        **{key: value for key, value in manifest.items() if key in ("metadata", "runner")},
     }
-    if isinstance(plan.get("tokenizer"), str):
-        plan["tokenizer"] = [plan["tokenizer"]]
     return dict(json.loads(canonical_json(plan)))
 
 
-def _weights(weights: str | dict[str, Any] | list[Any]) -> list[Any]:
+def _weights(weights: str | Checkpoint | list[str | Checkpoint]) -> list[str | dict[str, object]]:
     return [_checkpoint(entry) for entry in (weights if isinstance(weights, list) else [weights])]
 
 
-def _checkpoint(entry: str | dict[str, Any]) -> str | dict[str, Any]:
+def _checkpoint(entry: str | Checkpoint) -> str | dict[str, object]:
     """The name of a checkpoint; with its rules, if there are any."""
     if isinstance(entry, str):
         return entry
     rules = {key: sorted(value) if isinstance(value, list) else value for key, value in entry.items() if value}
-    return rules if len(rules) > 1 else str(entry["file"])
+    return rules if len(rules) > 1 else entry["file"]
 
 
-def _huggingface(wanted: dict[str, Any] | None) -> dict[str, Any] | None:
+def _huggingface(huggingface: HuggingFace | None) -> dict[str, object] | None:
     """The model of transformers. Leaves out what says the same as if it was not there."""
-    if wanted is None:
+    if huggingface is None:
         return None
-    cache = wanted.get("cache")
+    cache, config = huggingface.get("cache"), huggingface.get("config", {})
     if cache is not None:
-        same = {"kind": "static", "max_seq_length": cache["max_length"]}
-        cache = {key: value for key, value in cache.items() if same.get(key) != value}
-    config = wanted.get("config", {})
+        same = [("kind", "static"), ("max_seq_length", cache["max_length"])]
     only_file = isinstance(config, dict) and "file" in config and not config.get("set")
-    wanted = {key: value for key, value in wanted.items() if (key, value) != ("logits", "all")}
-    return {**wanted, "config": config["file"] if only_file else config, "cache": cache}
+    return {
+        **{key: value for key, value in huggingface.items() if (key, value) != ("logits", "all")},
+        "config": config["file"] if only_file else config,
+        "cache": None if cache is None else {key: value for key, value in cache.items() if (key, value) not in same},
+    }
 
 
-def _method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+def _method(name: str, method: Method, manifest: Manifest) -> dict[str, object]:
     defaults = manifest.get("defaults", {})
     inherited = defaults.get("partitioners", [])
     if isinstance(inherited, dict):
@@ -107,26 +119,25 @@ def _method(name: str, method: dict[str, Any], manifest: dict[str, Any]) -> dict
     }
 
 
-def _quantize(quantize: dict[str, Any] | None) -> dict[str, Any] | None:
+def _quantize(quantize: Quantize | None) -> dict[str, object] | None:
     if quantize is None:
         return None
-    pt2e = quantize.get("pt2e")
     return {
         "torchao": [_torchao(entry) for entry in quantize.get("torchao", [])],
-        "pt2e": None if pt2e is None else _pt2e(pt2e),
+        "pt2e": _pt2e(quantize["pt2e"]) if "pt2e" in quantize else None,
     }
 
 
-def _torchao(entry: dict[str, Any]) -> dict[str, Any]:
-    common = {"modules": ["*"], "layers": ["linear"], **entry}
+def _torchao(entry: Torchao) -> Torchao:
+    common: Torchao = {"modules": ["*"], "layers": ["linear"], **entry}
     if ":" in entry["config"]:
         return {"kwargs": {}, **common}
     return {"group_size": 32 if "4w" in entry["config"] or entry["config"] == "int4" else None, **common}
 
 
-def _pt2e(pt2e: dict[str, Any]) -> dict[str, Any]:
+def _pt2e(pt2e: Pt2e) -> dict[str, object]:
     calibration = pt2e.get("calibration", "example_inputs" if "quantizers" in pt2e else None)  # None: the recipe's
-    batches = {} if calibration == "example_inputs" else calibration
+    batches: Calibration | None = {} if calibration == "example_inputs" else calibration
     return {
         "quantizers": [_partitioner(entry) for entry in pt2e.get("quantizers", [])],
         "calibration": {"kwargs": {}, **batches} if batches and "factory" in batches else batches,
@@ -135,7 +146,5 @@ def _pt2e(pt2e: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _partitioner(entry: str | dict[str, Any]) -> dict[str, Any]:
-    if isinstance(entry, str):
-        return {"backend": entry, "options": {}}
-    return {"backend": entry["backend"], "options": entry.get("options", {})}
+def _partitioner(entry: str | BackendEntry) -> BackendEntry:
+    return {"backend": entry, "options": {}} if isinstance(entry, str) else {"options": {}, **entry}

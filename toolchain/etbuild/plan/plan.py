@@ -16,6 +16,7 @@ from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.manifest.executorch_options import HOOKS
 from etbuild.manifest.runners import RUNNER_CONSTANTS
+from etbuild.manifest.sections import Manifest
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
 from etbuild.plan.part import Readers, each_of, optional, plain
 from etbuild.plan.parts import (
@@ -48,7 +49,7 @@ Bound = bool | float | dict[str, float]
 _COMPARED_WORK = 200_000_000  # as model.schema.json says
 
 
-def from_manifest(manifest: dict[str, Any]) -> Plan:
+def from_manifest(manifest: Manifest) -> Plan:
     """The plan of a checked manifest."""
     return Plan.from_json(normalized(manifest))
 

@@ -20,7 +20,7 @@ from etbuild.inputs.step_context import Stage, StepContext, silent
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import importable
 from etbuild.plan.plan import Plan
-from etbuild.plan.tests import TestPlan
+from etbuild.plan.test_specs import TestPlan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.steps.stages import frozen_if_first

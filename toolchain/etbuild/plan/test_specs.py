@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from etbuild.errors import DocumentPath
-from etbuild.manifest import example_inputs
-from etbuild.manifest.tests import metrics
+from etbuild.manifest import example_inputs, sections
+from etbuild.manifest.sections import Checks, Manifest, Tests
+from etbuild.manifest.test_specs import metrics
 from etbuild.plan.part import Part
 from etbuild.plan.parts import Example, FileExample, Leaf, Options, Tolerance, callables_of, leaves_of, read_example
 
@@ -108,7 +108,7 @@ class TestPlan(Part):
         return found
 
 
-def tests_of(manifest: dict[str, Any], methods: Iterable[str]) -> TestPlan:
+def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
     """What a checked manifest says about its tests, with every default.
 
     Args:
@@ -116,46 +116,40 @@ def tests_of(manifest: dict[str, Any], methods: Iterable[str]) -> TestPlan:
         methods: The names of the methods in its plan.
     """
     tests, checks = manifest.get("tests", {}), manifest.get("checks", {})
-    several = isinstance(checks.get("metric"), list)
     return TestPlan(
         methods={name: _method(name, tests, checks) for name in sorted(methods)},
         seed=tests.get("seed", 0),
-        cases={name: _calls(name, case) for name, case in tests.get("cases", {}).items()},
-        metrics=tuple(
-            _metric(metric, ("checks", "metric", index) if several else ("checks", "metric"))
-            for index, metric in enumerate(metrics(checks))
-        ),
+        cases={name: _calls(case, ("tests", "cases", name)) for name, case in tests.get("cases", {}).items()},
+        metrics=tuple(Metric(**{**_METRIC, **metric}, path=path) for path, metric in metrics(checks).items()),
     )
 
 
-def _method(name: str, tests: dict[str, Any], checks: dict[str, Any]) -> MethodTests:
-    said = {**tests, **tests.get("methods", {}).get(name, {})}
+def _method(name: str, tests: Tests, checks: Checks) -> MethodTests:
+    own = tests.get("methods", {}).get(name, {})
+    tolerance = own.get("tolerance", tests.get("tolerance"))
     return MethodTests(
-        tolerance=Tolerance.read(said["tolerance"]) if "tolerance" in said else None,
-        random=said.get("random", 1),
-        ranges=tuple(None if each is None else (each[0], each[1]) for each in said.get("ranges", ())),
+        tolerance=None if tolerance is None else Tolerance.read(tolerance),
+        random=own.get("random", tests.get("random", 1)),
+        ranges=tuple(None if limits is None else (limits[0], limits[1]) for limits in own.get("ranges", [])),
         max_error=_of_method(checks.get("max_error"), name),
         min_sqnr=_of_method(checks.get("min_sqnr"), name),
     )
 
 
-def _of_method(bound: Any, name: str) -> float | None:
+def _of_method(bound: float | dict[str, float] | None, name: str) -> float | None:
     return bound.get(name) if isinstance(bound, dict) else bound
 
 
-def _calls(name: str, case: dict[str, Any]) -> tuple[Call, ...]:
-    path: DocumentPath = ("tests", "cases", name)
+def _calls(case: sections.Case, path: DocumentPath) -> tuple[Call, ...]:
     if "calls" not in case:
         return (_call(case, path),)
     return tuple(_call(call, (*path, "calls", index)) for index, call in enumerate(case["calls"]))
 
 
-def _call(call: dict[str, Any], path: DocumentPath) -> Call:
+def _call(call: sections.Call, path: DocumentPath) -> Call:
     inputs = tuple(read_example(example_inputs.reduced(each)) for each in call.get("inputs", []))
     kwargs = {key: read_example(example_inputs.reduced(each)) for key, each in call.get("kwargs", {}).items()}
     return Call(method=call["method"], inputs=inputs, kwargs=kwargs, path=path)
 
 
-def _metric(metric: dict[str, Any], path: DocumentPath) -> Metric:
-    given = {"data": None, "kwargs": {}, "min": None, "max": None, "max_change": None, **metric}
-    return Metric(**given, path=path)
+_METRIC = {"data": None, "kwargs": {}, "min": None, "max": None, "max_change": None}

@@ -1,0 +1,69 @@
+"""Checks the tests of a manifest, and what `etbuild test` measures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from etbuild.errors import DocumentPath, Problem, did_you_mean, unknown
+from etbuild.manifest import example_inputs
+from etbuild.manifest.example_inputs import CheckFile
+from etbuild.manifest.sections import Call, Case, Checks, Manifest, Metric
+
+
+def check(data: Manifest, methods: Collection[str], check_file: CheckFile) -> Iterator[Problem]:
+    """Yields the problems of `tests` and of `checks.metric` that a schema cannot find.
+
+    Args:
+        data: The manifest.
+        methods: The names of its methods.
+        check_file: Checks the name of a file.
+    """
+    of_methods = data.get("tests", {}).get("methods", {})
+    for name, hint in unknown(of_methods, methods):
+        yield Problem(f"there is no method `{name}`", ("tests", "methods", name), hint, at_key=True)
+    for name, settings in of_methods.items():
+        for index, limits in enumerate(settings.get("ranges", [])):
+            if limits is not None and limits[0] > limits[1]:
+                path: DocumentPath = ("tests", "methods", name, "ranges", index)
+                yield Problem(f"{limits[0]} is larger than {limits[1]}", path, "write the smallest number first")
+    for name, case in data.get("tests", {}).get("cases", {}).items():
+        yield from _check_case(case, methods, ("tests", "cases", name), check_file)
+    for path, metric in metrics(data.get("checks", {})).items():
+        if not {"min", "max", "max_change"} & metric.keys():
+            yield Problem("a metric needs `min`, `max` or `max_change`", path, "for example min: 0.71")
+        if "data" in metric:
+            yield from check_file(metric["data"], (*path, "data"), True)
+
+
+def metrics(checks: Checks) -> dict[DocumentPath, Metric]:
+    """The metrics of a manifest's `checks`, by their place."""
+    given = checks.get("metric", [])
+    if isinstance(given, list):
+        return {("checks", "metric", index): metric for index, metric in enumerate(given)}
+    return {("checks", "metric"): given}
+
+
+def _check_case(case: Case, methods: Collection[str], path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
+    kinds = [key for key in ("method", "calls") if key in case]
+    if len(kinds) != 1:
+        got = "both" if kinds else "none of them"
+        message = f"a case needs one of `method` and `calls`; this one has {got}"
+        yield Problem(message, path, "for example method: forward")
+    elif "calls" in case:
+        for key in ("inputs", "kwargs"):
+            if key in case:
+                yield Problem(f"`{key}` goes with `method`, not with `calls`", (*path, key), at_key=True)
+        for index, call in enumerate(case["calls"]):
+            yield from _check_call(call, methods, (*path, "calls", index), check_file)
+    else:
+        yield from _check_call(case, methods, path, check_file)
+
+
+def _check_call(call: Call, methods: Collection[str], path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
+    if call["method"] not in methods:
+        hint = did_you_mean(call["method"], methods)
+        yield Problem(f"there is no method `{call['method']}`", (*path, "method"), hint)
+    for index, example in enumerate(call.get("inputs", [])):
+        yield from example_inputs.check_one(example, (*path, "inputs", index), check_file)
+    for key, example in call.get("kwargs", {}).items():
+        yield from example_inputs.check_one(example, (*path, "kwargs", key), check_file)
