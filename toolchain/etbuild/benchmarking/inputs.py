@@ -43,7 +43,7 @@ def of_manifest(
 
     def make() -> dict[str, list[Any]]:
         used = used_sources(inputs, plan.export_plan)
-        kept = inputs.only(data_in_key(inputs, plan))
+        kept = inputs.only(data_in_key(inputs, plan.data_names))
         with library_messages_off(used.sources), stdout_for_results():
             seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
             with importable(used, kept.data.values()) as finder:

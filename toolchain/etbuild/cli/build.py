@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from etbuild.cli.options import (
     add_cache,
     add_declared,
-    add_effort,
+    add_lowering_options,
     add_manifest,
     add_parser,
     add_roots,
     add_settings,
     add_variant,
-    effort,
     inputs,
     kept_cache,
+    lowering_options,
     settings,
 )
 from etbuild.errors import EtbuildError, InputError, printable
@@ -121,7 +121,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="directory for the artifacts (default: the current directory)",
     )
     add_cache(parser)
-    add_effort(parser)
+    add_lowering_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -168,7 +168,7 @@ def how_to_build(options: argparse.Namespace) -> BuildOptions:
         Progress().stage,
         kept_cache(options),
         options.restart,
-        effort(options),
+        lowering_options(options),
         options.verify_reproducible,
         Page(options.against) if options.html else None,
         options.etrecord,

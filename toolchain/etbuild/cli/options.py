@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from etbuild.cache.store import Cache
     from etbuild.export.layout import ExportFiles
     from etbuild.inputs.declared import Inputs
-    from etbuild.steps.resources import Effort
+    from etbuild.steps.lowering_options import LoweringOptions
 
 
 def add_parser(verbs: Any, name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
@@ -180,7 +180,7 @@ def exported(options: argparse.Namespace) -> ExportFiles:
     return replace(files, lines_file=options.lines)
 
 
-def add_effort(parser: argparse.ArgumentParser) -> None:
+def add_lowering_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that decide how fast lowering is. They do not change the artifacts."""
     parser.add_argument(
         "--jobs",
@@ -211,11 +211,11 @@ count = whole(1)
 """The type of an option with a number of things."""
 
 
-def effort(options: argparse.Namespace) -> Effort:
-    """Returns what the options of `add_effort` say."""
-    from etbuild.steps.resources import Effort, processors
+def lowering_options(options: argparse.Namespace) -> LoweringOptions:
+    """Returns what the options of `add_lowering_options` say."""
+    from etbuild.steps.lowering_options import LoweringOptions, processors
 
-    return Effort(not options.no_accelerate, options.jobs or processors())
+    return LoweringOptions(not options.no_accelerate, options.jobs or processors())
 
 
 def cache(directory: Path | None, quiet: bool = False) -> Cache | None:

@@ -89,7 +89,7 @@ def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Re
     from etbuild.manifest.positions import locating
     from etbuild.plan.tests import tests_of
     from etbuild.runtime import program_files
-    from etbuild.steps.resources import processors
+    from etbuild.steps.lowering_options import processors
     from etbuild.testing.results import Result
     from etbuild.testing.run import TestOptions, run
 

@@ -20,9 +20,9 @@ from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
+from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps import apart
-from etbuild.steps.stages import frozen_if_first
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,7 @@ def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Inputs) ->
 
 
 def _import_torch(stage: Stage) -> None:
-    with stage("import PyTorch"), frozen_if_first("torch"):
+    with stage("import PyTorch"), import_without_gc("torch"):
         from etbuild.export import (
             archive,  # noqa: F401
             constant_methods,  # noqa: F401

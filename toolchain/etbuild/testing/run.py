@@ -21,9 +21,9 @@ from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import importable
 from etbuild.plan.plan import Plan
 from etbuild.plan.tests import TestPlan
+from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.runtime.program_files import ProgramFiles
-from etbuild.steps.stages import frozen_if_first
 from etbuild.testing.results import Result
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
     )
     used = used_sources(inputs, extended)
     check_installed(used.packages)
-    kept = inputs.only({**data_in_key(inputs, plan), **tests.data_names})
+    kept = inputs.only({**data_in_key(inputs, plan.data_names), **tests.data_names})
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
-        with options.stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
+        with options.stage("import ExecuTorch"), import_without_gc("executorch.exir"):
             from etbuild.processes import arithmetic
             from etbuild.processes.random_seeds import seed
             from etbuild.testing.cases import Tester
