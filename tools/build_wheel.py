@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_CONTENT = ("pyproject.toml", "README.md", "LICENSE", "schemas", "toolchain/etbuild")
+_CONTENT = ("pyproject.toml", "README.md", "LICENSE", "schemas", "toolchain/etbuild", "toolchain/etkit")
 
 
 def build(directory: Path) -> Path:

@@ -40,7 +40,7 @@ sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
 from measure import Usage, command, compile_driver, seconds, usage  # noqa: E402
 
-from etbuild.benchmarking.intervals import FEWEST, Interval, signed_rank  # noqa: E402
+from etkit.benchmarking.intervals import FEWEST, Interval, signed_rank  # noqa: E402
 
 OPTIMUM = ROOT / ".cache/bench/optimum"
 LENGTH = 512

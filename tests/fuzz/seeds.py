@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from etbuild.analysis import lockfile
 from etbuild.files import digests
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from etbuild.plan.positions import positions_to_json
+from etkit.analysis import lockfile
 from tests.conftest import MANIFESTS, variant
 from tests.unit.indexes import make_index
 
@@ -111,7 +111,7 @@ def _text(content: str) -> bytes:
 
 def _documents() -> list[bytes]:
     """The documents of a package."""
-    from etbuild.oci import package
+    from etkit.oci import package
     from tests.helpers.builds import write_build
 
     with tempfile.TemporaryDirectory() as directory:

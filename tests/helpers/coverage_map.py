@@ -70,7 +70,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/__init__.py": _core(*_integration("python_interface")),
     "toolchain/etbuild/__main__.py": _core(*_integration("surroundings")),
     "toolchain/etbuild/accelerate/": _core(*_integration("acceleration", "acceleration_of_others", "determinism")),
-    "toolchain/etbuild/analysis/": _imported(
+    "toolchain/etkit/analysis/": _imported(
         *_integration("diff", "inspect", "profile", "variants", "verify_reproducible"), *_bazel("packages")
     ),
     "toolchain/etbuild/api.py": _imported(*_integration("python_interface")),
@@ -78,7 +78,7 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("backends", "recipes", "third_party_backend"), "conformance/test_named_data_of_backends.py"
     ),
     "toolchain/etbuild/backends/coreml/": _core(*_integration("backends"), "conformance/test_coreml.py"),
-    "toolchain/etbuild/benchmarking/": _tool(*_integration("bench"), *_bazel("program_tests")),
+    "toolchain/etkit/benchmarking/": _tool(*_integration("bench"), *_bazel("program_tests")),
     "toolchain/etbuild/build.py": _core(
         *_integration("local_cache", "separate_methods", "variants", "verify_reproducible")
     ),
@@ -86,42 +86,42 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("local_cache"), *_faults("file_faults", "flipped_bytes", "many_builds", "real_builds")
     ),
     "toolchain/etbuild/cli/": _core(*_integration("steps", "errors", "python_interface")),
-    "toolchain/etbuild/cli/affected.py": _tool(*_bazel("packages")),
-    "toolchain/etbuild/cli/apply.py": _tool("registry/"),
-    "toolchain/etbuild/cli/bench.py": _tool(*_integration("bench"), *_bazel("program_tests")),
-    "toolchain/etbuild/cli/bundle.py": _tool(*_integration("bundle")),
-    "toolchain/etbuild/cli/cache.py": _tool(*_integration("local_cache")),
-    "toolchain/etbuild/cli/ci_summary.py": _tool(*_integration("pipelines")),
-    "toolchain/etbuild/cli/cpp.py": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
-    "toolchain/etbuild/cli/delta.py": _tool("registry/"),
-    "toolchain/etbuild/cli/diff.py": _tool(*_integration("diff", "pipelines")),
+    "toolchain/etkit/cli/affected.py": _tool(*_bazel("packages")),
+    "toolchain/etkit/cli/apply.py": _tool("registry/"),
+    "toolchain/etkit/cli/bench.py": _tool(*_integration("bench"), *_bazel("program_tests")),
+    "toolchain/etkit/cli/bundle.py": _tool(*_integration("bundle")),
+    "toolchain/etkit/cli/cache.py": _tool(*_integration("local_cache")),
+    "toolchain/etkit/cli/ci_summary.py": _tool(*_integration("pipelines")),
+    "toolchain/etkit/cli/cpp.py": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
+    "toolchain/etkit/cli/delta.py": _tool("registry/"),
+    "toolchain/etkit/cli/diff.py": _tool(*_integration("diff", "pipelines")),
     "toolchain/etbuild/cli/etrecord.py": _tool(*_integration("bundle"), *_bazel("build")),
-    "toolchain/etbuild/cli/explain.py": _tool(*_integration("local_cache")),
-    "toolchain/etbuild/cli/gen.py": _tool(*_bazel("rules")),
-    "toolchain/etbuild/cli/generate.py": _tool(*_integration("language_models", "image_text", "encoder_decoders")),
-    "toolchain/etbuild/cli/history.py": _tool(*_REGISTRY),
-    "toolchain/etbuild/cli/init.py": _tool(*_integration("init")),
-    "toolchain/etbuild/cli/inspect.py": _tool(*_integration("inspect", "readme")),
-    "toolchain/etbuild/cli/lock.py": _tool(*_bazel("build", "second_workspace")),
-    "toolchain/etbuild/cli/package.py": _tool(*_REGISTRY),
-    "toolchain/etbuild/cli/page.py": _tool(*_integration("page"), *_bazel("build")),
-    "toolchain/etbuild/cli/profile.py": _tool(*_integration("profile")),
-    "toolchain/etbuild/cli/pull.py": _tool(*_REGISTRY),
-    "toolchain/etbuild/cli/push.py": _tool(*_REGISTRY),
-    "toolchain/etbuild/cli/registry_options.py": _tool(*_REGISTRY),
-    "toolchain/etbuild/cli/reproduce.py": _tool(*_integration("verify_reproducible")),
-    "toolchain/etbuild/cli/run.py": _tool(*_integration("python_interface")),
-    "toolchain/etbuild/cli/sbom.py": _tool(*_REGISTRY),
-    "toolchain/etbuild/cli/selected_ops.py": _tool(*_bazel("kernels")),
-    "toolchain/etbuild/cli/sizes.py": _tool(*_bazel("program_tests")),
-    "toolchain/etbuild/cli/test.py": _tool(*_integration("program_tests"), *_bazel("program_tests")),
-    "toolchain/etbuild/cli/transfer_progress.py": _tool(*_REGISTRY),
+    "toolchain/etkit/cli/explain.py": _tool(*_integration("local_cache")),
+    "toolchain/etkit/cli/gen.py": _tool(*_bazel("rules")),
+    "toolchain/etkit/cli/generate.py": _tool(*_integration("language_models", "image_text", "encoder_decoders")),
+    "toolchain/etkit/cli/history.py": _tool(*_REGISTRY),
+    "toolchain/etkit/cli/init.py": _tool(*_integration("init")),
+    "toolchain/etkit/cli/inspect.py": _tool(*_integration("inspect", "readme")),
+    "toolchain/etkit/cli/lock.py": _tool(*_bazel("build", "second_workspace")),
+    "toolchain/etkit/cli/package.py": _tool(*_REGISTRY),
+    "toolchain/etkit/cli/page.py": _tool(*_integration("page"), *_bazel("build")),
+    "toolchain/etkit/cli/profile.py": _tool(*_integration("profile")),
+    "toolchain/etkit/cli/pull.py": _tool(*_REGISTRY),
+    "toolchain/etkit/cli/push.py": _tool(*_REGISTRY),
+    "toolchain/etkit/cli/registry_options.py": _tool(*_REGISTRY),
+    "toolchain/etkit/cli/reproduce.py": _tool(*_integration("verify_reproducible")),
+    "toolchain/etkit/cli/run.py": _tool(*_integration("python_interface")),
+    "toolchain/etkit/cli/sbom.py": _tool(*_REGISTRY),
+    "toolchain/etkit/cli/selected_ops.py": _tool(*_bazel("kernels")),
+    "toolchain/etkit/cli/sizes.py": _tool(*_bazel("program_tests")),
+    "toolchain/etkit/cli/test.py": _tool(*_integration("program_tests"), *_bazel("program_tests")),
+    "toolchain/etkit/cli/transfer_progress.py": _tool(*_REGISTRY),
     "toolchain/etbuild/cli/validate.py": _tool(*_integration("init")),
-    "toolchain/etbuild/cli/verify.py": _tool(*_REGISTRY),
-    "toolchain/etbuild/cli/watch.py": _tool(*_integration("watch")),
+    "toolchain/etkit/cli/verify.py": _tool(*_REGISTRY),
+    "toolchain/etkit/cli/watch.py": _tool(*_integration("watch")),
     "toolchain/etbuild/cmake/": _tool(*_integration("cmake")),
     "toolchain/etbuild/comparison/": _core(*_integration("comparison", "compared_outputs", "program_tests")),
-    "toolchain/etbuild/cpp/": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
+    "toolchain/etkit/cpp/": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
     "toolchain/etbuild/emit/": _core(
         *_integration("executorch_options", "mutable_buffers", "named_data", "runtime_limits", "separate_methods"),
         *_integration("shards"),
@@ -138,14 +138,14 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/files/": _core(
         *_integration("inspect", "named_data", "programs_of_others", "shards"), *_faults("file_faults", "surroundings")
     ),
-    "toolchain/etbuild/first_manifest.py": _tool(*_integration("init")),
+    "toolchain/etkit/first_manifest.py": _tool(*_integration("init")),
     "toolchain/etbuild/folding.py": _core(*_integration("errors")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),
     "toolchain/etbuild/inputs/": _core(
         *_integration("native_readers", "seeds", "sources", "surroundings"), *_faults("staleness")
     ),
     "toolchain/etbuild/json_schema.py": _core(),
-    "toolchain/etbuild/kernels/": _tool(*_bazel("kernels")),
+    "toolchain/etkit/kernels/": _tool(*_bazel("kernels")),
     "toolchain/etbuild/lower/": _core(
         *_integration("core_operators", "lowering", "mutable_buffers", "passes", "runtime_limits", "separate_methods"),
         "conformance/",
@@ -155,8 +155,8 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("adapters", "checkpoints", "encoder_decoders", "gguf", "huggingface", "image_text"),
         *_integration("language_models", "tensor_digests", "training"),
     ),
-    "toolchain/etbuild/oci/": _tool(*_REGISTRY),
-    "toolchain/etbuild/page/": _imported(*_integration("page", "profile")),
+    "toolchain/etkit/oci/": _tool(*_REGISTRY),
+    "toolchain/etkit/page/": _imported(*_integration("page", "profile")),
     "toolchain/etbuild/patching.py": _core(*_integration("acceleration")),
     "toolchain/etbuild/plan/": _core(*_integration("local_cache", "separate_methods", "steps", "variants")),
     "toolchain/etbuild/processes/": _core(
@@ -164,6 +164,9 @@ COVERED_BY: Mapping[str, Row] = {
         *_faults("hostile_models", "real_builds", "surroundings", "worker_soak"),
     ),
     "toolchain/etbuild/py.typed": NOTHING,
+    "toolchain/etkit/__init__.py": _imported(),
+    "toolchain/etkit/cli/": _imported(*_integration("steps", "errors", "python_interface")),
+    "toolchain/etkit/py.typed": NOTHING,
     "toolchain/etbuild/quantize/": _core(
         *_integration("quantization", "quantization_memory", "quantized_architectures")
     ),
@@ -176,9 +179,9 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/steps/": _core(
         *_integration("lowering", "recipes", "separate_methods", "steps"), *_faults("real_builds")
     ),
-    "toolchain/etbuild/steps/show_stages.py": _imported(*_integration("recipes")),
-    "toolchain/etbuild/targets/": _tool(*_bazel("rules")),
-    "toolchain/etbuild/testing/": _imported(
+    "toolchain/etkit/analysis/show_stages.py": _imported(*_integration("recipes")),
+    "toolchain/etkit/targets/": _tool(*_bazel("rules")),
+    "toolchain/etkit/testing/": _imported(
         *_integration("bundle", "compared_outputs", "program_tests"), *_bazel("program_tests")
     ),
     "toolchain/etbuild/version.py": _core(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etbuild.cpp import wrapper
+from etkit.cpp import wrapper
 
 TENSOR = {"dtype": "float32", "shape": [1, 8], "dynamic": False}
 

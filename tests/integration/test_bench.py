@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from etbuild import json_schema
-from etbuild.benchmarking import results, workloads
-from etbuild.benchmarking.workloads import Workload
 from etbuild.cli import main
 from etbuild.runtime import program_files
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
+from etkit.benchmarking import results, workloads
+from etkit.benchmarking.workloads import Workload
 
 MODEL = """\
 import torch

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from etbuild.cli import main
-from etbuild.cpp.wrapper import class_name, file_stem
+from etkit.cpp.wrapper import class_name, file_stem
 from tests.conftest import of_example
 from tests.helpers.runtime import run
 

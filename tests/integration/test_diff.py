@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save
 
-from etbuild.analysis.program_diff import first_difference
 from etbuild.cli import main
+from etkit.analysis.program_diff import first_difference
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 from .sharded_net import built, weights

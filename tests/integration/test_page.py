@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
-from etbuild.page import content, render
 from etbuild.results import MethodGraph
+from etkit.page import content, render
 from tests.conftest import of_example
 from tests.helpers import browser
 from tests.helpers.browser import Browser

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from etbuild import json_schema
-from etbuild.analysis import profile as analysis
 from etbuild.cli import main
 from etbuild.files import etdump
 from etbuild.files.instructions import Instruction
-from etbuild.page import of_file, render
 from etbuild.steps.lowering_options import LoweringOptions
+from etkit.analysis import profile as analysis
+from etkit.page import of_file, render
 from tests.helpers import browser
 
 from .profiled_net import MANIFEST, MODEL, build_origins

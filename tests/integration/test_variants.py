@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from etbuild.analysis import find_index
 from etbuild.cli import main
+from etkit.analysis import find_index
 from tests.helpers.runtime import run
 
 MODEL = """\

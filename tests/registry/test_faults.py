@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 import tests.registry
-from etbuild.analysis import lockfile
-from etbuild.oci import attempts, registry
-from etbuild.oci import layout as layouts
-from etbuild.oci import reference as references
-from etbuild.oci.access import Access
-from etbuild.oci.descriptors import MANIFEST, Descriptor
+from etkit.analysis import lockfile
+from etkit.oci import attempts, registry
+from etkit.oci import layout as layouts
+from etkit.oci import reference as references
+from etkit.oci.access import Access
+from etkit.oci.descriptors import MANIFEST, Descriptor
 from tests.helpers import commands
 
 from .conftest import BACKBONE, Run

@@ -12,8 +12,8 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
-from etbuild.oci import dates, package
-from etbuild.oci import layout as layouts
+from etkit.oci import dates, package
+from etkit.oci import layout as layouts
 
 from .conftest import BACKBONE, Run
 from .servers import PASSWORD, USER, Registry, Relay, Tokens, Wire, docker_config, skopeo

@@ -97,10 +97,10 @@ def test_a_commit_that_is_not_there_is_an_error(repository: Path) -> None:
     [
         ([], set(), set()),
         (["docs/speed.md"], set(), set()),
-        (["toolchain/etbuild/cpp/embed.py"], {CPP}, set()),
-        (["toolchain/etbuild/first_manifest.py", "toolchain/etbuild/oci/layout.py"], {INIT, REGISTRY}, set()),
+        (["toolchain/etkit/cpp/embed.py"], {CPP}, set()),
+        (["toolchain/etkit/first_manifest.py", "toolchain/etkit/oci/layout.py"], {INIT, REGISTRY}, set()),
         (["toolchain/etbuild/lower/passes.py"], set(), OTHERS),
-        (["toolchain/etbuild/lower/passes.py", "toolchain/etbuild/cpp/embed.py"], {CPP}, {INIT, REGISTRY}),
+        (["toolchain/etbuild/lower/passes.py", "toolchain/etkit/cpp/embed.py"], {CPP}, {INIT, REGISTRY}),
         (["pyproject.toml"], set(), OTHERS),
         (["toolchain/requirements-gguf.lock"], OTHERS, set()),
         (["a new folder/file"], OTHERS, set()),

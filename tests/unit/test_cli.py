@@ -36,7 +36,7 @@ def test_these_verbs_import_nothing_that_takes_long(arguments: list[str]) -> Non
 
 def test_the_page_of_a_build_needs_no_torch() -> None:
     """A build from the cache writes it in less than a second, and without messages of libraries."""
-    script = "import sys, etbuild.steps.page; assert not {'torch', 'executorch'} & set(sys.modules)"
+    script = "import sys, etkit.page.of_build; assert not {'torch', 'executorch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
-from etbuild.cpp import embed, wrapper
 from etbuild.errors import InputError
+from etkit.cpp import embed, wrapper
 from tests.helpers.builds import make_report, write_build
 from tests.helpers.cpp_headers import TENSOR, header
 

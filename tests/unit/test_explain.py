@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
-from etbuild.analysis import explanation
 from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etbuild.files.json_diff import changes
 from etbuild.results import Driver, Index, Release
+from etkit.analysis import explanation
 
 from .indexes import MANIFEST, edited, make_index, sha256
 

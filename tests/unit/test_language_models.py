@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from etbuild.build import BuildOptions, build
-from etbuild.cli.generate import Text, preferred
 from etbuild.cli.main import main
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
@@ -18,6 +17,7 @@ from etbuild.manifest import validate
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
 from etbuild.report.tokenizer import unknown_tokens
+from etkit.cli.generate import Text, preferred
 
 OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"
 

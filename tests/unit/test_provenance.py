@@ -12,9 +12,9 @@ import pytest
 
 from etbuild.cli import main
 from etbuild.errors import BuildError
-from etbuild.oci import layout, package, provenance
-from etbuild.oci import policy as policies
-from etbuild.oci.descriptors import Descriptor, document
+from etkit.oci import layout, package, provenance
+from etkit.oci import policy as policies
+from etkit.oci.descriptors import Descriptor, document
 from tests.helpers.builds import write_build
 from tests.unit.indexes import sha256
 

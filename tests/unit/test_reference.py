@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,14 @@ def test_the_packages_in_the_architecture_are_those_of_the_driver() -> None:
     text = ARCHITECTURE.read_text("utf-8")
     assert text == with_packages(text, ROOT), "run `make reference`: the table in ARCHITECTURE.md is not current"
     assert "| `lower` |" in text
+
+
+def test_the_files_that_the_architecture_names_exist() -> None:
+    text = ARCHITECTURE.read_text("utf-8").partition("## Where to add what")[2].partition("\n## ")[0]
+    named = re.findall(r"`([a-z_0-9/.]+/[a-z_0-9]*(?:\.[a-z0-9.]+)?)`", text)
+    places = [ROOT / "toolchain/etbuild", ROOT / "toolchain", ROOT]
+    assert len(named) > 80
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
 
 def test_the_pages_need_no_torch() -> None:

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("oras")
 
 from etbuild.errors import BuildError, InputError
-from etbuild.oci import reference, registry
-from etbuild.oci.access import Access
-from etbuild.oci.descriptors import INDEX, MANIFEST, Descriptor
+from etkit.oci import reference, registry
+from etkit.oci.access import Access
+from etkit.oci.descriptors import INDEX, MANIFEST, Descriptor
 from tests.helpers.http_server import Answer, serving
 
 PLACE = "/v2/a/b/tags/list"

@@ -17,10 +17,10 @@ oras = pytest.importorskip("oras")
 import requests  # noqa: E402
 
 from etbuild.errors import BuildError, EtbuildError, InputError  # noqa: E402
-from etbuild.oci import attempts, reference, registry  # noqa: E402
-from etbuild.oci.access import Access  # noqa: E402
-from etbuild.oci.connection import Adapter  # noqa: E402
-from etbuild.oci.descriptors import Descriptor  # noqa: E402
+from etkit.oci import attempts, reference, registry  # noqa: E402
+from etkit.oci.access import Access  # noqa: E402
+from etkit.oci.connection import Adapter  # noqa: E402
+from etkit.oci.descriptors import Descriptor  # noqa: E402
 from tests.helpers.http_server import Answer, Server, serving  # noqa: E402
 
 SECRET = base64.b64encode(b"user:secret").decode()

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from etbuild.analysis import inspection
-from etbuild.analysis.tables import Table
-from etbuild.cli import shown_tables
+from etkit.analysis import inspection
+from etkit.analysis.tables import Table
+from etkit.cli import shown_tables
 
 from .indexes import make_index
 

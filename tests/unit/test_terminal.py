@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.analysis import inspection
-from etbuild.analysis.tables import table
 from etbuild.cli import main
 from etbuild.errors import Problem, printable, steers
 from etbuild.results import BlobSizes, FileHead, ProgramFile, ProgramMethod
+from etkit.analysis import inspection
+from etkit.analysis.tables import table
 
 from .indexes import MANIFEST, edited, make_index
 

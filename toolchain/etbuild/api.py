@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from etbuild.inputs.declared import Inputs
     from etbuild.results import ProgramMethod
-    from etbuild.testing.reference import Reference
+    from etbuild.steps.reference import Reference
 
 
 def load(
@@ -155,7 +155,7 @@ class Model:
         from etbuild.inputs.step_context import StepContext
         from etbuild.inputs.user_code import importable
         from etbuild.processes.random_seeds import seed
-        from etbuild.testing.reference import Reference
+        from etbuild.steps.reference import Reference
 
         inputs = self._request.inputs()
         used = used_sources(inputs, self._plan.export_plan)

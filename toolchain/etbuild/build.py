@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,14 +13,18 @@ from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest, hashed_once
 from etbuild.inputs import checked_files
 from etbuild.inputs.declared import Inputs
+from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.step_context import Stage
 from etbuild.plan.plan import Plan
+from etbuild.plan.step_plans import ExportPlan, LowerPlan
 from etbuild.report import tokenizer
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.pipeline import STEPS, Pipeline, Request
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
+    from etbuild.inputs.source_lines import SourceLines
+    from etbuild.results import LoweringFacts
 
 _CHECKED = "checked.files.json"  # is in the cache beside the artifacts
 
@@ -44,14 +48,29 @@ class BuildResult:
 
 
 @dataclass(frozen=True)
-class Page:
-    """Options of the HTML page.
+class FirstBuild:
+    """What the first build made.
 
     Attributes:
-        against: The program to compare with, or None.
+        artifacts: The program, its named data and the facts about them: files, and directories of shards.
+        export: The directory of the export.
+        exported: The files of exported methods outside of that directory, by name.
+        lowered: The directory of each method that was lowered by itself, by name.
+        lines: The lines of the sources, if they are outside of the export.
+        examples: The example inputs, if they are outside of the export.
+        inputs: The digests of what the export read, if they were written.
     """
 
-    against: Path | None = None
+    artifacts: Sequence[Path]
+    export: Path
+    exported: Mapping[str, Path] = field(default_factory=dict)
+    lowered: Mapping[str, Path] = field(default_factory=dict)
+    lines: Path | None = None
+    examples: Path | None = None
+    inputs: Path | None = None
+
+
+Verify = Callable[[ExportPlan, LowerPlan, Inputs, UsedSources, FirstBuild], None]
 
 
 @dataclass(frozen=True)
@@ -64,8 +83,9 @@ class BuildOptions:
         restart: Is called before the first step runs. It runs the command in fixed surroundings, unless this process
             already has them.
         lowering: How lowering runs.
-        verify_reproducible: Build twice without the cache, and compare.
-        page: Also write the page of the program.
+        verify: Builds a second time without the cache, and compares with the first build. None: nothing does.
+        write_page: Writes the HTML page of the program beside the report and the index. Gets their directory, the name
+            of the program, the facts of the lowering, and the lines of the sources. None: there is no page.
         etrecord: Also write an ETRecord of each method.
         origins: A directory that also receives `NAME.lowering.json` and `NAME.export.lines.json`: they say where the
             instructions of the program come from.
@@ -75,15 +95,15 @@ class BuildOptions:
     cache: Cache | None = None
     restart: Callable[[], None] = lambda: None
     lowering: LoweringOptions = field(default_factory=LoweringOptions)
-    verify_reproducible: bool = False
-    page: Page | None = None
+    verify: Verify | None = None
+    write_page: Callable[[Path, str, LoweringFacts, SourceLines], Artifact] | None = None
     etrecord: bool = False
     origins: Path | None = None
 
     @property
     def needs_steps(self) -> bool:
         """Whether the build needs what the steps wrote, and not only the program. The cache has that for each step."""
-        return self.page is not None or self.origins is not None or self.etrecord
+        return self.write_page is not None or self.origins is not None or self.etrecord
 
 
 @hashed_once()
@@ -108,7 +128,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
         tokenizer.check_files(plan, inputs)
         request = Request.read(plan, inputs)
     # A caller who changes how lowering runs wants lowering to run.
-    if cache is None or options.verify_reproducible or not options.lowering.accelerate or options.needs_steps:
+    if cache is None or options.verify is not None or not options.lowering.accelerate or options.needs_steps:
         options.restart()
         return _build(request, directory, options)
     cached = _cached(request, directory, options.stage, cache)
@@ -150,13 +170,13 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
 
     forked.loaded.clear()  # what an earlier build of this process has imported
     # A comparison of two builds needs two builds, so the cache must not replace one.
-    cache = None if options.verify_reproducible else options.cache
+    cache = None if options.verify is not None else options.cache
     with staging(directory) as staged, unkeyed() as unknown:
         pipeline = Pipeline(request, staged, options.stage, options.lowering, cache)
         steps = {step.name: pipeline.run(step) for step in STEPS}
-        if options.verify_reproducible:
+        if options.verify is not None:
             with options.stage("build again and compare"):
-                _verify(pipeline)
+                _verify(options.verify, pipeline)
         if options.cache is not None and not unknown:
             whole = "cached" not in {*steps.values(), *pipeline.methods.values()}
             checked = pipeline.program / _CHECKED
@@ -168,17 +188,14 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
         return BuildResult(request.key, publish([*artifacts, index], directory), steps, pipeline.methods)
 
 
-def _verify(pipeline: Pipeline) -> None:
+def _verify(verify: Verify, pipeline: Pipeline) -> None:
     """Builds a second time, and compares."""
-    from etbuild.analysis import reproduce
-
-    request = pipeline.request
+    plan, files = pipeline.request.plan, pipeline.request.files
     lowered = [artifact["file"].partition("/")[0] for artifact in pipeline.lowering["artifacts"]]
     paths = sorted({pipeline.program / name for name in lowered})
     one_by_one = {path.name: path for path in sorted((pipeline.directory / "methods").iterdir())}
-    first = reproduce.FirstBuild(paths, pipeline.export.directory, lowered=one_by_one)
-    plan, files = request.plan, request.files
-    reproduce.verify(plan.export_plan, plan.lower_plan, files.inputs, files.used, first)
+    first = FirstBuild(paths, pipeline.export.directory, lowered=one_by_one)
+    verify(plan.export_plan, plan.lower_plan, files.inputs, files.used, first)
 
 
 def _more_files(pipeline: Pipeline, options: BuildOptions) -> list[Artifact]:
@@ -196,9 +213,7 @@ def _more_files(pipeline: Pipeline, options: BuildOptions) -> list[Artifact]:
         job = pipeline.job(plan.lower_plan)
         records = etrecord.etrecords(job, lines, directory / f"{plan.name}.pte", pipeline.directory)
         artifacts += etrecord.write(directory, records, f"{plan.name}.etrecord")
-    if options.page is not None:
+    if options.write_page is not None:
         with options.stage("make the page"):
-            from etbuild.steps.page import write_page
-
-            artifacts.append(write_page(directory, plan.name, pipeline.lowering, lines, options.page.against))
+            artifacts.append(options.write_page(directory, plan.name, pipeline.lowering, lines))
     return artifacts

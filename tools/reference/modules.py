@@ -10,54 +10,58 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import tomllib
+
 from tools.reference.markdown import page as markdown_page
 from tools.reference.markdown import table
 
-_LAYERS = re.compile(r"^layers = \[\n(.*?)^\]", re.DOTALL | re.MULTILINE)
 _TABLE = re.compile(r"(?<=<!-- packages -->\n).*?(?=<!-- /packages -->)", re.DOTALL)
 
 
 def page(root: Path) -> str:
     """Returns the page."""
-    return markdown_page("Modules of the driver", "the docstrings of toolchain/etbuild", _blocks(root))
+    return markdown_page("Modules of the driver", "the docstrings of the driver", _blocks(root))
 
 
 def with_packages(architecture: str, root: Path) -> str:
     """Returns the text of ARCHITECTURE.md with an updated table of packages."""
-    rows = []
-    for number, layer in enumerate(_layers(root), 1):
-        for name in reversed(layer):
-            modules = ", ".join(f"`{module}`" for module in _modules(root, name))
-            rows.append((str(number), f"`{name}`", _summary(_file(root, name)), modules))
-    return _TABLE.sub(lambda _: f"{table(('layer', 'package', 'what it does', 'modules'), rows)}\n", architecture)
+    blocks = []
+    for name, layers in _layers(root).items():
+        directory = root / "toolchain" / name
+        rows = [
+            (str(number), f"`{package}`", _summary(_module_file(directory, package)))
+            for number, layer in enumerate(layers, 1)
+            for package in reversed(layer)
+        ]
+        blocks.append(f"**`{name}`**: {_summary(directory / '__init__.py')}")
+        blocks.append(table(("layer", "package", "what it does"), rows))
+    return _TABLE.sub(lambda _: "{}\n".format("\n\n".join(blocks)), architecture)
 
 
 def _blocks(root: Path) -> Iterator[str]:
     yield (
-        "The packages stand in the order in which a build needs them. A package imports only packages of lower layers; "
-        "`make lint` checks that. The names are internal, except those of the [Python interface](python.md)."
+        "The packages stand in the order in which a build needs them. A package imports only packages of lower layers, "
+        "and `etbuild` imports nothing of `etkit`; `make lint` checks that. The names are internal, except those of "
+        "the [Python interface](python.md)."
     )
-    for layer in _layers(root):
-        for name in reversed(layer):
-            yield f"## {name}"
-            yield _summary(_file(root, name))
-            modules = _modules(root, name)
-            if modules:
-                directory = _file(root, name).parent
-                rows = [(f"`{module}`", _summary(_module_file(directory, module))) for module in modules]
+    for root_package, layers in _layers(root).items():
+        for name in (each for layer in layers for each in reversed(layer)):
+            directory = root / "toolchain" / root_package
+            yield f"## {root_package}.{name}"
+            yield _summary(_module_file(directory, name))
+            if modules := _modules(directory / name):
+                rows = [(f"`{module}`", _summary(_module_file(directory / name, module))) for module in modules]
                 yield table(("module", "what it does"), rows)
 
 
-def _layers(root: Path) -> list[list[str]]:
-    """Returns the packages of each layer in pyproject.toml, from the lowest layer up."""
-    found = _LAYERS.search((root / "pyproject.toml").read_text("utf-8"))
-    assert found is not None, "pyproject.toml has no layers"
-    layers: list[str] = ast.literal_eval(f"[{found[1]}]")
-    return [layer.split(" | ") for layer in reversed(layers)]
-
-
-def _file(root: Path, name: str) -> Path:
-    return _module_file(root / "toolchain/etbuild", name)
+def _layers(root: Path) -> dict[str, list[list[str]]]:
+    """The packages of each layer in pyproject.toml, from the lowest layer up, by the package that contains them."""
+    contracts = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    return {
+        contract["containers"][0]: [layer.split(" | ") for layer in reversed(contract["layers"])]
+        for contract in reversed(contracts)
+        if contract["type"] == "layers"
+    }
 
 
 def _module_file(directory: Path, name: str) -> Path:
@@ -65,8 +69,7 @@ def _module_file(directory: Path, name: str) -> Path:
     return package if package.exists() else directory / f"{name}.py"
 
 
-def _modules(root: Path, name: str) -> list[str]:
-    directory = root / "toolchain/etbuild" / name
+def _modules(directory: Path) -> list[str]:
     if not directory.is_dir():
         return []
     files = {path.stem for path in directory.glob("*.py")} - {"__init__"}

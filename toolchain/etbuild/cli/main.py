@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import importlib.util
 import io
 import os
 import sys
@@ -12,7 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
+from etbuild.cli import VERBS
 from etbuild.errors import (
     INTERRUPTED,
     BuildError,
@@ -25,50 +28,6 @@ from etbuild.errors import (
 from etbuild.processes.ending import Interrupts
 from etbuild.version import VERSION
 
-_VERBS = (
-    "init",
-    "gen",
-    "validate",
-    "plan",
-    "build",
-    "watch",
-    "generate",
-    "test",
-    "run",
-    "bench",
-    "profile",
-    "bundle",
-    "explain",
-    "inspect",
-    "diff",
-    "lock",
-    "cache",
-    "package",
-    "push",
-    "pull",
-    "verify",
-    "delta",
-    "apply",
-    "history",
-    "sbom",
-    "affected",
-    "selected-ops",
-    "cpp",
-    "ci-summary",
-    "sizes",
-)
-_STEPS = (  # of build rules
-    "export",
-    "lower",
-    "compare",
-    "report",
-    "page",
-    "etrecord",
-    "reproduce",
-    "runtime",
-)
-_ALL = (*_VERBS, *_STEPS)
-_OF_PYTHON = "answer"  # the Python interface calls it
 EXIT_CODES = {
     0: "success",
     1: "the build or the transfer failed",
@@ -216,9 +175,10 @@ def _expand(arguments: list[str]) -> list[str]:
 def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
     """Reads the options of a command line. What argparse itself refuses ends the process."""
     verbs = _verbs(words)
-    if verbs == _ALL and words and not words[0].startswith("-"):
+    if verbs is None and words and not words[0].startswith("-"):
         manifest = words[0].endswith((".yaml", ".yml"))
-        hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else did_you_mean(words[0], _VERBS)
+        hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else None
+        hint = hint or did_you_mean(words[0], _listed())
         raise InputError.of(f"there is no verb `{words[0]}`", hint)
     parser = command_parser(verbs)
     _, left = parser.parse_known_args(words, options)
@@ -241,14 +201,36 @@ def _unknown(word: str, parser: argparse.ArgumentParser, options: argparse.Names
     return InputError.of(f"{command}: unknown argument `{word}`", hint)
 
 
-def _verbs(words: Sequence[str]) -> Sequence[str]:
-    """Returns the verbs that need a parser: only the one that is used, since each parser takes time to make."""
+def _verbs(words: Sequence[str]) -> Sequence[str] | None:
+    """Returns the verbs that need a parser, each of which takes time to make: the one that is used; None for all."""
     first = words[0] if words else ""
-    return [first] if first in (*_ALL, _OF_PYTHON) else [] if first in ("--version", "--cmake-prefix-path") else _ALL
+    if first in ("--version", "--cmake-prefix-path"):
+        return []
+    return [first] if first in VERBS or first in (*_listed(), *getattr(_people(), "HIDDEN", ())) else None
 
 
-def command_parser(verbs: Sequence[str] = _ALL) -> argparse.ArgumentParser:
-    """Returns the parser of the command line, with these verbs."""
+def _people() -> ModuleType | None:
+    """The package with the other verbs, from beside this one, so that both are of one version. None in an action, whose
+    driver does not have it."""
+    root = Path(__file__).parents[2] / "etkit"
+    if "etkit" not in sys.modules:
+        file = root / "__init__.py"
+        spec = importlib.util.spec_from_file_location("etkit", file, submodule_search_locations=[str(root)])
+        if spec is None or spec.loader is None or not file.exists():
+            return None
+        sys.modules["etkit"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["etkit"])
+    return importlib.import_module("etkit.cli")
+
+
+def _listed() -> Sequence[str]:
+    """The verbs that the help lists."""
+    people = _people()
+    return VERBS if people is None else list(dict.fromkeys((*people.VERBS, *VERBS, *people.STEPS)))
+
+
+def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Returns the parser of the command line, with these verbs or with all that its help lists."""
     codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     parser = argparse.ArgumentParser(
         prog="etbuild",
@@ -265,8 +247,9 @@ def command_parser(verbs: Sequence[str] = _ALL) -> argparse.ArgumentParser:
         help="print the directory in which CMake finds the package etbuild, and exit",
     )
     registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for verb in verbs:
-        module = importlib.import_module(f"etbuild.cli.{verb.replace('-', '_')}")
+    for verb in _listed() if verbs is None else verbs:
+        package = "etbuild" if verb in VERBS else "etkit"
+        module = importlib.import_module(f"{package}.cli.{verb.replace('-', '_')}")
         module.add(registered)
         registered.choices[verb].set_defaults(run=module.run)
     return parser

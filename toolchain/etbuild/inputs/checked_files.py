@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from etbuild.inputs import distributions
+from etbuild.inputs.readable_places import DRIVER
 from etbuild.inputs.toolchain import check_installed, distributions_of
 
 
@@ -29,8 +30,7 @@ def record(path: Path, environment: str, packages: Iterable[str], whole: bool, s
     """
     from etbuild.processes import forked  # importing it takes a while, and a hit does not need it
 
-    ours = str(Path(__file__).parents[1]) + os.sep  # the keys hold the driver's files
-    imported = {file for file in forked.files_of(sys.modules) | forked.loaded if not file.startswith(ours)}
+    imported = {file for file in forked.files_of(sys.modules) | forked.loaded if not file.startswith(DRIVER)}
     files = set(imported)
     for name in distributions_of(packages):
         listed = set(distributions.files(name))

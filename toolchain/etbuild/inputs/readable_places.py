@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-DRIVER = str(Path(__file__).parents[1]) + os.sep
-"""The directory of the driver's own modules."""
+DRIVER = tuple(str(Path(__file__).parents[2] / package) + os.sep for package in ("etbuild", "etkit"))
+"""The directories of the driver's own modules. Each ends with a separator."""
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     installed = {place for entry in sys.path if entry and _is_covered(entry) for place in places_of(entry)}
     own = {
         place
-        for entry in (DRIVER, sys.executable, *python_directories("stdlib", "platstdlib", "purelib", "platlib"))
+        for entry in (*DRIVER, sys.executable, *python_directories("stdlib", "platstdlib", "purelib", "platlib"))
         for place in places_of(entry)
     }
     others = {place for entry in (*sys.path, *_editable_places()) if entry for place in places_of(entry)}

@@ -21,7 +21,7 @@ from etbuild.errors import InputError
 from etbuild.files.digests import digest
 
 _ROOT = Path(__file__).parents[1]
-_PACKAGE = "etbuild"
+_PACKAGES = ("etbuild.", "etkit.")
 OF_PROGRAMS = frozenset(("export", "lower", "report"))
 """The steps that make the files of a program. Planning is not one of them: what a plan says is in the key as it is."""
 _TEXT_OR_COMMENT = re.compile(r""" "[^"\\]*(?:\\.[^"\\]*)*" | '[^'\\]*(?:\\.[^'\\]*)*' | \#.* """, re.VERBOSE)
@@ -129,7 +129,7 @@ class _Finder:
         """Finds nothing: other finders do."""
         del path, target
         file = name.replace(".", "/")
-        if name.startswith(f"{_PACKAGE}.") and self._files.isdisjoint((f"{file}.py", f"{file}/__init__.py")):
+        if name.startswith(_PACKAGES) and self._files.isdisjoint((f"{file}.py", f"{file}/__init__.py")):
             if name == "etbuild.api":
                 raise InputError.of("a model cannot use the Python interface of `etbuild`", "build with it elsewhere")
             raise AssertionError(f"`{name}` is not in the key of {self._steps}: see `step_files.bzl`")

@@ -1,0 +1,73 @@
+"""Formats what `etbuild inspect` finds in a `.pte` or `.ptd` as text."""
+
+from __future__ import annotations
+
+from etbuild.errors import printable
+from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Value
+from etkit.analysis.tables import Table, size, table
+
+
+def tables(facts: ProgramFile | NamedDataFile) -> list[Table]:
+    """The result of `program_file.describe` as tables for a terminal."""
+    head = Table(f"{facts['file']}  {size(facts['size'])}  sha256 {facts['sha256']}", (), [])
+    if facts["kind"] == "named_data":
+        return [head, Table("named data", ("key", "size"), _sizes(facts["named_data"]), (1,))]
+    found = [head]
+    for name, method in facts["methods"].items():
+        rows = [(f"delegate {backend}", str(count)) for backend, count in method["delegates"].items()]
+        rows += [(operator, str(count)) for operator, count in method["operators"].items()]
+        rows += [(f"memory of arena {number}", size(count)) for number, count in enumerate(method["memory"], 1)]
+        found.append(Table(_signature(name, method), ("calls of", "number"), rows, (1,)))
+    found.append(Table("bytes in the program", ("blobs", "number", "size"), _kinds(facts), (2,)))
+    if facts["external_keys"]:
+        found.append(Table("expects in named data", (), [(key,) for key in facts["external_keys"]]))
+    return found
+
+
+def text(facts: ProgramFile | NamedDataFile) -> str:
+    """Formats the result of `program_file.describe` as a few tables."""
+    head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
+    if facts["kind"] == "named_data":
+        return "\n\n".join([head, table([("key", "size"), *_sizes(facts["named_data"])])])
+    parts = [head, *(_method(name, method) for name, method in facts["methods"].items())]
+    parts.append(table([("bytes in the program", "blobs", "size"), *_kinds(facts)]))
+    if facts["external_keys"]:
+        parts.append("expects in named data:\n" + "\n".join(f"  {printable(key)}" for key in facts["external_keys"]))
+    return "\n\n".join(parts)
+
+
+def _kinds(facts: ProgramFile) -> list[tuple[str, ...]]:
+    """The number of blobs of each kind, and their size."""
+    blobs = facts["bytes"]
+    sizes = {
+        "constants": blobs["constants"],
+        "mutable": blobs["mutable"],
+        "delegates": blobs["delegates"],
+        "named data": list(blobs["named_data"].values()),
+    }
+    return [(kind, str(len(listed)), size(sum(listed))) for kind, listed in sizes.items()]
+
+
+def _sizes(blobs: dict[str, int]) -> list[tuple[str, ...]]:
+    return [(key, size(count)) for key, count in blobs.items()]
+
+
+def _signature(name: str, method: ProgramMethod) -> str:
+    inputs, outputs = (", ".join(map(_value, method[side])) for side in ("inputs", "outputs"))
+    return f"{name}({inputs}) -> ({outputs})"
+
+
+def _method(name: str, method: ProgramMethod) -> str:
+    lines = [_signature(name, method)]
+    lines += [f"  delegate {backend}: {count} calls" for backend, count in method["delegates"].items()]
+    lines += [f"  {operator}: {count} calls" for operator, count in method["operators"].items()]
+    if method["memory"]:
+        lines.append(f"  memory: {', '.join(map(size, method['memory']))}")
+    return "\n".join(map(printable, lines))
+
+
+def _value(value: Value) -> str:
+    if "dtype" not in value:
+        return f"{value['type']} {value['value']}" if value["value"] is not None else str(value["type"])
+    order = f" with dimensions in memory as {value['dim_order']}" if "dim_order" in value else ""
+    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "") + order

@@ -1,0 +1,304 @@
+"""Compares two programs: the differences in methods, sizes and blobs, and the first difference between two files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import InputError, check_current_directory, format_path
+from etbuild.files import json_file, regular_files
+from etbuild.files.json_diff import ABSENT, Change, changes, show
+from etbuild.results import ArtifactFacts, Index, Report, Value
+from etkit.analysis.find_index import read_index
+from etkit.analysis.tables import size
+
+Facts = dict[str, Any]
+
+
+def facts(path: Path) -> Facts:
+    """Collects what `compare` needs about a program, about named data, or about a build.
+
+    Args:
+        path: A `.pte`, a `.ptd`, an index, or a directory with one index.
+
+    Returns:
+        Sections by name. `of` says what kind of thing the path is.
+
+    Raises:
+        InputError: The path is something else, or the file is damaged.
+    """
+    if path.suffix in (".pte", ".ptd"):
+        return _of_file(path)
+    index_path, index = read_index(path)
+    return _of_index(index, index_path)
+
+
+def _of_file(path: Path) -> Facts:
+    from etbuild.processes.library_output import library_messages_off
+
+    check_current_directory()
+    with library_messages_off():
+        from etbuild.files import program_file
+
+        described = program_file.describe(path)
+    file = {"size": described["size"], "sha256": described["sha256"]}
+    if described["kind"] == "named_data":
+        return {"of": "named data", "artifacts": {"the file": file}, "blobs": {"named data": described["named_data"]}}
+    return {
+        "of": "a program",
+        "artifacts": {"the file": file},
+        "methods": {name: _method(method) for name, method in described["methods"].items()},
+        "blobs": _blobs(described["bytes"]),
+        "external names": dict.fromkeys(described["external_keys"], "expected"),
+    }
+
+
+def _of_index(index: Index, path: Path) -> Facts:
+    sections: Facts = {
+        "of": "a build",
+        "artifacts": _artifacts(index["artifacts"]),
+        "methods": {name: {} for name in index["methods"]},
+        "constant methods": index["inputs"]["plan"]["constant_methods"],
+        "weights": index["tensors"],
+    }
+    report = _report_beside(path, index)
+    if report is not None:
+        sections["methods"] = {name: _method(method) for name, method in report["methods"].items()}
+        sections["blobs"] = _blobs(report["bytes"])
+    return sections
+
+
+def _artifacts(listed: list[ArtifactFacts]) -> Facts:
+    """Returns artifacts by name, but shards by number, because the name of a shard changes with its content."""
+    by_name: Facts = {}
+    for entry in listed:
+        directory, separator, _ = entry["file"].partition("/") if entry["kind"] == "named_data" else ("", "", "")
+        number = sum(name.startswith(f"{directory}/") for name in by_name)
+        name = f"{directory}/{number}" if separator else entry["file"]
+        by_name[name] = {key: entry[key] for key in ("size", "sha256")}
+    return by_name
+
+
+def _report_beside(path: Path, index: Index) -> Report | None:
+    """Returns the report that the index lists. None if it is not in the same directory, or was changed."""
+    for artifact in index["artifacts"]:
+        file = regular_files.beside(path, artifact["file"]) if artifact["kind"] == "report" else None
+        if file is None:
+            continue
+        with contextlib.suppress(OSError):
+            data = regular_files.read(file, json_file.MAX_BYTES)
+            if hashlib.sha256(data).hexdigest() == artifact["sha256"]:
+                report: Report = json_file.content(data, file, json_file.Format("a report", "report"))
+                return report
+    return None
+
+
+def _method(method: Mapping[str, Any]) -> Facts:
+    """What is compared of a method of a program or of a report."""
+    known = {key: method[key] for key in ("delegates", "operators", "memory") if key in method}
+    return {**known, **{side: list(map(_value, method[side])) for side in ("inputs", "outputs")}}
+
+
+def _value(value: Value) -> str:
+    if "dtype" not in value:
+        return f"{value['type']} {value['value']}"
+    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "")
+
+
+def _blobs(sizes: Mapping[str, Any]) -> Facts:
+    """Returns the sizes of named blobs in the `bytes` of a program or a report; for blobs without names, their number
+    and their bytes."""
+    by_name: Facts = {}
+    for kind, blobs in sizes.items():
+        if kind == "external":
+            by_name.update({f"named data `{tag}`": keys for tag, keys in blobs.items()})
+        elif isinstance(blobs, dict):
+            by_name["named data in the program" if kind == "named_data" else kind] = blobs
+        else:
+            by_name[kind] = {"number": len(blobs), "bytes": sum(blobs)}
+    return by_name
+
+
+def compare(before: Facts, after: Facts) -> list[Change]:
+    """Returns the differences, in the order of the sections.
+
+    Raises:
+        InputError: The two are of different kinds.
+    """
+    if before["of"] != after["of"]:
+        message = f"{before['of']} cannot be compared with {after['of']}"
+        raise InputError.of(message, "name two files of one kind: .pte, .ptd, or indexes")
+    differing: list[Change] = []
+    for section in {**before, **after}:
+        differing += changes(before.get(section, {}), after.get(section, {}), (section,))
+    return differing
+
+
+def text(differing: list[Change]) -> Iterator[str]:
+    """Yields the differences as lines, under a heading for each section."""
+    section = None
+    for change in differing:
+        if change.path[0] != section:
+            section = change.path[0]
+            yield f"{section}:"
+        yield "  " + ": ".join(parts(change))
+
+
+def parts(change: Change) -> tuple[str, str]:
+    """A difference in words: where it is in its section, and what it is."""
+    section, *path = change.path
+    where = _method_part(path) if section == "methods" else " ".join(map(str, path))
+    if section in ("artifacts", "blobs") and path[-1] not in ("sha256", "number") and _whole_numbers(change):
+        return where, _sizes(change.before, change.after)
+    if section == "methods" and _whole_numbers(change):
+        return where, f"{_count(change.before)} -> {_count(change.after)}"
+    if change.kind == "changed":
+        return where, f"{show(change.before)} -> {show(change.after)}"
+    value = change.after if change.kind == "added" else change.before
+    return where, change.kind + (f" ({show(value)})" if isinstance(value, (int, float, list)) else "")
+
+
+def _method_part(path: list[Any]) -> str:
+    """Returns the location of a change, such as `forward: XnnpackBackend aten::linear` or `forward: operator
+    aten::sin.out`."""
+    method, *rest = path
+    if rest[:2] == ["operators", "delegated"] or rest[:2] == ["operators", "fallback"]:
+        rest = rest[2:] if rest[1] == "delegated" else rest[1:]
+    elif rest[:1] in (["operators"], ["delegates"]):
+        rest = [rest[0][:-1], *rest[1:]]
+    return f"{method}: {' '.join(map(str, rest))}" if rest else str(method)
+
+
+def _whole_numbers(change: Change) -> bool:
+    return all(value is ABSENT or isinstance(value, int) for value in (change.before, change.after))
+
+
+def _count(value: Any) -> int:
+    return 0 if value is ABSENT else int(value)
+
+
+def _sizes(before: Any, after: Any) -> str:
+    if before is ABSENT:
+        return f"added, {size(after)}"
+    if after is ABSENT:
+        return f"removed, {size(before)}"
+    return f"{size(before)} -> {size(after)} ({after - before:+,} bytes)"
+
+
+def first_difference(before: Path, after: Path) -> str | None:
+    """Finds the first difference between two outputs of the same kind.
+
+    Args:
+        before: A file or a directory.
+        after: The file or directory that should be equal.
+
+    Returns:
+        The file, section and field. None if the outputs are equal.
+    """
+    if not before.is_dir():
+        return _first_in_files(before.name, before, after)
+    names = [_files_below(directory) for directory in (before, after)]
+    for name in sorted(names[0] ^ names[1]):
+        which = "first" if name in names[0] else "second"
+        return f"`{before.name}/{name}`: only the {which} build made it"
+    differing = (_first_in_files(f"{before.name}/{name}", before / name, after / name) for name in sorted(names[0]))
+    return next((difference for difference in differing if difference), None)
+
+
+def _files_below(directory: Path) -> set[str]:
+    """The names of the files. Empty directories do not count: Bazel does not keep them."""
+    return {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+
+
+def _first_in_files(name: str, before: Path, after: Path) -> str | None:
+    if not after.exists():
+        return f"`{name}`: it was not made"
+    old, new = before.read_bytes(), after.read_bytes()
+    return None if old == new else f"`{name}`: {_first_in_file(before.suffix, old, new)}"
+
+
+def _first_in_file(suffix: str, old: bytes, new: bytes) -> str:
+    parsers: dict[str, Callable[[bytes], Any]] = {
+        ".json": json.loads,
+        ".pt2": _archive_tree,
+        ".pte": _program_tree,
+        ".ptd": _named_data_tree,
+    }
+    try:
+        trees = [parsers[suffix](data) for data in (old, new)]
+        change = next(changes(*trees), None)
+    except Exception:  # noqa: BLE001 - a damaged file is compared byte by byte, and parsers have no common base of their errors
+        change = None
+    if change is None:
+        return _first_byte(old, new)
+    where = format_path(change.path)
+    if isinstance(change.before, _Bytes) and isinstance(change.after, _Bytes):
+        return f"{where}: {_first_byte(change.before.content, change.after.content)}"
+    return f"{where}: {show(change.before, change.path)} and {show(change.after, change.path)}"
+
+
+def _first_byte(old: bytes, new: bytes) -> str:
+    offset = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    sizes = f"of {len(old):,}" if len(old) == len(new) else f"of {len(old):,} and {len(new):,}"
+    return f"byte {offset:,} {sizes}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bytes:
+    """The bytes of a blob, as a leaf of a tree."""
+
+    content: bytes
+
+
+def _program_tree(data: bytes) -> Any:
+    from etbuild.files.program_file import read_program
+
+    return _tree(read_program(data))
+
+
+def _named_data_tree(data: bytes) -> Any:
+    from etbuild.files.program_file import named_data_blobs
+
+    return {key: _Bytes(content) for key, content in named_data_blobs(data).items()}
+
+
+def _archive_tree(data: bytes) -> Any:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    return {name: json.loads(file) if name.endswith(".json") else _Bytes(file) for name, file in files.items()}
+
+
+def _tree(value: Any) -> Any:
+    """Converts ExecuTorch's data classes to mappings."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _tree(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _tree(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_tree(item) for item in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _Bytes(bytes(value))
+    return value
+
+
+def as_json(differing: list[Change]) -> list[dict[str, Any]]:
+    """Returns the differences as JSON data."""
+    return [
+        {
+            "path": list(change.path),
+            "kind": change.kind,
+            "before": None if change.before is ABSENT else change.before,
+            "after": None if change.after is ABSENT else change.after,
+        }
+        for change in differing
+    ]

@@ -1,0 +1,265 @@
+"""`etbuild build`: builds a program from a manifest on this machine, without a build system."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.cli.options import (
+    add_cache,
+    add_declared,
+    add_lowering_options,
+    add_manifest,
+    add_parser,
+    add_roots,
+    add_settings,
+    add_variant,
+    inputs,
+    kept_cache,
+    lowering_options,
+    settings,
+)
+from etbuild.errors import EtbuildError, InputError, printable
+from etbuild.steps.stages import STAGES
+
+if TYPE_CHECKING:
+    from etbuild.build import BuildOptions, BuildResult
+    from etbuild.inputs.declared import Inputs
+    from etbuild.manifest.validate import Manifest
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "build",
+        "build a program on this machine",
+        "Steps whose inputs have not changed come from the local cache.",
+    )
+    add_manifest(parser)
+    add_options(parser)
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--verify-reproducible",
+        action="store_true",
+        help="build twice from scratch, in two different environments, and fail if the artifacts differ",
+    )
+    instead.add_argument(
+        "--stop-after",
+        choices=STAGES,
+        metavar="STAGE",
+        help=f"write the result of each export stage up to this one, and build nothing else: {', '.join(STAGES)}",
+    )
+    parser.add_argument(
+        "--html", action="store_true", help="also write NAME.report.html, a page about the program for people"
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="OTHER",
+        help="with --html: the page also shows what differs from OTHER, a .pte, an index, or a directory with an index",
+    )
+    parser.add_argument(
+        "--etrecord",
+        action="store_true",
+        help="also write NAME.etrecord, a directory with an ETRecord of each method, for ExecuTorch's Inspector",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="stop a build that takes longer, and name the stage that was running",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print what was built, and what came from the cache, as JSON"
+    )
+
+
+def seconds(text: str) -> float:
+    """The type of an option with a time."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return found
+
+
+_NOT_USED = {
+    "stop_after": None,
+    "verify_reproducible": False,
+    "html": False,
+    "against": None,
+    "etrecord": False,
+    "json": False,
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that all verbs share that build: variants, inputs, output directory, cache and speed.
+
+    Verbs that do not add the other options of `build` have them as if nobody had used them.
+    """
+    parser.set_defaults(**_NOT_USED)
+    add_variant(parser, several=True)
+    add_settings(parser)
+    add_roots(parser)
+    add_declared(parser)
+    parser.add_argument(
+        "-o",
+        dest="directory",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="directory for the artifacts (default: the current directory)",
+    )
+    add_cache(parser)
+    add_lowering_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds a program, or one for each variant, and lists the artifacts."""
+    from etbuild.manifest import validate
+
+    if options.against is not None and not options.html:
+        raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
+    names = wanted(options)
+    loaded = validate.load_each(options.manifest, None, names, settings(options))
+    if options.stop_after is not None:
+        if len(loaded) > 1:
+            raise InputError.of("--stop-after writes the stages of one program: name one variant")
+        _show_stages(options, loaded[0])
+        return 0
+    given, how, several = given_inputs(options), how_to_build(options), len(loaded) > 1
+    built = [build_program(each, given, options.directory, how, several) for each in loaded]
+    if options.json:
+        facts = [{"name": name, **_facts(each)} for name, each in built]
+        print(json.dumps(facts if names is None or len(names) > 1 else _facts(built[0][1]), indent=2))
+    else:
+        print(_table(built))
+    return 0
+
+
+def wanted(options: argparse.Namespace) -> list[str | None] | None:
+    """The variants to build, or None for all of them. Without `--variant`, this is the manifest without one."""
+    from etbuild.manifest.variants import ALL
+
+    return None if ALL in options.variants else list(dict.fromkeys(options.variants)) or [None]
+
+
+def given_inputs(options: argparse.Namespace) -> Inputs:
+    """The sources and data that the options let a build read."""
+    return inputs(options, [options.manifest.parent, *options.root])
+
+
+def how_to_build(options: argparse.Namespace) -> BuildOptions:
+    """What the options say about how a build runs, and what else it writes."""
+    from etbuild.build import BuildOptions
+    from etbuild.cli.terminal import Progress
+    from etkit.analysis.reproduce import verify
+    from etkit.page.of_build import write_page
+
+    return BuildOptions(
+        Progress().stage,
+        kept_cache(options),
+        options.restart,
+        lowering_options(options),
+        verify if options.verify_reproducible else None,
+        partial(write_page, against=options.against) if options.html else None,
+        options.etrecord,
+    )
+
+
+def build_program(
+    loaded: Manifest, given: Inputs, directory: Path, how: BuildOptions, several: bool = False
+) -> tuple[str, BuildResult]:
+    """Builds one program.
+
+    Args:
+        loaded: The manifest, with a variant merged into it.
+        given: The sources and data that the build may read.
+        directory: The directory for the artifacts.
+        how: Where and how the build runs.
+        several: Whether the command builds several programs, so that errors must name this one.
+
+    Returns:
+        Its name and what was built.
+
+    Raises:
+        EtbuildError: The build failed. Its problems have their positions in the manifest.
+    """
+    from etbuild.build import build
+    from etbuild.plan.plan import from_manifest
+
+    plan = from_manifest(loaded.data)
+    with _located(loaded, f" (in the program {plan.name})" if several else ""):
+        return plan.name, build(plan, given, directory, how)
+
+
+@contextmanager
+def _located(loaded: Manifest, where: str = "") -> Iterator[None]:
+    """Inside, the problems of errors get their positions in the manifest, and these words after the message."""
+    try:
+        yield
+    except EtbuildError as error:
+        from etbuild.manifest.positions import located
+
+        found = located(error, loaded.positions)
+        raise type(found)([replace(each, message=each.message + where) for each in found.problems]) from error
+
+
+# What to print for a stage without a result. Every other stage has a result for every method.
+_NOTHING = {
+    "source_transform": "every method is a program that is exported already",
+    "quantize": "no method is quantized by PT2E",
+}
+
+
+def _show_stages(options: argparse.Namespace, loaded: Manifest) -> None:
+    from etbuild.cli.terminal import Progress
+    from etbuild.plan.plan import from_manifest
+    from etkit.analysis.show_stages import stop_after
+
+    plan = from_manifest(loaded.data)
+    with _located(loaded):
+        given = given_inputs(options)
+        plan.check_backends()
+        options.restart()
+        saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)
+    if options.json:
+        print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))
+        return
+    for stage, paths in saved.items():
+        for path in paths:
+            if path.suffix == ".txt":
+                print(f"# {stage}: {path.stem}\n{path.read_text('utf-8')}")
+        if not paths:
+            print(f"# {stage}: {_NOTHING[stage]}\n")
+    print("\n".join(printable(str(path)) for paths in saved.values() for path in paths))
+
+
+def _facts(built: BuildResult) -> dict[str, Any]:
+    artifacts = [{**artifact.facts(), "path": str(artifact.path)} for artifact in built.artifacts]
+    return {"key": built.key, "steps": built.steps, "methods": built.methods, "artifacts": artifacts}
+
+
+def _table(built: list[tuple[str, BuildResult]]) -> str:
+    from etkit.analysis.tables import size, table
+
+    rows = [("artifact", "size", "sha256")]
+    rows += [(str(each.path), size(each.size), each.sha256[:16]) for _, one in built for each in one.artifacts]
+    cached = {name: _from_cache(one) for name, one in built}
+    shown = [f"{name} ({steps})" if len(built) > 1 else steps for name, steps in cached.items() if steps]
+    return table(rows) + (f"\nfrom the cache: {', '.join(shown)}" if shown else "")
+
+
+def _from_cache(built: BuildResult) -> str:
+    return ", ".join(name for name, how in {**built.steps, **built.methods}.items() if how == "cached")

@@ -1,0 +1,59 @@
+"""`etbuild delta`: lists what a device that has some programs must fetch to have others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from etbuild.cli.options import add_parser, add_path
+from etbuild.errors import printable
+from etkit.cli import registry_options
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "delta",
+        "list what a device that has some programs must fetch to have others",
+        "Makes patches of programs where they save more than half; that needs the extra `delta`.",
+    )
+    parser.add_argument("before", metavar="BEFORE", help=f"what the device has: {registry_options.PLACE}")
+    parser.add_argument("after", metavar="AFTER", help="what it should have: the same")
+    add_path(parser, "-o, --out DIR", "write what the device must fetch, for `etbuild apply`")
+    parser.add_argument("--no-patches", action="store_true", help="make no patches: whole files only")
+    parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="AFTER has only some of the programs: the device keeps the others (default: it removes them)",
+    )
+    registry_options.add_access(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints what is to be fetched, and writes it."""
+    from etkit.analysis.tables import size, table
+    from etkit.oci import delta, places
+
+    access = registry_options.access(options)
+    patches = not options.no_patches and delta.has_library()
+    if not patches and not options.no_patches:
+        print("note: no patches are made: pip install 'etbuild[delta]'", file=sys.stderr)
+    with places.opened(options.before, access) as before, places.opened(options.after, access) as after:
+        made, contents = delta.make(before, after, patches, options.partial)
+        if options.out is not None:
+            delta.write(made, contents, after, options.out)
+    if options.json:
+        print(json.dumps(made, indent=2))
+        return 0
+    rows = [("file", "size", "to fetch")]
+    for files in made["programs"].values():
+        for name, entry in files.items():
+            cost = {"keep": 0, "fetch": entry["size"], "patch": entry.get("patch", entry)["size"]}[entry["how"]]
+            word = " (patch)" if entry["how"] == "patch" else ""
+            rows.append((printable(name), size(entry["size"]), f"{size(cost)}{word}" if cost else "-"))
+    rows += [(printable(name), "-", "removed") for files in made.get("removed", {}).values() for name in files]
+    print(table([*rows, ("in all", size(made["whole_bytes"]), size(made["bytes"]))]))
+    return 0

@@ -1,0 +1,98 @@
+"""`etbuild gen`: writes and updates the targets of manifests in BUILD or BUCK files."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.cli.options import add_parser
+from etbuild.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from etkit.targets.update import System, Update
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "gen",
+        "write and update the BUILD or BUCK targets of manifests",
+        "Writes what a target repeats from its manifest: methods, backends, tags and files. Leaves the rest as it is.",
+    )
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        default=[Path()],
+        metavar="PATH",
+        help="a manifest, or a directory with manifests (default: the current directory)",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; print a diff, and exit with code 1 if there is one, or if a target disagrees with its "
+        "manifest in a way that only you can fix",
+    )
+    system = parser.add_mutually_exclusive_group()
+    system.add_argument("--bazel", action="store_true", help="write BUILD files (default in a workspace of Bazel)")
+    system.add_argument("--buck2", action="store_true", help="write BUCK files (default in a project of Buck2)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the files, or prints how they would change."""
+    from etbuild.files.artifacts import replace
+    from etkit.targets import update
+
+    manifests = [each for path in options.paths for each in (update.manifests_in(path) if path.is_dir() else [path])]
+    workspaces: dict[tuple[System, Path], list[Path]] = {}
+    for manifest in dict.fromkeys(manifests):
+        workspaces.setdefault(_workspace(manifest.parent, options), []).append(manifest)
+    updates = [each for (system, root), several in workspaces.items() for each in update.update(several, system, root)]
+    changed, disagrees = False, any(each.disagrees for each in updates)
+    for each in updates:
+        for note in each.notes:
+            print(f"note: {printable(note)}", file=sys.stderr)
+        if each.before == each.after:
+            continue
+        changed = True
+        if options.check:
+            print(_diff(each), end="")
+        else:
+            replace(each.path.resolve(), each.after)
+            print(f"{'wrote' if each.before is None else 'updated'} {printable(str(_short(each.path)))}")
+    if not (changed or disagrees):
+        print("the targets agree with their manifests")
+    return 1 if (changed or disagrees) and options.check else 0
+
+
+def _workspace(directory: Path, options: argparse.Namespace) -> tuple[System, Path]:
+    """The build system, and the root of the workspace that a directory is in. Refuses a workspace of both systems."""
+    from etkit.targets.update import BAZEL, BUCK2
+
+    systems = [BAZEL] if options.bazel else [BUCK2] if options.buck2 else [BAZEL, BUCK2]
+    here = directory.resolve()
+    for place in (here, *here.parents):
+        found = [system for system in systems if any((place / name).exists() for name in system.roots)]
+        if len(found) > 1:
+            raise InputError.of(f"{place}: a workspace of Bazel and a project of Buck2", "use --bazel or --buck2")
+        if found:
+            return found[0], place
+    what = " or ".join({BAZEL: "a workspace of Bazel", BUCK2: "a project of Buck2"}[system] for system in systems)
+    raise InputError.of(f"{here}: not in {what}", "its root has a file such as WORKSPACE, MODULE.bazel or .buckconfig")
+
+
+def _short(path: Path) -> Path:
+    here = Path.cwd().resolve()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _diff(changed: Update) -> str:
+    name = _short(changed.path).as_posix()
+    before = (changed.before or b"").decode().splitlines(keepends=True)
+    after = changed.after.decode().splitlines(keepends=True)
+    lines = difflib.unified_diff(before, after, "/dev/null" if changed.before is None else f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)

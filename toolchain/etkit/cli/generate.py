@@ -1,0 +1,165 @@
+"""`etbuild generate`: builds a language model, and lets ExecuTorch's runner continue a text."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from etbuild.cli.options import add_manifest, add_parser, count, settings
+from etbuild.errors import BuildError, InputError, printable
+from etbuild.processes.process_state import stream_to
+from etkit.cli import build
+
+if TYPE_CHECKING:
+    from etbuild.files.artifacts import Artifact
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without tab and newline
+_PREFERRED = ("tokenizer.json", "tokenizer.model")
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "generate",
+        "continue a text with a language model",
+        "Builds the program, unless the cache has it, and runs it with ExecuTorch's runner for language models. "
+        "The text goes to standard output.",
+    )
+    add_manifest(parser)
+    parser.add_argument("prompt", metavar="PROMPT", help="the text to continue")
+    parser.add_argument("--tokens", type=count, default=50, metavar="N", help="write at most N tokens (default: 50)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="draw tokens at random, more freely with a higher T (default: 0, always the most likely token)",
+    )
+    build.add_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds the program and prints the text that it generates."""
+    from etbuild.manifest import validate
+
+    loaded = validate.load_each(options.manifest, None, build.wanted(options), settings(options))
+    if len(loaded) > 1:
+        raise InputError.of("--variant: `generate` runs one program: name one variant")
+    for key, example in (("runner", "executorch-llm/v1"), ("tokenizer", "tokenizer.json")):
+        if key not in loaded[0].data:
+            raise InputError.of(f"{options.manifest}: the manifest has no `{key}`", f"add `{key}: {example}`")
+    runner = loaded[0].data["runner"]
+    if runner != "executorch-llm/v1":
+        hint = "run the program in your application: docs/huggingface.md says how"
+        raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
+    options.restart()  # a crash of the runner's native code is then an error that says so
+    how = build.how_to_build(options)
+    _, result = build.build_program(loaded[0], build.given_inputs(options), options.directory, how)
+    adapters = loaded[0].data["model"].get("adapters", {})  # the runner runs `forward`, which computes without them
+    _generate([each for each in result.artifacts if each.tag not in adapters], options)
+    return 0
+
+
+def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
+    """Runs ExecuTorch's runner, which prints each token when it is there."""
+    [program] = [str(each.path) for each in artifacts if each.kind == "program"]
+    data = [str(each.path) for each in artifacts if each.kind == "named_data"]
+    tokenizers = [str(each.path) for each in artifacts if each.kind == "tokenizer"]
+    if len(data) > 1:
+        raise InputError.of("the runner takes one file of named data", "use one tag in `named_data`, without shards")
+    tokenizer = preferred(tokenizers)
+    if tokenizer is None:
+        raise InputError.of("`tokenizer` names no tokenizer", "for example tokenizer.json")
+    with _only_tokens() as write:
+        import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next line does
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+        from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
+
+        # Hugging Face's tokenizers add the tokens that begin a text if `num_bos` is not 0, and as many as they want.
+        how = GenerationConfig(echo=False, max_new_tokens=options.tokens, temperature=options.temperature, num_bos=1)
+        runner = TextLLMRunner(program, tokenizer, *data)
+        with _bytes_as_text():
+            runner.generate(options.prompt, how, write)
+    print()
+
+
+def preferred(tokenizers: list[str]) -> str | None:
+    """The file of a tokenizer that ExecuTorch's runner reads. None if there is none.
+
+    Args:
+        tokenizers: The paths of all files of the tokenizer.
+    """
+    named = [each for name in _PREFERRED for each in tokenizers if PurePath(each).name == name]
+    others = [each for each in tokenizers if not each.endswith("config.json")]
+    return next(iter([*named, *others]), None)
+
+
+class Text:
+    """Turns the tokens of a text into whole characters. A token may be a part of a character.
+
+    Attributes:
+        terminal: Whether a terminal shows the text. Control characters are then escaped.
+    """
+
+    def __init__(self, terminal: bool) -> None:
+        self.terminal = terminal
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: str, last: bool = False) -> str:
+        """Returns the characters that are complete with this token.
+
+        Args:
+            token: The token. A surrogate stands for each byte that is no UTF-8.
+            last: Whether the text ends here.
+        """
+        text = self._decoder.decode(token.encode("utf-8", "surrogateescape"), last)
+        return _CONTROL.sub(lambda found: printable(found[0]), text) if self.terminal else text
+
+
+@contextmanager
+def _bytes_as_text() -> Iterator[None]:
+    """Within this context, native code may turn bytes that are no UTF-8 into text: they become surrogates.
+
+    The runner's binding decodes each token strictly, and a token may be a part of a character.
+    """
+    strict = codecs.lookup_error("strict")
+    codecs.register_error("strict", codecs.lookup_error("surrogateescape"))
+    try:
+        yield
+    finally:
+        codecs.register_error("strict", strict)
+
+
+@contextmanager
+def _only_tokens() -> Iterator[Callable[[str], None]]:
+    """Within this context, only what the yielded function gets is printed: the runner prints tokens and logs itself."""
+    from etbuild.exception_text import summary
+
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace") as results, tempfile.TemporaryFile() as log:
+        text = Text(results.isatty())
+
+        def write(token: str, last: bool = False) -> None:
+            results.write(text.add(token, last))
+            results.flush()
+
+        try:
+            with stream_to(1, log.fileno()), stream_to(2, log.fileno()):
+                yield write
+            write("", last=True)
+        except Exception as error:  # the runner's native code raises RuntimeError, its imports anything
+            log.seek(0)
+            said = [
+                re.sub(r"^\[[\w.]+:\d+\] ", "", line) for line in log.read().decode("utf-8", "replace").splitlines()
+            ]
+            message = f"ExecuTorch's runner failed: {summary(error)}"
+            raise BuildError.of(message, printable(said[-1]) if said else None) from error

@@ -1,0 +1,106 @@
+"""`etbuild init`: writes the first manifest and BUILD target of a model."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.cli.options import add_parser, add_path, add_repeatable
+from etbuild.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from etkit.first_manifest import First
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "init",
+        "write the first manifest and BUILD target of a model",
+        "They are a start: read them, and change them. Replaces no file.",
+    )
+    origin = parser.add_mutually_exclusive_group(required=True)
+    add_path(
+        origin,
+        "--huggingface DIR",
+        "a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file beside its "
+        "config.json; only JSON files of it are read",
+    )
+    origin.add_argument(
+        "--factory", metavar="MODULE:CALLABLE", help="a callable of a source in the output directory; it is called"
+    )
+    parser.add_argument(
+        "--kwargs", default="{}", metavar="JSON", help="keyword arguments of the factory, such as '{\"layers\": 2}'"
+    )
+    add_repeatable(
+        parser,
+        "--adapter DIR",
+        "a folder with a LoRA adapter of the model, as PEFT's `save_pretrained` writes it",
+        type=Path,
+    )
+    parser.add_argument("--name", metavar="NAME", help="name of the program (default: from the folder or the module)")
+    add_path(
+        parser,
+        "-o DIR",
+        "directory for NAME.yaml and BUILD (default: the current directory)",
+        dest="directory",
+        default=Path(),
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the files, and prints what to do next."""
+    from etkit import first_manifest
+
+    directory: Path = options.directory
+    if options.huggingface is not None:
+        first = first_manifest.of_huggingface(options.huggingface, directory, options.adapter)
+    elif options.adapter:
+        raise InputError.of("`--adapter` goes with `--huggingface`", "for a factory, see docs/huggingface.md#adapters")
+    else:
+        options.restart()
+        first = first_manifest.of_factory(options.factory, options.kwargs, directory)
+    if options.name is not None:
+        first = first_manifest.renamed(first, options.name)
+    manifest = directory / f"{first.name}.yaml"
+    _write(manifest, first.manifest)
+    _write_target(directory, first)
+    if first.remark:
+        print(f"note: {first.remark}", file=sys.stderr)
+    folder = options.huggingface and first_manifest.folder_of(options.huggingface)
+    print(f"next: {_command('build', manifest, folder)}")
+    if first.runner == "executorch-llm/v1" and first.tokenizer:
+        print(f"then: {_command('generate', manifest, folder, 'Once upon a time')}")
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a new file. Replaces none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError.of(f"{path} exists, and is not replaced", "remove it, or choose another `--name`") from None
+    except OSError as error:
+        raise InputError.of(f"{path}: cannot be written: {error.strerror}") from None
+    print(f"wrote {printable(str(path))}")
+
+
+def _write_target(directory: Path, first: First) -> None:
+    """Writes the BUILD file. If there is one already, prints what to add to it."""
+    there = [directory / name for name in ("BUILD", "BUILD.bazel") if (directory / name).exists()]
+    if there:
+        print(f"{printable(str(there[0]))} exists. For Bazel, add to it:\n\n{first.target}")
+    else:
+        _write(directory / "BUILD", first.target)
+
+
+def _command(verb: str, manifest: Path, folder: Path | None, *arguments: str) -> str:
+    outside = folder is not None and not folder.resolve().is_relative_to(manifest.parent.resolve())
+    root = ["--root", str(folder)] if outside else []
+    return shlex.join(["etbuild", verb, str(manifest), *arguments, *root, "-o", "out"])

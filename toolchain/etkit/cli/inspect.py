@@ -1,0 +1,60 @@
+"""`etbuild inspect`: shows what is in a `.pte` or `.ptd`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_parser, add_path
+from etbuild.errors import InputError, check_current_directory
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs, "inspect", "show what is in a .pte or .ptd", "The file may come from any ExecuTorch build."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a .pte or a .ptd")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print JSON")
+    add_path(how, "--html PAGE", "write a page about a .pte, one HTML file, to PAGE")
+    add_path(
+        parser,
+        "--against OTHER",
+        "with --html: also show what differs from OTHER, a .pte, an index, or a directory that holds one index",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the facts of a file."""
+    from etbuild.processes.library_output import library_messages_off
+    from etkit.cli.shown_tables import print_tables
+
+    check_current_directory()
+    if options.against is not None and options.html is None:
+        raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
+    with library_messages_off():
+        from etbuild.files import program_file
+        from etkit.analysis import inspection
+
+        if options.html is not None:
+            return _write_page(options)
+        facts = program_file.describe(options.file)
+    if options.json:
+        print(json.dumps(facts, indent=2, sort_keys=True))
+    else:
+        print_tables(inspection.tables(facts), inspection.text(facts))
+    return 0
+
+
+def _write_page(options: argparse.Namespace) -> int:
+    from etbuild.files import artifacts
+    from etkit.page import of_file
+
+    page, directory = of_file.page(options.file, options.against), options.html.parent
+    with artifacts.staging(directory) as staged:
+        written = artifacts.write(staged, options.html.name, "page", lambda file: file.write(page))
+        artifacts.publish([written], directory)
+    return 0

@@ -1,0 +1,38 @@
+"""`etbuild lock`: compares a build with a lockfile that is checked in, or writes the lockfile."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_parser
+from etbuild.errors import printable
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(verbs, "lock", "compare a build with its lockfile, or write the lockfile")
+    parser.add_argument("build", type=Path, metavar="INDEX", help="an index, or a directory with an index")
+    parser.add_argument("lock", type=Path, metavar="LOCK", help="the lockfile, such as NAME.lock.json")
+    parser.add_argument("--update", action="store_true", help="write the lockfile instead of comparing")
+    parser.add_argument(
+        "--hint",
+        metavar="TEXT",
+        help="how to update the lockfile, for the error message (default: this command with --update)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compares the build with the lockfile, or writes the lockfile."""
+    from etkit.analysis import find_index, lockfile
+
+    content = lockfile.lock(find_index.read_index(options.build)[1])
+    if options.update:
+        lockfile.write(options.lock, content)
+        print(f"{printable(str(options.lock))}: written")
+    else:
+        hint = options.hint or f"etbuild lock {options.build} {options.lock} --update"
+        lockfile.check(options.lock, content, hint)
+        print(f"{printable(options.lock.name)}: as built")
+    return 0

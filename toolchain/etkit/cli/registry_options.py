@@ -1,0 +1,154 @@
+"""Options and output that the verbs for registries share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from etbuild.cli.options import add_path, count
+
+if TYPE_CHECKING:
+    from etkit.cli.transfer_progress import TransferProgress
+    from etkit.oci.access import Access
+    from etkit.oci.package import Package
+    from etkit.oci.reference import Reference
+    from etkit.oci.registry import Repository
+    from etkit.oci.transfer import Moved, Work
+
+_JOBS = 4
+PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
+"""The places that hold programs, for the help of an argument."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a transfer, and those that say how to reach a registry."""
+    parser.add_argument(
+        "--jobs", type=count, default=_JOBS, metavar="N", help=f"files at the same time (default: {_JOBS})"
+    )
+    add_access(parser)
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say how to reach a registry, and `--json`."""
+    parser.add_argument(
+        "--plain-http",
+        action="store_true",
+        help="do without TLS; for a registry on this machine that is the default, unless there is a --ca-file",
+    )
+    add_path(parser, "--ca-file FILE", "trust the certificates in this file, in PEM format, and no others")
+    parser.add_argument(
+        "--stall-seconds",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="give up on an answer that comes later, or slower than 1 kB in a second (default: 60)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def add_reference(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument that names a package in a registry."""
+    parser.add_argument(
+        "reference",
+        metavar="REFERENCE",
+        help="a package in a registry: REGISTRY/REPOSITORY:TAG, or REGISTRY/REPOSITORY@sha256:DIGEST",
+    )
+
+
+def add_signed(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that checks a signature."""
+    parser.add_argument(
+        "--signed",
+        metavar="COMMAND",
+        help="first run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such as `cosign "
+        "verify --key cosign.pub`; if it fails, nothing else is read",
+    )
+
+
+def accept(options: argparse.Namespace) -> Callable[[str], None] | None:
+    """Checks a signature as the options say."""
+    from etkit.oci import signatures
+
+    return partial(signatures.check, options.signed) if options.signed is not None else None
+
+
+def add_programs(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that names programs of a package."""
+    parser.add_argument(
+        "--program",
+        dest="programs",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this program of the package (repeatable; default: all)",
+    )
+
+
+def repository(options: argparse.Namespace, reference: Reference) -> Repository:
+    """Reaches the repository of a reference as the options say.
+
+    Raises:
+        InputError: The extra is not installed, the file of certificates is missing, or the registry wants a login.
+        BuildError: The registry does not answer.
+    """
+    from etkit.oci.registry import Repository
+
+    return Repository(reference, access(options))
+
+
+def access(options: argparse.Namespace) -> Access:
+    """How the options say to reach a registry.
+
+    Raises:
+        InputError: The extra is not installed, or the options contradict each other.
+    """
+    from etbuild.errors import InputError
+    from etkit.oci.access import Access
+
+    if options.ca_file is not None and not options.ca_file.is_file():
+        raise InputError.of(f"--ca-file {options.ca_file}: no such file")
+    if options.ca_file is not None and options.plain_http:
+        raise InputError.of("--ca-file does not go with --plain-http, which uses no certificates")
+    return Access(options.plain_http, options.ca_file, options.stall_seconds)
+
+
+def work(options: argparse.Namespace, progress: TransferProgress) -> Work:
+    """How the options say to transfer."""
+    from etkit.oci.transfer import Work
+
+    return Work(options.jobs, progress.expect, progress.tell)
+
+
+def summary(word: str, moved: Moved) -> str:
+    """One line about what was transferred."""
+    from etkit.analysis.tables import size
+
+    return (
+        f"{moved.sent} files {word} ({size(moved.sent_bytes)})"
+        + (f", {moved.mounted} mounted" if moved.mounted else "")
+        + f", {moved.present} were there"
+    )
+
+
+def print_json(content: Package, moved: Moved, more: Mapping[str, Any] | None = None) -> None:
+    """Prints what was transferred as JSON, with what else a verb has to say."""
+    data: dict[str, Any] = {
+        "digest": content.root.digest,
+        "programs": {program.name: program.manifest.digest for program in content.programs},
+        "files": asdict(moved),
+    }
+    print(json.dumps({**data, **(more or {})}, indent=2))

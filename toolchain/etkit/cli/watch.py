@@ -1,0 +1,142 @@
+"""`etbuild watch`: builds again after every change, in a process that has already imported torch and ExecuTorch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_parser, declared, settings
+from etbuild.cli.options import inputs as declared_inputs
+from etbuild.errors import EtbuildError, InputError, check_current_directory, printable
+from etkit.cli import build
+
+_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "watch",
+        "build programs now, and again after every change",
+        "Watches manifests, sources and data. Needs the extra `watch`.",
+    )
+    parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, such as model.yaml")
+    build.add_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds until it is interrupted."""
+    from etbuild.cli.terminal import print_error
+    from etbuild.processes import forked
+    from etbuild.worker.warm_up import warm
+
+    check_current_directory()
+    if find_spec("watchfiles") is None:
+        raise InputError.of("`etbuild watch` needs the package `watchfiles`", "pip install 'etbuild[watch]'")
+    places = _places(options)
+    warm("build")
+    try:
+        for changed in _changes(options, places):
+            for path in sorted(changed):
+                print(f"changed: {printable(str(path))}", file=sys.stderr)
+            for manifest in options.manifests:
+                try:
+                    forked.run({f"building {manifest}": _task(options, manifest)}, 1)
+                except EtbuildError as error:  # the forked process was killed
+                    print_error(error)
+                except forked.ChildFailed as bug:
+                    print(bug, file=sys.stderr)
+            print("watching; Ctrl-C ends it", file=sys.stderr)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
+    """Returns one build as a function for a forked process, so that the memory of this process stays as it is."""
+    own = {"manifest": manifest, "restart": lambda: None}
+
+    def task() -> None:
+        from etbuild.cli.terminal import print_error
+
+        try:
+            build.run(argparse.Namespace(**{**vars(options), **own}))
+            sys.stdout.flush()
+        except EtbuildError as error:
+            print_error(error)
+
+    return task
+
+
+def _places(options: argparse.Namespace) -> set[Path]:
+    """The directories to watch: those of the manifests and of the declared files, and each `--root`."""
+    files = {path.resolve() for path in declared("--source", options.source).values()}
+    files |= {path.resolve() for path in declared("--data", options.data).values()}
+    directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *options.root]}
+    missing = [path for path in (*sorted(directories), *options.manifests, *sorted(files)) if not path.exists()]
+    if missing:
+        raise InputError.of(f"{missing[0]}: no such file or directory")
+    return directories | {file.parent for file in files}
+
+
+def _linked(options: argparse.Namespace) -> frozenset[tuple[Path, int]]:
+    """The files behind links among the data that the manifests name, each with its inode: a watch of the links sees no
+    change of their content. None of a manifest that is wrong, or that names a file that is missing."""
+    from etbuild.inputs.checkpoints import each_with_shards
+    from etbuild.manifest import validate
+    from etbuild.plan.plan import from_manifest
+
+    found: set[tuple[Path, int]] = set()
+    for manifest in options.manifests:
+        with suppress(EtbuildError, OSError):
+            inputs = declared_inputs(options, [manifest.parent, *options.root])
+            for loaded in validate.load_each(manifest, None, build.wanted(options), settings(options)):
+                for name, files in each_with_shards(from_manifest(loaded.data).data_names, inputs).items():
+                    paths = [path for path in map(inputs.find, (name, *files)) if path is not None]
+                    targets = {path.resolve() for path in paths if path.resolve() != path.absolute()}
+                    found |= {(target, target.stat().st_ino) for target in targets}
+    return frozenset(found)
+
+
+def _changes(options: argparse.Namespace, places: set[Path]) -> Iterator[set[str]]:
+    """Yields sets of changed files. The first set is empty: every change after it is reported."""
+    from watchfiles import watch
+
+    written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - places
+
+    def matters(change: object, name: str) -> bool:
+        return _matters(name) and not any(Path(name).is_relative_to(path) for path in written)
+
+    linked, waiting = _linked(options), set[str]()
+    while True:
+        started = False
+        for changed in watch(
+            *places, *{path for path, _ in linked}, watch_filter=matters, rust_timeout=200, yield_on_timeout=True
+        ):
+            names = {name for _, name in changed}
+            if started and not names:
+                continue
+            now = _linked(options) if started else linked
+            if now != linked:  # a watch of a file ends when another file takes its place
+                linked, waiting = now, names
+                break
+            started = True
+            yield names | waiting
+            waiting = set()
+
+
+def _matters(name: str) -> bool:
+    """Returns whether a build may read the file. If it does not, the build that follows finds everything in the
+    cache."""
+    path = Path(name)
+    is_output = any(
+        part == "__pycache__" or part.startswith(".etbuild-") or part.endswith(".tokenizer") for part in path.parts
+    )
+    is_directory = path.is_dir() and not path.is_symlink()  # what a link leads to may change
+    return not is_output and not is_directory and not path.name.startswith(".") and not name.endswith(_MADE)

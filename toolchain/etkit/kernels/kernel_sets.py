@@ -1,0 +1,211 @@
+"""The kernels that an application links, and what programs need beyond them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import CheckError, InputError
+from etbuild.inputs.source_lines import NO_LINES, SourceLines
+from etbuild.manifest import yaml_document
+from etkit.kernels.program_kernels import DTYPES, Kernels
+
+_ALWAYS = frozenset({"aten::_local_scalar_dense", "aten::sym_numel", "aten::sym_size.int"})
+_PRIMITIVE = "executorch_prim::"
+"""ExecuTorch's core library registers kernels of these operators itself (`kernels/prim_ops/register_prim_ops.cpp`)."""
+
+
+@dataclass(frozen=True)
+class KernelSet:
+    """The kernels that an application has.
+
+    Attributes:
+        name: The set's name, for messages.
+        kernels: For each operator the dtypes that its kernel takes; None: all dtypes.
+        whole: It has a kernel for every operator.
+    """
+
+    name: str
+    kernels: Mapping[str, frozenset[str] | None]
+    whole: bool = False
+
+    def lacking(self, operator: str, dtypes: frozenset[str]) -> frozenset[str] | None:
+        """The dtypes that its kernel of the operator does not take; None if there is no kernel."""
+        if self.whole or operator in _ALWAYS or operator.startswith(_PRIMITIVE):
+            return frozenset()
+        if operator not in self.kernels:
+            return None
+        taken = self.kernels[operator]
+        return frozenset() if taken is None else dtypes - taken
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What a program needs.
+
+    Attributes:
+        name: The name of its file, for messages.
+        methods: The kernels that each method calls.
+        lines: The lines of the sources that its methods come from.
+    """
+
+    name: str
+    methods: Mapping[str, Kernels]
+    lines: SourceLines = NO_LINES
+
+
+def read(path: Path) -> KernelSet:
+    """Reads a list of kernels in one of the forms that ExecuTorch's build reads.
+
+    Args:
+        path: A `selected_operators.yaml`, or a list of kernels such as `functions.yaml`.
+
+    Raises:
+        InputError: The file has another form.
+    """
+    data = yaml_document.load(path).data
+    try:
+        if isinstance(data, dict):
+            return _of_selection(str(path), data)
+        if isinstance(data, list):
+            return KernelSet(str(path), dict(_of_function(entry) for entry in data))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        pass
+    raise InputError.of(
+        f"{path}: not a list of kernels",
+        "write a `selected_operators.yaml`, as `etbuild selected-ops` does, or a list of `op:` and `func:` entries",
+    )
+
+
+def of_runtime() -> KernelSet:
+    """The kernels of the runtime in the wheel of ExecuTorch.
+
+    Raises:
+        InputError: The wheel has no such runtime.
+    """
+    try:
+        from executorch.extension.pybindings import _C
+
+        spec = PathFinder.find_spec("executorch")
+        for place in (spec and spec.submodule_search_locations) or ():
+            library = Path(place) / "lib/libexecutorch_kernels_quantized.so"
+            if library.exists():
+                ctypes.CDLL(str(library))  # registers its kernels
+        names = _C._get_operator_names()
+    except (ImportError, OSError, AttributeError) as error:
+        raise InputError.of(f"the installed executorch has no runtime whose kernels can be listed: {error}") from None
+    return KernelSet("the runtime of the installed executorch", dict.fromkeys(names))
+
+
+def check(programs: Iterable[Needed], available: Iterable[KernelSet]) -> None:
+    """Checks that the sets together have each kernel that the programs need.
+
+    Raises:
+        CheckError: A kernel is missing. The error lists the operators, with methods and lines of the model.
+    """
+    available = list(available)
+    missing: dict[tuple[str, tuple[str, ...]], list[tuple[Needed, str]]] = {}
+    for program in programs:
+        for method, kernels in sorted(program.methods.items()):
+            for operator, dtypes in kernels.items():
+                lacking = _lacking(operator, dtypes, available)
+                if lacking is not None:
+                    missing.setdefault((operator, lacking), []).append((program, method))
+    if missing:
+        named = " and ".join(each.name for each in available)
+        several = len(missing) > 1
+        what = f"{len(missing)} kernels that the programs need are" if several else "a kernel that is needed is"
+        listed = [_missing(*key, missing[key]) for key in sorted(missing)]
+        raise CheckError.of(f"{named}: {what} missing", "\n".join(listed))
+
+
+def _lacking(operator: str, dtypes: frozenset[str], available: list[KernelSet]) -> tuple[str, ...] | None:
+    """The dtypes that no set has; () if no set has the operator; None if nothing is missing."""
+    found = [lacking for each in available if (lacking := each.lacking(operator, dtypes)) is not None]
+    if not found:
+        return ()
+    return tuple(sorted(frozenset.intersection(*found))) or None
+
+
+def _missing(operator: str, dtypes: tuple[str, ...], where: list[tuple[Needed, str]]) -> str:
+    """The line of a message about one operator: who calls it, and the first line of a model that does."""
+    methods: dict[str, list[str]] = {}
+    for program, method in where:
+        methods.setdefault(program.name, []).append(method)
+    callers = "; ".join(f"{name}: {', '.join(each)}" for name, each in methods.items())
+    lines = (line for program, method in where for line in program.lines.of_operator(method, operator))
+    at = next((f" at {line}" for line in lines), "")
+    return f"`{operator}`{' with ' if dtypes else ''}{', '.join(dtypes)} ({callers}){at}"
+
+
+def _of_selection(name: str, data: dict[str, Any]) -> KernelSet:
+    unknown = data.keys() - _SELECTION
+    operators, keys = data.get("operators") or {}, data.get("et_kernel_metadata") or {}
+    if unknown or not data.keys() & {"operators", "include_all_operators"} or not isinstance(operators, dict):
+        raise ValueError
+    kernels = {operator: _dtypes(keys.get(operator) or ["default"]) for operator in operators}
+    return KernelSet(name, kernels, bool(data.get("include_all_operators")))
+
+
+_SELECTION = {
+    "build_features",
+    "custom_classes",
+    "debug_info",
+    "et_kernel_metadata",
+    "include_all_non_op_selectives",
+    "include_all_operators",
+    "kernel_metadata",
+    "operators",
+}
+
+
+def _dtypes(keys: list[str]) -> frozenset[str] | None:
+    """The dtypes of an operator's keys. `v1/6;0,1|6;0,1` has a number for each tensor, and its order of dimensions.
+
+    ExecuTorch's build keeps the code of a kernel for a dtype if one of the keys has it. `default` stands for all.
+    """
+    if "default" in keys:
+        return None
+    return frozenset(_dtype(part) for key in keys for part in _parts(key))
+
+
+def _parts(key: str) -> Iterator[str]:
+    version, separator, tensors = key.partition("/")
+    if version != "v1" or not separator:
+        raise ValueError
+    yield from (part for part in tensors.split("|") if part)
+
+
+def _dtype(part: str) -> str:
+    number = int(part.partition(";")[0])
+    return DTYPES.get(number, f"dtype {number}")
+
+
+def _of_function(entry: dict[str, Any]) -> tuple[str, frozenset[str] | None]:
+    """One entry of a list of kernels: `op: add.out` or `func: my::add.out(Tensor a, ...) -> ...`, and its `kernels`."""
+    name = entry["op"] if "op" in entry else entry["func"].partition("(")[0]
+    aliases = entry.get("type_alias") or {}
+    made_for_all = any(not kernel.get("arg_meta") for kernel in entry.get("kernels", [{}]))
+    dtypes = frozenset(_of_name[dtype] for names in aliases.values() for dtype in names)
+    return name if "::" in name else f"aten::{name}", None if made_for_all or not dtypes else dtypes
+
+
+_of_name = {
+    "Byte": "uint8",
+    "Char": "int8",
+    "Short": "int16",
+    "Int": "int32",
+    "Long": "int64",
+    "Half": "float16",
+    "Float": "float32",
+    "Double": "float64",
+    "Bool": "bool",
+    "BFloat16": "bfloat16",
+    "UInt16": "uint16",
+    "UInt32": "uint32",
+    "UInt64": "uint64",
+}

@@ -1,0 +1,132 @@
+"""Puts the files of programs together in a hidden directory, and lets them appear under their names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from etbuild.files import artifacts, regular_files
+from etbuild.files.artifacts import Artifact
+from etbuild.files.digests import file_digest
+from etbuild.files.directories import Folder, NotAFile, NotAFolder
+from etbuild.files.scratch import write_error
+from etkit.oci.descriptors import Descriptor
+
+_BLOCK = 1 << 20
+
+
+def publish(
+    programs: Mapping[str, Mapping[str, Descriptor]],
+    store: Path,
+    staged: Path,
+    directory: Path,
+    removed: Sequence[str] = (),
+) -> None:
+    """Moves the files of programs into a directory, when all of them are complete: either all, or none.
+
+    Args:
+        programs: The files by name, by the name of the program. The index comes last.
+        store: The directory of their contents, each under its sha256.
+        staged: The staging directory that has the store.
+        directory: Where the files go.
+        removed: Files of the directory that are removed.
+
+    Raises:
+        BuildError: A file cannot be moved there.
+    """
+    laid = [_laid(files, store, staged / "programs" / name) for name, files in programs.items()]
+    aside = staged / "aside"
+    aside.mkdir()
+    artifacts.publish_together(laid, directory, aside, removed)
+
+
+def _laid(files: Mapping[str, Descriptor], store: Path, place: Path) -> list[Artifact]:
+    """Lays the files of a program under their names in a new directory."""
+    laid: list[Artifact] = []
+    for name, blob in files.items():
+        target = place / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.hardlink_to(store / blob.sha256)  # two programs that share a file share it on disk too
+        except OSError:  # the file system has no links
+            shutil.copyfile(store / blob.sha256, target)
+        laid.append(Artifact(place, name, "file", blob.size, blob.sha256))
+    return laid
+
+
+def is_free(directory: Path) -> bool:
+    """Whether a new directory may take this place: there is nothing, or an empty directory."""
+    return not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+
+
+def holds_only(directory: Path, names: Collection[str]) -> bool:
+    """Whether a directory holds no other files than these, and no links."""
+    found = [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return all(path.relative_to(directory).as_posix() in names and not path.is_symlink() for path in found)
+
+
+def take_over(directory: Path, name: str, blob: Descriptor, store: Path) -> bool:
+    """Takes over a file that a directory has under a name, if it is a regular file with the right content.
+
+    Args:
+        directory: The directory.
+        name: The name of the file.
+        blob: What it should be.
+        store: The directory that gets the content under its sha256.
+    """
+    target = store / blob.sha256
+    if target.exists():  # for another file with the same content
+        return True
+    try:
+        with Folder.at(directory) as top, top.holder(name) as (folder, file), folder.open(file) as opened:
+            if os.fstat(opened.fileno()).st_size != blob.size:
+                return False
+            os.link(file, target, src_dir_fd=folder.descriptor, follow_symlinks=False)
+        if not target.is_symlink() and file_digest(target) == blob.sha256:
+            return True
+    except (FileNotFoundError, NotAFile, NotAFolder):
+        return False
+    except OSError:  # the file system has no links, or the file is another user's
+        pass
+    target.unlink(missing_ok=True)
+    return False
+
+
+def write(path: Path, data: bytes) -> None:
+    """Writes a file of a hidden directory.
+
+    Raises:
+        BuildError: It cannot be written.
+    """
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def copy(source: Path, blob: Descriptor, target: Path) -> bool:
+    """Copies a file, and compares the copy with its digest. Does nothing if the copy is there.
+
+    Returns:
+        Whether it has the content. If not, there is no copy.
+
+    Raises:
+        OSError: The source cannot be read.
+        BuildError: The copy cannot be written.
+    """
+    if target.exists():
+        return True
+    with regular_files.opened(source) as file:
+        if os.fstat(file.fileno()).st_size != blob.size:
+            return False
+        try:
+            with target.open("xb") as copied:
+                shutil.copyfileobj(file, copied, _BLOCK)
+            if file_digest(target) == blob.sha256:
+                return True
+        except OSError as error:
+            raise write_error(target, error) from error
+    target.unlink()
+    return False

@@ -1,0 +1,188 @@
+"""OCI image layouts: a package as a directory, and the same directory as a tar file.
+
+    oci-layout             the version of the layout
+    index.json             the digest of the package
+    blobs/sha256/1234...   every document and file, by digest
+
+https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md describes the format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from etbuild.errors import BuildError, EtbuildError, InputError
+from etbuild.files import artifacts, json_file, regular_files
+from etbuild.files.digests import file_digest
+from etkit.oci import assembly, package
+from etkit.oci.descriptors import INDEX, Descriptor, document
+from etkit.oci.package import Made, Package
+
+_VERSION = "oci-layout"
+_BLOCK = 1 << 20
+_WANTED = json_file.Format("a layout of one package", "package#layout", "make it with `etbuild package`")
+
+
+def is_layout(directory: Path) -> bool:
+    """Whether a directory holds a layout."""
+    return (directory / _VERSION).is_file()
+
+
+def write(made: Made, directory: Path) -> None:
+    """Writes a package as a directory, which appears complete. It replaces an earlier layout.
+
+    Raises:
+        InputError: The directory exists, and is neither empty nor a layout. A file of a program is missing.
+        BuildError: A file of a program has other content than its index says, or a file cannot be written.
+    """
+    if not (assembly.is_free(directory) or (is_layout(directory) and _is_ours(directory))):
+        message = f"{directory}: exists, and is not the layout of a package, or holds other files too"
+        raise InputError.of(message, "name a new directory, or one that `etbuild package` has made")
+    with artifacts.whole_directory(directory) as content:
+        for name, source in _content(made).items():
+            with _opened(source) as file:
+                artifacts.write(content, name, "file", partial(_copy, file))
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether a layout holds one package of programs, and no other file."""
+    try:
+        content = read(directory)
+    except EtbuildError:
+        return False
+    blobs = content.documents.keys() | content.blobs.keys()
+    return assembly.holds_only(directory, {_VERSION, "index.json", *map(_place, blobs)})
+
+
+def _copy(source: IO[bytes], target: BinaryIO) -> None:
+    shutil.copyfileobj(source, target, _BLOCK)
+
+
+def write_tar(made: Made, path: Path) -> None:
+    """Writes the same files as a tar file. Equal packages give equal bytes. Errors: as `write`."""
+
+    def write_to(target: BinaryIO) -> None:
+        with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            for name, source in _content(made).items():
+                entry = tarfile.TarInfo(name)  # of no user, at time 0, with mode 0644
+                entry.size = len(source) if isinstance(source, bytes) else source.blob.size
+                with _opened(source) as file:
+                    tar.addfile(entry, file)
+
+    artifacts.replace_by(path, write_to)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file of a build, and the blob that it should be."""
+
+    path: Path
+    blob: Descriptor
+
+
+def _content(made: Made) -> dict[str, bytes | _Source]:
+    """The files of a layout by name, sorted."""
+    content: dict[str, bytes | _Source] = {
+        _VERSION: document({"imageLayoutVersion": "1.0.0"}),
+        "index.json": document({"schemaVersion": 2, "mediaType": INDEX, "manifests": [made.package.root.json()]}),
+    }
+    content |= {_place(sha256): data for sha256, data in made.package.documents.items()}
+    for sha256, blob in made.package.blobs.items():
+        if sha256 not in made.package.documents:
+            content[_place(sha256)] = _Source(made.sources[sha256][0], blob)
+    return dict(sorted(content.items()))
+
+
+@contextmanager
+def _opened(source: bytes | _Source) -> Iterator[IO[bytes]]:
+    """Opens a file of a layout for reading. At the end, its content was that of the blob."""
+    if isinstance(source, bytes):
+        yield io.BytesIO(source)
+        return
+    with package.opened_source(source.path) as file:
+        hashing = _HashingReader(file)
+        yield hashing  # type: ignore[misc]
+        if hashing.state.hexdigest() != source.blob.sha256:
+            raise package.changed_source(source.path)
+
+
+class _HashingReader:
+    """A binary file that hashes what is read from it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.state = hashlib.sha256()
+
+    def read(self, amount: int = -1) -> bytes:
+        block = self.file.read(amount)
+        self.state.update(block)
+        return block
+
+
+def _place(sha256: str) -> str:
+    return f"blobs/sha256/{sha256}"
+
+
+def root(directory: Path) -> Descriptor:
+    """The descriptor of the package in a layout.
+
+    Raises:
+        InputError: The directory is not a layout, or has more than one package.
+    """
+    if not is_layout(directory):
+        raise InputError.of(f"{directory}: not the layout of a package", "make one with `etbuild package`")
+    return Descriptor.parse(json_file.read(directory / "index.json", _WANTED)["manifests"][0])
+
+
+def read(directory: Path) -> Package:
+    """Reads the package of a layout. Checks its documents; `check` checks the files.
+
+    Raises:
+        InputError: The directory is not a layout of a package.
+        BuildError: A document is missing or damaged.
+    """
+
+    def load(blob: Descriptor, limit: int) -> bytes:
+        try:
+            data = regular_files.read(blob_path(directory, blob), limit)
+        except OSError as error:
+            raise BuildError.of(f"{directory}: the blob {blob.sha256[:16]}: {error.strerror}") from None
+        if not blob.describes(data):
+            raise _damaged(directory, blob)
+        return data
+
+    return package.read(root(directory), load, str(directory))
+
+
+def check(directory: Path, blob: Descriptor) -> None:
+    """Compares a blob of a layout with its digest.
+
+    Raises:
+        BuildError: The blob is missing or has other content.
+    """
+    path = blob_path(directory, blob)
+    try:
+        same = path.stat().st_size == blob.size and file_digest(path) == blob.sha256
+    except OSError as error:
+        raise BuildError.of(f"{directory}: the blob {blob.sha256[:16]}: {error.strerror}") from None
+    if not same:
+        raise _damaged(directory, blob)
+
+
+def blob_path(directory: Path, blob: Descriptor) -> Path:
+    """The path of a blob in a layout."""
+    return directory / _place(blob.sha256)
+
+
+def _damaged(directory: Path, blob: Descriptor) -> BuildError:
+    message = f"{directory}: the blob {blob.sha256[:16]} has other content than its digest says"
+    return BuildError.of(message, "make the package again")

@@ -1,0 +1,292 @@
+"""A repository of a registry: its manifests, blobs, referrers and tags.
+
+Each request is repeated after errors that pass, a transfer continues where it was broken off, and every document is
+compared with its digest.
+
+https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md describes the protocol.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from http import HTTPStatus
+from io import RawIOBase
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+from urllib.parse import unquote
+
+from etbuild.errors import BuildError, InputError
+from etbuild.files import json_file
+from etkit.oci import reference, uploads
+from etkit.oci.access import Access
+from etkit.oci.attempts import Broken, Count, Told
+from etkit.oci.connection import answer
+from etkit.oci.descriptors import INDEX, MANIFEST, Descriptor, document
+from etkit.oci.exchange import Exchange, Whole
+from etkit.oci.package import DOCUMENT_BYTES
+from etkit.oci.reference import Reference
+
+_MOST_TAGS = 100_000
+_MOST_REFERRERS = 10_000
+_MOST_PARTS = 10_000  # of a list
+_PAGE = 1000  # tags that are asked for at a time; a registry may send fewer
+
+
+class NoSuchPackage(InputError):
+    """A repository has no such tag or digest."""
+
+
+class Repository:
+    """A repository of a registry. A `with` statement closes its connections.
+
+    Args:
+        reference: The repository.
+        access: How to reach the registry.
+
+    Raises:
+        BuildError: The registry cannot be reached.
+        InputError: It asks for a login.
+    """
+
+    def __init__(self, reference: Reference, access: Access) -> None:
+        self.reference = reference
+        self._exchange = Exchange(reference, access)
+
+    def __str__(self) -> str:
+        return str(self._exchange)
+
+    def __enter__(self) -> Repository:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exchange.close()
+
+    def stop(self) -> None:
+        """Ends what other threads do."""
+        self._exchange.end()
+
+    def document(self, wanted: str) -> tuple[Descriptor, bytes]:
+        """The manifest or image index that a tag or digest names now, with its descriptor.
+
+        Raises:
+            NoSuchPackage: There is none.
+            BuildError: The registry does not answer, or it sends other content than the digest says.
+        """
+        headers = {"Accept": f"{INDEX}, {MANIFEST}"}
+        found = self._exchange.whole(f"manifests/{wanted}", headers, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        if found.status == HTTPStatus.NOT_FOUND:
+            raise NoSuchPackage.of(f"{self.reference.at(wanted)}: there is no such package")
+        if wanted.startswith("sha256:") and f"sha256:{hashlib.sha256(found.data).hexdigest()}" != wanted:
+            raise BuildError.of(f"{self}: the registry sent other content than the digest {wanted[7:23]}")
+        return Descriptor.of(found.media_type, found.data), found.data
+
+    def load(self, blob: Descriptor, limit: int) -> bytes:
+        """The content of a small blob or a manifest.
+
+        Raises:
+            BuildError: It is too large, is missing, or has other content than its digest says.
+        """
+        if blob.size > limit:
+            raise BuildError.of(f"{self}: {blob.digest[7:23]} has {blob.size} bytes, and at most {limit} are read")
+        kind = "manifests" if blob.media_type in (INDEX, MANIFEST) else "blobs"
+        accept = {"Accept": blob.media_type} if kind == "manifests" else {}
+        data = self._exchange.whole(f"{kind}/{blob.digest}", accept, blob.size).data
+        if not blob.describes(data):
+            raise self._damaged(blob)
+        return data
+
+    def fetch(self, blob: Descriptor, target: BinaryIO | RawIOBase, told: Told) -> None:
+        """Writes a blob to a file. Continues where a connection broke.
+
+        Args:
+            blob: The blob.
+            target: An empty file, open for reading and writing.
+            told: Is called with the bytes that have arrived.
+
+        Raises:
+            BuildError: The registry does not send it, or sends other content than its digest says.
+            OSError: The file cannot be written.
+        """
+        state, count = hashlib.sha256(), Count(told)
+        for again in self._exchange.attempts(count, f"{blob.digest[7:23]} cannot be fetched"):
+            with again:
+                part = {"Range": f"bytes={count.done}-"} if count.done else {}
+                with self._exchange.request("GET", f"blobs/{blob.digest}", part, stream=True) as response:
+                    if count.done and response.status_code == HTTPStatus.OK:  # the registry sends no parts
+                        count.reach(0)
+                        state = hashlib.sha256()
+                        target.seek(0)
+                        target.truncate()
+                    self._exchange.expect(response, HTTPStatus.PARTIAL_CONTENT if count.done else HTTPStatus.OK)
+                    begin = f"bytes {count.done}-"
+                    if not response.headers.get("Content-Range", begin).startswith(begin):
+                        raise BuildError.of(f"{self}: the registry sent another part of {blob.digest[7:23]}")
+                    for block in self._exchange.body(response, blob.size - count.done):
+                        target.write(block)
+                        state.update(block)
+                        count.reach(count.done + len(block))
+                if count.done < blob.size:
+                    raise Broken("the body ends early")
+        if state.hexdigest() != blob.sha256:
+            raise self._damaged(blob)
+
+    def has(self, blob: Descriptor) -> bool:
+        """Whether the repository has a blob.
+
+        Raises:
+            BuildError: The registry does not answer.
+        """
+        with self._exchange.request("HEAD", f"blobs/{blob.digest}") as response:
+            if response.status_code == HTTPStatus.NOT_FOUND:
+                return False
+            self._exchange.expect(response, HTTPStatus.OK)
+            return True
+
+    def mount(self, blob: Descriptor, other: str) -> bool:
+        """Takes a blob from another repository of the registry. Returns whether the repository has it now."""
+        return uploads.mount(self._exchange, blob, other)
+
+    def upload(self, blob: Descriptor, source: Path, told: Told) -> None:
+        """Sends a file as a blob. Continues where a connection broke.
+
+        Raises:
+            BuildError: The registry does not take it.
+            OSError: The file cannot be read.
+        """
+        uploads.upload(self._exchange, blob, source, told)
+
+    def put_document(self, name: str, blob: Descriptor, data: bytes) -> bool:
+        """Stores a manifest or an image index under a tag or its digest.
+
+        Returns:
+            Whether the registry has an interface for referrers, if the manifest has a subject.
+
+        Raises:
+            BuildError: The registry does not take it.
+        """
+        headers = {"Content-Type": blob.media_type}
+        for again in self._exchange.attempts(Count(), f"the manifest {blob.digest[7:23]} cannot be stored"):
+            with again, self._exchange.request("PUT", f"manifests/{name}", headers, data=data) as response:
+                if response.status_code == HTTPStatus.BAD_REQUEST:
+                    # While another push writes the same blob again, a registry may not see it for a moment.
+                    raise Broken(answer(response))
+                self._exchange.expect(response, HTTPStatus.CREATED)
+        stored = response.headers.get("Docker-Content-Digest", blob.digest)
+        if stored != blob.digest:
+            raise BuildError.of(f"{self}: the registry stored {stored[:80]} in place of {blob.digest}")
+        return "OCI-Subject" in response.headers
+
+    def put_referrer(self, subject: Descriptor, blob: Descriptor, data: bytes, artifact_type: str) -> None:
+        """Stores a manifest that refers to another one, so that tools find it from there.
+
+        A registry without an interface for referrers gets a list of them under the tag `sha256-DIGEST`, as the
+        specification says.
+
+        Raises:
+            BuildError: The registry does not take it.
+        """
+        if self.put_document(blob.digest, blob, data):
+            return
+        known = self._tagged_referrers(subject)
+        others = [each for each in known if each["digest"] != blob.digest]  # the newest stands last
+        manifests = [*others, {**blob.json(), "artifactType": artifact_type}]
+        if manifests != known:
+            index = document({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
+            self.put_document(f"sha256-{subject.sha256}", Descriptor.of(INDEX, index), index)
+
+    def referrers(self, subject: Descriptor, artifact_type: str) -> list[Descriptor]:
+        """The manifests of a kind that refer to another one.
+
+        They come from the registry's interface, or from the tag that takes its place.
+
+        Raises:
+            BuildError: The registry does not answer, or its list is damaged.
+        """
+        place, missing = f"referrers/{subject.digest}", HTTPStatus.NOT_FOUND
+        found = self._exchange.whole(place, {"Accept": INDEX}, DOCUMENT_BYTES, missing, HTTPStatus.BAD_REQUEST)
+        listed = found.status == HTTPStatus.OK and found.media_type == INDEX
+        manifests = self._all_referrers(found, place) if listed else self._tagged_referrers(subject)
+        return [Descriptor.parse(each) for each in manifests if each.get("artifactType") == artifact_type]
+
+    def _all_referrers(self, found: Whole, place: str) -> list[dict[str, Any]]:
+        """All parts of a list of referrers, from the first one on."""
+        manifests = self._referrers(found.data, place)
+        for part in self._parts(found, place, {"Accept": INDEX}):
+            if part.media_type != INDEX:
+                raise BuildError.of(f"{self}: a part of {place} is a {part.media_type[:100]}, not a {INDEX}")
+            manifests += self._referrers(part.data, place)
+            if len(manifests) > _MOST_REFERRERS:
+                raise self._endless(place)
+        return manifests
+
+    def _parts(self, found: Whole, place: str, headers: dict[str, str]) -> Iterator[Whole]:
+        """The further parts of a list, each of which names the next. Each must be at `place`, the address of the list
+        in the repository, so none is on another server."""
+        whole = f"{self._exchange.root}{place}"
+        seen = {whole}
+        while found.next is not None:
+            address, query, _ = found.next.partition("?")
+            if not query or unquote(address) != whole:  # some write the colon of a digest as %3A
+                raise BuildError.of(f"{self}: {place} goes on at {found.next[:200]}, which is elsewhere")
+            if found.next in seen or len(seen) > _MOST_PARTS:
+                raise self._endless(place)
+            seen.add(found.next)
+            found = self._exchange.whole(found.next, headers, DOCUMENT_BYTES)
+            yield found
+
+    def _endless(self, place: str) -> BuildError:
+        return BuildError.of(f"{self}: {place} has no end")
+
+    def _tagged_referrers(self, subject: Descriptor) -> list[dict[str, Any]]:
+        """The list under the tag that takes the place of the interface for referrers; empty if there is none."""
+        place = f"manifests/sha256-{subject.sha256}"
+        found = self._exchange.whole(place, {"Accept": INDEX}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        return self._referrers(found.data, place) if found.status == HTTPStatus.OK else []
+
+    def _referrers(self, data: bytes, place: str) -> list[dict[str, Any]]:
+        wanted = json_file.Format("a list of referrers", "package#referrers")
+        try:
+            manifests: list[dict[str, Any]] = json_file.content(data, Path(place), wanted)["manifests"]
+            return manifests
+        except InputError as error:
+            raise BuildError.of(f"{self}: {error.problems[0].message}") from None
+
+    def tags(self) -> list[str]:
+        """The tags of the repository, sorted.
+
+        Raises:
+            InputError: There is no such repository.
+            BuildError: The registry does not answer, or its list is damaged, leads elsewhere or has no end.
+        """
+        place = "tags/list"
+        first = self._exchange.whole(f"{place}?n={_PAGE}", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        if first.status == HTTPStatus.NOT_FOUND:
+            raise InputError.of(f"{self}: there is no such repository")
+        tags = set[str]()
+        for found in chain([first], self._parts(first, place, {})):
+            page = self._page(found.data)
+            tags.update(page)
+            if len(tags) > _MOST_TAGS:
+                raise self._endless(place)
+            if not page:  # some registries name a next part forever
+                break
+        return sorted(tags)
+
+    def _page(self, data: bytes) -> list[str]:
+        """A part of the list of tags."""
+        try:
+            tags = list(json_file.parse(data)["tags"] or ())
+            wrong = [tag for tag in tags if not (isinstance(tag, str) and reference.is_tag(tag))]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BuildError.of(f"{self}: the tags cannot be listed: {error}") from None
+        if wrong:
+            raise BuildError.of(f"{self}: the registry lists `{str(wrong[0])[:100]}`, which cannot be a tag")
+        return tags
+
+    def _damaged(self, blob: Descriptor) -> BuildError:
+        return BuildError.of(f"{self}: the registry sent other content than the digest {blob.sha256[:16]} says")

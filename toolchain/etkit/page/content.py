@@ -1,0 +1,444 @@
+"""Collects what the page of a program shows, from the facts of a build or from any `.pte`.
+
+Strings of files are hostile: `page.render` escapes all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from etbuild.inputs.source_lines import NO_LINES, SourceLines
+from etbuild.results import (
+    GraphNode,
+    Index,
+    LoweringFacts,
+    MemoryPlan,
+    MethodGraph,
+    ProgramFile,
+    Report,
+    Sharing,
+    TensorValue,
+    Value,
+)
+from etkit.analysis.profile import Profile
+from etkit.analysis.tables import size
+
+MOST_NODES = 5000  # of a graph that is drawn with the inside of its blocks
+
+
+@dataclass(frozen=True)
+class Section:
+    """A list of differences under a heading."""
+
+    title: str
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs from another program.
+
+    Attributes:
+        other: The name of the other program.
+        sections: The differences; empty if there are none.
+    """
+
+    other: str
+    sections: list[Section]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator that no backend took, once for each place that calls it.
+
+    Attributes:
+        operator: Its name.
+        layer: The module that calls it.
+        why: Why no backend took it.
+        where: The line of the model; empty if it is not known.
+        count: How many of its calls these are.
+    """
+
+    operator: str
+    layer: str
+    why: str
+    where: str
+    count: int
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A weight that is stored quantized."""
+
+    layer: str
+    weight: str
+    stored: str
+    scheme: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """The card of a method.
+
+    Attributes:
+        name: Its name.
+        inputs: Its inputs, such as `float32[1, 3, 64, 64]`.
+        outputs: Its outputs.
+        example: The example inputs of the manifest as JSON; empty if they are not known.
+        call: A call of the method in Python.
+        delegates: For each backend, the number of its calls.
+        memory: The sizes of the planned arenas.
+        fallback: The operators that no backend took.
+        quantized: The weights that are stored quantized.
+        plan: The planned memory over time.
+        graph: The graph, as `page.js` reads it.
+    """
+
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    example: str
+    call: str
+    delegates: dict[str, int]
+    memory: list[str]
+    fallback: list[Operator]
+    quantized: list[QuantizedWeight]
+    plan: MemoryPlan
+    graph: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a page shows.
+
+    Attributes:
+        name: The name of the program.
+        facts: Facts about the whole program, by name.
+        methods: The cards.
+        layers: The bytes of the weights by layer, as a tree for the treemap; None if they are not known.
+        blobs: The bytes of the files by blob, as a tree.
+        duplicates: Lines about the weights that are stored more than once.
+        checks: The checks of the manifest: what was measured, the limit and the value.
+        notes: The notes of the build.
+        constants: The values of the constant methods.
+        provenance: Tables with versions and digests, by their headings.
+        difference: What differs from another program; None if there is nothing to compare with.
+        profile: Where the time of a method goes; None if it was not measured.
+    """
+
+    name: str
+    facts: dict[str, str]
+    methods: list[Method]
+    layers: dict[str, Any] | None
+    blobs: dict[str, Any]
+    duplicates: list[str] = field(default_factory=list)
+    checks: list[tuple[str, str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    constants: dict[str, str] = field(default_factory=dict)
+    provenance: dict[str, dict[str, str]] = field(default_factory=dict)
+    difference: Difference | None = None
+    profile: Profile | None = None
+
+
+def of_build(
+    report: Report,
+    index: Index,
+    lowering: LoweringFacts,
+    lines: SourceLines = NO_LINES,
+    difference: Difference | None = None,
+) -> Content:
+    """What the page of a build shows.
+
+    Args:
+        report: The report.
+        index: The index.
+        lowering: The facts of the lowering.
+        lines: The lines of the sources.
+        difference: What differs from another program.
+    """
+    plan = index["inputs"]["plan"]
+    program, blobs = lowering["program"], lowering["program"]["bytes"]
+    pte = next(each for each in index["artifacts"] if each["kind"] == "program")
+    methods = [
+        _method(
+            name,
+            program["methods"][name],
+            lowering["graphs"][name],
+            lowering["memory"][name],
+            _Source(pte["file"], plan["methods"][name], lines),
+        )
+        for name in sorted(lowering["graphs"])
+    ]
+    return Content(
+        name=index["name"],
+        facts={"program": f"{pte['file']}, {size(pte['size'])}", "sha256": pte["sha256"], **_facts(index)},
+        methods=methods,
+        layers=_layers(lowering["graphs"], lowering["sharing"]),
+        blobs=_blobs(blobs, lowering["named_data"]),
+        duplicates=_duplicates(lowering["sharing"]),
+        checks=[
+            (f"{check['check']} {check.get('of', '')}".strip(), _number(check["limit"]), _number(check["actual"]))
+            for check in report["checks"]
+        ],
+        notes=list(report.get("notes", [])),
+        constants={name: json.dumps(value) for name, value in sorted(report["constant_methods"].items())},
+        provenance=_provenance(index),
+        difference=difference,
+    )
+
+
+def of_program(
+    facts: ProgramFile,
+    graphs: Mapping[str, MethodGraph],
+    memory: Mapping[str, MemoryPlan],
+    index: Index | None = None,
+    difference: Difference | None = None,
+) -> Content:
+    """What the page of any `.pte` shows.
+
+    Args:
+        facts: The result of `program_file.describe`.
+        graphs: The graph of each method.
+        memory: The planned memory of each method.
+        index: The index of the build that made the file, if it is known.
+        difference: What differs from another program.
+    """
+    plans = index["inputs"]["plan"]["methods"] if index is not None else {}
+    expected = dict.fromkeys(facts["external_keys"], "expected in named data")
+    return Content(
+        name=facts["file"],
+        facts={
+            "program": f"{facts['file']}, {size(facts['size'])}",
+            "sha256": facts["sha256"],
+            **(_facts(index) if index is not None else {}),
+        },
+        methods=[
+            _method(name, method, graphs[name], memory[name], _Source(facts["file"], plans.get(name, {}), NO_LINES))
+            for name, method in facts["methods"].items()
+        ],
+        layers=None,
+        blobs=_blobs(facts["bytes"], {}),
+        provenance={"named data": expected, **(_provenance(index) if index is not None else {})},
+        difference=difference,
+    )
+
+
+def _facts(index: Index) -> dict[str, str]:
+    return {"key": index["key"], **dict(sorted(index["versions"].items()))}
+
+
+def _provenance(index: Index) -> dict[str, dict[str, str]]:
+    toolchain = index["inputs"]["toolchain"]
+    packages = {"etbuild": toolchain["driver"], **toolchain["distributions"]}
+    return {
+        "artifacts": {each["file"]: f"{size(each['size'])}, {each['sha256']}" for each in index["artifacts"]},
+        "sources": dict(sorted(index["inputs"]["sources"].items())),
+        "data": dict(sorted(index["inputs"]["data"].items())),
+        "packages": {name: f"{each['version']}, {each['sha256']}" for name, each in sorted(packages.items())},
+    }
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a method comes from: the file of its program, its plan (empty if not known) and the lines of the model."""
+
+    file: str
+    plan: Mapping[str, Any]
+    lines: SourceLines
+
+
+def _method(name: str, method: Mapping[str, Any], graph: MethodGraph, memory: MemoryPlan, source: _Source) -> Method:
+    where = {node: str(lines[0]) for node, lines in source.lines.of_method(name).items()}
+    backends = [entry["backend"] for entry in source.plan.get("partitioners", ())]
+    example = [*source.plan.get("example_inputs", ())]
+    given = source.plan.get("example_kwargs", {})
+    return Method(
+        name=name,
+        inputs=[_value(value) for value in method["inputs"]],
+        outputs=[_value(value) for value in method["outputs"]],
+        example=json.dumps({"inputs": example, **({"kwargs": given} if given else {})}, indent=1) if example else "",
+        call=_call(source.file, name, method["inputs"]),
+        delegates=dict(method["delegates"]),
+        memory=[size(count) for count in method["memory"]],
+        fallback=_fallback(graph, where, backends, bool(source.plan)),
+        quantized=_quantized(graph),
+        plan=memory,
+        graph=_drawn(graph, where, backends, bool(source.plan)),
+    )
+
+
+def _value(value: Value) -> str:
+    if "dtype" not in value:
+        return f"{value['type']} {value['value']}" if value["value"] is not None else str(value["type"])
+    order = f", dimensions in memory: {value['dim_order']}" if "dim_order" in value else ""
+    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "") + order
+
+
+def _call(file: str, method: str, inputs: Iterable[Value]) -> str:
+    arguments = [
+        f"torch.zeros({value['shape']}, dtype=torch.{value['dtype']}){_format(value)}"
+        if "dtype" in value
+        else repr(value["value"])
+        for value in inputs
+    ]
+    return (
+        f"program = Runtime.get().load_program({file!r})\n"
+        f"program.load_method({method!r}).execute([{', '.join(arguments)}])"
+    )
+
+
+def _format(value: TensorValue) -> str:
+    """The call that gives a tensor the format in which a method reads it."""
+    name = {4: "channels_last", 5: "channels_last_3d"}.get(len(value["shape"])) if "dim_order" in value else None
+    return f".to(memory_format=torch.{name})" if name else ""
+
+
+def _why(node: GraphNode, backends: list[str], known: bool) -> str:
+    """Why no backend took an operator, as far as that is known."""
+    if node.get("why_not"):
+        return "; ".join(node["why_not"])
+    if not known:
+        return ""
+    if not backends:
+        return "the method names no partitioner"
+    return f"{' and '.join(dict.fromkeys(backends))} did not take it, and gave no reason"
+
+
+_ENDS = ("input", "output")
+
+
+def _fallback(graph: MethodGraph, where: Mapping[str, str], backends: list[str], known: bool) -> list[Operator]:
+    counted: dict[tuple[str, str, str, str], int] = {}
+    for node in graph["nodes"]:
+        if "block" not in node and node["operator"] not in _ENDS:
+            line = where.get(node.get("name", ""), "")
+            place = node["operator"], node.get("layer", ""), _why(node, backends, known), line
+            counted[place] = counted.get(place, 0) + 1
+    return [Operator(*place, count) for place, count in counted.items()]
+
+
+def _quantized(graph: MethodGraph) -> list[QuantizedWeight]:
+    rows = {}
+    for node in graph["nodes"]:
+        for number in node.get("weights", ()):
+            weight = graph["weights"][number]
+            if "quantization" in node and len(weight["shape"]) > 1:
+                settings = node["quantization"]
+                scheme = f"{node['operator']} " + ", ".join(f"{name} {value}" for name, value in settings.items())
+                layer = node.get("layer", "") or weight["name"].rpartition(".")[0]
+                stored = f"{weight['dtype']}{weight['shape']}"
+                rows[layer, weight["name"]] = QuantizedWeight(layer, weight["name"], stored, scheme)
+    return list(rows.values())
+
+
+def _drawn(graph: MethodGraph, where: Mapping[str, str], backends: list[str], known: bool) -> dict[str, Any]:
+    """The graph as `page.js` reads it: texts stand in a list once, and nodes name them by number.
+
+    A graph with too many nodes is drawn without the inside of its blocks: then each block is one node.
+    """
+    whole = len(graph["nodes"]) <= MOST_NODES
+    texts: dict[str, int] = {}
+    numbers: dict[int, int] = {}  # the drawn node of each node
+    blocks: dict[int, int] = {}
+    nodes: list[list[Any]] = []
+    edges: dict[tuple[int, int], None] = {}
+    for old, node in enumerate(graph["nodes"]):
+        block = node.get("block", -1)
+        if whole or block < 0 or block not in blocks:
+            why = _why(node, backends, known) if block < 0 and node["operator"] not in _ENDS else ""
+            inside = whole or block < 0
+            shown = (
+                node["operator"] if inside else graph["blocks"][block]["backend"],
+                node.get("name", "") if inside else "",
+                node.get("layer", "") if inside else "",
+                where.get(node.get("name", ""), "") if inside else "",
+                why,
+            )
+            numbers[old] = len(nodes)
+            nodes.append([*(texts.setdefault(text, len(texts)) for text in shown), block])
+            if block >= 0:
+                blocks[block] = numbers[old]
+        else:
+            numbers[old] = blocks[block]
+        edges.update({(numbers[each], numbers[old]): None for each in node["inputs"] if numbers[each] != numbers[old]})
+    return {
+        "texts": list(texts),
+        "nodes": nodes[:MOST_NODES],
+        "edges": [[start, end] for start, end in edges if max(start, end) < MOST_NODES],
+        "blocks": [[block["backend"], size(block["bytes"])] for block in graph["blocks"]],
+        "hidden": max(0, len(nodes) - MOST_NODES),
+        "whole": whole,
+    }
+
+
+def _layers(graphs: Mapping[str, MethodGraph], sharing: Sharing) -> dict[str, Any]:
+    """The weights as a tree by the parts of their names, and of the layer that reads them if the name has no parts."""
+    readers: dict[str, list[str]] = {}
+    sizes: dict[str, int] = {}
+    layers: dict[str, str] = {}
+    for method, graph in sorted(graphs.items()):
+        for node in graph["nodes"]:
+            for number in node.get("weights", ()):
+                name = graph["weights"][number]["name"]
+                sizes[name] = graph["weights"][number]["bytes"]
+                layers.setdefault(name, "" if "." in name else node.get("layer", ""))
+                if method not in readers.setdefault(name, []):
+                    readers[name].append(method)
+    twice = {entry["weight"]: entry["copies"] for entry in sharing["duplicates"]}
+    root: dict[str, Any] = {"name": "weights", "children": []}
+    for name in sorted(sizes):
+        *path, leaf = [*filter(None, layers[name].split(".")), *name.split(".")]
+        kind = "duplicate" if name in twice else "shared" if len(readers[name]) > 1 else "weight"
+        note = f"{twice[name]} copies" if name in twice else f"read by {', '.join(readers[name])}"
+        _below(root, path)["children"].append(
+            {"name": leaf, "full": name, "bytes": sizes[name], "kind": kind, "note": note}
+        )
+    return root
+
+
+def _below(root: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    for part in path:
+        found = next((each for each in root["children"] if each["name"] == part and "children" in each), None)
+        if found is None:
+            found = {"name": part, "children": []}
+            root["children"].append(found)
+        root = found
+    return root
+
+
+def _blobs(inside: Mapping[str, Any], outside: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """The blobs of the program and of its named data as a tree."""
+    kinds: dict[str, Iterable[tuple[str, int]]] = {
+        "constants": _numbered("constant", inside["constants"]),
+        "initial values": _numbered("state", inside["mutable"]),
+        "delegates": _numbered("delegate", inside["delegates"]),
+        "named data in the program": inside["named_data"].items(),
+        **{f"named data {tag}": blobs.items() for tag, blobs in sorted(outside.items())},
+    }
+    children = [
+        {"name": kind, "children": [_blob(kind, name, count) for name, count in blobs]} for kind, blobs in kinds.items()
+    ]
+    return {"name": "blobs", "children": [each for each in children if each["children"]]}
+
+
+def _numbered(kind: str, sizes: Iterable[int]) -> Iterable[tuple[str, int]]:
+    return [(f"{kind} {number}", count) for number, count in enumerate(sizes)]
+
+
+def _blob(kind: str, name: str, count: int) -> dict[str, Any]:
+    shown = kind.partition(" ")[0] if kind.startswith("named data") else kind
+    return {"name": name, "full": name, "bytes": count, "kind": shown, "note": kind}
+
+
+def _duplicates(sharing: Sharing) -> list[str]:
+    return [
+        f"{entry['weight']}: {entry['copies']} copies, {size(entry['bytes'])} too many ({'; '.join(entry['readers'])})"
+        for entry in sharing["duplicates"]
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

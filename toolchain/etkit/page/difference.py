@@ -1,0 +1,29 @@
+"""Finds what differs between two programs, for the page of the second one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etkit.analysis import program_diff
+from etkit.page.content import Difference, Section
+
+
+def difference(other: Path, program: Path, index: Path | None) -> Difference:
+    """What differs from another program.
+
+    Args:
+        other: The other program: a `.pte`, an index, or a directory that holds one index.
+        program: The `.pte` that the page shows.
+        index: Its index, if there is one. It is compared if `other` is no `.pte`.
+
+    Raises:
+        InputError: A file is damaged, or the two are of different kinds.
+    """
+    compared = program if other.suffix == ".pte" or index is None else index
+    sections: list[Section] = []
+    for line in program_diff.text(program_diff.compare(program_diff.facts(other), program_diff.facts(compared))):
+        if line.startswith(" "):
+            sections[-1].lines.append(line.strip())
+        else:
+            sections.append(Section(line.rstrip(":"), []))
+    return Difference(other.name or str(other), sections)

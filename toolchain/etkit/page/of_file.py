@@ -1,0 +1,63 @@
+"""Makes the page of any `.pte`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etbuild.errors import InputError
+from etbuild.files import flatbuffer, instructions, program_file, regular_files
+from etbuild.results import Index, MemoryPlan, MethodGraph
+from etkit.analysis import find_index
+from etkit.page import content, render
+from etkit.page.difference import difference
+
+
+def page(path: Path, against: Path | None = None) -> bytes:
+    """The page of a `.pte`. Arguments and errors are those of `shown`."""
+    return render.render(shown(path, against))
+
+
+def shown(path: Path, against: Path | None = None) -> content.Content:
+    """What the page of a `.pte` shows, which may come from any build. The index beside it adds what the file does not
+    tell.
+
+    Args:
+        path: The `.pte`.
+        against: Another program, in the forms that `difference` takes.
+
+    Raises:
+        InputError: The file is no program, or a file is damaged.
+    """
+    facts = program_file.describe(path)
+    if facts["kind"] != "program":
+        raise InputError.of(f"{path}: only a program has a page", "name a .pte")
+    drawn, memory = graphs(path)
+    index = index_beside(path, facts["sha256"])
+    differing = difference(against, path, index[0] if index else None) if against is not None else None
+    return content.of_program(facts, drawn, memory, index[1] if index else None, differing)
+
+
+def graphs(path: Path) -> tuple[dict[str, MethodGraph], dict[str, MemoryPlan]]:
+    """The graph and the planned memory of each method of a `.pte`.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    with flatbuffer.read_safely(path):
+        with regular_files.opened(path) as file:
+            program = program_file.read_program(file.read()).program
+        plans = {plan.name: plan for plan in program.execution_plan}
+        compiled = [len(data.data) for data in program.backend_delegate_data]
+        return (
+            {name: instructions.graph(plan, compiled) for name, plan in plans.items()},
+            {name: instructions.memory_plan(plan) for name, plan in plans.items()},
+        )
+
+
+def index_beside(path: Path, sha256: str) -> tuple[Path, Index] | None:
+    """The index beside a program, if there is one that lists these bytes."""
+    try:
+        found = find_index.read_index(path)
+    except InputError:
+        return None
+    return found if any(each["sha256"] == sha256 for each in found[1]["artifacts"]) else None
