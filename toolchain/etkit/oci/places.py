@@ -15,7 +15,7 @@ from etkit.oci.descriptors import Descriptor
 from etkit.oci.package import Package
 
 if TYPE_CHECKING:
-    from etkit.oci.access import Access
+    from etkit.oci.reference import Access
     from etkit.oci.registry import Repository
 
 
