@@ -13,10 +13,11 @@ from etbuild.cli.options import add_path, count
 
 if TYPE_CHECKING:
     from etkit.cli.transfer_progress import TransferProgress
+    from etkit.oci.attempts import Work
     from etkit.oci.package import Package
     from etkit.oci.reference import Access, Reference
     from etkit.oci.registry import Repository
-    from etkit.oci.transfer import Moved, Work
+    from etkit.oci.transfer import Moved
 
 _JOBS = 4
 PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
@@ -127,7 +128,7 @@ def access(options: argparse.Namespace) -> Access:
 
 def work(options: argparse.Namespace, progress: TransferProgress) -> Work:
     """How the options say to transfer."""
-    from etkit.oci.transfer import Work
+    from etkit.oci.attempts import Work
 
     return Work(options.jobs, progress.expect, progress.tell)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from etbuild.errors import BuildError
 
@@ -14,6 +15,21 @@ _PROGRESS = 1 << 20  # bytes; an attempt that has transferred so many is the fir
 
 OnBytes = Callable[[int], None]
 """Called with a number of bytes that were transferred; with a negative one if they are transferred again."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """How to transfer.
+
+    Attributes:
+        jobs: The number of files at the same time.
+        expected: Is called once with the bytes of all files.
+        on_bytes: Is called with the bytes of each step.
+    """
+
+    jobs: int
+    expected: OnBytes
+    on_bytes: OnBytes
 
 
 class Broken(Exception):

@@ -10,11 +10,10 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
-from io import RawIOBase
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 from urllib.parse import unquote
 
 from etbuild.errors import BuildError, InputError
@@ -98,7 +97,7 @@ class Repository:
             raise self._damaged(blob)
         return data
 
-    def fetch(self, blob: Descriptor, target: BinaryIO | RawIOBase, on_bytes: OnBytes) -> None:
+    def fetch(self, blob: Descriptor, target: IO[bytes], on_bytes: OnBytes) -> None:
         """Writes a blob to a file. Continues where a connection broke.
 
         Args:

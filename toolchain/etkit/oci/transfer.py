@@ -17,7 +17,7 @@ from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
 from etbuild.files.scratch import salvage, temporary, write_error
 from etkit.oci import assembly, dates, layout, package
-from etkit.oci.attempts import OnBytes
+from etkit.oci.attempts import OnBytes, Work
 from etkit.oci.descriptors import Descriptor
 from etkit.oci.package import Package, Program
 from etkit.oci.provenance import MEDIA_TYPE as PROVENANCE_TYPE
@@ -43,21 +43,6 @@ class Moved:
         setattr(self, how, getattr(self, how) + 1)
         if how == "sent":
             self.sent_bytes += blob.size
-
-
-@dataclass(frozen=True)
-class Work:
-    """How to transfer.
-
-    Attributes:
-        jobs: The number of files at the same time.
-        expected: Is called once with the bytes of all files.
-        on_bytes: Is called with the bytes of each step.
-    """
-
-    jobs: int
-    expected: OnBytes
-    on_bytes: OnBytes
 
 
 def push(
@@ -308,28 +293,22 @@ def verify(repository: Repository, programs: Iterable[Program], work: Work) -> i
     return len(needed)
 
 
-class _Nowhere(io.RawIOBase):
+class _Nowhere(io.BytesIO):
     """A file that keeps nothing. The null device cannot be truncated."""
 
     def write(self, data: Any) -> int:
         return len(data)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return 0
-
-    def truncate(self, size: int | None = None) -> int:
-        return 0
 
 
 def in_parallel(repository: Repository, jobs: int, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
     """The results of tasks, some of which run at the same time. The first failure or an interrupt ends the others."""
     executor = ThreadPoolExecutor(max_workers=jobs)
     try:
-        begun = [executor.submit(task) for task in tasks]
-        done, _ = wait(begun, return_when=FIRST_EXCEPTION)
+        futures = [executor.submit(task) for task in tasks]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         for each in done:
             each.result()
-        return [each.result() for each in begun]
+        return [each.result() for each in futures]
     except BaseException:  # an interrupt as well
         repository.stop()
         raise
