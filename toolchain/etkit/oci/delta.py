@@ -9,9 +9,8 @@ from __future__ import annotations
 import bz2
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.files import artifacts, json_file
@@ -128,10 +127,10 @@ def write(delta: Delta, contents: Contents, after: Place, directory: Path) -> No
         blobs.mkdir(parents=True)
         for sha256, source in contents.items():
             if isinstance(source, bytes):
-                artifacts.write(blobs, sha256, "file", partial(_write, source))
+                artifacts.write(blobs, sha256, "file", source)
             else:
                 after.save(source, blobs / sha256)
-        artifacts.write(content, _NAME, "file", partial(_write, canonical_json(delta)))
+        artifacts.write(content, _NAME, "file", canonical_json(delta))
 
 
 def _is_ours(directory: Path) -> bool:
@@ -143,10 +142,6 @@ def _is_ours(directory: Path) -> bool:
     entries = [entry for files in delta["programs"].values() for entry in files.values()]
     digests = {each["sha256"] for entry in entries for each in (entry, entry.get("patch", entry))}
     return assembly.holds_only(directory, {_NAME, *(f"{_BLOBS}/{sha256}" for sha256 in digests)})
-
-
-def _write(data: bytes, file: BinaryIO) -> None:
-    file.write(data)
 
 
 def apply(source: Path, directory: Path) -> Delta:
