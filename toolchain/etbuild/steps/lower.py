@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -287,7 +287,7 @@ def _lower_together(
 
     custom_ops.load(what.plan.custom_ops, context)
     if saved.export_plan is None:
-        with what.stage("read the export and the weights"):
+        with what.stage("read the export and the weights"), accelerated() if what.effort.accelerate else nullcontext():
             content, shards = read_weights(what.plan, saved, what.inputs)
             programs = load_methods(saved, content, what.plan.methods, context.finder)
     else:
