@@ -136,6 +136,7 @@ PLACES = [
     (Interpreter, "call_function"),
     (_program, "_gen_edge_manager_for_partitioners"),
     (torch.fx.config, "do_not_emit_stack_traces"),
+    (torch._export.serde.serialize, "typing"),
     (GroupBasedPartitioner, "_can_merge_partitions"),
     (FakeTensorMode, "_validate_cache_key"),
 ]

@@ -24,6 +24,7 @@ STEP_FILES = {
     "etbuild/accelerate/no_stack_traces.py": ["compare", "export/action", "lower", "plan/action", "report/action"],
     "etbuild/accelerate/partition_without_printing.py": ["compare", "export/action", "lower", "plan/action", "report/action"],
     "etbuild/accelerate/preprocess_in_parallel.py": ["compare/outside", "lower"],
+    "etbuild/accelerate/read_hints_once.py": ["compare", "export/action", "lower", "plan/action", "report/action"],
     "etbuild/accelerate/replay_once.py": ["compare", "export/action", "lower", "plan/action", "report/action"],
     "etbuild/accelerate/save_without_canonical_form.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/accelerate/share_provenance.py": ["compare", "export/action", "lower", "plan/action", "report/action"],

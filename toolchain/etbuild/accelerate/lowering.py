@@ -23,6 +23,7 @@ SWITCHES = (
     "decompose_if_needed",
     "merge_by_sets",
     "no_stack_traces",
+    "read_hints_once",
     "cache_quantization",
 )
 

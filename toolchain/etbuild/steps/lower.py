@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -274,7 +274,7 @@ def _lower_together(
 
     custom_ops.load(job.plan.custom_ops, context)
     if saved.export_plan is None:
-        with job.stage("read the export and the weights"):
+        with job.stage("read the export and the weights"), accelerated() if job.effort.accelerate else nullcontext():
             content, shards = read_weights(job.plan, saved, job.inputs)
             programs = load_methods(saved, content, job.plan.methods, context.finder)
     else:
