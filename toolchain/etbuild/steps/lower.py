@@ -274,7 +274,7 @@ def _lower_together(
 
     custom_ops.load(job.plan.custom_ops, context)
     if saved.export_plan is None:
-        with job.stage("read the export and the weights"), accelerated() if job.effort.accelerate else nullcontext():
+        with job.stage("read the export and the weights"), accelerated() if job.options.accelerate else nullcontext():
             content, shards = read_weights(job.plan, saved, job.inputs)
             programs = load_methods(saved, content, job.plan.methods, context.finder)
     else:
