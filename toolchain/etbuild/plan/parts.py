@@ -165,7 +165,7 @@ class BackendEntry(Part):
     @property
     def quantizer_callables(self) -> Names:
         """Every `module:callable` of the declared sources in the options of a quantizer."""
-        return backends.quantizer_callables(self.backend, self.options)
+        return backends.callables(self.backend, self.options, "quantizer_callables")
 
 
 class TorchaoEntry(Part):
