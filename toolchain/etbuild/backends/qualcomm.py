@@ -15,12 +15,8 @@ _SDK = sdk(
     "get it from Qualcomm: nothing is downloaded here",
 )
 _SPEC_OPTIONS = (
-    "online_prepare",
-    "shared_buffer",
-    "profile_level",
-    "dump_intermediate_outputs",
-    "debug",
-    "use_mha2sha",
+    *("online_prepare", "shared_buffer", "profile_level"),
+    *("dump_intermediate_outputs", "debug", "use_mha2sha"),
 )
 _PREFIXES = {  # for each option, ExecuTorch's enumeration and the prefix of its members
     "htp_performance_mode": ("QnnExecuTorchHtpPerformanceMode", "kHtp"),

@@ -27,8 +27,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
-from etbuild.plan.normalize import QUANTIZE_HOOKS
-from etbuild.plan.parts import Calibration, OwnInputs, Pt2e
+from etbuild.plan.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e
 from etbuild.quantize import calibration
 from etbuild.quantize.calibration import Batches
 
