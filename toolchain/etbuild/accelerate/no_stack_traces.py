@@ -8,16 +8,13 @@ Exports have no stack traces either, and no program has one (`emit_stacktrace` i
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import torch.fx
 
 from etbuild.patching import replaced
 
 
-@contextlib.contextmanager
-def no_stack_traces() -> Iterator[None]:
+def no_stack_traces() -> AbstractContextManager[None]:
     """Returns a context manager in which traced nodes get no stack trace of their own."""
-    with replaced(torch.fx.config, "do_not_emit_stack_traces", True):
-        yield
+    return replaced(torch.fx.config, "do_not_emit_stack_traces", True)

@@ -10,6 +10,9 @@ from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext
 from etbuild.backends.needs import extra
+from etbuild.patching import replaced
+from etbuild.processes import forked
+from etbuild.processes.library_output import native_messages_off
 
 _FOR_THIS_MACHINE = "for_this_machine"  # an option of the manifest, and a compile spec that only the driver reads
 
@@ -30,8 +33,6 @@ class OpenVino(BuiltInBackend):
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
         """Makes ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
-        from etbuild.processes.library_output import native_messages_off
-
         with native_messages_off():  # from the tokenizers that it imports
             from executorch.backends.openvino.partitioner import OpenvinoPartitioner
         from executorch.exir.backend.backend_details import CompileSpec
@@ -44,8 +45,6 @@ class OpenVino(BuiltInBackend):
 
     def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
         """Makes ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
-        from etbuild.processes.library_output import native_messages_off
-
         with native_messages_off():
             from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
 
@@ -65,9 +64,6 @@ class OpenVino(BuiltInBackend):
 @contextlib.contextmanager
 def _compiled_in_children() -> Iterator[None]:
     from executorch.backends.openvino.preprocess import OpenvinoBackend
-
-    from etbuild.patching import replaced
-    from etbuild.processes import forked
 
     preprocess = OpenvinoBackend.preprocess
 

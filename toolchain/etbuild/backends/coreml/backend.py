@@ -23,6 +23,7 @@ from etbuild.backends.backend import (
     StoredWeights,
 )
 from etbuild.errors import Problem, did_you_mean
+from etbuild.patching import replaced
 
 _PARTITIONER_OPTIONS = (
     "lower_full_graph",
@@ -260,7 +261,6 @@ def _reproducible() -> Iterator[None]:
     from coremltools.optimize.coreml import _quantization_passes
 
     from etbuild.backends.coreml.identifiers import derived_from_content
-    from etbuild.patching import replaced
 
     with (
         replaced(pass_pipeline, "tqdm", _without_bar),
@@ -288,8 +288,6 @@ def _one_by_one() -> Iterator[None]:
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
     from executorch.backends.apple.coreml.compiler.coreml_preprocess import MULTIMETHOD_WEIGHT_SHARING_STRATEGY
 
-    from etbuild.patching import replaced
-
     preprocess = CoreMLBackend.preprocess_multimethod
     disabled = CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(
         MULTIMETHOD_WEIGHT_SHARING_STRATEGY.DISABLED
@@ -314,8 +312,6 @@ def _no_references() -> Iterator[None]:
     of.
     """
     from executorch.backends.apple.coreml.partition import CoreMLPartitioner
-
-    from etbuild.patching import replaced
 
     original = CoreMLPartitioner.partition
 
