@@ -130,9 +130,9 @@ def _operator(target: Any) -> Any:
 
 def _new_symbols(result: Any, args: Any) -> bool:
     """Whether a result has symbols for unknown sizes that its arguments do not have."""
-    found = free_unbacked_symbols(result)
+    symbols = free_unbacked_symbols(result)
     known = [value for value in pytree.tree_leaves(args) if isinstance(value, (torch.Tensor, *_SYMBOLS))]
-    return bool(found and found - free_unbacked_symbols(known))
+    return bool(symbols and symbols - free_unbacked_symbols(known))
 
 
 def compute_values_once() -> AbstractContextManager[None]:

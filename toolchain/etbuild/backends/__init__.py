@@ -74,13 +74,13 @@ class _BuiltIn(Mapping[str, BuiltInBackend]):
     """The driver's own backends, by name. Each module is imported when its backend is first used."""
 
     def __init__(self) -> None:
-        self._made: dict[str, BuiltInBackend] = {}
+        self._backends: dict[str, BuiltInBackend] = {}
 
     def __getitem__(self, name: str) -> BuiltInBackend:
-        if name not in self._made:
+        if name not in self._backends:
             module, _, kind = _CLASSES[name].rpartition(".")
-            self._made[name] = make(getattr(importlib.import_module(f"{__name__}.{module}"), kind))
-        return self._made[name]
+            self._backends[name] = make(getattr(importlib.import_module(f"{__name__}.{module}"), kind))
+        return self._backends[name]
 
     def __contains__(self, name: object) -> bool:
         return name in _CLASSES
@@ -265,16 +265,16 @@ def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
 
 def of_driver(names: Iterable[str]) -> list[str]:
     """Returns the driver's own backends that run if a plan names these: all of them if one of these may call any."""
-    wanted = {*names}
-    calls_any = any(name not in BACKENDS or BACKENDS[name].delegates_to_any for name in wanted)
-    return [name for name in BACKENDS if calls_any or name in wanted]
+    used = {*names}
+    calls_any = any(name not in BACKENDS or BACKENDS[name].delegates_to_any for name in used)
+    return [name for name in BACKENDS if calls_any or name in used]
 
 
 def _ours_and(names: Iterable[str]) -> list[Backend]:
     """Returns the driver's own backends that may run, and then the named ones of packages, which cannot replace the
     driver's."""
-    wanted = {*names}
-    return [get(name) for name in (*of_driver(wanted), *sorted(wanted - BACKENDS.keys()))]
+    used = {*names}
+    return [get(name) for name in (*of_driver(used), *sorted(used - BACKENDS.keys()))]
 
 
 def named_data_is_weights(delegate_id: str, names: Iterable[str]) -> bool:
@@ -410,9 +410,9 @@ def lowering_context(names: Iterable[str], partitioners: Partitioners) -> Iterat
         partitioners: The partitioners of each method.
     """
     # A custom partitioner, or a recipe from the sources, may use one of the driver's backends.
-    wanted = {*names}
-    also = {name for name in of_driver(wanted) if BACKENDS[name].loaded_marker in sys.modules}
-    with contextlib.ExitStack() as entered:
-        for name in sorted(wanted | also):
-            entered.enter_context(get(name).lowering_context(partitioners))
+    named = {*names}
+    loaded = {name for name in of_driver(named) if BACKENDS[name].loaded_marker in sys.modules}
+    with contextlib.ExitStack() as contexts:
+        for name in sorted(named | loaded):
+            contexts.enter_context(get(name).lowering_context(partitioners))
         yield

@@ -156,9 +156,11 @@ def _with_common_options(spec: Any, options: Options) -> Any:
     if options.get("preserve_io_quantization"):
         spec._set_preserve_io_quantization(True)
     if "passes" in options:
-        wanted = spec._get_pass_pipeline_config().to_dict()
-        chosen = {name: value.upper() if isinstance(value, str) else value for name, value in options["passes"].items()}
-        spec.set_pass_pipeline_config(ArmPassPipelineConfig.from_dict({**wanted, **chosen}))
+        defaults = spec._get_pass_pipeline_config().to_dict()
+        settings = {
+            name: value.upper() if isinstance(value, str) else value for name, value in options["passes"].items()
+        }
+        spec.set_pass_pipeline_config(ArmPassPipelineConfig.from_dict({**defaults, **settings}))
     return spec
 
 
@@ -169,17 +171,17 @@ def _configured(quantizer: Any, options: Options, qat: bool) -> Any:
         get_symmetric_quantization_config,
     )
 
-    chosen = {
+    settings = {
         "is_per_channel": options.get("per_channel", True),
         "is_qat": qat,
         "is_dynamic": options.get("dynamic", False),
     }
     if options.get("activations") == "int16":
-        config = get_symmetric_a16w8_quantization_config(**chosen)
+        config = get_symmetric_a16w8_quantization_config(**settings)
     elif options.get("weights") == "int4":
-        config = get_symmetric_quantization_config(**chosen, weight_qmin=-7, weight_qmax=7)
+        config = get_symmetric_quantization_config(**settings, weight_qmin=-7, weight_qmax=7)
     else:
-        config = get_symmetric_quantization_config(**chosen)
+        config = get_symmetric_quantization_config(**settings)
     for name in options.get("modules", []):
         quantizer.set_module_name(name, config)
     for name in options.get("leave_out", []):

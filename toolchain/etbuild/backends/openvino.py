@@ -51,7 +51,7 @@ class OpenVino(BuiltInBackend):
         return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which each delegate is compiled in its own child process.
+        """Returns a context in which each delegate is compiled in a child process of its own.
 
         OpenVINO numbers its objects, counts on for the lifetime of its process, and writes the numbers to the result. A
         child that is forked from a process without OpenVINO always begins at the same number. OpenVINO also splits and
@@ -84,11 +84,11 @@ def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None
     import torch
 
     torch.set_num_threads(1)  # a fork does not have the threads of the parent's pool
-    own = [spec for spec in specs if spec.key != _FOR_THIS_MACHINE]
-    if len(own) == len(specs):
+    passed_on = [spec for spec in specs if spec.key != _FOR_THIS_MACHINE]
+    if len(passed_on) == len(specs):
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     try:
-        return preprocess(program, own), None
+        return preprocess(program, passed_on), None
     except Exception as error:  # noqa: BLE001 - OpenVINO raises what it likes
         return None, f"{type(error).__name__}: {error}"

@@ -115,9 +115,9 @@ def _compile_specs(options: Options) -> list[Any]:
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.utils.utils import generate_qnn_executorch_compiler_spec
 
-    chosen = {name: options[name] for name in _SPEC_OPTIONS if name in options}
+    settings = {name: options[name] for name in _SPEC_OPTIONS if name in options}
     specs: list[Any] = generate_qnn_executorch_compiler_spec(
-        QcomChipset[options["soc_model"]], _backend_options(options), **chosen
+        QcomChipset[options["soc_model"]], _backend_options(options), **settings
     )
     return specs
 

@@ -229,8 +229,8 @@ def _quantize_for_each_convolution(graph: Any) -> None:
         ):
             readers = [reader for each in node.args[0].args[0].users for reader in each.users]
             if len({_geometry(reader) for reader in readers}) > 1:
-                dequantize = _own(graph, node.args[0], node)
-                _own(graph, dequantize.args[0], dequantize)
+                dequantize = _unshared(graph, node.args[0], node)
+                _unshared(graph, dequantize.args[0], dequantize)
 
 
 def _geometry(node: Any) -> str:
@@ -240,11 +240,11 @@ def _geometry(node: Any) -> str:
     return f"{node.args[_KERNEL].meta['val'].shape[2:]} {node.args[_BIAS + 1 :]}"
 
 
-def _own(graph: Any, node: Any, reader: Any) -> Any:
+def _unshared(graph: Any, node: Any, reader: Any) -> Any:
     """A node that has no other reader: the given one, or a copy of it."""
     if len(node.users) == 1:
         return node
     with graph.inserting_after(node):
-        own = graph.node_copy(node)
-    reader.replace_input_with(node, own)
-    return own
+        copy = graph.node_copy(node)
+    reader.replace_input_with(node, copy)
+    return copy

@@ -177,9 +177,9 @@ def _once(layers: Iterable[torch.nn.Module]) -> Filter:
 
     def chosen(layer: torch.nn.Module, name: str) -> bool:
         del name
-        wanted = id(layer) in waiting
+        is_waiting = id(layer) in waiting
         waiting.discard(id(layer))
-        return wanted
+        return is_waiting
 
     return chosen
 

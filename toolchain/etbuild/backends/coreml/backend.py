@@ -96,8 +96,8 @@ class CoreMl(BuiltInBackend):
         hint = "write `minimum_deployment_target: iOS18`, or leave it out"
         problems = [
             Problem("this needs `minimum_deployment_target: iOS18` or later", path, hint)
-            for path, wanted in new.items()
-            if wanted and not _is_new(options.get(_TARGET))
+            for path, is_used in new.items()
+            if is_used and not _is_new(options.get(_TARGET))
         ]
         if "enumerated_shapes" in options and not options.get("lower_full_graph"):
             message = "the shapes are those of the method's own inputs, so that all of it has to be delegated"
@@ -322,8 +322,8 @@ def _no_references() -> Iterator[None]:
             if node.op == "get_attr" and "val" not in node.meta:
                 node.meta.pop("delegation_tag", None)
             tags.add(node.meta.get("delegation_tag"))
-        kept = {tag: spec for tag, spec in result.partition_tags.items() if tag in tags}
-        return dataclasses.replace(result, partition_tags=kept)
+        partition_tags = {tag: spec for tag, spec in result.partition_tags.items() if tag in tags}
+        return dataclasses.replace(result, partition_tags=partition_tags)
 
     with replaced(CoreMLPartitioner, "partition", partition):
         yield
