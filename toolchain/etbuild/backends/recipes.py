@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from etbuild.errors import DocumentPath, Problem, did_you_mean
-
-if TYPE_CHECKING:
-    pass
 
 DECIDES = ("partitioners", "quantize", "strict")
 """The keys that a recipe decides for a method if neither the method nor `defaults` has them."""

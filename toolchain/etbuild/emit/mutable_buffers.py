@@ -220,7 +220,8 @@ def _taken(methods: dict[str, Buffers], writers: dict[str, str], named: Collecti
                     yield Problem(message, path, without)
                 elif others:
                     message = f"{part.backend} keeps `{name}` inside its delegate, so {others} cannot share it"
-                    yield Problem(message, path, backends.mutable_buffers_hint(part.backend, named) or without)
+                    backend = backends.of_delegate(part.backend, named)
+                    yield Problem(message, path, (backend and backend.mutable_buffers_hint) or without)
 
 
 def _unequal(methods: dict[str, Buffers], shared: Collection[str]) -> list[Problem]:

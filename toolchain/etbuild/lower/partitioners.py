@@ -133,8 +133,7 @@ def _of_manifest(
         item = _item(entry, partitioner, path, lower_plan.used_backends)
         if backend.separable and backends.owner(backend.name) is not None:
             partitioner = claims.watched(partitioner, backend.name, method[0], path)
-        with backends.asked(backend.name, "pairs_partitions", path):
-            paired = backend.pairs_partitions(options)
+        paired = backends.ask(backend, "pairs_partitions", options, path=path)
         yield _One(partitioner, item, _Pairing(backend.pairing_hint) if paired else None)
 
 
@@ -149,7 +148,7 @@ def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Ite
         # The n-th partitioner of a kind is assumed to be the same in all methods.
         identity = json.dumps(["recipe", kind, seen[kind]])
         item = Item(_called(partitioner), _RECIPE, kind, identity, _once(partitioner, kind, None))
-        paired = backends.pairs_partitions_of(partitioner, named)
+        paired = backends.ask_recognizing(partitioner, named, "pairs_partitions_of")
         yield _One(partitioner, item, _Pairing("`partitioners` instead of the recipe's") if paired else None)
 
 
@@ -160,13 +159,14 @@ def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, nam
     if backends.get(name).delegates_to_any:
         kind = _kind(partitioner, named)
         return replace(item, kind=kind, once=_once(partitioner, kind, item.once))
-    kind = json.dumps([_backend_id(partitioner) or name, backends.grouping_key(name, options, path)[1]])
+    kind = json.dumps([_backend_id(partitioner) or name, backends.grouping_key(name, options, path)])
     return replace(item, kind=kind, once=item.once and kind)
 
 
 def _kind(partitioner: Partitioner, named: Collection[str]) -> str:
     """The kind of a partitioner from a factory or a recipe. Only partitioners of one kind are lowered together."""
-    return json.dumps([_called(partitioner), backends.grouping_key_of(partitioner, named)])
+    key = json.dumps(backends.ask_recognizing(partitioner, named, "grouping_key_of"), sort_keys=True)
+    return json.dumps([_called(partitioner), key])
 
 
 def _once(partitioner: Partitioner, kind: str, unknown: str | None) -> str | None:

@@ -8,12 +8,11 @@ from typing import Any
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
 from etbuild.manifest import adapters, example_inputs, executorch_options, language_model
+from etbuild.plan.parts import QUANTIZE_HOOKS
 
 TEST_CHECKS = ("max_error", "min_sqnr", "metric")
 """The checks that `etbuild test` runs. A build does not read them."""
 PLAN_SCHEMA = "executorch-plan/v2"
-QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
-"""The points of quantization at which passes over a method run, in order."""
 
 
 def normalized(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -301,6 +301,7 @@ class Modules:
         configs = wanted and wanted.ao_quantization_configs
         if not configs:
             return None
-        from etbuild.quantize.torchao_weights import quantize_as_recipe
+        from etbuild.quantize.torchao_weights import Quantized
 
-        return quantize_as_recipe(self._module, configs, ("recipe",), self._finder, self._free)
+        changes = [(config.ao_base_config, config.filter_fn, ("recipe",)) for config in configs]
+        return Quantized(self._module, changes, ("recipe",), self._finder, self._free)
