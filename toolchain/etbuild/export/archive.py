@@ -25,7 +25,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from torch.export.pt2_archive._package import load_pt2
 from torch.utils import _pytree as pytree
 
 from etbuild.accelerate.exports import saving
-from etbuild.errors import BuildError, InputError
+from etbuild.errors import InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims, saved_examples
 from etbuild.export.layout import (
@@ -138,7 +138,9 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
         held = carried(programs, content.keys())
         content, tensors = held.content, held.tensors
     imports, libraries = _imports(export_plan, programs), _libraries(programs)
-    _write_lines(directory / LINES, export.lines)  # before `_without_weights` removes the stack traces
+    _write(
+        directory, LINES, canonical_json(export.lines.to_json())
+    )  # before `_without_weights` removes the stack traces
     saved_examples.write(directory / EXAMPLES, programs)  # and the example inputs
     (directory / METHODS).mkdir()
     names = {entry.name for entry in tensors}
@@ -172,17 +174,13 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
             shutil.rmtree(left)
         else:
             left.unlink()
-    _write_lines(directory / LINES, NO_LINES)  # lowering exports the methods, and knows the lines itself
+    # Lowering exports the methods, and knows the lines itself.
+    _write(directory, LINES, canonical_json(NO_LINES.to_json()))
     saved_examples.write(directory / EXAMPLES, {})  # and the comparison does so too
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan.to_json()))
     _save_constants(directory, constants)
     _write_module(directory, {"tensors": [], "zeros": [], "imports": []})
-
-
-def _write_lines(file: Path, lines: SourceLines) -> None:
-    """Writes the lines of the sources that nodes come from."""
-    _write(file.parent, file.name, canonical_json(lines.to_json()))
 
 
 def why_together(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
@@ -273,12 +271,12 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
 def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:
     """Saves the tensors that no weights file holds, and returns the names of those that are all zeros.
 
-    Tensors that are all zeros, such as caches, are not saved.
+    Tensors that are all zeros, such as caches, are not saved. -0.0 has a bit that is not zero.
     """
     from safetensors.torch import save_file
 
     own = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
-    zeros = sorted(name for name, tensor in own.items() if _all_zero_bytes(tensor))
+    zeros = sorted(name for name, tensor in own.items() if not _bytes(tensor).count_nonzero())
     kept = {name: tensor for name, tensor in own.items() if name not in zeros}
     if kept:
         path = directory / _MADE
@@ -291,7 +289,6 @@ def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[
                 raise write_error(path, OSError(int(number[1]), os.strerror(int(number[1])))) from error
             raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)}") from error
         path.chmod(mode & 0o777)  # safetensors lets nobody else read it
-        _check_saved(path, kept)
     return zeros
 
 
@@ -304,17 +301,6 @@ def _packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
     own = torch.contiguous_format
     return {name: each if is_packed(each) else each.clone(memory_format=own) for name, each in tensors.items()}
-
-
-def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Reads a file of tensors back. Raises BuildError if it has other content."""
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as saved:
-        for name, tensor in tensors.items():
-            if not torch.equal(_bytes(saved.get_tensor(name)), _bytes(tensor)):
-                message = f"{path.name}: `{name}` has other content than was written"
-                raise BuildError.of(message, "does a thread of the model change it, or is the disk faulty?")
 
 
 def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None:
@@ -349,11 +335,6 @@ def _read_constants(directory: Path) -> dict[str, object]:
     wanted = json_file.Format("the constants of an export", "step#constants")
     constants = json_file.read(plain, wanted)["constants"] if plain.exists() else {}
     return {**constants, **(load_file(tensors) if tensors.exists() else {})}
-
-
-def _all_zero_bytes(tensor: torch.Tensor) -> bool:
-    """Whether every bit of a tensor is zero. -0.0 has a bit that is not."""
-    return not bool(_bytes(tensor).count_nonzero())
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -459,26 +440,22 @@ def load_content(
     from safetensors.torch import load_file
 
     path = saved.files.directory / _MADE
+    by_name: dict[str, torch.Tensor] = {}
     with wrap_library_errors(InputError, None, f"{saved.files.directory}: cannot read the parameters and buffers"):
         made = load_file(path) if path.exists() else {}
         firsts = {entry.same_as for entry in saved.tensors if entry.name in (needed or ()) and entry.same_as}
-        wanted = [entry for entry in saved.tensors if needed is None or entry.name in {*needed, *firsts}]
-        return _content(replace(saved, tensors=wanted), weights, made)
-
-
-def _content(
-    saved: SavedExport, weights: dict[str, torch.Tensor], made: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    by_name: dict[str, torch.Tensor] = {}
-    for entry in saved.tensors:
-        if entry.same_as is not None:
-            by_name[entry.name] = by_name[entry.same_as]
-        elif entry.in_weights:
-            by_name[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
-        elif entry.name in saved.zeros:
-            by_name[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
-        else:
-            by_name[entry.name] = _as_declared(entry, made[entry.name])
+        chosen = None if needed is None else {*needed, *firsts}
+        for entry in saved.tensors:
+            if chosen is not None and entry.name not in chosen:
+                continue
+            if entry.same_as is not None:
+                by_name[entry.name] = by_name[entry.same_as]
+            elif entry.in_weights:
+                by_name[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
+            elif entry.name in saved.zeros:
+                by_name[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
+            else:
+                by_name[entry.name] = _as_declared(entry, made[entry.name])
     return by_name
 
 

@@ -23,8 +23,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.export.own_buffers import following_own_buffers, storage
+from etbuild.export.own_buffers import storage, writing_own_buffers
 from etbuild.export.python_state import BUFFERS, PARAMETERS, Change, PythonState
+from etbuild.export.written_buffers import read_tensors
 from etbuild.folding import folded
 from etbuild.foreign_errors import PASSING
 from etbuild.model.tensor_bytes import flat_bytes
@@ -103,11 +104,11 @@ class Assigned:
         if problems:
             raise BuildError(problems)
 
-    def check_calls(self, calls: Calls, path: DocumentPath, only_method: bool) -> None:
+    def check_calls(self, differ: Callable[[], bool], path: DocumentPath, only_method: bool) -> None:
         """Checks what two calls in a row give, and prints notes about what only other methods could see.
 
         Args:
-            calls: The calls in eager PyTorch and in the exported program.
+            differ: Whether the second call gives something else than in eager PyTorch: `calls_differ`.
             path: The document path of the method's entry.
             only_method: Whether the program has no other method that may read what this one assigns.
 
@@ -115,7 +116,7 @@ class Assigned:
             BuildError: The second call gives something else than in eager PyTorch.
         """
         names = sorted({*self.buffers, *self.attributes})
-        if (names or self.atoms) and calls.differ():
+        if (names or self.atoms) and differ():
             listed = ", ".join(f"`{name}`" for name in sorted({*names, *self.atoms}))
             message = "a second call gives something else than in PyTorch: torch.export loses what the first assigns to"
             hint = "register what a call leaves to the next one as a buffer, and write to it with `copy_(...)`"
@@ -126,7 +127,7 @@ class Assigned:
 
     def _read(self, program: ExportedProgram) -> set[str]:
         """The names of tensors whose assignments are lost and whose previous values the method reads."""
-        targets = _read(program)
+        targets = read_tensors(program)
         constants = [program.constants[target] for target in targets & program.constants.keys()]
         places = {memory(constant) for constant in constants if _is_tensor(constant)}
         by_content = {
@@ -171,13 +172,6 @@ def _made(name: str, path: DocumentPath) -> Problem:
     return Problem(message, path, "make it in the factory")
 
 
-def _read(program: ExportedProgram) -> set[str]:
-    """The names of the tensors whose values from before the call a method reads."""
-    inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    specs = program.graph_signature.input_specs
-    return {spec.target for spec in specs if spec.target is not None and inputs[spec.arg.name].users}
-
-
 @contextmanager
 def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iterator[Assigned]:
     """Within this context, collects what a method assigns while it is traced. On exit, undoes its changes.
@@ -188,7 +182,6 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
     """
     assigned, state = Assigned(), PythonState(module, sources)
     registered = dict(module.named_modules())
-    children = {name: child for name, child in registered.items() if name}
 
     def look() -> None:
         assigned.note(state.changes())
@@ -199,13 +192,8 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
         state.restore(tensors_of_modules=False)
 
     try:
-        with _assigned_buffers(children, assigned.buffers), _side_effects(assigned), following_own_buffers(look) as own:
+        with _side_effects(assigned), writing_own_buffers(assigned, look):
             yield assigned
-            assigned.kept |= own.kept
-            assigned.retyped |= own.retyped
-            assigned.reshaped |= own.reshaped
-            assigned.buffers += [*own.moved, *(name for name in own.lost if own.was_there(name))]
-            assigned.attributes |= {name: None for name in own.lost if not own.was_there(name)}
     finally:
         state.restore()
 
@@ -220,14 +208,14 @@ def assigned_when_run(
         run: Runs the method.
         sources: The Python modules of the user's code.
     """
-    modules, assigned, state = dict(module.named_modules()), Assigned(), PythonState(module, sources)
+    assigned, state = Assigned(), PythonState(module, sources)
     contents = [(tensor, tensor.clone()) for tensor in state.tensors() if 0 not in tensor.stride()]
     memories = [(tensor, tensor.data) for tensor in (*module.parameters(), *module.buffers())]
     written = _Written(module)
     # A run compiles control flow. TorchDynamo refuses that inside a mode such as `written`, and remembers it.
     with torch.no_grad(), _same_random_numbers(), torch.compiler.set_stance("force_eager"):
         try:
-            with _assigned_buffers(modules, assigned.buffers), written:
+            with written:
                 run()
         finally:
             others, of_buffers = list(state.changes()), list(state.changes(BUFFERS))
@@ -244,52 +232,62 @@ def assigned_when_run(
     return assigned
 
 
-@dataclass(frozen=True)
-class Calls:
-    """Two calls of a method in a row, in eager PyTorch and in its exported program.
+def other_inputs(inputs: Any) -> Any:
+    """Copies of inputs with other floating-point numbers, because zeros would hide what a method computes.
 
-    Attributes:
+    Args:
+        inputs: Tensors and plain values, in any structure.
+    """
+
+    def shifted(value: Any) -> Any:
+        if not _is_tensor(value):
+            return copy.deepcopy(value)
+        can_add = value.is_floating_point() and value.element_size() > 1  # PyTorch adds no numbers of 8 bits
+        return value + 0.7 if can_add else value.clone()
+
+    return pytree.tree_map(shifted, inputs)
+
+
+def calls_differ(
+    module: torch.nn.Module,
+    root: torch.nn.Module,
+    program: ExportedProgram,
+    inputs: tuple[Any, Any],
+    sources: Iterable[ModuleType],
+) -> bool:
+    """Whether the second of two calls gives something else in the exported program, while the first gives the same.
+
+    Args:
         module: The module that is exported.
         root: The module whose `forward` is the method.
         program: The exported method.
-        inputs: The positional and the keyword inputs of the second call.
-        other: Makes those of the first call from them. If the method refuses them, both calls have the same.
+        inputs: The positional and the keyword inputs of the second call. The first call has others, if the method
+            takes them.
         sources: The Python modules of the user's code.
     """
 
-    module: torch.nn.Module
-    root: torch.nn.Module
-    program: ExportedProgram
-    inputs: tuple[Any, Any]
-    other: Callable[[Any], Any]
-    sources: Iterable[ModuleType]
-
-    def differ(self) -> bool:
-        """Whether the second call gives something else, while the first one gives the same."""
-        for change in (self.other, copy.deepcopy):
-            try:
-                first = change(self.inputs)
-                eager = self._results(self.root, first)
-                exported = self._results(self.program.module(check_guards=False), first)
-                return _are_close(eager[0], exported[0]) and not _are_close(eager[1], exported[1])
-            except PASSING:
-                raise
-            except Exception:  # noqa: BLE001 - PyTorch cannot make these calls: the model may refuse our inputs
-                continue
-        return False
-
-    def _results(self, called: torch.nn.Module, first: Any) -> list[list[Any]]:
-        """The tensors and numbers that each of both calls returns."""
+    def results(called: torch.nn.Module, first: Any) -> list[list[Any]]:
         found: list[list[Any]] = []
 
         def run() -> None:
             torch.manual_seed(0)
-            for arguments, keywords in copy.deepcopy([first, self.inputs]):
+            for arguments, keywords in copy.deepcopy([first, inputs]):
                 leaves = pytree.tree_leaves(called(*arguments, **keywords))
                 found.append([leaf.clone() if _is_tensor(leaf) else leaf for leaf in leaves])
 
-        assigned_when_run(self.module, run, self.sources)
+        assigned_when_run(module, run, sources)
         return found
+
+    for change in (other_inputs, copy.deepcopy):
+        try:
+            first = change(inputs)
+            eager, exported = results(root, first), results(program.module(check_guards=False), first)
+            return _are_close(eager[0], exported[0]) and not _are_close(eager[1], exported[1])
+        except PASSING:
+            raise
+        except Exception:  # noqa: BLE001 - PyTorch cannot make these calls: the model may refuse our inputs
+            continue
+    return False
 
 
 def _are_close(one: list[Any], other: list[Any]) -> bool:
@@ -359,24 +357,6 @@ def _is_cast(before: torch.Tensor, after: Any) -> bool:
         return False
     # Compared as bytes: NaN must equal itself, and some dtypes have no comparison.
     return bool(torch.equal(flat_bytes(before.to(after)), flat_bytes(after)))
-
-
-@contextmanager
-def _assigned_buffers(modules: dict[str, torch.nn.Module], found: list[str]) -> Iterator[None]:
-    """Within this context, collects the names of the buffers to which another tensor is assigned."""
-    names = {id(module._buffers): name for name, module in modules.items()}
-
-    def assign(owner: torch.nn.Module, name: str, value: Any) -> None:
-        buffers = vars(owner)["_buffers"]  # the owner may be torch.export's stand-in for a module
-        if id(buffers) in names and name in buffers and buffers[name] is not value:
-            module = names[id(buffers)]
-            found.append(f"{module}.{name}" if module else name)
-
-    hook = torch.nn.modules.module.register_module_buffer_registration_hook(assign)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_symbols
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.accelerate.exports import exporting
@@ -165,7 +164,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         _check_content(program, entry)
         _check_classes(program, entry, f"call `{_UNWRAP}` in the factory")
         if assigned.wants_run(program):
-            arguments, keywords = pytree.tree_map(_shifted, (prepared.arguments, prepared.keywords))
+            arguments, keywords = assignments.other_inputs((prepared.arguments, prepared.keywords))
             with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.what.finder):
                 ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(ran)
@@ -175,8 +174,8 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
                 assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources))
         assigned.check(program, entry)
         given = (prepared.arguments, prepared.keywords)
-        calls = assignments.Calls(module, root, program, given, functools.partial(pytree.tree_map, _shifted), sources)
-        assigned.check_calls(calls, entry, len(prepared.what.plan.methods) == 1)
+        differ = functools.partial(assignments.calls_differ, module, root, program, given, sources)
+        assigned.check_calls(differ, entry, len(prepared.what.plan.methods) == 1)
     method_results.check(program, entry)
     method_results.make_plain(program)
     core_operators.write(program)
@@ -186,19 +185,10 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     if strict:
         strict_names.restore(program, module, root)
     old_values.copy_sources(program)
-    old_values.copy_results(program, assigned.kept)
     old_values.copy_inputs(program, prepared.name)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     return program
-
-
-def _shifted(value: Any) -> Any:
-    """A copy of an input with other floating-point numbers, because zeros would hide what the method computes."""
-    if not isinstance(value, torch.Tensor):
-        return copy.deepcopy(value)
-    can_add = value.is_floating_point() and value.element_size() > 1  # PyTorch adds no numbers of 8 bits
-    return value + 0.7 if can_add else value.clone()
 
 
 def _exported(
@@ -481,6 +471,8 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
                 )
 
 
+_DATA_DEPENDENT = "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check"
+_UNSUPPORTED = "strict export cannot trace this: change the model, or set `strict: false`"
 # A word in the message or type of torch.export's error, the part of the method that caused the error, and a hint.
 _EXPORT_HINTS = (
     (
@@ -489,22 +481,14 @@ _EXPORT_HINTS = (
         f"something keeps a tensor that a method computes, and another one reads it: {_FILL}. Or a method writes to "
         "`.data` of a buffer: write to the buffer itself",
     ),
-    (
-        "GuardOnDataDependent",
-        "entry",
-        "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check",
-    ),
-    (
-        "data-dependent",
-        "entry",
-        "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check",
-    ),
+    ("GuardOnDataDependent", "entry", _DATA_DEPENDENT),
+    ("data-dependent", "entry", _DATA_DEPENDENT),
     (violated_shapes.MARK, "dynamic_shapes", None),
     ("ConstraintViolation", "dynamic_shapes", "the example inputs or the model do not allow the declared range"),
     ("dynamic_shapes", "dynamic_shapes", None),
     ("in output, which is not a known type", "entry", method_results.HINT),
-    ("Unsupported", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
-    ("graph break", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
+    ("Unsupported", "entry", _UNSUPPORTED),
+    ("graph break", "entry", _UNSUPPORTED),
 )
 
 
