@@ -65,7 +65,7 @@ from etbuild.model.weights_files import TensorFacts, describe
 from etbuild.plan.step_plans import ExportPlan, read_plan
 
 _SCHEMA = "executorch-export/v4"
-_MADE = "made.safetensors"
+_NEW_TENSORS = "made.safetensors"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` registers
 # The modules to import for operators of installed distributions, by the namespace of the operators.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
@@ -135,8 +135,8 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     programs, used = export.programs, export.used
     content, tensors = named_tensors(export.module), describe(export.module, export_plan.weights)
     if export_plan.carries_content:
-        held = carried(programs, content.keys())
-        content, tensors = held.content, held.tensors
+        weights = carried(programs, content.keys())
+        content, tensors = weights.content, weights.tensors
     imports, libraries = _imports(export_plan, programs), _libraries(programs)
     _write(
         directory, LINES, canonical_json(export.lines.to_json())
@@ -147,7 +147,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     for name, program in programs.items():
         _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, names))
     _save_written(directory, programs)
-    zeros = _save_made(directory, content, tensors)
+    zeros = _save_new_tensors(directory, content, tensors)
     roots = [name.partition(":")[0] for name in export_plan.lowering_callables]
     roots += export_plan.model.modules if roots else []
     roots += export_plan.custom_ops.modules
@@ -214,12 +214,12 @@ def _copy_sources(directory: Path, used: UsedSources) -> None:
 
 def _imports(export_plan: ExportPlan, programs: dict[str, ExportedProgram]) -> list[str]:
     """The model's modules, if the graphs have operators or types of results that PyTorch does not define."""
-    own = any(
+    needs_modules = any(
         _namespaces(program.graph_module) - _TORCH_NAMESPACES - _LIBRARIES.keys() or _types_of_others(program)
         for program in programs.values()
     )
     factory = (export_plan.model.factory or "").partition(":")[0]
-    return [*([factory] if factory else []), *export_plan.model.modules] if own else []
+    return [*([factory] if factory else []), *export_plan.model.modules] if needs_modules else []
 
 
 def _libraries(programs: dict[str, ExportedProgram]) -> list[str]:
@@ -268,22 +268,24 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
     return canonical_archive(saved.getvalue())
 
 
-def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:
+def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:
     """Saves the tensors that no weights file holds, and returns the names of those that are all zeros.
 
     Tensors that are all zeros, such as caches, are not saved. -0.0 has a bit that is not zero.
     """
     from safetensors.torch import save_file
 
-    own = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
-    zeros = sorted(name for name, tensor in own.items() if not _bytes(tensor).count_nonzero())
-    kept = {name: tensor for name, tensor in own.items() if name not in zeros}
-    if kept:
-        path = directory / _MADE
+    candidates = {
+        entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as
+    }
+    zeros = sorted(name for name, tensor in candidates.items() if not _bytes(tensor).count_nonzero())
+    others = {name: tensor for name, tensor in candidates.items() if name not in zeros}
+    if others:
+        path = directory / _NEW_TENSORS
         path.touch()
         mode = path.stat().st_mode
         try:
-            save_file(_packed(kept), path)
+            save_file(_packed(others), path)
         except Exception as error:  # safetensors raises its own errors, and KeyError for an unknown dtype
             if (number := re.search(r"\(os error (\d+)\)", str(error))) is not None:
                 raise write_error(path, OSError(int(number[1]), os.strerror(int(number[1])))) from error
@@ -299,8 +301,8 @@ def _packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     def is_packed(tensor: torch.Tensor) -> bool:
         return tensor.is_contiguous() and counts[tensor.untyped_storage().data_ptr()] == 1
 
-    own = torch.contiguous_format
-    return {name: each if is_packed(each) else each.clone(memory_format=own) for name, each in tensors.items()}
+    row_by_row = torch.contiguous_format
+    return {name: each if is_packed(each) else each.clone(memory_format=row_by_row) for name, each in tensors.items()}
 
 
 def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None:
@@ -311,9 +313,9 @@ def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None
 
 
 def _read_written(directory: Path) -> frozenset[str]:
-    wanted = json_file.Format("the written buffers of an export", "step#written")
+    form = json_file.Format("the written buffers of an export", "step#written")
     path = directory / WRITTEN
-    return frozenset(json_file.read(path, wanted)["written"] if path.exists() else ())
+    return frozenset(json_file.read(path, form)["written"] if path.exists() else ())
 
 
 def _save_constants(directory: Path, constants: dict[str, object]) -> None:
@@ -332,8 +334,8 @@ def _read_constants(directory: Path) -> dict[str, object]:
     from safetensors.torch import load_file
 
     plain, tensors = directory / CONSTANTS, directory / CONSTANT_TENSORS
-    wanted = json_file.Format("the constants of an export", "step#constants")
-    constants = json_file.read(plain, wanted)["constants"] if plain.exists() else {}
+    form = json_file.Format("the constants of an export", "step#constants")
+    constants = json_file.read(plain, form)["constants"] if plain.exists() else {}
     return {**constants, **(load_file(tensors) if tensors.exists() else {})}
 
 
@@ -439,10 +441,10 @@ def load_content(
     """
     from safetensors.torch import load_file
 
-    path = saved.files.directory / _MADE
+    path = saved.files.directory / _NEW_TENSORS
     by_name: dict[str, torch.Tensor] = {}
     with wrap_library_errors(InputError, None, f"{saved.files.directory}: cannot read the parameters and buffers"):
-        made = load_file(path) if path.exists() else {}
+        new_tensors = load_file(path) if path.exists() else {}
         firsts = {entry.same_as for entry in saved.tensors if entry.name in (needed or ()) and entry.same_as}
         chosen = None if needed is None else {*needed, *firsts}
         for entry in saved.tensors:
@@ -455,7 +457,7 @@ def load_content(
             elif entry.name in saved.zeros:
                 by_name[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
             else:
-                by_name[entry.name] = _as_declared(entry, made[entry.name])
+                by_name[entry.name] = _as_declared(entry, new_tensors[entry.name])
     return by_name
 
 

@@ -47,10 +47,10 @@ class Assigned:
         buffers: Names of buffers whose assignments are lost.
         attributes: The previous values of other places whose assignments are lost, by name. These places are neither
             buffers nor parameters.
-        kept: Names of buffers whose assignments `torch.export` keeps.
-        retyped: Names in `kept` that got a tensor of another dtype: the buffer's dtype and the new one.
+        written: Names of buffers that the exported method writes to when it ends, because it assigned them.
+        retyped: Names in `written` that got a tensor of another dtype: the buffer's dtype and the new one.
         reshaped: Names in `buffers` that got a tensor of another shape: the buffer's shape and the new one.
-        made: Names of parameters that the method creates.
+        new_parameters: Names of parameters that the method creates.
         unclear: TorchDynamo reports that the method changes its modules, but not whether it writes or assigns.
         casts: Names whose value a run only converted to another dtype or device.
         atoms: Names of attributes of modules that are numbers, texts and the like, and changed.
@@ -58,10 +58,10 @@ class Assigned:
 
     buffers: list[str] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
     retyped: dict[str, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
     reshaped: dict[str, tuple[torch.Size, torch.Size]] = field(default_factory=dict)
-    made: list[str] = field(default_factory=list)
+    new_parameters: list[str] = field(default_factory=list)
     unclear: bool = False
     casts: set[str] = field(default_factory=set)
     atoms: set[str] = field(default_factory=set)
@@ -75,16 +75,16 @@ class Assigned:
         """Whether the method must be run to find what it assigns, and whether that changes what it computes."""
         return self.unclear or bool(self._read(program))
 
-    def add(self, ran: Assigned) -> None:
+    def add(self, in_run: Assigned) -> None:
         """Adds what a run of the method assigned, and removes what only tracing assigned.
 
         Tracing replaces parameters, so that code like `self._flat_weights[0] = self.weight_ih_l0` of `torch.nn.LSTM`
         assigns something else than before. A run assigns the same parameter again.
         """
-        self.buffers += [name for name in ran.buffers if name not in self.kept]
-        self.attributes = {name: self.attributes.get(name, before) for name, before in ran.attributes.items()}
-        self.made += ran.made
-        self.casts |= ran.casts
+        self.buffers += [name for name in in_run.buffers if name not in self.written]
+        self.attributes = {name: self.attributes.get(name, before) for name, before in in_run.attributes.items()}
+        self.new_parameters += in_run.new_parameters
+        self.casts |= in_run.casts
 
     def check(self, program: ExportedProgram, path: DocumentPath) -> None:
         """Checks that the method does not read what it assigns, as far as the program shows it.
@@ -100,7 +100,7 @@ class Assigned:
         problems = [self._lost(name, path) for name in sorted(read)]
         retyped = [name for name in sorted(self.retyped) if not _keeps_value(program, name)]
         problems += [_retyped(name, *self.retyped[name], path) for name in retyped]
-        problems += [_made(name, path) for name in sorted(set(self.made))]
+        problems += [_new_parameter(name, path) for name in sorted(set(self.new_parameters))]
         if problems:
             raise BuildError(problems)
 
@@ -137,8 +137,8 @@ class Assigned:
 
     def _lost(self, name: str, path: DocumentPath) -> Problem:
         if name in self.reshaped:
-            own, other = (tuple(shape) for shape in self.reshaped[name])
-            message = f"the method assigns a tensor of shape {other} to the buffer `{name}`, whose shape stays {own}"
+            old, new = (tuple(shape) for shape in self.reshaped[name])
+            message = f"the method assigns a tensor of shape {new} to the buffer `{name}`, whose shape stays {old}"
             return Problem(message, path, "register the buffer in its final shape in the factory")
         message = f"the method reads `{name}` and assigns to it, but torch.export loses the assignment"
         if name in self.buffers:
@@ -162,12 +162,12 @@ def _keeps_value(program: ExportedProgram, name: str) -> bool:
     return True
 
 
-def _retyped(name: str, own: torch.dtype, other: torch.dtype, path: DocumentPath) -> Problem:
-    message = f"the method assigns {other} to the buffer `{name}`, which is {own} and stays so in a program"
-    return Problem(message, path, f"register the buffer as {other}, or convert what is assigned")
+def _retyped(name: str, old: torch.dtype, new: torch.dtype, path: DocumentPath) -> Problem:
+    message = f"the method assigns {new} to the buffer `{name}`, which is {old} and stays so in a program"
+    return Problem(message, path, f"register the buffer as {new}, or convert what is assigned")
 
 
-def _made(name: str, path: DocumentPath) -> Problem:
+def _new_parameter(name: str, path: DocumentPath) -> Problem:
     message = f"the method makes the parameter `{name}` when it runs, and a program would make it at each call"
     return Problem(message, path, "make it in the factory")
 
@@ -187,7 +187,7 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
         assigned.note(state.changes())
         # torch.export knows no modules in plain lists and the like. It replaces the buffers of all others.
         assigned.note(change for change in state.changes(BUFFERS) if change.name.rpartition(".")[0] not in registered)
-        assigned.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
+        assigned.new_parameters += [change.name for change in state.changes(PARAMETERS) if change.before is None]
         assigned.atoms.update(state.changed_atoms())
         state.restore(tensors_of_modules=False)
 
@@ -219,7 +219,7 @@ def assigned_when_run(
                 run()
         finally:
             others, of_buffers = list(state.changes()), list(state.changes(BUFFERS))
-            assigned.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
+            assigned.new_parameters += [change.name for change in state.changes(PARAMETERS) if change.before is None]
             state.restore()
             for tensor, memory_before in memories:  # `self.state.data = ...` replaces it
                 tensor.data = memory_before
@@ -267,16 +267,16 @@ def calls_differ(
     """
 
     def results(called: torch.nn.Module, first: Any) -> list[list[Any]]:
-        found: list[list[Any]] = []
+        calls: list[list[Any]] = []
 
         def run() -> None:
             torch.manual_seed(0)
             for arguments, keywords in copy.deepcopy([first, inputs]):
                 leaves = pytree.tree_leaves(called(*arguments, **keywords))
-                found.append([leaf.clone() if _is_tensor(leaf) else leaf for leaf in leaves])
+                calls.append([leaf.clone() if _is_tensor(leaf) else leaf for leaf in leaves])
 
         assigned_when_run(module, run, sources)
-        return found
+        return calls
 
     for change in (other_inputs, copy.deepcopy):
         try:
@@ -360,13 +360,13 @@ def _is_cast(before: torch.Tensor, after: Any) -> bool:
 
 
 @contextmanager
-def _side_effects(found: Assigned) -> Iterator[None]:
+def _side_effects(assigned: Assigned) -> Iterator[None]:
     """Within this context, sets `unclear` instead of showing TorchDynamo's warning about side effects."""
     show = warnings.showwarning
 
     def collect(message: Warning | str, *rest: Any, **keywords: Any) -> None:
         if str(message).startswith(_OF_DYNAMO):
-            found.unclear = True
+            assigned.unclear = True
         else:
             show(message, *rest, **keywords)
 

@@ -286,8 +286,8 @@ def with_batch(shapes: Shapes, value: Any) -> Shapes:
         The dynamic shapes. All added dimensions are the same one, of any size from 1.
     """
     if isinstance(value, torch.Tensor) and value.dim():
-        own = shapes if isinstance(shapes, tuple) and shapes else (None,) * value.dim()
-        return (own[0] or Dim("dynamic_batch_size", 1, None, 1, 1, 0), *own[1:])
+        dims = shapes if isinstance(shapes, tuple) and shapes else (None,) * value.dim()
+        return (dims[0] or Dim("dynamic_batch_size", 1, None, 1, 1, 0), *dims[1:])
     if isinstance(value, (list, tuple)):
         parts = shapes if isinstance(shapes, tuple) and shapes else (None,) * len(value)
         return tuple(with_batch(part, each) for part, each in zip(parts, value, strict=True))

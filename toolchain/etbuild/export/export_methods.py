@@ -166,8 +166,8 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         if assigned.wants_run(program):
             arguments, keywords = assignments.other_inputs((prepared.arguments, prepared.keywords))
             with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.what.finder):
-                ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
-                assigned.add(ran)
+                in_run = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
+                assigned.add(in_run)
         elif assigned.attributes:  # tracing assigns more than a run; a model may refuse it
             arguments, keywords = copy.deepcopy((prepared.arguments, prepared.keywords))
             with contextlib.suppress(Exception):
@@ -272,12 +272,12 @@ def _quantization(prepared: PreparedMethod) -> Quantization | None:
 
 
 @contextlib.contextmanager
-def _training(module: torch.nn.Module, wanted: bool) -> Iterator[None]:
+def _training(module: torch.nn.Module, trained: bool) -> Iterator[None]:
     """Within this context, the module is in training mode if `wanted`; afterwards it is in evaluation mode.
 
     A method that is trained must be exported in training mode, in which batch norms and dropout have other operators.
     """
-    module.train(wanted)
+    module.train(trained)
     try:
         yield
     finally:
@@ -324,13 +324,15 @@ def _program_error(error: BaseException, file: str, path: DocumentPath) -> Input
 
 def _bound(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program with one input for each tensor, also if it has several names, and with row-major tensors."""
-    held = {
+    contents = {
         key: value
         for key, value in {**program.state_dict, **program.constants}.items()
         if isinstance(value, torch.Tensor)
     }
-    tensors = {key: memory(value) for key, value in held.items()}
-    untie(program, {key: tensors[key] for key in held if key not in program.graph_signature.lifted_tensor_constants})
+    tensors = {key: memory(value) for key, value in contents.items()}
+    untie(
+        program, {key: tensors[key] for key in contents if key not in program.graph_signature.lifted_tensor_constants}
+    )
     normalized: dict[Hashable, torch.Tensor] = {}
     for content in (program._state_dict, program._constants):
         for key in [key for key in tensors if key in content]:

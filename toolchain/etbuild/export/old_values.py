@@ -78,15 +78,15 @@ def drop_inputs(program: ExportedProgram, method: str) -> ExportedProgram:
     """
     functional = program.run_decompositions({}) if any(written_nodes(program)) else program
     specs = functional.graph_signature.output_specs
-    kept = [spec.kind is not OutputKind.USER_INPUT_MUTATION for spec in specs]
-    if all(kept):
+    is_result = [spec.kind is not OutputKind.USER_INPUT_MUTATION for spec in specs]
+    if all(is_result):
         return program
-    for spec in itertools.compress(specs, [not each for each in kept]):
+    for spec in itertools.compress(specs, [not each for each in is_result]):
         _note(method, str(spec.target))
     output = functional.graph.output_node()
-    output.args = (tuple(itertools.compress(output.args[0], kept)),)
-    output.meta["val"] = tuple(itertools.compress(output.meta["val"], kept))
-    specs[:] = itertools.compress(list(specs), kept)
+    output.args = (tuple(itertools.compress(output.args[0], is_result)),)
+    output.meta["val"] = tuple(itertools.compress(output.meta["val"], is_result))
+    specs[:] = itertools.compress(list(specs), is_result)
     functional.graph_module.recompile()
     return functional
 

@@ -57,9 +57,9 @@ def _while_traced(assigned: Assigned, look: Callable[[], None], root: torch.nn.M
         if is_wrapper(module):
             calls.append(_TracedCall(root))
 
-    def assign(owner: torch.nn.Module, name: str, value: Any) -> None:
-        if calls and owner._buffers is root._buffers:
-            calls[-1].values[name] = value
+    def assign(owner: torch.nn.Module, name: str, value: Any) -> Any:
+        is_own = calls and owner._buffers is root._buffers and isinstance(value, torch.Tensor)
+        return calls[-1].assign(name, value) if is_own else None
 
     def end(module: torch.nn.Module, arguments: Any, result: Any) -> Any:
         return calls[-1].end(assigned, result) if is_wrapper(module) else None
@@ -97,6 +97,18 @@ class _TracedCall:
             if not is_traceable_wrapper_subclass(tensor)
         ]
 
+    def assign(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Notes what the method assigns to an own buffer.
+
+        Returns:
+            The tensor to assign: a copy, if a write of `value` at the end would write something else.
+        """
+        overwritten = {storage(self.first[earlier]) for earlier in self.values if earlier in self.first}
+        if not isinstance(value, FakeTensor) or _is_input(value) or storage(value) in overwritten:
+            value = value.clone()
+        self.values[name] = value
+        return value
+
     def end(self, assigned: Assigned, result: Any) -> Any:
         """Writes to the buffers that a program can keep, and notes all that the method assigned.
 
@@ -111,19 +123,14 @@ class _TracedCall:
         for name in {**self.first, **last}:
             if last.get(name) is not self.first.get(name):
                 self._note(assigned, name, last.get(name))
-        written: set[int] = set()
-        contents = {}
-        for name in [name for name in self.values if name in assigned.kept]:
-            value = last[name]
-            is_plain = isinstance(value, FakeTensor) and not _is_input(value) and storage(value) not in written
-            contents[name] = value if is_plain else value.clone()
-            written.add(storage(self.first[name]))
+        names = [name for name in self.values if name in assigned.written]
+        written = {storage(self.first[name]) for name in names}
         if written:
             result = pytree.tree_map_only(
                 torch.Tensor, lambda tensor: tensor.clone() if storage(tensor) in written else tensor, result
             )
-        for name, content in contents.items():
-            self.first[name].copy_(content)
+        for name in names:
+            self.first[name].copy_(last[name])
         return result
 
     def _note(self, assigned: Assigned, name: str, last: Any) -> None:
@@ -138,7 +145,7 @@ class _TracedCall:
             assigned.buffers.append(name)
             assigned.reshaped[name] = (first.shape, last.shape)
         else:
-            assigned.kept.add(name)
+            assigned.written.add(name)
             if first.dtype != last.dtype:
                 assigned.retyped[name] = (first.dtype, last.dtype)
 

@@ -92,10 +92,10 @@ class _Records:
             raise NotExported
         prefix = f"{self._root}/{names.MODELS_DIR}"
         models = [name.removeprefix(f"{self._root}/") for name in self._sizes if name.startswith(prefix)]
-        wanted = names.MODELS_FILENAME_FORMAT.format("model")
-        if models != [wanted]:
+        expected = names.MODELS_FILENAME_FORMAT.format("model")
+        if models != [expected]:
             raise Refused(f"it holds {len(models)} programs" if models else "it holds no exported program")
-        return str(wanted)
+        return str(expected)
 
     def read(self, name: str) -> bytearray:
         """The content of a record. It is refused if it is missing or ends too early."""

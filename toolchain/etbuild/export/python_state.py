@@ -183,10 +183,10 @@ def _is_foreign(kind: type) -> bool:
 
 def _attributes(value: Any) -> _Content:
     try:
-        own = object.__getattribute__(value, "__dict__")
+        attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return {}
-    return own if _is(own, dict) else {}
+    return attributes if _is(attributes, dict) else {}
 
 
 class _Walk:
@@ -300,11 +300,11 @@ class _Walk:
         def place(key: str) -> str:
             return f"{prefix}{key}"
 
-        own = vars(module)
+        attributes = vars(module)
         for kind in _OF_MODULES:
-            self._seen[id(own[kind])] = own[kind]
-            yield from self._dictionary(own[kind], place, kind, of_module=True)
-        non_persistent = own["_non_persistent_buffers_set"]
+            self._seen[id(attributes[kind])] = attributes[kind]
+            yield from self._dictionary(attributes[kind], place, kind, of_module=True)
+        non_persistent = attributes["_non_persistent_buffers_set"]
 
         def write(content: _Content) -> None:
             non_persistent.clear()
@@ -313,7 +313,7 @@ class _Walk:
         self.holders.append(
             _Holder(place, lambda: dict.fromkeys(non_persistent), write, dict.fromkeys(non_persistent), BUFFERS, True)
         )
-        yield from self._dictionary(own, place, of_module=True)
+        yield from self._dictionary(attributes, place, of_module=True)
         yield from ((base, "") for base in type(module).__mro__)
 
     def _object(self, value: Any, name: str) -> Iterator[_Part]:

@@ -105,5 +105,5 @@ def _removes(frame: FrameType) -> bool:
 
 def _is_opener(file: str) -> bool:
     libraries = python_directories("stdlib", "platstdlib")
-    own = next((directory for directory in libraries if file.startswith(directory)), None)
-    return own is not None and file[len(own) :].partition(os.sep)[0].removesuffix(".py") in _OPENERS | _CALLERS
+    library = next((directory for directory in libraries if file.startswith(directory)), None)
+    return library is not None and file[len(library) :].partition(os.sep)[0].removesuffix(".py") in _OPENERS | _CALLERS

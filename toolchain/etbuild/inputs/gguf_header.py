@@ -45,8 +45,8 @@ class _Reader:
         start = self.at
         self.skip(size)
         self.file.seek(start)
-        (found,) = struct.unpack("<I" if size == 4 else "<Q", self.file.read(size))
-        return int(found)
+        (value,) = struct.unpack("<I" if size == 4 else "<Q", self.file.read(size))
+        return int(value)
 
     def text(self) -> bytes:
         """The next text."""

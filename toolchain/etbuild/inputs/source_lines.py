@@ -97,10 +97,10 @@ class SourceLines:
 
     def of_method(self, method: str) -> dict[str, tuple[Line, ...]]:
         """The lines of all nodes of a method, by their names in the first graph that had them."""
-        found: dict[str, dict[Line, None]] = {}
+        lines_of: dict[str, dict[Line, None]] = {}
         for call in self._methods.get(method, ()):
-            found.setdefault(call.node, {})[call.line] = None
-        return {node: tuple(lines) for node, lines in found.items()}
+            lines_of.setdefault(call.node, {})[call.line] = None
+        return {node: tuple(lines) for node, lines in lines_of.items()}
 
     def of_operator(self, method: str, operator: str) -> tuple[Line, ...]:
         """The lines of all calls of an operator, in the order of the graph.
@@ -161,7 +161,7 @@ def _calls(program: ExportedProgram, line_of: Callable[[str], Line | None]) -> I
                 yield Call(first_name(node), str(node.target), line)
 
 
-_OWN = "etbuild/"  # the driver calls the method: that is no line of the model
+_DRIVER = "etbuild/"  # the driver calls the method: that is no line of the model
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (.+)(?:\n(?! *File ") *(.*))?', re.MULTILINE)
 
 
@@ -179,8 +179,8 @@ def _innermost(trace: str, name_of: Callable[[str], str | None]) -> Line | None:
 def _installed(file: str) -> str | None:
     """The path of an installed file below the directory that Python imports it from. It is the same on any machine."""
     places = [f"{place.rstrip('/')}/" for place in sys.path if place]
-    found = min((file.removeprefix(place) for place in places if file.startswith(place)), key=len, default=None)
-    return None if found is None or found.startswith(_OWN) else found
+    shortest = min((file.removeprefix(place) for place in places if file.startswith(place)), key=len, default=None)
+    return None if shortest is None or shortest.startswith(_DRIVER) else shortest
 
 
 def _dotted(operator: str) -> str:

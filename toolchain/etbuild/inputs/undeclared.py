@@ -85,9 +85,9 @@ class _Watch:
     """What the sources of one step may read, and what they have read in addition."""
 
     readable: set[str]  # declared files, and directories of installed code that the key covers
-    others: set[str]  # other directories of installed code: what libraries read there prevents caching
+    unkeyed_places: set[str]  # other directories of installed code: what libraries read there prevents caching
     packages: set[str]  # the top-level names that the import statements of the sources name
-    made: set[str] = field(default_factory=set)  # real paths of files and directories that the process has made
+    created: set[str] = field(default_factory=set)  # real paths of files and directories that the process has made
     problems: list[Problem] = field(default_factory=list)  # are reported at the end, even if the code went on
 
 
@@ -110,8 +110,8 @@ def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]
     _install_hook()
     known_sources.update(sources)
     files = {os.path.realpath(file) for file in [*sources, *map(str, data)]}
-    installed, others = installed_places(sources)
-    watch = _Watch(files | installed, others, packages)
+    installed, unkeyed_places = installed_places(sources)
+    watch = _Watch(files | installed, unkeyed_places, packages)
     before = set(sys.modules)
     _watches.append(watch)
     try:
@@ -187,7 +187,7 @@ def _is_left_to(author: Author, watch: _Watch, path: Any, what: str) -> bool:
         return False
     if real.startswith(_HARDWARE):
         return True
-    if not (real.startswith(_OF_THE_MACHINE) or _is_in_others(watch, path)):
+    if not (real.startswith(_OF_THE_MACHINE) or _is_unkeyed_place(watch, path)):
         return False
     _note(author.place, what, "if the program depends on it, put its content into a source")
     return True
@@ -208,7 +208,7 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
         return  # it opens directories, by names that mean something else here, and lists each of them
     if author is None:
         if is_compiling(frame):
-            watch.made.add(real)  # a compiled module is imported from this file
+            watch.created.add(real)  # a compiled module is imported from this file
         return
     shown = source_of_bytecode(os.fsdecode(path)) if author.importing else os.fsdecode(path)
     if is_editable(real, watch.packages) or is_running(frame, real):
@@ -227,7 +227,7 @@ def _reads(watch: _Watch, real: str, flags: int) -> bool:
     if os.path.isdir(real):  # noqa: PTH112 - a file without a name is made by opening its directory
         return False
     if flags & os.O_TRUNC or (flags & os.O_CREAT and (flags & os.O_EXCL or not os.path.lexists(real))):
-        watch.made.add(real)
+        watch.created.add(real)
         return False
     return flags & os.O_ACCMODE != os.O_WRONLY
 
@@ -323,7 +323,7 @@ def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
     del rest
     real = real_path(path)
     if real is not None and not os.path.lexists(real):
-        watch.made.add(real)
+        watch.created.add(real)
 
 
 def _renamed(watch: _Watch, old: Any, new: Any, *rest: Any) -> None:
@@ -332,9 +332,9 @@ def _renamed(watch: _Watch, old: Any, new: Any, *rest: Any) -> None:
     source, target = real_path(old), real_path(new)
     if source is None or target is None:
         return
-    if lies_in(source, watch.made):
-        watch.made.add(target)
-    elif lies_in(target, watch.made) and os.path.lexists(source) and not _may_read(watch, old):
+    if lies_in(source, watch.created):
+        watch.created.add(target)
+    elif lies_in(target, watch.created) and os.path.lexists(source) and not _may_read(watch, old):
         author = author_of(sys._getframe(2))
         if author is not None:
             shown = os.fsdecode(old)
@@ -413,12 +413,12 @@ def _may_read(watch: _Watch, path: Any) -> bool:
     Bytecode counts as its source: Python looks for it beside a module that a package generates, and checks its time.
     """
     real = os.path.realpath(os.fsdecode(path))
-    made = any(lies_in(each, watch.made) for each in (real, source_of_bytecode(real)))
-    return made or any(lies_in(each, watch.readable) for each in places_of(path))
+    created = any(lies_in(each, watch.created) for each in (real, source_of_bytecode(real)))
+    return created or any(lies_in(each, watch.readable) for each in places_of(path))
 
 
-def _is_in_others(watch: _Watch, path: Any) -> bool:
-    return any(lies_in(place, watch.others) for place in places_of(path))
+def _is_unkeyed_place(watch: _Watch, path: Any) -> bool:
+    return any(lies_in(place, watch.unkeyed_places) for place in places_of(path))
 
 
 def _is_named_readable(watch: _Watch, path: Any) -> bool:
@@ -435,7 +435,7 @@ def _check_modules(watch: _Watch, before: set[str]) -> None:
         spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
         file = spec.origin if spec is not None and spec.has_location else None
         real = real_path(file) if file else None
-        if real is None or real in known_sources or _may_read(watch, file) or _is_in_others(watch, file):
+        if real is None or real in known_sources or _may_read(watch, file) or _is_unkeyed_place(watch, file):
             continue
         if is_editable(real, watch.packages):
             continue
