@@ -93,14 +93,19 @@ class SourceLines:
     def of_node(self, method: str, name: str) -> tuple[Line, ...]:
         """The lines of a node, by its name in the first graph that had it. Graphs inside one another, such as those of
         `torch.cond`, may use a name twice."""
-        return _distinct(call.line for call in self._methods.get(method, ()) if call.node == name)
+        return self.of_method(method).get(name, ())
 
-    def of_method(self, method: str) -> dict[str, tuple[Line, ...]]:
+    def of_method(self, method: str) -> Mapping[str, tuple[Line, ...]]:
         """The lines of all nodes of a method, by their names in the first graph that had them."""
-        lines_of: dict[str, dict[Line, None]] = {}
-        for call in self._methods.get(method, ()):
-            lines_of.setdefault(call.node, {})[call.line] = None
-        return {node: tuple(lines) for node, lines in lines_of.items()}
+        return self._by_node.get(method, {})
+
+    @functools.cached_property
+    def _by_node(self) -> dict[str, dict[str, tuple[Line, ...]]]:
+        lines: dict[str, dict[str, dict[Line, None]]] = {method: {} for method in self._methods}
+        for method, calls in self._methods.items():
+            for call in calls:
+                lines[method].setdefault(call.node, {})[call.line] = None
+        return {method: {node: tuple(each) for node, each in nodes.items()} for method, nodes in lines.items()}
 
     def of_operator(self, method: str, operator: str) -> tuple[Line, ...]:
         """The lines of all calls of an operator, in the order of the graph.

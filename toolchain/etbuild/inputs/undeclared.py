@@ -305,13 +305,6 @@ def _shared_memory_opened(watch: _Watch, name: str, flags: int = 0, mode: int = 
         _note(author.place, "reads shared memory", _OUTSIDE)
 
 
-def _interpreter_started(watch: _Watch) -> None:
-    del watch
-    author = author_of(sys._getframe(2))
-    if author is not None:
-        _note(author.place, "starts another interpreter", "call the code here: nobody sees what it reads there")
-
-
 def _asked(watch: _Watch, *arguments: Any) -> None:
     del arguments
     author = author_of(sys._getframe(2))
@@ -398,7 +391,6 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "builtins.input": _asked,
     **dict.fromkeys(("os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"), _process_started),
     **dict.fromkeys(("pty.spawn", "subprocess.Popen"), _process_started),
-    "cpython.PyInterpreterState_New": _interpreter_started,
     **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _connected),
     "urllib.Request": _connected,
     ENVIRONMENT_READ: _variable_read,
