@@ -34,7 +34,7 @@ def test_an_installed_package_may_consist_of_links(tmp_path: Path, monkeypatch: 
     site.mkdir()
     (site / file.name).symlink_to(file)
     monkeypatch.syspath_prepend(site)
-    with undeclared.refused({}, [], {"package_of_links"}):
+    with undeclared.watched_reads({}, [], {"package_of_links"}):
         assert importlib.import_module("package_of_links").VALUE == 1
 
 
@@ -43,7 +43,7 @@ def test_a_module_in_a_directory_that_is_added_later_is_refused(
 ) -> None:
     file = module(tmp_path / "vendored", "module_of_nobody")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    watch = undeclared.refused({}, [], set())
+    watch = undeclared.watched_reads({}, [], set())
     watch.__enter__()
     sys.path.insert(0, str(file.parent))
     importlib.import_module("module_of_nobody")
@@ -54,7 +54,7 @@ def test_a_module_in_a_directory_that_is_added_later_is_refused(
 def run(directory: Path, code: str, *packages: str) -> None:
     """Runs this code as a source."""
     file = str(directory / "model.py")
-    with undeclared.refused({file: "model.py"}, [], set(packages)):
+    with undeclared.watched_reads({file: "model.py"}, [], set(packages)):
         exec(compile(code, file, "exec"), {})
 
 
@@ -304,7 +304,7 @@ def test_what_a_watch_in_a_forked_process_finds_is_known(tmp_path: Path, capfd: 
     with undeclared.unkeyed() as built:
         with undeclared.unkeyed() as exported:
             task()
-        with undeclared.unkeyed() as lowered, undeclared.refused({}, [], set()):
+        with undeclared.unkeyed() as lowered, undeclared.watched_reads({}, [], set()):
             apart.run({"first": task, "second": task}, 1)
     assert built == exported == lowered == {"reads the environment variable `HOME`"}
     assert capfd.readouterr().err.count("note: ") == 1

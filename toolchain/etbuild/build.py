@@ -492,14 +492,14 @@ def _export_data(request: _Request) -> dict[str, DocumentPath]:
 
 def _lower_data(request: _Request, exported: Path) -> dict[str, DocumentPath]:
     """The data that lowering reads. This is all data if lowering also exports."""
-    if ExportFiles.below(exported).together:
+    if ExportFiles.below(exported).needs_reexport:
         return request.all_data
     return {**request.beside, **request.data(request.plan.lower_plan.data_names)}
 
 
 def _exporting(exported: Path) -> tuple[str, ...]:
     """The step whose code later steps run too, if the export is without its methods."""
-    return ("export",) if ExportFiles.below(exported).together else ()
+    return ("export",) if ExportFiles.below(exported).needs_reexport else ()
 
 
 def _export_key(request: _Request) -> str:

@@ -183,7 +183,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     _write_module(directory, {"tensors": [], "zeros": [], "imports": []})
 
 
-def why_together(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
+def reexport_reason(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
     """Finds out whether the module must be exported together with its weights.
 
     Args:
@@ -366,7 +366,7 @@ def read(export: ExportFiles) -> SavedExport:
             content["imports"],
             _read_written(directory),
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
-            read_plan(directory / PLAN, ExportPlan) if export.together else None,
+            read_plan(directory / PLAN, ExportPlan) if export.needs_reexport else None,
         )
 
 

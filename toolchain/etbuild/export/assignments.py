@@ -209,7 +209,7 @@ def assigned_when_run(
         sources: The Python modules of the user's code.
     """
     assigned, state = Assigned(), PythonState(module, sources)
-    contents = [(tensor, tensor.clone()) for tensor in state.tensors() if 0 not in tensor.stride()]
+    contents = [(tensor, tensor.clone()) for tensor in state.tensors if 0 not in tensor.stride()]
     memories = [(tensor, tensor.data) for tensor in (*module.parameters(), *module.buffers())]
     written = _Written(module)
     # A run compiles control flow. TorchDynamo refuses that inside a mode such as `written`, and remembers it.

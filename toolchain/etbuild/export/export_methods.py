@@ -316,7 +316,7 @@ def _program_error(error: BaseException, file: str, path: DocumentPath) -> Input
     if isinstance(error, pt2_file.NotExported):
         hint = f'write it with `torch.export.save(torch.export.export(module, inputs), "{file}")`'
         return InputError.at(path, f"`{file}` is not a file of torch.export.save", hint)
-    if isinstance(error, pt2_strings.Refused):
+    if isinstance(error, pt2_strings.UnsafePt2):
         return InputError.at(path, f"cannot read `{file}`: {error}")
     hint = "if it has operators of your own, list the library or module that registers them in `custom_ops`"
     return from_exception(error, InputError, path, f"cannot read `{file}`", hint)

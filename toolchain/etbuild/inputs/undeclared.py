@@ -96,7 +96,7 @@ _unkeyed: list[set[str]] = []
 
 
 @contextlib.contextmanager
-def refused(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]) -> Iterator[None]:
+def watched_reads(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]) -> Iterator[None]:
     """Refuses, inside, what the sources open and no key covers.
 
     Args:

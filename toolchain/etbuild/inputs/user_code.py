@@ -143,7 +143,7 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder
     sys.dont_write_bytecode = True  # a build writes nothing next to its inputs
     files = {finder.location(name): name for name in finder.sources}
     try:
-        with undeclared.refused(files, data, used.packages):
+        with undeclared.watched_reads(files, data, used.packages):
             yield finder
     finally:
         sys.dont_write_bytecode = bytecode

@@ -81,7 +81,7 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
             with stage("create the module"):
                 root = create_module(export_plan, context)
             computed = {**_contract(export_plan, root, inputs), **constant_methods.compute(export_plan, finder)}
-            reason = archive.why_together(export_plan, root)
+            reason = archive.reexport_reason(export_plan, root)
             if reason is None:
                 programs = export_methods(export_plan, Modules(root, export_plan, finder), context)
                 lines = SourceLines.of_programs(programs, finder.name_of)
