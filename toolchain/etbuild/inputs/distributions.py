@@ -156,7 +156,7 @@ def check_unedited(name: str, imported: frozenset[str] = frozenset()) -> None:
     if rows is None or _is_editable(distribution, rows):
         return  # the key is made from the files themselves
     root = str(distribution.locate_file(""))
-    listing = _record(distribution)
+    listing = record(name)
     written_at = listing.stat().st_mtime + _INSTALL_SECONDS if listing is not None else -math.inf
     for file, digest, size in csv.reader(rows):
         if file.endswith(_FOR_COMPILERS):
@@ -195,12 +195,7 @@ def record(name: str) -> Path | None:
     Raises:
         PackageNotFoundError: The distribution is not installed.
     """
-    return _record(importlib.metadata.distribution(name))
-
-
-def _record(distribution: Distribution) -> Path | None:
-    """The RECORD of a distribution. Some do not list themselves."""
-    path = _metadata(distribution) / "RECORD"
+    path = _metadata(importlib.metadata.distribution(name)) / "RECORD"  # some do not list themselves
     return path if path.is_file() else None
 
 
@@ -269,10 +264,8 @@ def _names_directory(path: Path) -> bool:
 def _files(name: str, distribution: Distribution) -> list[str]:
     """The files of a distribution's modules, each with its digest, in the form of a RECORD's rows. Raises InputError if
     it finds none."""
-    rows = [
-        f"{file},{hashlib.sha256(path.read_bytes()).hexdigest()}"
-        for file, path in _files_of_modules(name, distribution)
-    ]
+    files = _files_of_modules(name, distribution)
+    rows = [f"{file},{hashlib.sha256(path.read_bytes()).hexdigest()}" for file, path in files]
     if not rows:
         message = f"the package `{name}` is installed without a list of its files, and the build cannot find them"
         raise InputError.of(message, "install it from a wheel: `pip install` without `--editable`")
