@@ -74,9 +74,9 @@ def _move(export: Path, name: str, path: Path) -> None:
     from etbuild.files import artifacts
 
     files = ExportFiles.below(export)
-    if not files.together and name not in files.methods:
+    if not files.needs_reexport and name not in files.methods:
         raise InputError.of(f"--method {name}: the plan has no such method")
-    if files.together:
+    if files.needs_reexport:
         artifacts.replace(path, b"")
     else:
         artifacts.replace(path, files.methods[name].read_bytes())

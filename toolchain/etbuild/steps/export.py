@@ -81,7 +81,7 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
             with stage("create the module"):
                 root = create_module(export_plan, context)
             computed = {**_contract(export_plan, root, inputs), **constant_methods.compute(export_plan, finder)}
-            reason = archive.why_together(export_plan, root)
+            reason = archive.reexport_reason(export_plan, root)
             if reason is None:
                 programs = export_methods(export_plan, Modules(root, export_plan, finder), context)
                 lines = SourceLines.of_programs(programs, finder.name_of)
@@ -184,17 +184,17 @@ def export_methods(
 
     programs = {}
     for name, method in sorted(export_plan.methods.items()):
-        how = "quantize and export" if method.quantize and name not in prepared else "export"
-        with context.stage(f"{how} {name}"), recorded(context.finder):
+        action = "quantize and export" if method.quantize and name not in prepared else "export"
+        with context.stage(f"{action} {name}"), recorded(context.finder):
             if method.program is not None:
-                what = _exporting(export_plan, context)
+                job = _exporting(export_plan, context)
                 program = load_method(export_plan, name, context.inputs)
             else:
                 with modules.of(name) as (module, check):
                     one = prepared.get(name) or prepare(_exporting(export_plan, context), name, module)
-                    what, program = one.what, export_method(one)
+                    job, program = one.job, export_method(one)
                     check(program)
-            programs[name] = transform(what, name, program)
+            programs[name] = transform(job, name, program)
     of_module = {name: program for name, program in programs.items() if export_plan.methods[name].program is None}
     check_overlaps(of_module, modules.overlaps)
     if export_plan.carries_content:

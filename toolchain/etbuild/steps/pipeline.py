@@ -175,7 +175,7 @@ class Pipeline:
     @property
     def _exports_again(self) -> list[str]:
         """The export, if it is done and later steps have to export the methods again."""
-        return ["export"] if self.export.together else []
+        return ["export"] if self.export.needs_reexport else []
 
     def key(self, schema: str, step: str, plan: StepPlan, reads: Mapping[str, object]) -> str:
         """The key of what a step writes: a part of the plan, the data that it names, the driver, and the toolchain."""
@@ -194,7 +194,7 @@ class Pipeline:
 
     def data(self, plan: StepPlan) -> dict[str, DocumentPath]:
         """The data that a step reads. If later steps export the methods again, they read all data."""
-        return self.request.files.data(None if self.export.together else plan.data_names)
+        return self.request.files.data(None if self.export.needs_reexport else plan.data_names)
 
     def job(self, plan: P) -> LoweringJob[P]:
         """What lowering or comparing reads, and how it runs."""

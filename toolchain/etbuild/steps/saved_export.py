@@ -51,7 +51,7 @@ class LoweringJob(Generic[PlanT_co]):
 
 def joint_lowering_reason(lower_plan: MethodPlan, export: ExportFiles, *, several: bool) -> str | None:
     """The reason why methods must be lowered together, for users; None if there is none."""
-    if export.together:
+    if export.needs_reexport:
         return "its export has no methods without their weights"
     if not releases.fitting():
         return "this version of torch or ExecuTorch is not known"
