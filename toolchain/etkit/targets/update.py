@@ -10,9 +10,10 @@ from pathlib import Path, PurePosixPath
 
 from etbuild.errors import InputError, Problem
 from etbuild.manifest import variants, yaml_document
+from etbuild.plan.expectations import INPUTS
 from etkit.targets import wanted as wanted_of
 from etkit.targets.starlark import INDENT, Starlark, argument, called, entries, items, lines, text, texts, written
-from etkit.targets.wanted import FILES, Wanted
+from etkit.targets.wanted import Wanted
 
 _REQUIRED = ("named_data", "sharded_named_data")
 _OPTIONAL = ("backends", "methods")
@@ -244,7 +245,7 @@ class _Package:
     def _set_files(self, index: int, base: Wanted, manifest: Path) -> None:
         """Lists the files that the manifest names, and no others of this package where a build allows no others."""
         elsewhere: set[str] = set()
-        for attribute in ("data", "weights", "tokenizer", "adapters"):
+        for attribute in INPUTS:
             call = self._call(index)
             keyword = argument(call, attribute)
             has = texts(keyword.value) if keyword else []
@@ -301,7 +302,7 @@ class _Package:
                     self._change(given[attribute], partial(own_value, attribute), values)
             elif listed and values != base.lists[attribute]:
                 self._add_entry(attributes(), attribute, values)
-        for attribute in FILES:
+        for attribute in INPUTS:
             given = entries(attributes()) or {}
             if attribute not in given and own.files[attribute] != base.files[attribute]:
                 self._disagree(
@@ -425,7 +426,7 @@ class _Package:
         for key in (*_REQUIRED, "methods"):
             if own.lists[key] != base.lists[key]:
                 found[key] = own.lists[key]
-        for key in FILES:
+        for key in INPUTS:
             if own.files[key] != base.files[key]:
                 found[key] = [self._label(each, manifest) for each in own.files[key]]
         if own.export != base.export:
