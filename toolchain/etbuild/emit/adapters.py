@@ -14,10 +14,10 @@ from dataclasses import replace
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.emit.emit_methods import Blob, Emitted
+from etbuild.emit.emit_methods import Emitted
 from etbuild.errors import BuildError, Problem
 from etbuild.lower import named_data
-from etbuild.lower.named_data import Request
+from etbuild.lower.named_data import Blob
 from etbuild.model.adapters import stand_in
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.plan.step_plans import MethodPlan
@@ -102,7 +102,7 @@ def filled(parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> lis
         replace(
             part,
             external=[_filled(blob, content) for blob in part.external],
-            requests=[(key, _answered(request, content)) for key, request in part.requests],
+            requests=[(key, replace(request, data=_filled(request.data, content))) for key, request in part.requests],
         )
         for part in parts
     ]
@@ -118,8 +118,3 @@ def _check_outside(part: Emitted, stand_ins: Iterable[str]) -> None:
 def _filled(blob: Blob, content: Mapping[str, bytes]) -> Blob:
     """The blob with its content. It keeps its digest, by which methods find out that they share it."""
     return Blob(content[blob.sha256], blob.sha256) if blob.sha256 in content else blob
-
-
-def _answered(request: Request, content: Mapping[str, bytes]) -> Request:
-    data = content.get(Blob(request.data).sha256)
-    return request if data is None else replace(request, data=data)

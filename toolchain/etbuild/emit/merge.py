@@ -24,7 +24,8 @@ from executorch.exir.schema import (
 from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
 
 from etbuild.emit import mutable_buffers
-from etbuild.emit.emit_methods import Blob, Emitted
+from etbuild.emit.emit_methods import Emitted
+from etbuild.lower.named_data import Blob
 
 
 def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> EmitterOutput:

@@ -286,12 +286,6 @@ def _move(plan: ExecutionPlan, own: list[Planned], places: dict[str, int]) -> No
             tensor.allocation_info = _allocation(places[buffer.name] + offset - buffer.offset)
 
 
-def has_place(tensor: Tensor, planned: list[Planned]) -> bool:
-    """Whether a tensor is not in the memory for shared buffers, or is in one of the planned buffers."""
-    info = tensor.allocation_info
-    return info is None or info.memory_id != ARENA or _holder(tensor, planned) is not None
-
-
 def _holder(tensor: Tensor, planned: list[Planned]) -> Planned | None:
     """The buffer that a tensor in the memory for shared buffers is, or is a view of."""
     assert tensor.allocation_info is not None
