@@ -158,12 +158,9 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     manager, output = _to_executorch(lower_plan, lowered, finder)
     if lowered.look is not None:
         lowered.look(manager)
-    if sharing:
-        planned = {name: mutable_buffers.planned(buffers[name], manager.exported_program(name)) for name in facts}
-        facts = {name: replace(of_method, buffers=planned[name]) for name, of_method in facts.items()}
-    facts = {
-        name: replace(of_method, instructions=_origins(output, name, names[name])) for name, of_method in facts.items()
-    }
+    for name, of_method in facts.items():
+        planned = mutable_buffers.planned(buffers[name], manager.exported_program(name)) if sharing else None
+        facts[name] = replace(of_method, buffers=planned, instructions=_origins(output, name, names[name]))
     program = output.program
     _check_named_buffers(edge, output)
     return Emitted(

@@ -231,7 +231,7 @@ def _to_json(value: Any, blob_facts: Callable[[Blob], list[str]]) -> Any:
         raise TypeError(f"a lowered method with {type(value)}")
     if isinstance(value, enum.Enum):
         return {name: value.value}
-    return {name: [_to_json(getattr(value, field.name), blob_facts) for field in dataclasses.fields(value)]}
+    return {name: [_to_json(getattr(value, field.name), blob_facts) for field in dataclasses.fields(_TYPES[name])]}
 
 
 def _from_json(data: Any, read_blob: Callable[..., Blob]) -> Any:

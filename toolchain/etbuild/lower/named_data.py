@@ -110,13 +110,13 @@ def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
         BuildError: On exit, if XNNPACK folded weights of different tags together: a tag's file would depend on weights
             outside the tag.
     """
-    modules = (fuse_batch_norm, decompose_batch_norm)
-    originals = [module.create_constant_placeholder for module in modules]
+    function = "create_constant_placeholder"
+    original = getattr(fuse_batch_norm, function)
     mixed: list[set[str]] = []
 
     def create(**kwargs: Any) -> torch.fx.Node:
         folded = _folded_weights(kwargs["exp_program"], kwargs["graph"], kwargs["name"])
-        node = originals[0](**kwargs)
+        node = original(**kwargs)
         owners = {shards.get(name) for name in folded}
         if len(_tags_of(owners)) > 1:
             mixed.append(folded)
@@ -124,13 +124,8 @@ def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
             node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: min(filter(None, owners))}
         return node
 
-    for module in modules:
-        module.create_constant_placeholder = create
-    try:
+    with replaced(fuse_batch_norm, function, create), replaced(decompose_batch_norm, function, create):
         yield
-    finally:
-        for module, original in zip(modules, originals, strict=True):
-            module.create_constant_placeholder = original
     if mixed:
         names = {name: tag_of_shard(shards.get(name, "no tag")) for name in sorted(mixed[0])}
         shown = ", ".join(f"`{name}` ({tag})" for name, tag in names.items())
@@ -197,13 +192,13 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str], named: Iterable[str
                 _check_tag(shard, set(shards.values()), delegate.backend_id, method)
                 for key in entries:
                     by_key.setdefault(key, set()).add(shard)
-            weights_alone = backends.named_data_is_weights(delegate.backend_id, named)
+            only_weights = backends.named_data_is_weights(delegate.backend_id, named)
             for key in output.pte_data:
-                by_key.setdefault(key, set()).update(owners if weights_alone and one_owner else ())
-            if not (weights_alone and one_owner):
+                by_key.setdefault(key, set()).update(owners if only_weights and one_owner else ())
+            if not (only_weights and one_owner):
                 for key, shard in _claims_by_content(delegate, output, shards):
                     by_key[key].add(shard)
-            if weights_alone and not one_owner:
+            if only_weights and not one_owner:
                 _check_untagged(method, delegate, output.pte_data, _tags_of(owners), shards)
     return by_key
 

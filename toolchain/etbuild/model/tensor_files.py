@@ -7,7 +7,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -28,12 +28,16 @@ _CODE = re.compile(r"GLOBAL ([\w.]+)")  # in a message of torch.load
 _SMALL = 1 << 16  # bytes: a view of less would keep too much in memory
 
 
-class TensorFile(Protocol):
-    """A file with tensors."""
+class TensorFile:
+    """A file with tensors, of which this process has all. Subclasses are files that are read later.
 
-    @property
-    def names(self) -> list[str]:
-        """The names of its tensors."""
+    Args:
+        tensors: The tensors by name.
+    """
+
+    def __init__(self, tensors: dict[str, Any]) -> None:
+        self._tensors = tensors
+        self.names = list(tensors)
 
     def check(self, names: Iterable[str]) -> None:
         """Checks that these names are those of tensors that can be read.
@@ -44,12 +48,16 @@ class TensorFile(Protocol):
 
     def form(self, name: str) -> tuple[str, list[int]]:
         """PyTorch's name of a tensor's dtype, and its shape."""
+        tensor: torch.Tensor = self._tensors[name]
+        return dtype_name(tensor.dtype), list(tensor.shape)
 
     def take(self, name: str) -> torch.Tensor:
         """A tensor. It can be taken once."""
+        tensor: torch.Tensor = self._tensors.pop(name)
+        return tensor
 
 
-class _Safetensors:
+class _Safetensors(TensorFile):
     """A safetensors file. Its large tensors are views of the mapped file, and small ones are copies.
 
     What was read of a mapped file counts as memory of the process until nothing has a view of it. So the file is mapped
@@ -62,7 +70,7 @@ class _Safetensors:
         self._name, self._file, self._place = name, file, place
         self._dtypes: dict[str, torch.dtype] = _TYPES
         self._open()
-        self.names: list[str] = self._opened.keys()
+        super().__init__(dict.fromkeys(self._opened.keys()))
 
     def _open(self) -> None:
         from safetensors import safe_open
@@ -72,9 +80,6 @@ class _Safetensors:
         with wrap_library_errors(InputError, self._place, action, hint):
             self._opened: Any = safe_open(self._file, framework="pt")
         self._taken = 0  # bytes since the file was mapped
-
-    def check(self, names: Iterable[str]) -> None:
-        """A safetensors file has nothing else."""
 
     def form(self, name: str) -> tuple[str, list[int]]:
         described = self._opened.get_slice(name)
@@ -95,16 +100,12 @@ def _is_of_torch(file: Path) -> bool:
         return opened.read(4) in (b"PK\3\4", b"\x80\x02\x8a\x0a")
 
 
-class _Loaded:
+class _Loaded(TensorFile):
     """A file of torch.save, as a mapping. The tensors of a current file are views of the mapped file."""
 
     def __init__(self, loaded: Any, name: str, place: DocumentPath, key: str) -> None:
-        self._tensors = _named(loaded, name, place)
+        super().__init__(_named(loaded, name, place))
         self._file, self._place, self._key = name, place, f"{key}." if key else ""
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._tensors)
 
     def check(self, names: Iterable[str]) -> None:
         """Checks that these names are those of tensors with a place for each number."""
@@ -115,14 +116,6 @@ class _Loaded:
             choose = f"if it is the state dict, write `weights: {{file: {self._file}, key: {self._key}{name}}}`; else "
             more = choose if name in states else ""
             _check_tensor(self._tensors[name], name, self._file, self._place, more + hint)
-
-    def form(self, name: str) -> tuple[str, list[int]]:
-        tensor: torch.Tensor = self._tensors[name]
-        return dtype_name(tensor.dtype), list(tensor.shape)
-
-    def take(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._tensors.pop(name)
-        return tensor
 
 
 def open_checkpoint(
@@ -145,10 +138,9 @@ def open_checkpoint(
         message = f"`key` goes with files of torch.save, and `{name}` is another file"
         raise InputError.at((*place, "key"), message, "remove it")
     if name.endswith(GGUF_SUFFIX):
-        from etbuild.model.gguf_file import GgufFile
+        from etbuild.model import gguf_file
 
-        assert module is not None
-        return GgufFile(name, file, place, module)
+        return TensorFile(gguf_file.read(name, file, place, module))
     if name.endswith(".safetensors"):
         return _Safetensors(name, file, place)
     loaded, at = _state_dict(_load(name, file, place), name, place, key)
