@@ -8,7 +8,7 @@ computes with them, would make the program compute with stand-ins. Both are erro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -96,8 +96,8 @@ def filled(parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> lis
     content = {_digest(name, weight.nbytes): named_data.tensor_content(weight) for name, weight in weights.items()}
     if len(content) < len(weights):
         raise BuildError.of("two weights of adapters have the same stand-in", "rename one of the adapters")
-    for part in parts:
-        _check_outside(part, content.keys())
+    if any(blob.sha256 in content for part in parts for blob in (*part.constants, *part.delegates) if content):
+        raise BuildError.of("a weight of an adapter would be in the program itself")
     return [
         replace(
             part,
@@ -106,13 +106,6 @@ def filled(parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> lis
         )
         for part in parts
     ]
-
-
-def _check_outside(part: Emitted, stand_ins: Iterable[str]) -> None:
-    known = set(stand_ins)
-    for blob in (*part.constants, *part.delegates):
-        if known and blob.sha256 in known:
-            raise BuildError.of("a weight of an adapter would be in the program itself")
 
 
 def _filled(blob: Blob, content: Mapping[str, bytes]) -> Blob:

@@ -6,7 +6,7 @@ which it meets them, and writes equal content once. So the numbers of a joint em
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from executorch.exir.emit import EmitterOutput
@@ -40,6 +40,8 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
     buffers = {name: facts.buffers for part in parts for name, facts in part.facts.items() if facts.buffers is not None}
     if buffers:
         mutable_buffers.lay_out({plan.name: plan for part in parts for plan in part.plans}, buffers)
+    plans = [plan for part in parts for plan in part.plans if plan.name in part.facts]
+    for_training = [plan for part in parts for plan in part.plans if plan.name not in part.facts]
     pools = {"constants": _Pool(1), "mutable": _Pool(1), "delegates": _Pool(0), "external": _Pool(0)}
     names: dict[str, dict[str, int]] = {}
     added = _constant_methods(constant_methods)
@@ -53,7 +55,7 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
     return EmitterOutput(
         program=Program(
             version=EXECUTORCH_SCHEMA_VERSION,
-            execution_plan=[*_in_order(parts), *added.plans],
+            execution_plan=[*plans, *for_training, *added.plans],
             constant_buffer=[Buffer(blob.content) for blob in blobs["constants"]],
             backend_delegate_data=[BackendDelegateInlineData(blob.content) for blob in blobs["delegates"]],
             segments=[],
@@ -67,12 +69,6 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
         external_constant_buffer=[blob.content for blob in blobs["external"]],
         external_constant_map=names,
     )
-
-
-def _in_order(parts: Iterable[Emitted]) -> list[ExecutionPlan]:
-    """The plans of all methods, then those that ExecuTorch adds for training."""
-    plans = [(plan.name not in part.facts, plan) for part in parts for plan in part.plans]
-    return [plan for added in (False, True) for also, plan in plans if also is added]
 
 
 class _Pool:

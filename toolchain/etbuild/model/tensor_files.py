@@ -76,7 +76,9 @@ class _Safetensors(TensorFile):
         from safetensors import safe_open
 
         action = f"cannot read `{self._name}`"
-        hint = "it is a file of torch.save: give it a name that ends in .pt" if _is_of_torch(self._file) else None
+        with self._file.open("rb") as file:  # torch.save begins a file with an archive or a pickle
+            of_torch = file.read(4) in (b"PK\3\4", b"\x80\x02\x8a\x0a")
+        hint = "it is a file of torch.save: give it a name that ends in .pt" if of_torch else None
         with wrap_library_errors(InputError, self._place, action, hint):
             self._opened: Any = safe_open(self._file, framework="pt")
         self._taken = 0  # bytes since the file was mapped
@@ -92,12 +94,6 @@ class _Safetensors(TensorFile):
         tensor: torch.Tensor = self._opened.get_tensor(name)
         self._taken += tensor.nbytes
         return tensor if tensor.nbytes > _SMALL else tensor.clone()
-
-
-def _is_of_torch(file: Path) -> bool:
-    """Whether a file begins as torch.save begins one: with an archive or a pickle."""
-    with file.open("rb") as opened:
-        return opened.read(4) in (b"PK\3\4", b"\x80\x02\x8a\x0a")
 
 
 class _Loaded(TensorFile):
@@ -170,7 +166,10 @@ def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.
     if name.endswith(NUMPY_SUFFIX):
         return {"": _array(name, file, place)}
     loaded = _load(name, file, place)
-    return _only_tensors({"": loaded} if isinstance(loaded, torch.Tensor) else loaded, name, place)
+    found = {"": loaded} if isinstance(loaded, torch.Tensor) else _named(loaded, name, place)
+    for key, value in found.items():
+        _check_tensor(value, key, name, place, "save only tensors")
+    return found
 
 
 def _array(name: str, file: Path, place: DocumentPath) -> torch.Tensor:
@@ -199,7 +198,8 @@ def all_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.T
         return {}
     states = {**{f"{at}/": value for at, value in loaded.items() if isinstance(value, Mapping)}, "": loaded}
     found = {f"{at}{own}": value for at, state in states.items() for own, value in state.items()}
-    return {at: value for at, value in found.items() if isinstance(value, torch.Tensor) and _is_plain(value)}
+    tensors = {at: value for at, value in found.items() if isinstance(value, torch.Tensor)}
+    return {at: value for at, value in tensors.items() if not any(_unusual(value)) and not value.is_quantized}
 
 
 def _load(name: str, file: Path, place: DocumentPath) -> Any:
@@ -310,13 +310,6 @@ def _holds_tensor(value: Any) -> bool:
     return False
 
 
-def _only_tensors(loaded: Any, name: str, place: DocumentPath) -> dict[str, torch.Tensor]:
-    found = _named(loaded, name, place)
-    for key, value in found.items():
-        _check_tensor(value, key, name, place, "save only tensors")
-    return found
-
-
 def _named(loaded: Any, name: str, place: DocumentPath) -> dict[str, Any]:
     if not isinstance(loaded, Mapping):
         raise InputError.at(place, f"`{name}` is not a mapping of names to tensors")
@@ -346,7 +339,3 @@ def _unusual(tensor: torch.Tensor) -> Iterator[tuple[str, str]]:
         yield f"a tensor of the class {type(tensor).__name__}", hint
     elif tensor.nbytes > max(_REPEATED, tensor.untyped_storage().nbytes()):
         yield f"a tensor of {tensor.nbytes} bytes that repeats a few numbers", "save it without `expand`"
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return not any(_unusual(tensor)) and not tensor.is_quantized
