@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etbuild.errors import printable
 from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Value
-from etkit.analysis.tables import Table, size, table
+from etkit.analysis.tables import Table, size, table, value_text
 
 
 def tables(facts: ProgramFile | NamedDataFile) -> list[Table]:
@@ -67,7 +67,5 @@ def _method(name: str, method: ProgramMethod) -> str:
 
 
 def _value(value: Value) -> str:
-    if "dtype" not in value:
-        return f"{value['type']} {value['value']}" if value["value"] is not None else str(value["type"])
     order = f" with dimensions in memory as {value['dim_order']}" if "dim_order" in value else ""
-    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "") + order
+    return value_text(value) + order

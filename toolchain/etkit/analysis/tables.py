@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etbuild.errors import printable
+from etbuild.results import Value
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
+
+
+def value_text(value: Value) -> str:
+    """Formats an input or output, such as `float32[1, 3] or less`. The order of its dimensions is left out."""
+    if "dtype" in value:
+        return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "")
+    return f"{value['type']} {value['value']}" if value["value"] is not None else str(value["type"])
 
 
 def size(count: int) -> str:

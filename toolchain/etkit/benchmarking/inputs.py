@@ -50,7 +50,7 @@ def of_manifest(
                 return _of_reference(plan, tests, StepContext(kept, finder, stage), sizes)
 
     with stage("make the example inputs"):
-        found: dict[str, list[Any]] = child.run({"making the example inputs": make})["making the example inputs"]
+        found: dict[str, list[Any]] = child.result("making the example inputs", make)
     return found
 
 

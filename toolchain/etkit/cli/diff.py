@@ -43,14 +43,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _tables(differing: list[Change]) -> list[Table]:
     """The differences, a table for each section."""
-    from etkit.analysis.program_diff import parts
+    from etkit.analysis.program_diff import by_section, parts
     from etkit.analysis.tables import Table
     from etkit.cli.shown_tables import COLOURS
 
-    sections: dict[str, list[Change]] = {}
-    for change in differing:
-        sections.setdefault(str(change.path[0]), []).append(change)
     return [
         Table(title, ("what", "difference"), list(map(parts, changes)), (), [COLOURS[each.kind] for each in changes])
-        for title, changes in sections.items()
+        for title, changes in by_section(differing).items()
     ]

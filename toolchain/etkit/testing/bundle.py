@@ -156,11 +156,11 @@ def _verify(tester: Tester, files: ProgramFiles, content: bytes, vectors: Sequen
     for vector in vectors:
         task = f"running {vector.case}"
         try:
-            actual = child.run({task: partial(_outputs, files, vector)})[task]
+            actual = child.result(task, partial(_outputs, files, vector))
             problem = "\n".join(tester.differences(vector.method, actual, vector.outputs)) if vector.outputs else ""
             # The runtime's own comparison takes no named data, and crashes without it.
             if not problem and vector.outputs is not None and not files.named_data:
-                problem = child.run({task: partial(_refused, files, content, vector)})[task]
+                problem = child.result(task, partial(_refused, files, content, vector))
         except EtbuildError as error:
             raise BuildError.of(f"the test vector `{vector.case}` fails: {error}") from error
         if problem:
@@ -174,7 +174,7 @@ def _outputs(files: ProgramFiles, vector: Vector) -> list[Any]:
 
 
 def _refused(files: ProgramFiles, content: bytes, vector: Vector) -> str:
-    """What the runtime says when it compares its outputs with those of the bundle; empty if they are equal enough."""
+    """The runtime's message when it compares its outputs with those of the bundle; empty if they are equal enough."""
     register_kernels(files)
     from executorch.extension.pybindings import portable_lib
 

@@ -6,7 +6,7 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -132,8 +132,7 @@ def _timed(name: str, test: Callable[[], Result]) -> Result:
         result = test()
     except EtbuildError as error:
         result = Result(name, "failed", str(error))
-    seconds = time.monotonic() - start
-    return Result(name, result.state, result.detail, seconds, result.measured)
+    return replace(result, seconds=time.monotonic() - start)
 
 
 def _checks(files: ProgramFiles) -> Iterator[tuple[str, Callable[[], Result]]]:
