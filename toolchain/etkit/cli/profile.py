@@ -115,20 +115,17 @@ def _program(options: argparse.Namespace) -> Iterator[Path]:
     if _is_program(options.target):
         yield options.target
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        yield _build(options, Path(scratch))
-
-
-def _build(options: argparse.Namespace, directory: Path) -> Path:
-    """Builds a program, with the files that say where its instructions come from beside it."""
     from etbuild.manifest import validate
     from etbuild.manifest.positions import locating
     from etbuild.plan.plan import from_manifest
 
     loaded = validate.load(options.target, None, options.variant, settings(options))
     plan = from_manifest(loaded.data)
-    with locating(loaded.positions):
-        return build_into(options, options.target, plan, directory, origins=directory)
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        with locating(loaded.positions):  # origins: the files that say where the instructions come from
+            program = build_into(options, options.target, plan, directory, origins=directory)
+        yield program
 
 
 def _profile(options: argparse.Namespace, files: ProgramFiles, method: str, lowering: LoweringFacts | None) -> Profile:

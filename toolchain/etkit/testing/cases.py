@@ -89,7 +89,7 @@ class Tester:
         return found[0]
 
     def differences(
-        self, method: str, actual: Sequence[Any], expected: Sequence[Any], what: str = "output"
+        self, method: str, actual: Sequence[Any], expected: Sequence[Any], name: str = "output"
     ) -> list[str]:
         """The problems of the outputs of a call, or of other values that it computes; empty if they are right."""
         tolerance, quantized = self._tests.methods[method].tolerance, self._reference.is_quantized(method)
