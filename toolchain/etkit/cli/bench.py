@@ -309,9 +309,8 @@ def _of_manifest(
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from etkit.analysis.tables import table
+    from etkit.analysis.tables import print_tables, table
     from etkit.benchmarking import results
-    from etkit.cli.shown_tables import print_tables
 
     tables = results.tables(facts)
     print_tables(tables, "\n\n".join(table([each.columns, *each.rows]) for each in tables))

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the differences."""
     from etbuild.errors import printable
     from etkit.analysis import program_diff
-    from etkit.cli.shown_tables import print_tables
+    from etkit.analysis.tables import print_tables
 
     differing = program_diff.compare(program_diff.facts(options.before), program_diff.facts(options.after))
     if options.json:
@@ -44,8 +44,7 @@ def run(options: argparse.Namespace) -> int:
 def _tables(differing: list[Change]) -> list[Table]:
     """The differences, a table for each section."""
     from etkit.analysis.program_diff import by_section, parts
-    from etkit.analysis.tables import Table
-    from etkit.cli.shown_tables import COLOURS
+    from etkit.analysis.tables import COLOURS, Table
 
     return [
         Table(title, ("what", "difference"), list(map(parts, changes)), (), [COLOURS[each.kind] for each in changes])

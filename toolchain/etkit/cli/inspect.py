@@ -30,7 +30,7 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the facts of a file."""
     from etbuild.processes.library_output import library_messages_off
-    from etkit.cli.shown_tables import print_tables
+    from etkit.analysis.tables import print_tables
 
     check_current_directory()
     if options.against is not None and options.html is None:

@@ -67,7 +67,6 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints where the time goes, and writes the page and the ETDump if asked for."""
     from etbuild.processes.library_output import library_messages_off
-    from etkit.cli.shown_tables import print_tables
 
     _check(options)
     options.restart()  # a crash of the runtime is then an error that says so
@@ -75,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         with library_messages_off():
             from etbuild.runtime import program_files
             from etkit.analysis import profile
-            from etkit.analysis.tables import Table
+            from etkit.analysis.tables import Table, print_tables
         files = program_files.read(program, options.named_data)
         method = options.method or _only(files)
         files.method(method)

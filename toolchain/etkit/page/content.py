@@ -31,24 +31,16 @@ MOST_NODES = 5000  # of a graph that is drawn with the inside of its blocks
 
 
 @dataclass(frozen=True)
-class Section:
-    """A list of differences under a heading."""
-
-    title: str
-    lines: list[str]
-
-
-@dataclass(frozen=True)
 class Difference:
     """What differs from another program.
 
     Attributes:
         other: The name of the other program.
-        sections: The differences; empty if there are none.
+        sections: The differences in each section, by its heading; empty if there are none.
     """
 
     other: str
-    sections: list[Section]
+    sections: dict[str, list[str]]
 
 
 @dataclass(frozen=True)

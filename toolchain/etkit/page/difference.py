@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from etkit.analysis import program_diff
-from etkit.page.content import Difference, Section
+from etkit.page.content import Difference
 
 
 def difference(other: Path, program: Path, index: Path | None) -> Difference:
@@ -21,8 +21,8 @@ def difference(other: Path, program: Path, index: Path | None) -> Difference:
     """
     compared = program if other.suffix == ".pte" or index is None else index
     differing = program_diff.compare(program_diff.facts(other), program_diff.facts(compared))
-    sections = [
-        Section(title, [": ".join(program_diff.parts(change)) for change in changes])
+    sections = {
+        title: [": ".join(program_diff.parts(change)) for change in changes]
         for title, changes in program_diff.by_section(differing).items()
-    ]
+    }
     return Difference(other.name or str(other), sections)
