@@ -226,14 +226,14 @@ class _Call:
 
     def fits(self, instructions: Sequence[Instruction]) -> bool:
         """Whether these may be the events of a method. Without control flow, each of its instructions runs."""
-        wanted = {number: {each.kind} for number, each in enumerate(instructions) if each.kind != "control"}
-        if any(self._kinds[number] != wanted.get(number) for number in self._kinds):
+        kinds = {number: {each.kind} for number, each in enumerate(instructions) if each.kind != "control"}
+        if any(self._kinds[number] != kinds.get(number) for number in self._kinds):
             return False
         for number, kernels in self._kernels.items():
-            if wanted.get(number) == {"operator"} and instructions[number].name.rpartition("::")[2] not in kernels:
+            if kinds.get(number) == {"operator"} and instructions[number].name.rpartition("::")[2] not in kernels:
                 return False
         jumps = any(each.name == "JumpFalseCall" for each in instructions)
-        return bool(self._kinds) and (jumps or self._kinds.keys() == wanted.keys())
+        return bool(self._kinds) and (jumps or self._kinds.keys() == kinds.keys())
 
 
 def _instruction(calls: Sequence[_Call], number: int, subject: Subject, scale: float, total: float) -> TimedInstruction:

@@ -49,10 +49,10 @@ def _resolve(reference: str, options: argparse.Namespace) -> BuildInputs:
     from etkit.analysis import find_index
 
     if find_index.is_key(reference):
-        kept = cache(options.cache_dir)
-        if kept is None:
+        local_cache = cache(options.cache_dir)
+        if local_cache is None:
             raise InputError.of(f"{reference}: there is no cache to search")
-        return find_index.index_of_key(reference, kept)
+        return find_index.index_of_key(reference, local_cache)
     path = Path(reference)
     if path.suffix in _MANIFESTS:
         return _of_manifest(path, options)

@@ -69,17 +69,17 @@ def bundle(tester: Tester, files: ProgramFiles, pattern: str | None = None) -> B
         pattern: A pattern for the names of tests, in which `*` stands for any text; None for all tests.
 
     Raises:
-        InputError: No test has a wanted name, or the inputs of a test do not fit the program.
+        InputError: No test has a name that fits, or the inputs of a test do not fit the program.
         BuildError: The model fails, the runtime computes something else, or no test can be a vector.
     """
     vectors: list[Vector] = []
     left_out: dict[str, str] = {}
     counts: dict[str, int] = {}
-    wanted = [each for each in tester.cases if pattern is None or fnmatch.fnmatchcase(each.name, pattern)]
-    if not wanted:
+    chosen = [each for each in tester.cases if pattern is None or fnmatch.fnmatchcase(each.name, pattern)]
+    if not chosen:
         names = ", ".join(each.name for each in tester.cases)
         raise InputError.of(f"no test has the name `{pattern}`", f"the tests are {names}")
-    for case in wanted:
+    for case in chosen:
         reason = _why_not(case)
         if reason is not None:
             left_out[case.name] = reason

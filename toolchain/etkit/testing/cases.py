@@ -206,15 +206,15 @@ class Tester:
 
     def _inexact(self, call: Call, actual: list[Any], exact: list[Any]) -> str:
         """Which limit against the model without quantization the outputs break; empty if they break none."""
-        wanted = self._tests.methods[call.method]
-        if wanted.max_error is None and wanted.min_sqnr is None:
+        limits = self._tests.methods[call.method]
+        if limits.max_error is None and limits.min_sqnr is None:
             return ""
         found = accuracy.measure(actual, exact)
         what = f"{found} against the model without quantization; the limit is"
-        if wanted.max_error is not None and not found.max_error <= wanted.max_error:
-            return f"checks.max_error: {what} {wanted.max_error:g}"
-        if wanted.min_sqnr is not None and not found.sqnr >= wanted.min_sqnr:
-            return f"checks.min_sqnr: {what} {wanted.min_sqnr:g} dB"
+        if limits.max_error is not None and not found.max_error <= limits.max_error:
+            return f"checks.max_error: {what} {limits.max_error:g}"
+        if limits.min_sqnr is not None and not found.sqnr >= limits.min_sqnr:
+            return f"checks.min_sqnr: {what} {limits.min_sqnr:g} dB"
         return ""
 
     def _wrong_state(self, method: str, state: dict[str, Any], kept: dict[str, Any]) -> str:

@@ -86,7 +86,7 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
     )
     used = used_sources(inputs, extended)
     check_installed(used.packages)
-    kept = inputs.only({**data_in_key(inputs, plan), **tests.data_names})
+    declared = inputs.only({**data_in_key(inputs, plan), **tests.data_names})
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
         with options.stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
@@ -96,8 +96,8 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
 
         arithmetic.leave_out_other_libraries()
         seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, kept.data.values()) as finder:
-            yield Tester(plan, tests, files, StepContext(kept, finder, options.stage), options.at_once)
+        with importable(used, declared.data.values()) as finder:
+            yield Tester(plan, tests, files, StepContext(declared, finder, options.stage), options.at_once)
 
 
 def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Result]:
