@@ -101,6 +101,23 @@ def add_settings(parser: argparse._ActionsContainer) -> None:
     add_repeatable(parser, "--set NAME=VALUE", "set a parameter of the manifest", dest="settings")
 
 
+def named_value(option: str, text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
+    """Splits a value of the form `NAME=VALUE`.
+
+    Args:
+        option: The option, for the error.
+        text: The value.
+        form: Its form, for the error.
+
+    Raises:
+        InputError: The value has another form: it has no `=`, or nothing before it.
+    """
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise InputError.of(f"{option} {text}: expected {form}")
+    return name, value
+
+
 def settings(options: argparse.Namespace) -> dict[str, str]:
     """Returns the values that `--set` gives to parameters, by name.
 
@@ -109,9 +126,7 @@ def settings(options: argparse.Namespace) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for text in options.settings:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise InputError.of(f"--set {text}: expected NAME=VALUE")
+        name, value = named_value("--set", text)
         if name in found and found[name] != value:
             raise InputError.of(f"--set: the parameter `{name}` is set twice, to {found[name]} and to {value}")
         found[name] = value

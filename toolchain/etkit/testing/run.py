@@ -6,7 +6,7 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -86,7 +86,7 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
     )
     used = used_sources(inputs, extended)
     check_installed(used.packages)
-    kept = inputs.only({**data_in_key(inputs, plan.data_names), **tests.data_names})
+    declared = inputs.only({**data_in_key(inputs, plan.data_names), **tests.data_names})
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
         with options.stage("import ExecuTorch"), import_without_gc("executorch.exir"):
@@ -96,8 +96,8 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
 
         arithmetic.leave_out_other_libraries()
         seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, kept.data.values()) as finder:
-            yield Tester(plan, tests, files, StepContext(kept, finder, options.stage), options.at_once)
+        with importable(used, declared.data.values()) as finder:
+            yield Tester(plan, tests, files, StepContext(declared, finder, options.stage), options.at_once)
 
 
 def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Result]:
@@ -132,8 +132,7 @@ def _timed(name: str, test: Callable[[], Result]) -> Result:
         result = test()
     except EtbuildError as error:
         result = Result(name, "failed", str(error))
-    seconds = time.monotonic() - start
-    return Result(name, result.state, result.detail, seconds, result.measured)
+    return replace(result, seconds=time.monotonic() - start)
 
 
 def _checks(files: ProgramFiles) -> Iterator[tuple[str, Callable[[], Result]]]:
