@@ -44,6 +44,7 @@ program_plan = rule(
 load("//rules:providers.bzl", "ExecutorchExportInfo")
 load(
     "//rules/private:common.bzl",
+    "INPUTS",
     "bundle_arguments",
     "compare_arguments",
     "etrecord_arguments",
@@ -58,6 +59,7 @@ load(
     "name_with_variant",
     "parameters_error",
     "plan_arguments",
+    "read_by",
     "report_arguments",
     "reproduce_arguments",
 )
@@ -184,15 +186,10 @@ def plan_program(
         variant = variant,
         parameters = parameters,
         export_plan = export.plan if export else None,
-        inputs = [
-            (attribute, [entry.name + ("/" if entry.file.is_directory else "") for entry in named])
-            for attribute, named in (
-                ("data", inputs.data),
-                ("weights", inputs.weights),
-                ("tokenizer", inputs.tokenizer),
-                ("adapters", inputs.adapters),
-            )
-        ] if inputs else None,
+        inputs = {
+            attribute: [entry.name + ("/" if entry.file.is_directory else "") for entry in getattr(inputs, attribute)]
+            for attribute in INPUTS
+        } if inputs else None,
         manifest_name = manifest_name,
     ))
     run_driver(
@@ -240,23 +237,22 @@ def program_inputs(
       - `source_files`: depset of File, the same files.
       - `data`, `weights`, `tokenizer`, `adapters`: lists of named files.
     """
-    own = struct(
-        adapters = named_beside(adapters, manifest) + named_as(adapters_as, "adapters_as"),
-        data = named_beside(data, manifest) + named_as(data_as, "data_as"),
-        tokenizer = named_beside(tokenizer, manifest),
-        weights = named_beside(weights, manifest) + named_as(weights_as, "weights_as"),
-    )
-    listed = {entry.file: True for entry in own.adapters + own.data + own.tokenizer + own.weights}
-    of_libraries = [file for file in data_of(libraries).to_list() if file not in listed]
+    listed = {"adapters": adapters, "data": data, "tokenizer": tokenizer, "weights": weights}
+    renamed = {"adapters": adapters_as, "data": data_as, "weights": weights_as}
+    files = {
+        attribute: named_beside(listed[attribute], manifest) + named_as(renamed.get(attribute, {}), attribute + "_as")
+        for attribute in INPUTS
+    }
+    known = {entry.file: True for named in files.values() for entry in named}
+    of_libraries = [file for file in data_of(libraries).to_list() if file not in known]
+    files["data"] = files["data"] + named_beside(of_libraries, manifest)
     named = struct(
-        adapters = own.adapters,
-        data = own.data + named_beside(of_libraries, manifest),
         source_files = depset(srcs, transitive = [library.files for library in libraries]),
         sources = depset(named_beside(srcs, manifest), transitive = [library.sources for library in libraries]),
-        tokenizer = own.tokenizer,
-        weights = own.weights,
+        **files
     )
-    _check(inputs_error(named_beside(srcs, manifest), named, data_as, weights_as, adapters_as, place))
+    given = [attribute for attribute, names in renamed.items() if names]
+    _check(inputs_error(named_beside(srcs, manifest), named, given, place))
     _check(import_paths_error(named.sources.to_list(), place))
     return named
 
@@ -329,7 +325,7 @@ def export_program(ctx, plans, inputs, apart = False):
     run_driver(
         ctx,
         _arguments(ctx, export_arguments(plans, inputs, export) + messages.arguments),
-        inputs = depset([plans.export] + _files(inputs.data) + messages.inputs, transitive = [inputs.source_files]),
+        inputs = depset([plans.export] + _files(read_by("export", inputs)) + messages.inputs, transitive = [inputs.source_files]),
         outputs = [directory, input_digests, lines, examples] + exported_methods.values() + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchExport",
@@ -358,7 +354,7 @@ def _lower_method(ctx, method, plans, export, inputs):
     run_driver(
         ctx,
         _arguments(ctx, lower_method_arguments(method, plans, export, inputs, lowered) + messages.arguments),
-        inputs = [plan, export.directory, export.exported_methods[method]] + _files(inputs.data + inputs.weights) +
+        inputs = [plan, export.directory, export.exported_methods[method]] + _files(read_by("method", inputs)) +
                  messages.inputs,
         outputs = [lowered] + messages.outputs,
         unused_inputs_list = messages.unused,
@@ -414,7 +410,7 @@ def lower_program(ctx, plans, inputs, export, apart = False):
         ctx,
         _arguments(ctx, lower_arguments(plans, export, inputs, lowered_methods, facts) + messages.arguments),
         inputs = [plans.lower, export.directory] + export.exported_methods.values() + lowered_methods.values() +
-                 _files(inputs.data + inputs.weights + inputs.adapters) + messages.inputs,
+                 _files(read_by("program", inputs)) + messages.inputs,
         outputs = [pte] + named_data.values() + [facts] + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchLower",
@@ -506,7 +502,7 @@ def compare_program(ctx, plans, inputs, export, lowered):
         _arguments(ctx, compare_arguments(plans, export, inputs, lowered, result) + messages.arguments),
         inputs = [plans.compare, export.directory, export.examples, lowered.facts, lowered.pte] +
                  lowered.named_data.values() + export.exported_methods.values() +
-                 _files(inputs.data + inputs.weights + inputs.adapters) + messages.inputs,
+                 _files(read_by("program", inputs)) + messages.inputs,
         outputs = [result] + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchCompare",
@@ -541,7 +537,7 @@ def verify_program(ctx, plans, inputs, export, lowered):
         ctx,
         _arguments(ctx, reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp) + messages.arguments),
         inputs = depset(
-            [plans.export, plans.lower] + _files(inputs.data + inputs.weights + inputs.adapters) + artifacts + steps +
+            [plans.export, plans.lower] + _files(read_by("program", inputs)) + artifacts + steps +
             export.exported_methods.values() + lowered.methods.values() + messages.inputs,
             transitive = [inputs.source_files],
         ),
@@ -573,7 +569,7 @@ def report_program(ctx, plans, export, lowered, inputs = None, required = []):
       - `report`: File, `NAME.report.json`.
       - `tokenizer`: File, the directory `NAME.tokenizer`; None for a program without a tokenizer.
     """
-    files = inputs.tokenizer if inputs else []
+    files = read_by("report", inputs) if inputs else []
     tokenizer = ctx.actions.declare_directory(plans.name + ".tokenizer") if files else None
     index = ctx.actions.declare_file(plans.name + ".index.json")
     report = ctx.actions.declare_file(plans.name + ".report.json")
@@ -651,7 +647,7 @@ def bundle_program(ctx, plans, manifest, inputs, lowered, reported, variant = ""
         )),
         inputs = depset(
             [manifest, lowered.pte, reported.index] + lowered.named_data.values() +
-            _files(inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer),
+            _files(read_by("", inputs)),
             transitive = [inputs.source_files],
         ),
         outputs = [bundled],
@@ -682,7 +678,7 @@ def etrecord_program(ctx, plans, inputs, export, lowered):
         ctx,
         _arguments(ctx, etrecord_arguments(plans, export, inputs, lowered.pte, directory) + messages.arguments),
         inputs = [plans.lower, export.directory, export.lines, lowered.pte] + export.exported_methods.values() +
-                 _files(inputs.data + inputs.weights + inputs.adapters) + messages.inputs,
+                 _files(read_by("program", inputs)) + messages.inputs,
         outputs = [directory] + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchEtrecord",

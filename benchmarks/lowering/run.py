@@ -201,8 +201,9 @@ def switches(bench: Bench) -> None:
 
     def without(name: str) -> Path:
         out = bench.new()
-        called = f"import etbuild.accelerate as a; a.SWITCHES = tuple(s for s in a.SWITCHES if s != {name!r})"
-        run = f"{called}; from etbuild.__main__ import main; import sys; sys.exit(main())"
+        others = tuple(switch for switch in SWITCHES if switch != name)
+        called = f"from etbuild.accelerate import lowering; lowering.SWITCHES = {others!r}"
+        run = f"{called}; from etbuild.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
         arguments = ["build", manifest, "--no-cache", "-o", out]
         command(sys.executable, "-c", run, *arguments, PYTHONHASHSEED="0", PYTHONSAFEPATH="1")
         return out

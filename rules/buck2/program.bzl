@@ -5,6 +5,7 @@ It declares the same actions as the rule for Bazel, with the same arguments: see
 
 load(
     "//rules/private:common.bzl",
+    "INPUTS",
     "bundle_arguments",
     "compare_arguments",
     "etrecord_arguments",
@@ -32,15 +33,16 @@ def _inputs(ctx: AnalysisContext, manifest):
         children = [dep.get(ExecutorchLibraryInfo).sources for dep in ctx.attrs.deps],
         value = own,
     )
+    renamed = {attribute: getattr(ctx.attrs, attribute + "_as") for attribute, row in INPUTS.items() if row.renamed}
     inputs = struct(
-        adapters = named_beside(ctx, ctx.attrs.adapters, manifest) + named_as(ctx, ctx.attrs.adapters_as, "adapters_as"),
-        data = named_beside(ctx, ctx.attrs.data, manifest) + named_as(ctx, ctx.attrs.data_as, "data_as"),
         sources = [source for group in sources.traverse(ordering = "postorder") for source in group],
-        tokenizer = named_beside(ctx, ctx.attrs.tokenizer, manifest),
-        weights = named_beside(ctx, ctx.attrs.weights, manifest) + named_as(ctx, ctx.attrs.weights_as, "weights_as"),
+        **{
+            attribute: named_beside(ctx, getattr(ctx.attrs, attribute), manifest) +
+                       named_as(ctx, renamed.get(attribute, {}), attribute + "_as")
+            for attribute in INPUTS
+        }
     )
-    renamed = [bool(names) for names in (ctx.attrs.data_as, ctx.attrs.weights_as, ctx.attrs.adapters_as)]
-    check(ctx, inputs_error(own, inputs, renamed[0], renamed[1], renamed[2], place))
+    check(ctx, inputs_error(own, inputs, [attribute for attribute, names in renamed.items() if names], place))
     return inputs
 
 def _plan(ctx: AnalysisContext, manifest, inputs, shared):
@@ -82,15 +84,10 @@ def _plan(ctx: AnalysisContext, manifest, inputs, shared):
             variant = attributes.variant,
             parameters = attributes.parameters,
             export_plan = shared.plan if shared else None,
-            inputs = [
-                (attribute, [entry.name for entry in named])
-                for attribute, named in (
-                    ("data", inputs.data),
-                    ("weights", inputs.weights),
-                    ("tokenizer", inputs.tokenizer),
-                    ("adapters", inputs.adapters),
-                )
-            ],
+            inputs = {
+                attribute: [entry.name for entry in getattr(inputs, attribute)]
+                for attribute in INPUTS
+            },
             manifest_name = name_with_variant(other_name, attributes.variant) if other_name else "",
         ),
         outputs = [plans.whole, plans.export, plans.lower, plans.compare, positions] + plans.method_plans.values(),

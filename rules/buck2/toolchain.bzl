@@ -33,8 +33,9 @@ def _executorch_driver_impl(ctx: AnalysisContext) -> list[Provider]:
     return [DefaultInfo(), run(sources.srcs), StepDriversInfo(drivers = steps)]
 
 def _path_in_package(file: Artifact) -> str:
-    """Returns the path of a file of the driver, such as `etbuild/build.py`."""
-    return file.short_path[file.short_path.index("etbuild/"):]
+    """Returns the path of a file of the driver, such as `etbuild/build.py`. Empty for a file of another package."""
+    _, package, path = file.short_path.partition("etbuild/")
+    return package + path
 
 executorch_driver = rule(
     impl = _executorch_driver_impl,

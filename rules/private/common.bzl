@@ -19,6 +19,34 @@ ENVIRONMENT = {
     "PYTHONNOUSERSITE": "1",
 }
 
+# The attributes of a program that hold files besides sources. `reads` has the actions that read them: `export`, `method` (lowers
+# one method), `program` (writes or runs the program) and `report`. If `renamed`, there is an attribute `NAME_as`. The driver
+# has the same attributes in `plan/expectations.py`, and a test compares the two.
+# buildifier: disable=unsorted-dict-items
+INPUTS = {
+    "data": struct(reads = ["export", "method", "program"], renamed = True),
+    "weights": struct(reads = ["method", "program"], renamed = True),
+    "adapters": struct(reads = ["program"], renamed = True),
+    "tokenizer": struct(reads = ["report"], renamed = False),
+}
+
+def read_by(action, inputs):
+    """Returns the files that an action reads, besides sources.
+
+    Args:
+      action: string, one of those in `INPUTS`; empty for the files of all actions.
+      inputs: struct with a list of struct(name, file) for each of `INPUTS`.
+
+    Returns:
+      list of struct(name, file).
+    """
+    return [
+        entry
+        for attribute, row in INPUTS.items()
+        if not action or action in row.reads
+        for entry in getattr(inputs, attribute)
+    ]
+
 # These characters separate names in arguments of the driver, or are not allowed in file names.
 _NOT_IN_NAMES = [",", "/", "=", " ", "\t", "\n"]
 
@@ -151,30 +179,28 @@ def import_paths_error(sources, place):
     error = unique_error([entry for entry in once if entry.name != "__init__.py"], place, advice)
     return ("deps", error) if error else None
 
-def inputs_error(sources, inputs, data_as, weights_as, adapters_as, place):
+def inputs_error(sources, inputs, renamed, place):
     """Says which attribute of a program gives two files the same name.
 
     Args:
       sources: list of struct(name, file), the program's own sources.
-      inputs: struct with the lists of struct(name, file) `data`, `weights`, `adapters`, `tokenizer`.
-      data_as: bool, whether the target has that attribute.
-      weights_as: bool, whether the target has that attribute.
-      adapters_as: bool, whether the target has that attribute.
+      inputs: struct with a list of struct(name, file) for each of `INPUTS`.
+      renamed: list of string, those of `INPUTS` for which the target has `NAME_as`.
       place: function from a file to a string: where it is, for the message.
 
     Returns:
       (string, string): the attribute and what is wrong; or None.
     """
-    for attribute, named in (
-        ("srcs", sources),
-        ("data_as" if data_as else "data", inputs.data),
-        ("weights_as" if weights_as else "weights", inputs.data + inputs.weights),
-        ("adapters_as" if adapters_as else "adapters", inputs.data + inputs.weights + inputs.adapters),
-        ("tokenizer", inputs.tokenizer),
-    ):
+    error = unique_error(sources, place)
+    if error:
+        return "srcs", error
+    named = []
+    for attribute in INPUTS:
+        # The tokenizer has names of its own: one of its files may be data too.
+        named = (named if INPUTS[attribute].renamed else []) + getattr(inputs, attribute)
         error = unique_error(named, place)
         if error:
-            return attribute, error
+            return attribute + ("_as" if attribute in renamed else ""), error
     return None
 
 def below(path, directory):
@@ -299,7 +325,7 @@ def plan_arguments(
       variant: string.
       parameters: dict of string to string.
       export_plan: file, the plan of the export that this program uses, or None.
-      inputs: list of (attribute, names of its files), or None. The name of a directory ends with a slash.
+      inputs: dict from each of `INPUTS` to the names of its files, or None. The name of a directory ends with a slash.
       manifest_name: string.
 
     Returns:
@@ -327,7 +353,7 @@ def plan_arguments(
     arguments.append("--expect-sharded=" + ",".join(plans.sharded_named_data))
     if inputs != None:
         arguments.append("--expect-inputs")
-        arguments.extend(["--input={}={}".format(attribute, name) for attribute, names in inputs for name in names])
+        arguments.extend(["--input={}={}".format(attribute, name) for attribute, names in inputs.items() for name in names])
     arguments.extend([
         _path("--plan=", plans.whole),
         _path("--export-plan=", plans.export),
@@ -355,7 +381,7 @@ def export_arguments(plans, inputs, export):
 
     Args:
       plans: struct with `export`.
-      inputs: struct with `sources` and `data`.
+      inputs: struct with `sources` and each of `INPUTS`.
       export: struct with the outputs: `directory`, `exported_methods`, `input_digests`, `lines`, `examples`.
 
     Returns:
@@ -365,7 +391,7 @@ def export_arguments(plans, inputs, export):
         "export",
         _path("", plans.export),
         _named("--source", inputs.sources),
-        _named("--data", inputs.data),
+        _named("--data", read_by("export", inputs)),
         _path("--inputs=", export.input_digests),
         _path("--lines=", export.lines),
         _path("--examples=", export.examples),
@@ -374,12 +400,12 @@ def export_arguments(plans, inputs, export):
         for method, exported in export.exported_methods.items()
     ] + ["-o", _path("", export.directory)]
 
-def _lower_arguments(plan, export, methods, inputs):
+def _lower_arguments(plan, export, methods, named):
     return ["lower", _path("", plan), "--export", _path("", export.directory)] + [
         _path("--exported={}=".format(method), export.exported_methods[method])
         for method in methods
     ] + [
-        _named("--data", inputs.data + inputs.weights),
+        _named("--data", named),
         "--jobs=1",  # the build system decides which actions run at the same time
     ]
 
@@ -390,13 +416,13 @@ def lower_method_arguments(method, plans, export, inputs, lowered):
       method: string.
       plans: struct with `method_plans`.
       export: struct with `directory` and `exported_methods`.
-      inputs: struct with `data` and `weights`.
+      inputs: struct with each of `INPUTS`.
       lowered: the directory that the action writes.
 
     Returns:
       list of arguments.
     """
-    arguments = _lower_arguments(plans.method_plans[method], export, [method], inputs)
+    arguments = _lower_arguments(plans.method_plans[method], export, [method], read_by("method", inputs))
     return arguments + ["--method=" + method, "-o", _path("", lowered)]
 
 def lower_arguments(plans, export, inputs, lowered_methods, facts):
@@ -405,16 +431,14 @@ def lower_arguments(plans, export, inputs, lowered_methods, facts):
     Args:
       plans: struct with `lower`.
       export: struct with `directory` and `exported_methods`.
-      inputs: struct with `data`, `weights` and `adapters`.
+      inputs: struct with each of `INPUTS`.
       lowered_methods: dict of method name to the directory of a method that is lowered by itself.
       facts: file. The program and its named data are in the same directory.
 
     Returns:
       list of arguments.
     """
-    return _lower_arguments(plans.lower, export, export.exported_methods, inputs) + [
-        _named("--data", inputs.adapters),
-    ] + [
+    return _lower_arguments(plans.lower, export, export.exported_methods, read_by("program", inputs)) + [
         _path("--lowered={}=".format(method), lowered)
         for method, lowered in lowered_methods.items()
     ] + ["-o", _path("", facts, parent = True)]
@@ -425,7 +449,7 @@ def compare_arguments(plans, export, inputs, lowered, result):
     Args:
       plans: struct with `compare`.
       export: struct with `directory`, `exported_methods` and `examples`.
-      inputs: struct with `data`, `weights` and `adapters`.
+      inputs: struct with each of `INPUTS`.
       lowered: struct with `pte`, `named_data` and `facts`.
       result: file that the action writes.
 
@@ -437,7 +461,7 @@ def compare_arguments(plans, export, inputs, lowered, result):
         for method, exported in export.exported_methods.items()
     ] + [
         _path("--examples=", export.examples),
-        _named("--data", inputs.data + inputs.weights + inputs.adapters),
+        _named("--data", read_by("program", inputs)),
         _path("--lowering=", lowered.facts),
         _path("--program=", lowered.pte),
     ] + [_path("--named-data=", file) for file in lowered.named_data.values()] + [
@@ -451,7 +475,7 @@ def reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp):
 
     Args:
       plans: struct with `export` and `lower`.
-      inputs: struct with `sources`, `data`, `weights` and `adapters`.
+      inputs: struct with `sources` and each of `INPUTS`.
       export: struct with the outputs of the export.
       lowered: struct with `methods`.
       artifacts: list of files that the second build compares.
@@ -465,7 +489,7 @@ def reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp):
         _path("", plans.export),
         _path("", plans.lower),
         _named("--source", inputs.sources),
-        _named("--data", inputs.data + inputs.weights + inputs.adapters),
+        _named("--data", read_by("program", inputs)),
     ] + [_path("--against=", artifact) for artifact in artifacts] + [
         "--export",
         _path("", export.directory),
@@ -510,7 +534,7 @@ def bundle_arguments(plans, manifest, manifest_path, inputs, lowered, bundled, v
       plans: struct with `name`.
       manifest: file.
       manifest_path: string, its path in its repository.
-      inputs: struct with `sources`, `data`, `weights`, `adapters` and `tokenizer`.
+      inputs: struct with `sources` and each of `INPUTS`.
       lowered: struct with `pte` and `named_data`.
       bundled: file that the action writes.
       variant: string.
@@ -529,7 +553,7 @@ def bundle_arguments(plans, manifest, manifest_path, inputs, lowered, bundled, v
         for parameter, value in sorted(parameters.items())
     ] + [
         _named("--source", inputs.sources),
-        _named("--data", inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer),
+        _named("--data", read_by("", inputs)),
         _path("--program=", lowered.pte),
     ] + [_path("--named-data=", file) for file in lowered.named_data.values()] + [
         "--declared-only",
@@ -544,7 +568,7 @@ def etrecord_arguments(plans, export, inputs, pte, directory):
     Args:
       plans: struct with `lower`.
       export: struct with `directory`, `exported_methods` and `lines`.
-      inputs: struct with `data`, `weights` and `adapters`.
+      inputs: struct with each of `INPUTS`.
       pte: file, the program.
       directory: directory that the action writes.
 
@@ -555,7 +579,7 @@ def etrecord_arguments(plans, export, inputs, pte, directory):
         _path("--exported={}=".format(method), exported)
         for method, exported in export.exported_methods.items()
     ] + [
-        _named("--data", inputs.data + inputs.weights + inputs.adapters),
+        _named("--data", read_by("program", inputs)),
         _path("--lines=", export.lines),
         _path("--program=", pte),
         "-o",

@@ -1,6 +1,7 @@
 """Arguments of the driver for a target that runs a finished program: in a test or a benchmark."""
 
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
+load(":common.bzl", "read_by")
 load(":driver_script.bzl", "without_spaces")
 load(":library.bzl", "data_of", "library_of")
 load(":names.bzl", "check_unique", "named_beside", "repository_path")
@@ -37,8 +38,7 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
     _check_once(sources, "srcs")
     sources += depset(transitive = [library.sources for library in libraries]).to_list()
     _check_once(sources, "deps")
-    inputs = program.inputs
-    every = inputs.data + inputs.weights + inputs.adapters + inputs.tokenizer + named_beside(data, program.manifest)
+    every = read_by("", program.inputs) + named_beside(data, program.manifest)
     _check_once(every, "data")
     listed = {entry.file: True for entry in every}
     every += named_beside([file for file in data_of(libraries).to_list() if file not in listed], program.manifest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -40,7 +40,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     kwargs = {"operators": ["sin", "cos"], "backend": "SingleBackend"}
     partitioner = {"backend": "custom", "options": {"factory": "demo_backend:take", "kwargs": kwargs}}
     method = {"example_inputs": [{"shape": [3]}], "partitioners": [partitioner]}
-    manifest = {"name": "net", "model": {"factory": "net:create"}, "methods": dict.fromkeys(("a", "b"), method)}
+    manifest: Any = {"name": "net", "model": {"factory": "net:create"}, "methods": dict.fromkeys(("a", "b"), method)}
     programs = {name: torch.export.export(Net(), (torch.ones(3),)) for name in ("a", "b")}
     with importable(read_sources({"demo_backend.py": tmp_path / "demo_backend.py"}), []) as finder:
         yield lower_methods.lower_programs(from_manifest(manifest).lower_plan, programs, {}, finder)

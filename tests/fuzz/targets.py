@@ -19,7 +19,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 from etbuild.errors import EtbuildError, InputError
@@ -286,7 +286,7 @@ def fuzz_lowering(data: bytes) -> None:
 
     with _only_our_errors():
         lowering = facts.read_lowering(_file("net.lowering.json", data))
-        whole = from_manifest(MANIFEST)
+        whole = from_manifest(cast(Any, MANIFEST))
         if whole.methods.keys() <= lowering["program"]["methods"].keys() & lowering["operators"].keys():
             report(whole, lowering, [], [])
 
@@ -304,18 +304,13 @@ def fuzz_export(data: bytes) -> None:
 
 
 def fuzz_lowered_method(data: bytes) -> None:
-    """A lowered method without its plan and blobs."""
-    from etbuild.emit import method_archive, mutable_buffers
-    from etbuild.lower import weight_sharing
+    """A lowered method without its content."""
+    from etbuild.emit import method_archive
 
     path = _file("lowered/method.json", data)
     with _only_our_errors():
         found = method_archive.read(path.parent, "forward")
         if found.why_not is None:
-            facts = method_archive.read_facts(found.facts)
-            weight_sharing.measure({"forward": facts.places})
-            if facts.buffers is not None:
-                mutable_buffers.check({"forward": facts.buffers}, ())
             method_archive.load(found, method_archive.Content({}))
 
 
@@ -456,7 +451,7 @@ def fuzz_pt2(data: bytes) -> None:
     from etbuild.plan.plan import from_manifest
 
     path = _file("net.pt2", data)
-    methods = {"forward": {"program": "net.pt2"}}
+    methods: Any = {"forward": {"program": "net.pt2"}}
     whole = from_manifest({"schema": "executorch-model/v1", "name": "net", "methods": methods})
     with _only_our_errors(), contextlib.redirect_stderr(io.StringIO()):
         export_methods.load_method(whole.export_plan, "forward", Inputs({}, {"net.pt2": path}, []))

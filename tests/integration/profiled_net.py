@@ -11,7 +11,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import silent
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
-from etbuild.steps.resources import Effort
+from etbuild.steps.lowering_options import LoweringOptions
 
 MODEL = """\
 import torch
@@ -66,9 +66,9 @@ named_data: {weights: {parameters: ["linear.*"]}}
 """
 
 
-def build_origins(root: Path, directory: Path, effort: Effort) -> dict[str, Any]:
+def build_origins(root: Path, directory: Path, lowering: LoweringOptions) -> dict[str, Any]:
     directory.mkdir()
     plan = from_manifest(validate.load(root / "model.yaml").data)
-    build(plan, Inputs({}, {}, [root]), directory, BuildOptions(silent, effort=effort, origins=directory))
+    build(plan, Inputs({}, {}, [root]), directory, BuildOptions(silent, lowering=lowering, origins=directory))
     found: dict[str, Any] = json.loads((directory / "net.lowering.json").read_text())
     return found

@@ -131,11 +131,9 @@ PLACES = [
     (ConvertToUpsampleBilinear2d, "call"),
     (lowered_backend_module, "legalize_graph"),
     (XnnpackBackend, "copy_exported_program_for_preprocess"),
-    (torch._ops, "Callable"),
-    (torch._export.utils, "_collect_all_valid_cia_ops"),
     (Interpreter, "call_function"),
     (_program, "_gen_edge_manager_for_partitioners"),
-    (torch.fx.config, "do_not_emit_stack_traces"),
+    (torch._export.serde.serialize, "typing"),
     (GroupBasedPartitioner, "_can_merge_partitions"),
     (FakeTensorMode, "_validate_cache_key"),
 ]

@@ -238,7 +238,7 @@ def test_a_decoder_that_takes_one_token_only_starts_at_the_first_position(projec
     inputs = [torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 4, 4), torch.zeros(1)]
     [phase] = results.phases(Workload({"decode": inputs}, "random", decoder), [])
     assert [int(call.inputs[2]) for call in phase.workload.calls] == [*range(8)]
-    assert results._what(phase)["positions"] == [0, 7]
+    assert results._calls(phase)["positions"] == [0, 7]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from etbuild.cli import main
 from etbuild.files import flatbuffer
-from etbuild.steps.resources import Effort
+from etbuild.steps.lowering_options import LoweringOptions
 
 from .profiled_net import MANIFEST, MODEL, build_origins
 
@@ -32,7 +32,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, patterns_traced_once: None
     root = tmp_path_factory.mktemp("bundle")
     (root / "model.yaml").write_text(MANIFEST + TESTS)
     (root / "model.py").write_text(MODEL)
-    build_origins(root, root / "out", Effort(jobs=2))
+    build_origins(root, root / "out", LoweringOptions(jobs=2))
     return root
 
 

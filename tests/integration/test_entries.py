@@ -17,8 +17,7 @@ from executorch.runtime import Runtime
 from torch.utils import _pytree as pytree
 
 from etbuild.errors import BuildError
-from etbuild.export import export_methods
-from etbuild.export.assignments import assigned_when_run, watched
+from etbuild.export.assignments import assigned_when_run, other_inputs, watched
 from tests.helpers.sample import values_that_run
 
 from .conftest import Build, Outcome
@@ -609,7 +608,7 @@ def test_what_no_program_can_keep_is_refused(message: str) -> None:
 def test_inputs_that_pytorch_cannot_add_to_are_copied() -> None:
     for dtype in (torch.float8_e4m3fn, torch.float32, torch.int8):
         value = torch.zeros(2).to(dtype)
-        copied = export_methods._shifted(value)
+        copied = other_inputs(value)
         assert copied.dtype == dtype
         assert copied.data_ptr() != value.data_ptr()
 

@@ -404,7 +404,7 @@ def test_a_weight_may_have_readers_beside_its_layer(build: Build, tmp_path: Path
     """XNNPACK packs weights of layers and frees them, also if another operator of the delegate reads them."""
     names = (
         *("linear_weight", "linear_bias", "conv_bias", "product", "square", "kernel"),
-        *("joined", "of_itself", "transposed", "rows", "sums", "scaled", "resized", "channels"),
+        *("joined", "transposed", "rows", "sums", "scaled", "resized", "channels"),
     )
     methods = ", ".join(f"{name}: {{example_inputs: [{{shape: [2, 4]}}]}}" for name in names)
     head = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create", seed: 1}\n'
@@ -419,6 +419,16 @@ def test_a_weight_may_have_readers_beside_its_layer(build: Build, tmp_path: Path
         expected = getattr(model, name)(x)
         expected = [*expected] if isinstance(expected, tuple | list) else [expected]
         torch.testing.assert_close(found[0], expected, rtol=0.0, atol=1e-5)
+
+
+def test_a_layer_whose_weight_is_its_input_is_refused(build: Build) -> None:
+    """XNNPACK does not find the layer's bias, and ends the process of the runtime."""
+    head = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create", seed: 1}\n'
+    method = "of_itself: {example_inputs: [{shape: [2, 4]}], partitioners: [xnnpack]}"
+    built = build(f"{head}methods: {{{method}}}\n", model=PACKED)
+    assert built.code == 1
+    assert "methods.of_itself: comparing of_itself" in built.err
+    assert "SIGSEGV" in built.err
 
 
 FILTER = """

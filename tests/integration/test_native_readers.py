@@ -39,7 +39,7 @@ for file in sys.argv[1:]:
         os.wait()
         continue
     try:
-        with undeclared.refused({file: Path(file).name}, [], {"safetensors", "torch", "numpy"}):
+        with undeclared.watched_reads({file: Path(file).name}, [], {"safetensors", "torch", "numpy"}):
             exec(compile(Path(file).read_text(), file, "exec"), {})
         print(file, "was not noticed", flush=True)
     except BuildError as error:

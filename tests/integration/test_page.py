@@ -204,7 +204,7 @@ def test_no_text_of_a_file_runs_or_hides(tmp_path: Path, chromium: Browser) -> N
             "name": HOSTILE,
             "children": [{"name": "a", "full": HOSTILE, "bytes": 9, "kind": "weight", "note": HOSTILE}],
         },
-        difference=content.Difference(HOSTILE, [content.Section(HOSTILE, [HOSTILE])]),
+        difference=content.Difference(HOSTILE, {HOSTILE: [HOSTILE]}),
     )
     written = page_of(tmp_path / "hostile.html", shown)
     text = written.read_text("utf-8")

@@ -19,7 +19,7 @@ from etbuild import json_schema
 from etbuild.cli import main
 from etbuild.files import etdump
 from etbuild.files.instructions import Instruction
-from etbuild.steps.resources import Effort
+from etbuild.steps.lowering_options import LoweringOptions
 from etkit.analysis import profile as analysis
 from etkit.page import of_file, render
 from tests.helpers import browser
@@ -33,7 +33,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, patterns_traced_once: None
     root = tmp_path_factory.mktemp("profile")
     (root / "model.yaml").write_text(MANIFEST)
     (root / "model.py").write_text(MODEL)
-    build_origins(root, root / "out", Effort(jobs=2))
+    build_origins(root, root / "out", LoweringOptions(jobs=2))
     return root
 
 
@@ -79,7 +79,7 @@ def test_a_manifest_is_built_and_profiled(
 
 def test_methods_lowered_one_by_one_have_the_origins_of_a_joint_lowering(project: Path, tmp_path: Path) -> None:
     ours = json.loads((project / "out/net.lowering.json").read_text())["instructions"]
-    joint = build_origins(project, tmp_path / "joint", Effort(accelerate=False, jobs=1))["instructions"]
+    joint = build_origins(project, tmp_path / "joint", LoweringOptions(accelerate=False, jobs=1))["instructions"]
     assert ours == joint
     assert [sorted(names) for names in ours["forward"]] == [["linear", "relu"], ["cumsum"]]
 

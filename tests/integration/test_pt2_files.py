@@ -21,7 +21,7 @@ from torch._higher_order_ops.associative_scan import associative_scan
 from etbuild.errors import InputError
 from etbuild.export import custom_ops, pt2_file
 from etbuild.export.export_methods import load_method
-from etbuild.export.pt2_strings import Refused, _operator
+from etbuild.export.pt2_strings import UnsafePt2, _operator
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import read_sources
 from etbuild.inputs.step_context import StepContext
@@ -182,7 +182,7 @@ def test_a_dimension_of_another_one_is_named(tmp_path: Path) -> None:
     size, file = torch.export.Dim("n", min=2, max=20), tmp_path / "net.pt2"
     shapes = ({0: size + 1}, {0: size})
     torch.export.save(torch.export.export(Shifted(), (torch.ones(6), torch.ones(5)), dynamic_shapes=shapes), file)
-    with pytest.raises(Refused, match=r"computed from another one .* give it a `Dim` of its own"):
+    with pytest.raises(UnsafePt2, match=r"computed from another one .* give it a `Dim` of its own"):
         pt2_file.load(file)
 
 
@@ -194,7 +194,7 @@ class Scan(torch.nn.Module):
 def test_a_scan_is_named(tmp_path: Path) -> None:
     file = tmp_path / "net.pt2"
     torch.export.save(torch.export.export(Scan(), (torch.ones(4, 3),)), file)
-    with pytest.raises(Refused, match=r"`associative_scan` and `torch\.func` are not supported"):
+    with pytest.raises(UnsafePt2, match=r"`associative_scan` and `torch\.func` are not supported"):
         pt2_file.load(file)
 
 
@@ -333,7 +333,7 @@ def test_a_graph_that_would_run_code_is_refused(attack: str, records: dict[str, 
     canary = tmp_path / "canary"
     edit, reason = IN_GRAPHS[attack]
     file = write(tmp_path / "net.pt2", edited(records, GRAPH, lambda graph: edit(graph, canary)))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UnsafePt2) as refused:
         pt2_file.load(file)
     assert reason in str(refused.value)
     assert str(refused.value).isprintable()
@@ -372,7 +372,7 @@ def test_a_pickle_is_refused(kind: str, records: dict[str, bytes], tmp_path: Pat
     content = pickle.dumps(Payload(canary)) if kind == "opaque_obj" else saved.getvalue()
     folder = table.rpartition("/")[0]
     file = write(tmp_path / "net.pt2", {**hostile, f"{folder}/{record}": content})
-    with pytest.raises(Refused, match=rf"its record `data/\w+/{record}`"):
+    with pytest.raises(UnsafePt2, match=rf"its record `data/\w+/{record}`"):
         pt2_file.load(file)
     assert not canary.exists()
 
@@ -412,7 +412,7 @@ ARCHIVES: dict[str, tuple[Callable[[dict[str, bytes]], dict[str, bytes]], str]] 
 @pytest.mark.parametrize("what", ARCHIVES)
 def test_an_archive_that_torch_did_not_write_is_refused(what: str, records: dict[str, bytes], tmp_path: Path) -> None:
     edit, reason = ARCHIVES[what]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UnsafePt2) as refused:
         pt2_file.load(write(tmp_path / "net.pt2", edit(records)))
     assert reason in str(refused.value)
 
@@ -422,11 +422,11 @@ def test_the_tricks_of_archives(records: dict[str, bytes], tmp_path: Path) -> No
     good = file.read_bytes()
     with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr(GRAPH, b"{}")
-    with pytest.raises(Refused, match="two of its records have the same name"):
+    with pytest.raises(UnsafePt2, match="two of its records have the same name"):
         pt2_file.load(file)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:  # 20 MB in 20 kB
         archive.writestr(GRAPH, b"[" + b"0," * 10_000_000 + b"0]")
-    with pytest.raises(Refused, match="compressed"):
+    with pytest.raises(UnsafePt2, match="compressed"):
         pt2_file.load(file)
     for damaged in (
         good[: len(good) // 2],
@@ -434,10 +434,10 @@ def test_the_tricks_of_archives(records: dict[str, bytes], tmp_path: Path) -> No
         b"PK\5\6",
     ):
         file.write_bytes(damaged)
-        with pytest.raises(Refused, match="damaged"):
+        with pytest.raises(UnsafePt2, match="damaged"):
             pt2_file.load(file)
     file.write_bytes(good.replace(records["archive/data/weights/weight_0"], b"\1" * 128))
-    with pytest.raises(Refused, match="damaged: BadZipFile: Bad CRC-32"):
+    with pytest.raises(UnsafePt2, match="damaged: BadZipFile: Bad CRC-32"):
         pt2_file.load(file)
 
 

@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 import etbuild
-from etbuild.cli import main, run
+from etbuild.cli import main
 from etbuild.errors import BuildError, CheckError, DocumentPath, EtbuildError, InputError, Position
 from etbuild.processes import request
 from etbuild.processes.forked import ChildFailed
+from etkit.cli import run
 from tests.helpers import commands
 
 from .tested_net import MANIFEST, MODEL

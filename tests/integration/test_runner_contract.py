@@ -19,8 +19,8 @@ transformers = pytest.importorskip("transformers")
 def contract(config: dict[str, Any], data: dict[str, Any] | None = None, **keys: Any) -> dict[str, object]:
     huggingface = {"task": "text-generation", "cache": {"max_length": 32, "max_seq_length": 8}}
     huggingface |= keys.pop("huggingface", {})
-    manifest = {"schema": "executorch-model/v1", "name": "net", "model": {"huggingface": huggingface}}
-    plan = from_manifest({**manifest, "runner": "executorch-llm/v1", **keys}).export_plan
+    manifest: Any = {"schema": "executorch-model/v1", "name": "net", "model": {"huggingface": huggingface}}
+    plan = from_manifest(manifest | {"runner": "executorch-llm/v1", **keys}).export_plan
     module = SimpleNamespace(config=transformers.LlamaConfig(vocab_size=64, **config))
     return runner_contract.constants(plan, module, Inputs(data=data or {}))
 

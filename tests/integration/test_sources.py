@@ -16,7 +16,7 @@ import torch
 
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources, read_sources
-from etbuild.inputs.key import describe_files
+from etbuild.inputs.key import KeyFiles
 from etbuild.inputs.user_code import importable, load_callable
 
 MODEL = """\
@@ -57,7 +57,7 @@ def edited(used: UsedSources) -> Iterator[UsedSources]:
 
 
 def test_an_edit_after_the_digest_does_not_run(edited: UsedSources) -> None:
-    digest = describe_files(Inputs(), edited, {})["sources"]["digested.py"]
+    digest = KeyFiles.read(Inputs(), edited, {}).digests["sources"]["digested.py"]
     with importable(edited, []) as finder:
         create = load_callable("digested:create", finder, ())
         assert isinstance(create(), torch.nn.Identity)

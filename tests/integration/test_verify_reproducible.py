@@ -83,13 +83,13 @@ def test_methods_that_were_lowered_by_themselves_are_compared(build: Build, monk
     two = MANIFEST.replace("defaults:", "  again: {entry: forward, example_inputs: [{shape: [1, 8]}]}\ndefaults:")
     made = verified(build, EXACT, two)
     assert made.code == 0, made.err
-    lower_methods = lower.lower_methods
+    lower_methods = lower._lower_methods
 
-    def damaged(what: saved_export.Lowering[LowerPlan], directories: dict[str, Path]) -> None:
-        lower_methods(what, directories)
+    def damaged(job: saved_export.LoweringJob[LowerPlan], directories: dict[str, Path]) -> None:
+        lower_methods(job, directories)
         (directories["again"] / "blobs/more").write_bytes(b"")
 
-    monkeypatch.setattr(lower, "lower_methods", damaged)
+    monkeypatch.setattr(lower, "_lower_methods", damaged)
     made = verified(build, EXACT, two)
     assert (made.code, made.files) == (1, [])
     assert "a second build differs in `again/blobs/more`: only the first build made it" in made.err

@@ -22,8 +22,8 @@ from etkit.analysis import lockfile
 from etkit.oci import attempts, registry
 from etkit.oci import layout as layouts
 from etkit.oci import reference as references
-from etkit.oci.access import Access
 from etkit.oci.descriptors import MANIFEST, Descriptor
+from etkit.oci.reference import Access
 from tests.helpers import commands
 
 from .conftest import BACKBONE, Run

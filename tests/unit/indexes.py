@@ -29,7 +29,7 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def make_index(manifest: dict[str, Any] = MANIFEST, tensors: int = 48, **inputs: Any) -> Index:
+def make_index(manifest: Any = MANIFEST, tensors: int = 48, **inputs: Any) -> Index:
     """Returns an index. `inputs` replaces parts of the key's inputs."""
     plan = from_manifest(manifest)
     described: Any = {

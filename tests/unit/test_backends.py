@@ -120,10 +120,6 @@ def test_a_delegate_is_of_the_backend_that_has_its_name() -> None:
             # A partitioner of the sources may be any of the driver's. Two compile for Vulkan's delegate.
             assert backends.of_delegate(backend.delegate_id, ["custom"]) is backend or name == "webgpu"
     assert backends.of_delegate("UnknownBackend", ["xnnpack"]) is None
-    hint = backends.BACKENDS["qualcomm"].mutable_buffers_hint
-    assert hint is not None
-    assert backends.mutable_buffers_hint("QnnBackend", ["qualcomm"]) == hint
-    assert backends.mutable_buffers_hint("XnnpackBackend", ["xnnpack"]) is None
     ours = ["xnnpack", "coreml"]
     assert [one for one in ("XnnpackBackend", "CoreMLBackend") if backends.named_data_is_weights(one, ours)] == [
         "XnnpackBackend"

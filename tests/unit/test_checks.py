@@ -60,7 +60,7 @@ LOWERING: LoweringFacts = {
 
 
 def planned(**sections: Any) -> Plan:
-    manifest = MANIFEST
+    manifest: Any = MANIFEST
     for section, value in sections.items():
         manifest = edited(manifest, section, value=value)
     return from_manifest(manifest)

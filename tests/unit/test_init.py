@@ -26,7 +26,7 @@ def folder(path: Path, config: dict[str, Any], *files: str) -> Path:
     return path
 
 
-def written(capsys: pytest.CaptureFixture[str], out: Path, *arguments: object) -> tuple[dict[str, Any], str]:
+def written(capsys: pytest.CaptureFixture[str], out: Path, *arguments: object) -> tuple[Any, str]:
     """Runs `etbuild init`, which must succeed. Returns the only manifest and what was printed."""
     assert main.main(["init", *map(str, arguments), "-o", str(out)]) == 0
     [path] = out.glob("*.yaml")

@@ -14,12 +14,12 @@ from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.files import digests
 from etbuild.inputs import checkpoints, import_graph, toolchain
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.key import check_unchanged, describe_files, describe_inputs
+from etbuild.inputs.key import KeyFiles, describe_inputs
 from etbuild.plan.plan import Plan, from_manifest
 
 
 def make_plan(factory: str = "model:create", modules: list[str] | None = None, weights: str | None = None) -> Plan:
-    model: dict[str, Any] = {"factory": factory, "modules": modules or []}
+    model: Any = {"factory": factory, "modules": modules or []}
     if weights:
         model["weights"] = weights
     return from_manifest({"name": "net", "model": model, "methods": {"f": {"example_inputs": [{"shape": [1]}]}}})
@@ -312,12 +312,12 @@ def test_each_source_is_read_only_once(tmp_path: Path) -> None:
     read = import_graph.used_sources(found, make_plan().export_plan)
     (tmp_path / "helper.py").write_text("x = 2\nimport model\n")
     assert import_graph.reached_sources(read, ["helper"]).contents == {"helper.py": b"x = 1\n"}
-    digest = describe_files(found, read, {})["sources"]["helper.py"]
+    files = KeyFiles.read(found, read, {})
     with pytest.raises(BuildError, match=r"`helper\.py` changed during"):
-        check_unchanged({"sources": {"helper.py": digest, "model.py": digest}, "data": {}}, found, read, {})
+        files.check_unchanged()
     (tmp_path / "helper.py").unlink()
     with pytest.raises(BuildError, match=r"`helper\.py` changed during"):
-        check_unchanged({"sources": {"helper.py": digest, "model.py": digest}, "data": {}}, found, read, {})
+        files.check_unchanged()
 
 
 def test_weights_of_another_format_are_named(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_an_index_fits_its_schema_in_depth(tmp_path: Path, path: tuple[Any, ...]
     assert len(error.value.problems) <= 3
 
 
-RICH = {
+RICH: Any = {
     **MANIFEST,
     "recipe": {"name": "xnnpack_fp32", "kwargs": {"a": 1}},
     "defaults": {},

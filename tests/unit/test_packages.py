@@ -11,7 +11,7 @@ import tarfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -99,7 +99,7 @@ def test_metadata_of_a_manifest_becomes_annotations(tmp_path: Path) -> None:
 
 
 def test_metadata_changes_no_step_before_the_report() -> None:
-    plain, described = (from_manifest({**PROGRAM, **more}) for more in ({}, {"metadata": METADATA}))
+    plain, described = (from_manifest(cast(Any, {**PROGRAM, **more})) for more in ({}, {"metadata": METADATA}))
     assert plain.to_json() != described.to_json()
     assert plain.export_plan.to_json() == described.export_plan.to_json()
     assert plain.lower_plan.to_json() == described.lower_plan.to_json()

@@ -8,12 +8,10 @@ from itertools import count
 
 import pytest
 
-pytest.importorskip("oras")
-
 from etbuild.errors import BuildError, InputError
 from etkit.oci import reference, registry
-from etkit.oci.access import Access
 from etkit.oci.descriptors import INDEX, MANIFEST, Descriptor
+from etkit.oci.reference import Access
 from tests.helpers.http_server import Answer, serving
 
 PLACE = "/v2/a/b/tags/list"

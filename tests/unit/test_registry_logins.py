@@ -11,17 +11,14 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
+import requests
 
-oras = pytest.importorskip("oras")
-
-import requests  # noqa: E402
-
-from etbuild.errors import BuildError, EtbuildError, InputError  # noqa: E402
-from etkit.oci import attempts, reference, registry  # noqa: E402
-from etkit.oci.access import Access  # noqa: E402
-from etkit.oci.connection import Adapter  # noqa: E402
-from etkit.oci.descriptors import Descriptor  # noqa: E402
-from tests.helpers.http_server import Answer, Server, serving  # noqa: E402
+from etbuild.errors import BuildError, EtbuildError, InputError
+from etkit.oci import attempts, reference, registry
+from etkit.oci.connection import Adapter
+from etkit.oci.descriptors import Descriptor
+from etkit.oci.reference import Access
+from tests.helpers.http_server import Answer, Server, serving
 
 SECRET = base64.b64encode(b"user:secret").decode()
 
@@ -85,7 +82,7 @@ def test_only_the_registry_names_the_server_of_tokens(login: Callable[[Server], 
 
 
 def test_a_registry_with_tls_does_not_lead_to_addresses_without() -> None:
-    adapter = Adapter("https://registry.test", (1, 1), threading.Event())
+    adapter = Adapter("https://registry.test", 1, threading.Event())
     request = requests.Request("GET", "http://registry.test/v2/").prepare()
     with pytest.raises(requests.RequestException, match="without TLS"):
         adapter.send(request)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from etbuild.lower import weight_sharing
 from etbuild.lower.weight_sharing import Place
 
@@ -74,14 +70,6 @@ def test_two_backends_may_have_one_blob() -> None:
 def test_backends_and_portable_operators_do_not_share() -> None:
     found = weight_sharing.measure({"a": [portable(w=64)], "b": [portable(w=64), xnnpack({"k": 64}, w=64)]})
     assert (found["duplicate_bytes"], found["duplicates"][0]["copies"]) == (64, 2)
-
-
-@pytest.mark.parametrize("change", [{"backend": "other"}, {"stored": 1}, {"weights": {}}])
-def test_a_place_comes_back_from_json(change: dict[str, Any]) -> None:
-    import json
-
-    place = Place(**{**vars(xnnpack({"k": 1}, w=4)), **change})
-    assert weight_sharing.read(json.loads(json.dumps(place.facts()))) == place
 
 
 def zeros(*names: str, size: int = 64) -> dict[str, tuple[str, int]]:

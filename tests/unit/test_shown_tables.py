@@ -16,9 +16,7 @@ from typing import Any
 
 import pytest
 
-from etkit.analysis import inspection
-from etkit.analysis.tables import Table
-from etkit.cli import shown_tables
+from etkit.analysis import inspection, tables
 
 from .indexes import make_index
 
@@ -88,7 +86,7 @@ def test_differences_have_colours(indexes: list[Path]) -> None:
 
 
 def test_cells_are_escaped_and_have_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    shown_tables.show([Table(EVIL, ("a", "b"), [(EVIL, "1")], (1,), ("green",))])
+    tables.show([tables.Table(EVIL, ("a", "b"), [(EVIL, "1")], (1,), ("green",))])
     out = capsys.readouterr().out
     assert "[red]bold[/red] :smile: \\x1b[2J\\u202e name" in out
     assert "\x1b" not in out

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from etbuild.manifest import validate
+from etbuild.plan.expectations import INPUTS
 
 from ..starlark_files import REPOSITORY, bzl_files, calls, examples
 
@@ -80,3 +81,11 @@ def test_the_rules_and_the_driver_refuse_the_same_tags() -> None:
     tree = ast.parse((REPOSITORY / "rules/private/common.bzl").read_text("utf-8"))
     assigned = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     assert tuple(ast.literal_eval(assigned["_NOT_TAGS"])) == validate.OTHER_OUTPUTS
+
+
+def test_the_rules_and_the_driver_have_the_same_attributes_with_files() -> None:
+    tree = ast.parse((REPOSITORY / "rules/private/common.bzl").read_text("utf-8"))
+    assigned = [each for each in tree.body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "INPUTS"]
+    (table,) = (each.value for each in assigned)
+    assert isinstance(table, ast.Dict)
+    assert [ast.literal_eval(key) for key in table.keys if key is not None] == list(INPUTS)

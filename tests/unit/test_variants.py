@@ -39,7 +39,7 @@ def manifest(tmp_path: Path) -> Any:
     return write
 
 
-def resolved(path: Path, variant: str | None = None, **settings: object) -> dict[str, Any]:
+def resolved(path: Path, variant: str | None = None, **settings: object) -> Any:
     return validate.load(path, variant=variant, settings=settings).data
 
 

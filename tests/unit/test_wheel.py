@@ -25,4 +25,9 @@ def test_the_wheel_is_the_same_in_other_surroundings(tmp_path: Path) -> None:
     assert first.name == second.name
     assert first.read_bytes() == second.read_bytes()
     names = set(zipfile.ZipFile(first).namelist())
-    assert {"etbuild/schemas/model.schema.json", "etbuild/py.typed", "etkit/cli/build.py", "etkit/page/page.js"} <= names
+    assert {
+        "etbuild/schemas/model.schema.json",
+        "etbuild/py.typed",
+        "etkit/cli/build.py",
+        "etkit/page/page.js",
+    } <= names

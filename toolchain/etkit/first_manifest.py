@@ -21,9 +21,12 @@ from etbuild.files import json_file, regular_files
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs, is_file
 from etbuild.manifest.tasks import IMAGE_TOWERS
+from etkit.targets.starlark import rule_call
 
 if TYPE_CHECKING:
     import torch
+
+    from etbuild.manifest.sections import Method, Model
 
 _CONFIG_BYTES, _INDEX_BYTES = 1 << 20, json_file.MAX_BYTES
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` writes them; with `.index.json` if split
@@ -96,35 +99,20 @@ class First:
     @property
     def manifest(self) -> str:
         """The text of the manifest."""
-        remark = [f"# {self.remark}"] if self.remark else []
-        model = [f"  {line}" for line in self.model]
-        if self.checkpoint is not None:
-            model.append(f"  weights: {json.dumps(self.checkpoint)}")
-        head = [] if self.runner is None else [f"runner: {self.runner}   # {_RUNNERS[self.runner]}"]
-        head += [f"tokenizer: {json.dumps(self.tokenizer)}"] if self.tokenizer else []
-        return "\n".join(
-            [
-                *remark,
-                "schema: executorch-model/v1",
-                f"name: {self.name}",
-                *head,
-                "",
-                "model:",
-                *model,
-                "",
-                "defaults:",
-                "  partitioners: [xnnpack]   # CPUs; docs/backends.md has the others",
-                self.hint,
-                *(["methods:"] if self.methods else []),
-                *(f"  {line}" for line in self.methods),
-                *([""] if self.methods else []),
-            ]
-        )
+        lines = [f"# {self.remark}"] if self.remark else []
+        lines += ["schema: executorch-model/v1", f"name: {self.name}"]
+        lines += [f"runner: {self.runner}   # {_RUNNERS[self.runner]}"] if self.runner else []
+        lines += [f"tokenizer: {json.dumps(self.tokenizer)}"] if self.tokenizer else []
+        lines += ["", "model:", *(f"  {line}" for line in self.model)]
+        lines += [f"  weights: {json.dumps(self.checkpoint)}"] if self.checkpoint else []
+        lines += ["", "defaults:", "  partitioners: [xnnpack]   # CPUs; docs/backends.md has the others", self.hint]
+        lines += ["methods:", *(f"  {line}" for line in self.methods), ""] if self.methods else []
+        return "\n".join(lines)
 
     @property
     def target(self) -> str:
         """The text of the BUILD target, with its `load` line."""
-        attributes: dict[str, str | list[str]] = {
+        attributes = {
             "name": self.name,
             "srcs": self.srcs,
             "adapters": [*self.adapters.values()],
@@ -134,18 +122,8 @@ class First:
             "tokenizer": self.tokenizer,
             "weights": self.weights,
         }
-        shown = [f"    {name} = {_starlark(value)}," for name, value in attributes.items() if value]
         load = 'load("@rules_executorch//rules:defs.bzl", "executorch_program")'
-        return "\n".join([load, "", "executorch_program(", *shown, ")", ""])
-
-
-def _starlark(value: str | list[str]) -> str:
-    """A text or a list of texts as Starlark."""
-    if isinstance(value, str):
-        return f'"{value}"'
-    if len(value) == 1:
-        return f'["{value[0]}"]'
-    return "[\n" + "".join(f'        "{each}",\n' for each in value) + "    ]"
+        return f"{load}\n\n{rule_call('executorch_program', attributes)}"
 
 
 def folder_of(place: Path) -> Path:
@@ -172,12 +150,11 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
     if not isinstance(kind, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", kind):
         hint = 'add for example `"architectures": ["LlamaForCausalLM"]`: the class of the model in transformers'
         raise InputError.of(f"{folder / 'config.json'}: `architectures` names no class", hint)
-    task = next((task for task in _TASKS if task.fits(kind, config)), None)
-    if task is None:
+    files = _Files(folder, beside)
+    methods = _methods(kind, config, files)
+    if methods is None:
         hint = "write the manifest by hand: its inputs are those of the class's `forward` (docs/huggingface.md)"
         raise InputError.of(f"{folder}: no first manifest is known for `{kind}`", hint)
-    files = _Files(folder, beside)
-    methods = task.methods(config, files)
     checkpoint = [place.name] if place != folder else _checkpoint(folder)
     quantized = [name for name in checkpoint if name.endswith(GGUF_SUFFIX)]  # the export reads these
     remark = "" if checkpoint else "The folder has no weights: those of the program are random."
@@ -356,73 +333,74 @@ class _Methods:
     tokenizer: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A kind of models of Hugging Face: whether a class with its configuration is of this kind, and its methods, which
-    are made from the configuration and the other files."""
-
-    fits: Callable[[str, dict[str, Any]], bool]
-    methods: Callable[[dict[str, Any], _Files], _Methods]
-
-
 def _number(config: dict[str, Any], default: int, *keys: str) -> int:
     """The first of some keys of a configuration that is a positive number."""
     values = [config.get(key) for key in keys]
     return next((each for each in values if type(each) is int and 0 < each < 1 << 31), default)
 
 
-def _decoder(config: dict[str, Any], files: _Files) -> _Methods:
-    """A language model for ExecuTorch's runner, if the files say which tokens end a text. It has one method."""
-    length = min(_LONGEST_CACHE, _number(config, _LONGEST_CACHE, "max_position_embeddings", "n_positions"))
+@dataclass(frozen=True)
+class _TextTask:
+    """A task of `model.huggingface` that writes text, which gets its methods without lines.
+
+    Attributes:
+        runner: ExecuTorch's runner for it.
+        longest: The tokens of the cache at most.
+        keys: The keys of the configuration that may have fewer.
+        lines: Lines of `huggingface`, with `{length}` and so on.
+    """
+
+    runner: str
+    longest: int
+    keys: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+_TEXT_TASKS = {
+    "text-generation": _TextTask(
+        "executorch-llm/v1",
+        _LONGEST_CACHE,
+        ("max_position_embeddings", "n_positions"),
+        ("cache: {{max_length: {length}, max_seq_length: {call}, kind: {kind}}}   # tokens in all, and in one call",),
+    ),
+    "seq2seq": _TextTask(
+        "executorch-asr/v1",
+        _LONGEST_TEXT,
+        ("max_position_embeddings", "n_positions"),
+        (
+            "max_source_length: {length}   # tokens of the encoder",
+            "cache: {{max_length: {length}}}   # tokens of the decoder",
+        ),
+    ),
+    "image-text-to-text": _TextTask(
+        "executorch-multimodal/v1",
+        _LONGEST_CACHE,
+        ("max_position_embeddings",),
+        ("cache: {{max_length: {length}, kind: custom}}   # `max_seq_length` saves memory",),
+    ),
+    "speech-to-text": _TextTask(
+        "executorch-asr/v1",
+        _LONGEST_TEXT,
+        ("max_target_positions",),
+        ("cache: {{max_length: {length}}}   # tokens of the decoder",),
+    ),
+}
+
+
+def _text(name: str, config: dict[str, Any], files: _Files) -> _Methods:
+    """A model that writes text. It has a runner only if the files say which tokens end a text."""
+    task, settings = _TEXT_TASKS[name], "generation_config.json"
+    length = min(task.longest, _number(config, task.longest, *task.keys))
     kind = "static" if config.get("model_type") in _OTHER_ATTENTION else "custom"
-    cache = f"{{max_length: {length}, max_seq_length: {min(_LONGEST_CALL, length)}, kind: {kind}}}"
-    lines = ["  task: text-generation", f"  cache: {cache}   # tokens in all, and in one call"]
-    return _language_model(lines, "executorch-llm/v1", config, files)
-
-
-def _seq2seq(config: dict[str, Any], files: _Files) -> _Methods:
-    """An encoder and a decoder of text."""
-    length = min(_LONGEST_TEXT, _number(config, _LONGEST_TEXT, "max_position_embeddings", "n_positions"))
-    lines = [
-        "  task: seq2seq",
-        f"  max_source_length: {length}   # tokens of the encoder",
-        f"  cache: {{max_length: {length}}}   # tokens of the decoder",
-    ]
-    return _language_model(lines, "executorch-asr/v1", config, files)
-
-
-def _image_text_to_text(config: dict[str, Any], files: _Files) -> _Methods:
-    """A language model that sees images."""
-    text = config["text_config"] if isinstance(config["text_config"], dict) else {}
-    length = min(_LONGEST_CACHE, _number(text, _LONGEST_CACHE, "max_position_embeddings"))
-    lines = [
-        "  task: image-text-to-text",
-        f"  cache: {{max_length: {length}, kind: custom}}   # `max_seq_length` saves memory",
-    ]
-    return _language_model(lines, "executorch-multimodal/v1", {**config, **text}, files)
-
-
-def _speech_to_text(config: dict[str, Any], files: _Files) -> _Methods:
-    """An encoder of speech and a decoder of text."""
-    length = min(_LONGEST_TEXT, _number(config, _LONGEST_TEXT, "max_target_positions"))
-    lines = ["  task: speech-to-text", f"  cache: {{max_length: {length}}}   # tokens of the decoder"]
-    return _language_model(lines, "executorch-asr/v1", config, files)
-
-
-def _language_model(lines: list[str], runner: str, config: dict[str, Any], files: _Files) -> _Methods:
-    """A model that writes text, with a task that writes its methods. `lines` are the lines of `huggingface` of its own;
-    it has the `runner` only if the files say which tokens end a text."""
-    settings = "generation_config.json"
     data = [files.named(settings)] if files.has(settings) else []
-    generation = [f"  generation_config: {json.dumps(name)}" for name in data]
+    model = [f"  task: {name}", *(f"  generation_config: {json.dumps(file)}" for file in data)]
+    model += [f"  {line.format(length=length, call=min(_LONGEST_CALL, length), kind=kind)}" for line in task.lines]
     ends = {**config, **files.json(settings)}.get("eos_token_id")
-    tokenizer = [files.named(name) for name in _TOKENIZER if files.has(name)]
-    model = [lines[0], *generation, *lines[1:]]
-    return _Methods([], model, runner=None if ends is None else runner, data=data, tokenizer=tokenizer)
+    tokenizer = [files.named(file) for file in _TOKENIZER if files.has(file)]
+    return _Methods([], model, runner=None if ends is None else task.runner, data=data, tokenizer=tokenizer)
 
 
-def _encoder(config: dict[str, Any], files: _Files) -> _Methods:
-    del files
+def _encoder(config: dict[str, Any]) -> _Methods:
     length = _number(config, 512, "max_position_embeddings")
     if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
         length -= 2  # their positions begin after that of the padding
@@ -435,25 +413,13 @@ def _encoder(config: dict[str, Any], files: _Files) -> _Methods:
     )
 
 
-def _image(config: dict[str, Any], files: _Files) -> _Methods:
-    del files
+def _image(config: dict[str, Any]) -> _Methods:
     size = config.get("image_size")
     height, width = size if isinstance(size, list) and len(size) == 2 else (_number(config, 224, "image_size"),) * 2
     channels = _number(config, 3, "num_channels")
     sizes = [each if type(each) is int and 0 < each < 1 << 31 else 224 for each in (height, width)]
     example = f"{{shape: [1, {channels}, {sizes[0]}, {sizes[1]}]}}"
     return _Methods(["forward:", f"  example_inputs: [{example}]   # pixel_values"], hint=_CALIBRATE)
-
-
-def _speech(config: dict[str, Any], files: _Files) -> _Methods:
-    del config, files
-    lines = ["forward:", "  example_inputs: [{shape: [1, 16000]}]   # input_values: one second at 16 kHz"]
-    return _Methods(lines, hint=_CALIBRATE)
-
-
-def _is_composed(config: dict[str, Any]) -> bool:
-    """Whether a model has several inputs of different kinds, such as an encoder-decoder or one for images and text."""
-    return config.get("is_encoder_decoder") is True or any(key.endswith("_config") for key in config)
 
 
 def _sees_images(config: dict[str, Any]) -> bool:
@@ -465,24 +431,25 @@ def _sees_images(config: dict[str, Any]) -> bool:
     return vision.get("model_type", towers[0]) in towers  # the first is transformers' default
 
 
-_TASKS = (
-    _Task(lambda kind, config: "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")), _decoder),
-    _Task(lambda kind, config: config.get("model_type") == "whisper" and kind == _WHISPER, _speech_to_text),
-    _Task(lambda kind, config: _sees_images(config), _image_text_to_text),
-    _Task(lambda kind, config: config.get("model_type") in _SEQ2SEQ and kind.endswith(_WRITERS), _seq2seq),
-    _Task(
-        lambda kind, config: not _is_composed(config) and "conv_dim" in config and "feat_proj_dropout" in config,
-        _speech,
-    ),
-    _Task(
-        lambda kind, config: not _is_composed(config) and "vocab_size" not in config and "num_channels" in config,
-        _image,
-    ),
-    _Task(
-        lambda kind, config: not _is_composed(config) and "vocab_size" in config and "image_size" not in config,
-        _encoder,
-    ),
-)
+def _methods(kind: str, config: dict[str, Any], files: _Files) -> _Methods | None:
+    """The methods of a model of this class. None if the class is not known here, such as one with several inputs."""
+    model_type = config.get("model_type")
+    if "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")):
+        return _text("text-generation", config, files)
+    if model_type == "whisper" and kind == _WHISPER:
+        return _text("speech-to-text", config, files)
+    if _sees_images(config):
+        return _text("image-text-to-text", {**config, **config["text_config"]}, files)
+    if model_type in _SEQ2SEQ and kind.endswith(_WRITERS):
+        return _text("seq2seq", config, files)
+    if config.get("is_encoder_decoder") is True or any(key.endswith("_config") for key in config):
+        return None
+    if "conv_dim" in config and "feat_proj_dropout" in config:
+        lines = ["forward:", "  example_inputs: [{shape: [1, 16000]}]   # input_values: one second at 16 kHz"]
+        return _Methods(lines, hint=_CALIBRATE)
+    if "vocab_size" not in config and "num_channels" in config:
+        return _image(config)
+    return _encoder(config) if "vocab_size" in config and "image_size" not in config else None
 
 
 def of_factory(reference: str, kwargs: str, beside: Path) -> First:
@@ -507,8 +474,8 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
         raise InputError.of(f"--factory {reference}: expected MODULE:CALLABLE", "for example model:create")
     place, _, _ = reference.partition(":")
     name = _program_name(beside.resolve().name if place in ("model", "models") else place.rpartition(".")[2])
-    model = {"factory": reference, "kwargs": _arguments(kwargs)}
-    methods = {"forward": {"example_inputs": [{"shape": [1]}]}}  # not used: the plan needs a method
+    model: Model = {"factory": reference, "kwargs": _arguments(kwargs)}
+    methods: dict[str, Method] = {"forward": {"example_inputs": [{"shape": [1]}]}}  # not used: the plan needs a method
     plan = from_manifest({"name": name, "model": model, "methods": methods})
     inputs = Inputs(roots=[beside])
     used = used_sources(inputs, plan.export_plan)

@@ -7,10 +7,9 @@ program.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,7 @@ def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:
     return FileBackedData(str(path), sha256=digest.digest())
 
 
-@contextlib.contextmanager
-def blobs_in_files(directory: Path) -> Iterator[None]:
+def blobs_in_files(directory: Path) -> AbstractContextManager[None]:
     """Returns a context manager in which XNNPACK's blobs are written to an existing directory. The files are needed as
     long as the lowered methods."""
     preprocess = XnnpackBackend.preprocess
@@ -56,5 +54,4 @@ def blobs_in_files(directory: Path) -> Iterator[None]:
             output.buffers[:] = [in_file(directory, blob) for blob in output.buffers]
         return result
 
-    with replaced(XnnpackBackend, "preprocess", staticmethod(preprocess_to_files)):
-        yield
+    return replaced(XnnpackBackend, "preprocess", staticmethod(preprocess_to_files))

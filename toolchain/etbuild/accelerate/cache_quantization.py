@@ -8,10 +8,9 @@ which each decomposition runs four times.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch._ops import OpOverload
@@ -36,13 +35,11 @@ def _quantizes(operator: Any) -> bool:
     return all(each.alias_info is None for each in (*operator._schema.arguments, *operator._schema.returns))
 
 
-@contextlib.contextmanager
-def cache_quantization() -> Iterator[None]:
+def cache_quantization() -> AbstractContextManager[None]:
     """Returns a context manager in which the cache holds operators of quantization too."""
 
     def validate(self: FakeTensorMode, func: Any, args: Any, kwargs: Any) -> None:
         if not _quantizes(func):
             _validate(self, func, args, kwargs)
 
-    with replaced(FakeTensorMode, "_validate_cache_key", validate):
-        yield
+    return replaced(FakeTensorMode, "_validate_cache_key", validate)

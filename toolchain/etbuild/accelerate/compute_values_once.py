@@ -15,10 +15,10 @@ be changed in place; passes replace `meta["val"]` instead.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -130,13 +130,12 @@ def _operator(target: Any) -> Any:
 
 def _new_symbols(result: Any, args: Any) -> bool:
     """Whether a result has symbols for unknown sizes that its arguments do not have."""
-    found = free_unbacked_symbols(result)
+    symbols = free_unbacked_symbols(result)
     known = [value for value in pytree.tree_leaves(args) if isinstance(value, (torch.Tensor, *_SYMBOLS))]
-    return bool(found and found - free_unbacked_symbols(known))
+    return bool(symbols and symbols - free_unbacked_symbols(known))
 
 
-@contextlib.contextmanager
-def compute_values_once() -> Iterator[None]:
+def compute_values_once() -> AbstractContextManager[None]:
     """Returns a context manager in which replays of passes use results of earlier replays."""
     memory = _Memory()
 
@@ -147,5 +146,4 @@ def compute_values_once() -> Iterator[None]:
             return memory.call(self, target, args, kwargs)
         return _compute(self, target, args, kwargs)
 
-    with replaced(Interpreter, "call_function", call_function):
-        yield
+    return replaced(Interpreter, "call_function", call_function)

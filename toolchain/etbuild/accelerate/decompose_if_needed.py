@@ -8,8 +8,7 @@ the table stays as it is, so it is not traced again.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from executorch.exir.program import _program
@@ -28,8 +27,7 @@ def _has_any(program: ExportedProgram, operators: Any) -> bool:
     return any(node.op == "call_function" and node.target in operators for graph in graphs for node in graph.nodes)
 
 
-@contextlib.contextmanager
-def decompose_if_needed() -> Iterator[None]:
+def decompose_if_needed() -> AbstractContextManager[None]:
     """Returns a context manager in which programs are traced only if there is something to decompose."""
 
     def make_edge_programs(*arguments: Any) -> Any:
@@ -45,5 +43,4 @@ def decompose_if_needed() -> Iterator[None]:
         with replaced(ExportedProgram, "run_decompositions", run_decompositions):
             return _make_edge_programs(*arguments)
 
-    with replaced(_program, "_gen_edge_manager_for_partitioners", make_edge_programs):
-        yield
+    return replaced(_program, "_gen_edge_manager_for_partitioners", make_edge_programs)

@@ -18,11 +18,10 @@ SWITCHES = (
     "match_where_possible",
     "sort_in_place",
     "share_weights",
-    "collect_operators_once",
     "compute_values_once",
     "decompose_if_needed",
     "merge_by_sets",
-    "no_stack_traces",
+    "read_hints_once",
     "cache_quantization",
 )
 

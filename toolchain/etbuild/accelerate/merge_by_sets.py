@@ -7,8 +7,7 @@ looked at once, and two sets are compared.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
@@ -26,8 +25,6 @@ def _can_merge(self: Any, one: int, other: int, partitions: dict[int, Any]) -> b
     return bool(fuser_utils.validate_partition(list(nodes)))
 
 
-@contextlib.contextmanager
-def merge_by_sets() -> Iterator[None]:
+def merge_by_sets() -> AbstractContextManager[None]:
     """Returns a context manager in which partitions are merged faster."""
-    with replaced(GroupBasedPartitioner, "_can_merge_partitions", _can_merge):
-        yield
+    return replaced(GroupBasedPartitioner, "_can_merge_partitions", _can_merge)

@@ -3,8 +3,7 @@ delegate, even if debug messages are off."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from executorch.exir.backend import backend_api
@@ -20,8 +19,6 @@ def _partition_without_printing(*arguments: Any, **keywords: Any) -> Any:
         return _partition(*arguments, **keywords)
 
 
-@contextlib.contextmanager
-def partition_without_printing() -> Iterator[None]:
+def partition_without_printing() -> AbstractContextManager[None]:
     """Returns a context manager in which ExecuTorch does not print the modules that it partitions."""
-    with replaced(backend_api, "_create_partitions_in_graph_module", _partition_without_printing):
-        yield
+    return replaced(backend_api, "_create_partitions_in_graph_module", _partition_without_printing)

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Iterator
+from inspect import getattr_static
 from operator import is_
 from typing import Any
 
@@ -36,11 +37,7 @@ _HOOKS = sorted(
 @functools.cache
 def _replays_alone(pass_class: Any) -> bool:
     """Returns whether the class overrides none of the hooks, so that its replay does the same as any other."""
-    return all(_raw(pass_class, hook) is _raw(ExportPass, hook) for hook in _HOOKS)
-
-
-def _raw(cls: type, name: str) -> Any:
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+    return all(getattr_static(pass_class, hook) is getattr_static(ExportPass, hook) for hook in _HOOKS)
 
 
 def _reads_nodes_alone(module: GraphModule) -> bool:

@@ -6,8 +6,7 @@ made to test whether it can be made. Reading the file back does not need it.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch._export.serde import serialize
@@ -20,8 +19,6 @@ def _as_it_is(program: Any, constants: set[str] | None = None) -> Any:
     return program
 
 
-@contextlib.contextmanager
-def save_without_canonical_form() -> Iterator[None]:
+def save_without_canonical_form() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.save` makes no canonical form."""
-    with replaced(serialize, "canonicalize", _as_it_is):
-        yield
+    return replaced(serialize, "canonicalize", _as_it_is)

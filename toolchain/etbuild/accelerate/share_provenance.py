@@ -7,8 +7,7 @@ never changes after its creation, so sharing the object is equal to copying it.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch.fx.traceback import NodeSource
@@ -21,8 +20,6 @@ def _itself(source: NodeSource, memo: dict[int, Any]) -> NodeSource:
     return source
 
 
-@contextlib.contextmanager
-def share_provenance() -> Iterator[None]:
+def share_provenance() -> AbstractContextManager[None]:
     """Returns a context manager in which deep-copying a `NodeSource` returns the object itself."""
-    with replaced(NodeSource, "__deepcopy__", _itself):
-        yield
+    return replaced(NodeSource, "__deepcopy__", _itself)

@@ -10,9 +10,8 @@ their storage are shared. Others are copied as before.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -36,8 +35,6 @@ def _fills_its_storage(tensor: Any) -> bool:
     )
 
 
-@contextlib.contextmanager
-def share_weights() -> Iterator[None]:
+def share_weights() -> AbstractContextManager[None]:
     """Returns a context manager in which XNNPACK lowers without copying weights."""
-    with replaced(XnnpackBackend, "copy_exported_program_for_preprocess", classmethod(_copy)):
-        yield
+    return replaced(XnnpackBackend, "copy_exported_program_for_preprocess", classmethod(_copy))

@@ -8,10 +8,9 @@ become free again, and the users of a node are listed in the new order.
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections import deque
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import torch
 from executorch.exir import lowered_backend_module
@@ -95,8 +94,6 @@ def _renew(graph: Graph, order: list[Node]) -> None:
             read.users.setdefault(node)
 
 
-@contextlib.contextmanager
-def sort_in_place() -> Iterator[None]:
+def sort_in_place() -> AbstractContextManager[None]:
     """Returns a context manager in which ExecuTorch partitions methods with `sort` instead of `legalize_graph`."""
-    with replaced(lowered_backend_module, "legalize_graph", sort):
-        yield
+    return replaced(lowered_backend_module, "legalize_graph", sort)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 
 from etbuild import accelerate, releases
 
@@ -16,11 +15,6 @@ def entered(names: Sequence[str]) -> Iterator[None]:
     with contextlib.ExitStack() as switches:
         if names and releases.fitting():
             for name in names:
-                switches.enter_context(_switch(name)())
+                module = importlib.import_module(f"{accelerate.__name__}.{name}")
+                switches.enter_context(getattr(module, name)())
         yield
-
-
-def _switch(name: str) -> Callable[[], AbstractContextManager[None]]:
-    module = importlib.import_module(f"{accelerate.__name__}.{name}")
-    switch: Callable[[], AbstractContextManager[None]] = getattr(module, name)
-    return switch

@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,25 +47,25 @@ __all__ = [
 ]
 
 _CLASSES = {
-    "cadence": "cadence.Cadence",
+    "cadence": "microcontrollers.Cadence",
     "coreml": "coreml.backend.CoreMl",
-    "cortex-m": "cortex_m.CortexM",
+    "cortex-m": "microcontrollers.CortexM",
     "cuda": "cuda.Cuda",
     "custom": "custom.Custom",
-    "ethos-u": "arm.ethos_u.EthosU",
+    "ethos-u": "arm.EthosU",
     "mediatek": "mediatek.MediaTek",
-    "metal": "metal.Metal",
-    "mlx": "mlx.Mlx",
-    "native": "native.Native",
+    "metal": "apple_gpu.Metal",
+    "mlx": "apple_gpu.Mlx",
+    "native": "portable.Native",
     "nxp": "nxp.Nxp",
     "openvino": "openvino.OpenVino",
     "portable": "portable.Portable",
     "qualcomm": "qualcomm.Qualcomm",
     "samsung": "samsung.Samsung",
-    "tosa": "arm.tosa.Tosa",
-    "vgf": "arm.vgf.Vgf",
+    "tosa": "arm.Tosa",
+    "vgf": "arm.Vgf",
     "vulkan": "vulkan.Vulkan",
-    "webgpu": "webgpu.WebGpu",
+    "webgpu": "vulkan.WebGpu",
     "xnnpack": "xnnpack.Xnnpack",
 }
 
@@ -74,13 +74,13 @@ class _BuiltIn(Mapping[str, BuiltInBackend]):
     """The driver's own backends, by name. Each module is imported when its backend is first used."""
 
     def __init__(self) -> None:
-        self._made: dict[str, BuiltInBackend] = {}
+        self._backends: dict[str, BuiltInBackend] = {}
 
     def __getitem__(self, name: str) -> BuiltInBackend:
-        if name not in self._made:
+        if name not in self._backends:
             module, _, kind = _CLASSES[name].rpartition(".")
-            self._made[name] = make(getattr(importlib.import_module(f"{__name__}.{module}"), kind))
-        return self._made[name]
+            self._backends[name] = make(getattr(importlib.import_module(f"{__name__}.{module}"), kind))
+        return self._backends[name]
 
     def __contains__(self, name: object) -> bool:
         return name in _CLASSES
@@ -125,20 +125,47 @@ def get(name: str) -> Backend:
     return backend
 
 
-@contextlib.contextmanager
-def asked(name: str, method: str, path: DocumentPath | None = None) -> Iterator[None]:
-    """Returns a context manager for a call of a backend's method, such as `shown_name`, and a look at its answer.
+def ask(backend: Backend, method: str, *arguments: Any, path: DocumentPath | None = None) -> Any:
+    """Calls a method of a backend, such as `shown_name`, and checks its answer.
 
     Args:
-        name: The name of the backend.
+        backend: The backend.
         method: The name of the method.
+        arguments: The arguments of the method.
         path: The document path that the method is asked about.
 
     Raises:
-        InputError: The code inside failed, and the backend is one of a package. The error names the backend.
+        InputError: The method failed or its answer has a wrong type, and the backend is one of a package. The error
+            names the backend.
     """
-    with _named(name, f"it was asked for `{method}`", path):
-        yield
+    with _named(backend.name, f"it was asked for `{method}`", path):
+        answer = getattr(backend, method)(*arguments)
+        _CHECKS.get(method, lambda answer: None)(answer)
+        return answer
+
+
+def _check_callables(answer: object) -> None:
+    if not isinstance(answer, tuple) or not all(isinstance(each, str) and ":" in each for each in answer):
+        raise TypeError(f"{answer!r} is not a tuple of `module:callable`")
+
+
+def _check_stored_weights(answer: object) -> None:
+    if not isinstance(answer, StoredWeights | None):
+        raise TypeError(f"{answer!r} is not a `StoredWeights`")
+
+
+def _as_key(answer: object) -> str:
+    return json.dumps(answer, sort_keys=True)
+
+
+_CHECKS: dict[str, Callable[[Any], object]] = {
+    "callables": _check_callables,
+    "quantizer_callables": _check_callables,
+    "stored_weights": _check_stored_weights,
+    "grouping_key": _as_key,
+    "grouping_key_of": _as_key,
+}
+"""For some methods, a function that raises an exception for an answer of a wrong type."""
 
 
 @contextlib.contextmanager
@@ -182,84 +209,48 @@ def claims(name: str) -> Backend:
         return Backend()
 
 
-def callables(name: str, options: Options) -> tuple[str, ...]:
-    """Returns each `module:callable` of the declared sources that a partitioner's options name.
+def callables(name: str, options: Options, method: str = "callables") -> tuple[str, ...]:
+    """Returns each `module:callable` of the declared sources that the options of a partitioner or a quantizer name.
 
     A backend that is not installed has none: an index of a build elsewhere may name it.
 
-    Raises:
-        InputError: A backend of a package raised an error.
-    """
-    return _references(name, "callables", options)
-
-
-def quantizer_callables(name: str, options: Options) -> tuple[str, ...]:
-    """Returns the same as `callables` for a quantizer's options."""
-    return _references(name, "quantizer_callables", options)
-
-
-def _references(name: str, method: str, options: Options) -> tuple[str, ...]:
-    backend = find(name)
-    if backend is None:
-        return ()
-    with asked(name, method):
-        found: object = getattr(backend, method)(options)
-        if not isinstance(found, tuple) or not all(isinstance(each, str) and ":" in each for each in found):
-            raise TypeError(f"{found!r} is not a tuple of `module:callable`")
-        return found
-
-
-def pairs_partitions_of(partitioner: Any, names: Iterable[str]) -> bool:
-    """Returns whether its backend pairs the partitions of methods, for a partitioner that a recipe made.
-
     Args:
-        partitioner: ExecuTorch's `Partitioner`.
-        names: The backends that a plan names. The backend is looked for among them and the driver's own.
+        name: The name of the backend.
+        options: The options.
+        method: `callables` for a partitioner, `quantizer_callables` for a quantizer.
 
     Raises:
         InputError: A backend of a package raised an error.
     """
-    backend = _backend_of(partitioner, names)
-    if backend is None:
-        return False
-    with asked(backend.name, "pairs_partitions_of"):
-        return backend.pairs_partitions_of(partitioner)
+    backend = find(name)
+    return () if backend is None else ask(backend, method, options)
 
 
-def grouping_key(name: str, options: Options, path: DocumentPath) -> tuple[str, str]:
+def grouping_key(name: str, options: Options, path: DocumentPath) -> str:
     """Returns a key for the partitioner entry at `path`. The backend may be called once for entries with equal keys.
 
     Raises:
         InputError: A backend of a package raised an error, or its key is not JSON data.
     """
-    backend = get(name)
-    with asked(name, "grouping_key", path):
-        return name, json.dumps(backend.grouping_key(options), sort_keys=True)
+    return _as_key(ask(get(name), "grouping_key", options, path=path))
 
 
-def grouping_key_of(partitioner: Any, names: Iterable[str]) -> str:
-    """Returns the second part of `grouping_key` for a partitioner that a recipe or a factory made.
+def ask_recognizing(partitioner: Any, names: Iterable[str], method: str) -> Any:
+    """Calls a method, such as `pairs_partitions_of`, of the backend that recognizes a partitioner.
 
     Args:
-        partitioner: ExecuTorch's `Partitioner`.
+        partitioner: ExecuTorch's `Partitioner`, which a recipe or a factory made.
         names: The backends that a plan names. The backend is looked for among them and the driver's own.
+        method: The name of the method.
+
+    Returns:
+        The answer. None if no backend recognizes the partitioner.
 
     Raises:
-        InputError: A backend of a package raised an error, or its key is not JSON data.
+        InputError: A backend of a package raised an error.
     """
-    backend = _backend_of(partitioner, names)
-    if backend is None:
-        return json.dumps(None)
-    with asked(backend.name, "grouping_key_of"):
-        return json.dumps(backend.grouping_key_of(partitioner), sort_keys=True)
-
-
-def _backend_of(partitioner: Any, names: Iterable[str]) -> Backend | None:
-    for backend in _ours_and(names):
-        with asked(backend.name, "recognizes"):
-            if backend.recognizes(partitioner):
-                return backend
-    return None
+    backend = next((one for one in _ours_and(names) if ask(one, "recognizes", partitioner)), None)
+    return None if backend is None else ask(backend, method, partitioner)
 
 
 def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
@@ -274,30 +265,30 @@ def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
 
 def of_driver(names: Iterable[str]) -> list[str]:
     """Returns the driver's own backends that run if a plan names these: all of them if one of these may call any."""
-    wanted = {*names}
-    calls_any = any(name not in BACKENDS or BACKENDS[name].delegates_to_any for name in wanted)
-    return [name for name in BACKENDS if calls_any or name in wanted]
+    used = {*names}
+    calls_any = any(name not in BACKENDS or BACKENDS[name].delegates_to_any for name in used)
+    return [name for name in BACKENDS if calls_any or name in used]
 
 
 def _ours_and(names: Iterable[str]) -> list[Backend]:
     """Returns the driver's own backends that may run, and then the named ones of packages, which cannot replace the
     driver's."""
-    wanted = {*names}
-    return [get(name) for name in (*of_driver(wanted), *sorted(wanted - BACKENDS.keys()))]
+    used = {*names}
+    return [get(name) for name in (*of_driver(used), *sorted(used - BACKENDS.keys()))]
 
 
 def named_data_is_weights(delegate_id: str, names: Iterable[str]) -> bool:
     """Returns whether a delegate's named data depends only on its weights. False for the backends of packages, since
     the driver cannot check their claim. `names` are the backends that a plan names."""
-    ours = (BACKENDS[name] for name in of_driver(names))
-    return any(each.named_data_is_weights for each in ours if each.delegate_id == delegate_id)
+    backend = of_delegate(delegate_id, names)
+    return isinstance(backend, BuiltInBackend) and backend.named_data_is_weights
 
 
 def loads_everywhere(delegate_id: str, names: Iterable[str]) -> bool:
     """Returns whether ExecuTorch's runtime can load the delegates on the machine that built them, whatever it has.
     `names` are the backends that a plan names."""
-    ours = (BACKENDS[name] for name in of_driver(names))
-    return any(each.loads_everywhere for each in ours if each.delegate_id == delegate_id)
+    backend = of_delegate(delegate_id, names)
+    return isinstance(backend, BuiltInBackend) and backend.loads_everywhere
 
 
 def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: Iterable[str]) -> StoredWeights | None:
@@ -313,20 +304,7 @@ def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: It
         InputError: A backend of a package raised an error.
     """
     backend = of_delegate(delegate_id, names)
-    if backend is None:
-        return None
-    with asked(backend.name, "stored_weights"):
-        stored = backend.stored_weights(compiled, named_data)
-        if not isinstance(stored, StoredWeights | None):
-            raise TypeError(f"{stored!r} is not a `StoredWeights`")
-        return stored
-
-
-def mutable_buffers_hint(delegate_id: str, names: Iterable[str]) -> str | None:
-    """Returns what to write in a manifest so that delegates leave out buffers that methods write to. None if there is
-    no such option."""
-    backend = of_delegate(delegate_id, names)
-    return None if backend is None else backend.mutable_buffers_hint
+    return None if backend is None else ask(backend, "stored_weights", compiled, named_data)
 
 
 def check_delegated(
@@ -345,8 +323,7 @@ def check_delegated(
     """
     backend = get(name)
     operators = set(delegated.get(backend.delegate_id or "", ()))
-    with asked(name, "check_delegated", path):
-        return _below(path, backend.check_delegated(options, operators))
+    return _below(path, ask(backend, "check_delegated", options, operators, path=path))
 
 
 def owner(name: str) -> str | None:
@@ -356,21 +333,15 @@ def owner(name: str) -> str | None:
 
 def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     """Returns the problems of the partitioner entry at `path` of a manifest."""
+    options_path = (*path, "options")
     try:
         backend = find(name)
+        if backend is None:
+            return [_unknown(name, path)]
+        problems = json_schema.problems(backend.options_schema, options, options_path)
+        return problems or _below(options_path, ask(backend, "check_options", options, path=options_path))
     except InputError as error:
-        return [replace(problem, path=path) for problem in error.problems]
-    if backend is None:
-        return [_unknown(name, path)]
-    options_path = (*path, "options")
-    problems = json_schema.problems(backend.options_schema, options, options_path)
-    if problems:
-        return problems
-    try:
-        with asked(name, "check_options", options_path):
-            return _below(options_path, backend.check_options(options))
-    except InputError as error:
-        return error.problems
+        return [replace(problem, path=problem.path or path) for problem in error.problems]
 
 
 def check_quantizer(name: str, options: Options, path: DocumentPath) -> list[Problem]:
@@ -405,26 +376,29 @@ def check_installed(named: Mapping[str, DocumentPath], entries: Mapping[Document
     Raises:
         InputError: Something is not installed. The message says what, and what to do.
     """
-    problems = []
-    for name, path in named.items():
-        with _named(name, "it looked for what it needs", path):
-            problems += missing(name, path)
+    problems = [problem for name, path in named.items() for problem in missing(name, path)]
     for path, entry in entries.items():
-        with _named(entry["backend"], "it looked for what it needs", path):
-            problems += _missing(entry["backend"], get(entry["backend"]).needs_for(entry["options"]), path)
+        problems += missing(entry["backend"], path, entry["options"])
     if problems:
         raise InputError(problems)
 
 
-def missing(name: str, path: DocumentPath) -> list[Problem]:
-    """Returns a problem for each missing need of the backend that a manifest names at `path`."""
-    return _missing(name, get(name).needs, path)
+def missing(name: str, path: DocumentPath, options: Options | None = None) -> list[Problem]:
+    """Returns a problem for each missing need of the backend that a manifest names at `path`.
 
+    Args:
+        name: The name of the backend.
+        path: The document path.
+        options: The options of a partitioner, for what they need in addition. None: what the backend always needs.
 
-def _missing(name: str, needs: Sequence[Need], path: DocumentPath) -> list[Problem]:
-    return [
-        Problem(f"the backend `{name}` needs {need.what}", path, need.install) for need in needs if not need.there()
-    ]
+    Raises:
+        InputError: The backend is one of a package, and it raised an error.
+    """
+    backend = get(name)
+    with _named(name, "it looked for what it needs", path):
+        needs = backend.needs if options is None else backend.needs_for(options)
+        absent = [need for need in needs if not need.there()]
+    return [Problem(f"the backend `{name}` needs {need.what}", path, need.install) for need in absent]
 
 
 @contextlib.contextmanager
@@ -436,9 +410,9 @@ def lowering_context(names: Iterable[str], partitioners: Partitioners) -> Iterat
         partitioners: The partitioners of each method.
     """
     # A custom partitioner, or a recipe from the sources, may use one of the driver's backends.
-    wanted = {*names}
-    also = {name for name in of_driver(wanted) if BACKENDS[name].loaded_marker in sys.modules}
-    with contextlib.ExitStack() as entered:
-        for name in sorted(wanted | also):
-            entered.enter_context(get(name).lowering_context(partitioners))
+    named = {*names}
+    loaded = {name for name in of_driver(named) if BACKENDS[name].loaded_marker in sys.modules}
+    with contextlib.ExitStack() as contexts:
+        for name in sorted(named | loaded):
+            contexts.enter_context(get(name).lowering_context(partitioners))
         yield

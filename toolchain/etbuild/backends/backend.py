@@ -364,17 +364,11 @@ class BuiltInBackend(Backend):
 
 
 _BOOLEANS = (
-    "separable",
-    "takes_weight_only_linear",
-    "ignores_zero_points",
-    "whole_program",
-    "takes_the_rest",
-    "delegates_to_any",
-    "fold_quantize",
+    *("separable", "takes_weight_only_linear", "ignores_zero_points", "whole_program"),
+    *("takes_the_rest", "delegates_to_any", "fold_quantize"),
 )
 _STRINGS = ("delegate_id", "pairing_hint", "mutable_buffers_hint")
 _TUPLES = {"needs": Need, "distributions": str, "same_options": str, "exact_gelu_only": str}
-_KINDS: dict[type, str] = {Need: "`etbuild.backends.Need`", str: "strings"}
 
 
 _Made = TypeVar("_Made", bound=Backend)
@@ -411,18 +405,18 @@ def _check_names(backend: Backend) -> None:
 
 
 def _check_types(backend: Backend) -> None:
+    def check(name: str, fits: bool, expected: str) -> None:
+        if not fits:
+            raise InterfaceError(f"`{name}` has to be {expected}")
+
     for name, value in vars(Backend).items():
-        if callable(value) and not callable(getattr(backend, name)):
-            raise InterfaceError(f"`{name}` has to be a method")
+        check(name, not callable(value) or callable(getattr(backend, name)), "a method")
     for name in _BOOLEANS:
-        if not isinstance(getattr(backend, name), bool):
-            raise InterfaceError(f"`{name}` has to be True or False")
-    if not isinstance(backend.name, str):
-        raise InterfaceError("`name` has to be a string")
+        check(name, isinstance(getattr(backend, name), bool), "True or False")
+    check("name", isinstance(backend.name, str), "a string")
     for name in _STRINGS:
-        if not isinstance(getattr(backend, name), str | None):
-            raise InterfaceError(f"`{name}` has to be a string or None")
+        check(name, isinstance(getattr(backend, name), str | None), "a string or None")
     for name, kind in _TUPLES.items():
         value = getattr(backend, name)
-        if not (isinstance(value, tuple) and all(isinstance(each, kind) for each in value)):
-            raise InterfaceError(f"`{name}` has to be a tuple of {_KINDS[kind]}")
+        fits = isinstance(value, tuple) and all(isinstance(each, kind) for each in value)
+        check(name, fits, f"a tuple of {'strings' if kind is str else '`etbuild.backends.Need`'}")

@@ -64,15 +64,13 @@ def item(name: str, options: Options, path: DocumentPath) -> Item:
         InputError: A backend of a package raised an error.
     """
     backend = backends.get(name)
-    kind = json.dumps(backends.grouping_key(name, options, path))
+    kind = json.dumps([name, backends.grouping_key(name, options, path)])
     identity = json.dumps([name, options], sort_keys=True)
     if backend.separable:
         return Item(name, path, kind, identity, None)
     # Two calls of a factory may return partitioners of different backends.
     once = identity if backend.delegates_to_any else kind
-    with backends.asked(name, "shown_name"):
-        shown = backend.shown_name(options)
-    return Item(shown, path, kind, identity, once)
+    return Item(backends.ask(backend, "shown_name", options), path, kind, identity, once)
 
 
 def align(lists: Mapping[str, Sequence[Item]]) -> list[Slot]:

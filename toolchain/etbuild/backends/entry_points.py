@@ -42,15 +42,13 @@ def load(name: str) -> Backend | None:
     if more:
         raise InputError.of(f"{where} has the name of another one ({more[0].value})")
     try:
-        kind = entry.load()
-        backend = _make(kind, name)
+        return _make(entry.load(), name)
     except InterfaceError as error:
         raise InputError.of(f"{where}: {error}") from error
     except Exception as error:  # importing the package may raise anything
         from etbuild.exception_text import summary
 
         raise InputError.of(f"{where} cannot be loaded: {summary(error)}") from error
-    return backend
 
 
 def _make(kind: object, name: str) -> Backend:

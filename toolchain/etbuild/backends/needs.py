@@ -13,17 +13,16 @@ from etbuild.backends.backend import Need
 
 def package(module: str) -> Callable[[], bool]:
     """Returns a test for a top-level module, or for a module inside ExecuTorch's package. It imports nothing."""
-    return lambda: _spec(module)
 
+    def is_installed() -> bool:
+        top, *below = module.split(".")
+        spec = importlib.util.find_spec(top)
+        if spec is None or not below:
+            return spec is not None
+        places = [Path(place, *below) for place in spec.submodule_search_locations or ()]
+        return any(place.is_dir() or list(place.parent.glob(f"{place.name}.*")) for place in places)
 
-def _spec(module: str) -> bool:
-    """Returns whether the files of a module exist. Only the top-level package is located, and nothing is imported."""
-    top, *below = module.split(".")
-    spec = importlib.util.find_spec(top)
-    if spec is None or not below:
-        return spec is not None
-    places = [Path(place, *below) for place in spec.submodule_search_locations or ()]
-    return any(place.is_dir() or list(place.parent.glob(f"{place.name}.*")) for place in places)
+    return is_installed
 
 
 def extra(name: str, what: str, module: str) -> Need:

@@ -40,9 +40,9 @@ class Nxp(BuiltInBackend):
         from executorch.backends.nxp.nxp_backend import generate_neutron_compile_spec
 
         aten = torch.ops.aten
-        chosen = {name: options[name] for name in _SPEC_OPTIONS if name in options}
+        settings = {name: options[name] for name in _SPEC_OPTIONS if name in options}
         return NeutronPartitioner(
-            generate_neutron_compile_spec(options["target"], **chosen),
+            generate_neutron_compile_spec(options["target"], **settings),
             NeutronTargetSpec(options["target"]),
             CustomDelegationOptions(options.get("allow_no_op_partitions", False)),
             preserve_ops=[aten.prelu.default, aten.pad.default, aten.hardswish.default],  # as in ExecuTorch's pipeline

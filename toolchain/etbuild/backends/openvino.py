@@ -10,6 +10,9 @@ from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext
 from etbuild.backends.needs import extra
+from etbuild.patching import replaced
+from etbuild.processes import forked
+from etbuild.processes.library_output import native_messages_off
 
 _FOR_THIS_MACHINE = "for_this_machine"  # an option of the manifest, and a compile spec that only the driver reads
 
@@ -30,8 +33,6 @@ class OpenVino(BuiltInBackend):
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
         """Makes ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
-        from etbuild.processes.library_output import native_messages_off
-
         with native_messages_off():  # from the tokenizers that it imports
             from executorch.backends.openvino.partitioner import OpenvinoPartitioner
         from executorch.exir.backend.backend_details import CompileSpec
@@ -44,15 +45,13 @@ class OpenVino(BuiltInBackend):
 
     def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
         """Makes ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
-        from etbuild.processes.library_output import native_messages_off
-
         with native_messages_off():
             from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
 
         return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which each delegate is compiled in its own child process.
+        """Returns a context in which each delegate is compiled in a child process of its own.
 
         OpenVINO numbers its objects, counts on for the lifetime of its process, and writes the numbers to the result. A
         child that is forked from a process without OpenVINO always begins at the same number. OpenVINO also splits and
@@ -65,9 +64,6 @@ class OpenVino(BuiltInBackend):
 @contextlib.contextmanager
 def _compiled_in_children() -> Iterator[None]:
     from executorch.backends.openvino.preprocess import OpenvinoBackend
-
-    from etbuild.patching import replaced
-    from etbuild.processes import forked
 
     preprocess = OpenvinoBackend.preprocess
 
@@ -88,11 +84,11 @@ def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None
     import torch
 
     torch.set_num_threads(1)  # a fork does not have the threads of the parent's pool
-    own = [spec for spec in specs if spec.key != _FOR_THIS_MACHINE]
-    if len(own) == len(specs):
+    passed_on = [spec for spec in specs if spec.key != _FOR_THIS_MACHINE]
+    if len(passed_on) == len(specs):
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     try:
-        return preprocess(program, own), None
+        return preprocess(program, passed_on), None
     except Exception as error:  # noqa: BLE001 - OpenVINO raises what it likes
         return None, f"{type(error).__name__}: {error}"

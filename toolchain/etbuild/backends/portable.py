@@ -1,8 +1,10 @@
-"""ExecuTorch's portable operators. They run everything that no backend takes."""
+"""ExecuTorch's portable operators, which run everything that no backend takes; and its portable graph runtime."""
 
 from __future__ import annotations
 
-from etbuild.backends.backend import BuiltInBackend
+from typing import Any
+
+from etbuild.backends.backend import BuiltInBackend, Context, Options
 
 
 class Portable(BuiltInBackend):
@@ -11,3 +13,20 @@ class Portable(BuiltInBackend):
     name = "portable"
     separable = True
     takes_the_rest = True
+
+
+class Native(BuiltInBackend):
+    """The backend `native`."""
+
+    name = "native"
+    separable = True
+    delegate_id = "NativeBackend"
+
+    def create_partitioner(self, options: Options, context: Context) -> Any:
+        """Makes ExecuTorch's NativePartitioner, which has no options.
+
+        `named_data` of the manifest decides where its weights are stored; the backend gets no tag of its own.
+        """
+        from executorch.backends.native.partitioner import NativePartitioner
+
+        return NativePartitioner(external_constants_tag=None)

@@ -15,12 +15,8 @@ _SDK = sdk(
     "get it from Qualcomm: nothing is downloaded here",
 )
 _SPEC_OPTIONS = (
-    "online_prepare",
-    "shared_buffer",
-    "profile_level",
-    "dump_intermediate_outputs",
-    "debug",
-    "use_mha2sha",
+    *("online_prepare", "shared_buffer", "profile_level"),
+    *("dump_intermediate_outputs", "debug", "use_mha2sha"),
 )
 _PREFIXES = {  # for each option, ExecuTorch's enumeration and the prefix of its members
     "htp_performance_mode": ("QnnExecuTorchHtpPerformanceMode", "kHtp"),
@@ -119,9 +115,9 @@ def _compile_specs(options: Options) -> list[Any]:
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.utils.utils import generate_qnn_executorch_compiler_spec
 
-    chosen = {name: options[name] for name in _SPEC_OPTIONS if name in options}
+    settings = {name: options[name] for name in _SPEC_OPTIONS if name in options}
     specs: list[Any] = generate_qnn_executorch_compiler_spec(
-        QcomChipset[options["soc_model"]], _backend_options(options), **chosen
+        QcomChipset[options["soc_model"]], _backend_options(options), **settings
     )
     return specs
 

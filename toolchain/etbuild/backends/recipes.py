@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from etbuild.errors import DocumentPath, Problem, did_you_mean
-
-if TYPE_CHECKING:
-    pass
 
 DECIDES = ("partitioners", "quantize", "strict")
 """The keys that a recipe decides for a method if neither the method nor `defaults` has them."""
@@ -88,7 +85,7 @@ TARGETS = {
 NAMES = {**TARGETS, **{name: backends for family in FAMILIES for name, backends in family.names.items()}}
 
 
-def normalized(manifest: dict[str, Any]) -> dict[str, Any] | None:
+def normalized(manifest: Any) -> dict[str, Any] | None:
     """Returns the plan's `recipe`. `said` lists the fields of ExecuTorch's configuration that the manifest sets itself.
     None without a recipe."""
     recipe = manifest.get("recipe")
@@ -101,7 +98,7 @@ def normalized(manifest: dict[str, Any]) -> dict[str, Any] | None:
     return {"kwargs": {}, **written, "said": {key: sorted(fields) for key, fields in in_manifest.items()}}
 
 
-def decided(manifest: dict[str, Any], name: str) -> list[str]:
+def decided(manifest: Any, name: str) -> list[str]:
     """Returns the keys in `DECIDES` that a manifest leaves to its recipe for a method. Empty without a recipe."""
     method, defaults = manifest["methods"][name], manifest.get("defaults", {})
     if "recipe" not in manifest or "program" in method:

@@ -1,4 +1,4 @@
-"""Vulkan: GPUs."""
+"""Vulkan: GPUs; and WebGPU: GPUs in browsers, with graphs in Vulkan's format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Vulkan(BuiltInBackend):
         """Makes ExecuTorch's VulkanPartitioner with the options of `backend-vulkan.schema.json`."""
         from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
 
-        return VulkanPartitioner(**partitioner_arguments(options))
+        return VulkanPartitioner(**_partitioner_arguments(options))
 
     def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
         """Makes ExecuTorch's VulkanQuantizer with the options of `quantizer-vulkan.schema.json`."""
@@ -34,12 +34,23 @@ class Vulkan(BuiltInBackend):
         return VulkanQuantizer().set_global(config)
 
 
-def partitioner_arguments(options: Options) -> dict[str, Any]:
-    """Returns the arguments of ExecuTorch's VulkanPartitioner, which WebGPU's partitioner takes too.
+class WebGpu(BuiltInBackend):
+    """The backend `webgpu`."""
 
-    Raises:
-        OptionError: An option names an unknown operator.
-    """
+    name = "webgpu"
+    separable = False  # not tested whether merged methods have the same bytes as methods lowered together
+    delegate_id = "VulkanBackend"
+    takes_weight_only_linear = True
+
+    def create_partitioner(self, options: Options, context: Context) -> Any:
+        """Makes ExecuTorch's WebGPUPartitioner with the options of `backend-webgpu.schema.json`."""
+        from executorch.backends.webgpu.partitioner import WebGPUPartitioner
+
+        return WebGPUPartitioner(**_partitioner_arguments(options))
+
+
+def _partitioner_arguments(options: Options) -> dict[str, Any]:
+    """Returns the arguments of ExecuTorch's partitioners for both. Raises OptionError for an unknown operator."""
     from executorch.backends.vulkan.serialization.vulkan_graph_schema import VkMemoryLayout, VkStorageType
 
     compiled = {name: value for name, value in options.items() if name not in _PARTITIONER_OPTIONS}

@@ -8,6 +8,20 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from executorch.backends.transforms.utils import create_constant_placeholder, get_param_tensor, is_param_node
+from executorch.backends.xnnpack._passes import decompose_batch_norm, fuse_batch_norm
+from executorch.backends.xnnpack._passes.conv1d_unsqueeze_pass import Conv1dUnsqueezePass
+from executorch.backends.xnnpack._passes.fuse_activation_pass import FuseActivationPass
+from executorch.backends.xnnpack.utils.quant_utils import (
+    IS_IMPLICIT_Q_DQ_TAG,
+    is_dequant,
+    is_dynamic_qdq,
+    is_quant,
+    is_tagged_as_implicit_q_dq,
+)
+from executorch.backends.xnnpack.xnnpack_preprocess import XNNPACKPassManager
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+
 from etbuild.backends.xnnpack_operators import operator_of
 from etbuild.patching import replaced
 
@@ -34,101 +48,78 @@ def corrected_graphs() -> Iterator[None]:
     - The kernel of a transposed convolution has another layout than that of a convolution, and ExecuTorch writes the
       first.
     """
-    from executorch.backends.xnnpack.xnnpack_preprocess import XNNPACKPassManager
-
-    original = XNNPACKPassManager.transform
-
-    def transform(self: Any) -> Any:
-        _convert_at_borders(self.exported_program.graph)
-        _quantize_for_each_convolution(self.exported_program.graph)
-        _separate(self.exported_program, _kernel_of)
-        program = original(self)
-        _separate(program, _form)
-        return program
-
+    created = _with_a_free_name(create_constant_placeholder)
     with (
-        replaced(XNNPACKPassManager, "transform", transform),
-        _float_convolutions(),
-        _constants_of_batch_norms(),
-        _combined_activations(),
+        replaced(XNNPACKPassManager, "transform", _transform),
+        replaced(Conv1dUnsqueezePass, "insert_q_dq_pair", _quantize_if_the_kernel_is),
+        replaced(decompose_batch_norm, "create_constant_placeholder", created),
+        replaced(fuse_batch_norm, "create_constant_placeholder", created),
+        replaced(FuseActivationPass, "get_output_min_max_from_activation", _bounds_of_both),
     ):
         yield
 
 
-@contextlib.contextmanager
-def _constants_of_batch_norms() -> Iterator[None]:
-    """Gives the constants of each folded batch norm a name of their own.
+_transform_with_passes = XNNPACKPassManager.transform
+
+
+def _transform(self: Any) -> Any:
+    _convert_at_borders(self.exported_program.graph)
+    _quantize_for_each_convolution(self.exported_program.graph)
+    _separate(self.exported_program, _kernel_of)
+    program = _transform_with_passes(self)
+    _separate(program, _form)
+    return program
+
+
+def _with_a_free_name(create: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives the constants of each folded batch norm a name that no other constant of the graph has.
 
     ExecuTorch names them after the weight, and takes a constant of that name for the same one: so two batch norms after
     one layer, with one weight, or without any, would be equal.
     """
-    from executorch.backends.xnnpack._passes import decompose_batch_norm, fuse_batch_norm
-
     numbers = itertools.count()
 
-    def create(original: Callable[..., Any]) -> Callable[..., Any]:
-        def created(*arguments: Any, **named: Any) -> Any:
-            held = {node.name for node in named["graph"].find_nodes(op="placeholder")}
-            name = named["name"]
-            while name in held:
-                name = f"{named['name']}_{next(numbers)}"
-            return original(*arguments, **{**named, "name": name})
+    def created(*arguments: Any, **named: Any) -> Any:
+        names = {node.name for node in named["graph"].find_nodes(op="placeholder")}
+        name = named["name"]
+        while name in names:
+            name = f"{named['name']}_{next(numbers)}"
+        return create(*arguments, **{**named, "name": name})
 
-        return created
-
-    with contextlib.ExitStack() as stack:
-        for module in (decompose_batch_norm, fuse_batch_norm):
-            original = module.create_constant_placeholder
-            stack.enter_context(replaced(module, "create_constant_placeholder", create(original)))
-        yield
+    return created
 
 
-@contextlib.contextmanager
-def _combined_activations() -> Iterator[None]:
+_bounds_of_last = FuseActivationPass.get_output_min_max_from_activation
+
+
+def _bounds_of_both(self: Any, activation: Any) -> Any:
     """Fuses an activation with an operator that has one already as both of them. ExecuTorch keeps the last one."""
-    from executorch.backends.xnnpack._passes.fuse_activation_pass import FuseActivationPass
-
-    original = FuseActivationPass.get_output_min_max_from_activation
-
-    def combined(self: Any, activation: Any) -> Any:
-        last = original(self, activation)
-        first = FuseActivationPass.get_fused_activation(activation.args[0])
-        if first is None:
-            return last
-        least, most = float(last.output_min), float(last.output_max)
-        bounds = [min(max(float(bound), least), most) for bound in (first.output_min, first.output_max)]
-        return type(last)(*("+inf" if bound == math.inf else bound for bound in bounds))
-
-    with replaced(FuseActivationPass, "get_output_min_max_from_activation", combined):
-        yield
+    last = _bounds_of_last(self, activation)
+    first = FuseActivationPass.get_fused_activation(activation.args[0])
+    if first is None:
+        return last
+    least, most = float(last.output_min), float(last.output_max)
+    bounds = [min(max(float(bound), least), most) for bound in (first.output_min, first.output_max)]
+    return type(last)(*("+inf" if bound == math.inf else bound for bound in bounds))
 
 
-@contextlib.contextmanager
-def _float_convolutions() -> Iterator[None]:
+_insert_q_dq_pair = Conv1dUnsqueezePass.insert_q_dq_pair
+
+
+def _quantize_if_the_kernel_is(self: Any, graph: Any, anchor: Any, q_params: Any) -> None:
     """Leaves the input and the result of a one-dimensional convolution in float32 if its kernel is.
 
     ExecuTorch quantizes what it adds around such a convolution if the operator before it or after it is quantized, as
     if the convolution were, too.
     """
-    from executorch.backends.xnnpack._passes.conv1d_unsqueeze_pass import Conv1dUnsqueezePass
-    from executorch.backends.xnnpack.utils.quant_utils import is_dequant
-
-    original = Conv1dUnsqueezePass.insert_q_dq_pair
-
-    def insert_q_dq_pair(self: Any, graph: Any, anchor: Any, q_params: Any) -> None:
-        layer = anchor if operator_of(anchor) == "aten.convolution.default" else next(iter(anchor.users))
-        if is_dequant(layer.args[_KERNEL]):
-            original(self, graph, anchor, q_params)
-
-    with replaced(Conv1dUnsqueezePass, "insert_q_dq_pair", insert_q_dq_pair):
-        yield
+    layer = anchor if operator_of(anchor) == "aten.convolution.default" else next(iter(anchor.users))
+    if is_dequant(layer.args[_KERNEL]):
+        _insert_q_dq_pair(self, graph, anchor, q_params)
 
 
 def _separate(program: Any, form: Callable[[Any, Any, int], str]) -> None:
     """Gives the readers of each constant that need different forms of it a constant each, in place. `form` names the
     form that a reader needs, from the constant, the reader, and the argument's index."""
-    from executorch.backends.transforms.utils import is_param_node
-
     for constant in program.graph.find_nodes(op="placeholder"):
         uses: dict[str, list[tuple[Any, int]]] = {}
         for user in constant.users:
@@ -152,9 +143,6 @@ def _nodes(argument: Any) -> Sequence[Any]:
 def _copied(program: Any, constant: Any, name: str) -> Any:
     """A new constant with the content of another one. ExecuTorch's function for that does not take the graph that its
     passes leave."""
-    from executorch.backends.transforms.utils import get_param_tensor
-    from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
-
     with program.graph.inserting_before(constant):
         copy = program.graph.placeholder(name)
     copy.meta = dict(constant.meta)
@@ -167,8 +155,6 @@ def _copied(program: Any, constant: Any, name: str) -> Any:
 
 def _form(constant: Any, user: Any, index: int) -> str:
     """The form in which an operator of a finished graph reads a constant."""
-    from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_dynamic_qdq
-
     user, index = _reader(user, index)
     operator = operator_of(user)
     if index not in _PACKED.get(operator, ()):
@@ -204,17 +190,15 @@ def _convert_at_borders(graph: Any) -> None:
     It marks a `quantize` or `dequantize` as a part of a quantized operator, which needs no conversion, also if others
     read its result as float32, or if the operator is not in the delegate. Nothing then writes the float32 numbers.
     """
-    from executorch.backends.xnnpack.utils import quant_utils
-
     for node in list(graph.nodes):
-        if not quant_utils.is_tagged_as_implicit_q_dq(node) or quant_utils.is_dynamic_qdq(node):
+        if not is_tagged_as_implicit_q_dq(node) or is_dynamic_qdq(node):
             continue
-        if quant_utils.is_quant(node) and node.args[0].op == "placeholder":
-            del node.meta[quant_utils.IS_IMPLICIT_Q_DQ_TAG]
-        if quant_utils.is_dequant(node) and not all(map(_computes_with_integers, node.users)):
+        if is_quant(node) and node.args[0].op == "placeholder":
+            del node.meta[IS_IMPLICIT_Q_DQ_TAG]
+        if is_dequant(node) and not all(map(_computes_with_integers, node.users)):
             with graph.inserting_after(node):
                 implicit = graph.node_copy(node)
-            del node.meta[quant_utils.IS_IMPLICIT_Q_DQ_TAG]  # this one may be a result, which has its name
+            del node.meta[IS_IMPLICIT_Q_DQ_TAG]  # this one may be a result, which has its name
             for reader in filter(_computes_with_integers, list(node.users)):
                 reader.replace_input_with(node, implicit)
             if not implicit.users:
@@ -223,8 +207,6 @@ def _convert_at_borders(graph: Any) -> None:
 
 def _computes_with_integers(reader: Any) -> bool:
     """Whether a reader of a `dequantize` is a part of a quantized operator: a layer, or what ends in a `quantize`."""
-    from executorch.backends.xnnpack.utils.quant_utils import is_quant, is_tagged_as_implicit_q_dq
-
     users = [*reader.users]
     if operator_of(reader) == "aten.constant_pad_nd.default" and len(users) == 1 and operator_of(users[0]) in _LAYERS:
         return True  # ExecuTorch pads the integers
@@ -239,8 +221,6 @@ def _quantize_for_each_convolution(graph: Any) -> None:
 
     XNNPACK computes wrong numbers for convolutions with kernels of different sizes that share these operators.
     """
-    from executorch.backends.xnnpack.utils.quant_utils import is_dequant, is_dynamic_qdq
-
     for node in list(graph.nodes):
         if (
             operator_of(node) == "aten.convolution.default"
@@ -249,8 +229,8 @@ def _quantize_for_each_convolution(graph: Any) -> None:
         ):
             readers = [reader for each in node.args[0].args[0].users for reader in each.users]
             if len({_geometry(reader) for reader in readers}) > 1:
-                dequantize = _own(graph, node.args[0], node)
-                _own(graph, dequantize.args[0], dequantize)
+                dequantize = _unshared(graph, node.args[0], node)
+                _unshared(graph, dequantize.args[0], dequantize)
 
 
 def _geometry(node: Any) -> str:
@@ -260,11 +240,11 @@ def _geometry(node: Any) -> str:
     return f"{node.args[_KERNEL].meta['val'].shape[2:]} {node.args[_BIAS + 1 :]}"
 
 
-def _own(graph: Any, node: Any, reader: Any) -> Any:
+def _unshared(graph: Any, node: Any, reader: Any) -> Any:
     """A node that has no other reader: the given one, or a copy of it."""
     if len(node.users) == 1:
         return node
     with graph.inserting_after(node):
-        own = graph.node_copy(node)
-    reader.replace_input_with(node, own)
-    return own
+        copy = graph.node_copy(node)
+    reader.replace_input_with(node, copy)
+    return copy

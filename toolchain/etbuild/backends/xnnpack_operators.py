@@ -8,36 +8,23 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
+
 from etbuild.backends.backend import Partitioners
 from etbuild.patching import replaced
 
 _MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime loads no method with a delegate that has tensors of more
 _IMAGE_DIMENSIONS = 4
-_INPUTS = 2  # of a layer without a bias
 
 
 @contextlib.contextmanager
 def corrected_operators(partitioners: Partitioners, delegate_id: str) -> Iterator[None]:
-    """A context in which XNNPACK takes whole layers, and only operators that it computes as PyTorch does.
+    """A context in which XNNPACK takes only operators that the runtime can load, and that it computes as PyTorch does.
 
     Args:
         partitioners: The partitioners of each method.
         delegate_id: ExecuTorch's name of the backend.
     """
-    with _without_unusual_operators(partitioners, delegate_id), _biases_of_layers():
-        yield
-
-
-def operator_of(node: Any) -> str:
-    """The name of the operator that a node calls, such as `aten.linear.default`; empty if it calls none."""
-    return str(getattr(node.target, "__name__", ""))
-
-
-@contextlib.contextmanager
-def _without_unusual_operators(partitioners: Partitioners, delegate_id: str) -> Iterator[None]:
-    """XNNPACK takes no operators that the runtime could not load, or for which its own passes fail."""
-    from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
-
     written = functools.lru_cache(maxsize=1)(_written_buffers)  # asked for each operator of a method
     with contextlib.ExitStack() as changed:
         for partitioner in {id(one): one for own in partitioners.values() for one in own}.values():
@@ -49,27 +36,9 @@ def _without_unusual_operators(partitioners: Partitioners, delegate_id: str) -> 
         yield
 
 
-@contextlib.contextmanager
-def _biases_of_layers() -> Iterator[None]:
-    """Takes the bias of each layer into the delegate, also if two other arguments of the layer are one tensor.
-
-    ExecuTorch then finds no bias, and the runtime crashes.
-    """
-    from executorch.backends.transforms.utils import is_param_node
-    from executorch.backends.xnnpack.partition.config.gemm_configs import GEMMConfig
-
-    original = GEMMConfig._get_bias_deps
-
-    def get_bias_deps(self: Any, node: Any, program: Any, precision: Any) -> Any:
-        if self.force_non_static_weights_for_f32_linear or self.bias_idx is None:
-            return original(self, node, program, precision)
-        if len(node.all_input_nodes) > _INPUTS or len(node.args) <= self.bias_idx:
-            return original(self, node, program, precision)
-        bias = node.args[self.bias_idx]
-        return (True, []) if bias is None else (is_param_node(program, bias), [bias])
-
-    with replaced(GEMMConfig, "_get_bias_deps", get_bias_deps):
-        yield
+def operator_of(node: Any) -> str:
+    """The name of the operator that a node calls, such as `aten.linear.default`; empty if it calls none."""
+    return str(getattr(node.target, "__name__", ""))
 
 
 def _of_usual_tensors(config: Any, written_buffers: Callable[[Any], set[str]]) -> Callable[[Any, Any], bool]:

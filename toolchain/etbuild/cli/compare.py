@@ -8,15 +8,15 @@ from typing import Any
 
 from etbuild.cli.options import (
     add_data,
-    add_effort,
     add_exported,
+    add_lowering_options,
     add_path,
     add_positions,
     add_repeatable,
     add_step_parser,
-    effort,
     exported,
     inputs,
+    lowering_options,
     with_positions,
 )
 
@@ -34,7 +34,7 @@ def add(verbs: Any) -> None:
     add_path(parser, "--lowering FILE", "the file NAME.lowering.json of `etbuild lower`", required=True)
     add_path(parser, "--program FILE", "the .pte that `etbuild lower` wrote", required=True)
     add_repeatable(parser, "--named-data FILE", "a .ptd of the program, or a directory of them", type=Path)
-    add_effort(parser)
+    add_lowering_options(parser)
     add_path(
         parser,
         "-o FILE",
@@ -57,10 +57,10 @@ def _compare(options: argparse.Namespace) -> None:
     from etbuild.plan.step_plans import ComparePlan, read_plan
     from etbuild.steps.compare import Built, compare
     from etbuild.steps.facts import read_lowering
-    from etbuild.steps.saved_export import Lowering
+    from etbuild.steps.saved_export import LoweringJob
 
     plan = read_plan(options.plan, ComparePlan)
-    job = Lowering(plan, exported(options), inputs(options, []), Progress().stage, effort(options))
+    job = LoweringJob(plan, exported(options), inputs(options, []), Progress().stage, lowering_options(options))
     files = [each for path in options.named_data for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
     built = Built(read_lowering(options.lowering), options.program, {file.name: file for file in files})
     compare(job, options.examples, built, options.result)

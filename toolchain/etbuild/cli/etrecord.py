@@ -42,12 +42,12 @@ def _write(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import whole_directory
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.steps import etrecord
-    from etbuild.steps.resources import Effort
-    from etbuild.steps.saved_export import Lowering
+    from etbuild.steps.lowering_options import LoweringOptions
+    from etbuild.steps.saved_export import LoweringJob
 
     plan = read_plan(options.plan, LowerPlan)
     plan.check_backends()
     export = exported(options)
-    what = Lowering(plan, export, inputs(options, []), Progress().stage, Effort(jobs=1))
+    job = LoweringJob(plan, export, inputs(options, []), Progress().stage, LoweringOptions(jobs=1))
     with whole_directory(options.directory) as staged:
-        etrecord.write(staged, etrecord.etrecords(what, export.lines, options.program, staged))
+        etrecord.write(staged, etrecord.etrecords(job, export.lines, options.program, staged))

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.export.layout import EXAMPLES, LINES
     from etbuild.files import artifacts, digests
     from etbuild.inputs.import_graph import used_sources
-    from etbuild.inputs.key import check_unchanged, describe_files, with_declared
+    from etbuild.inputs.key import KeyFiles
     from etbuild.plan.step_plans import ExportPlan, read_plan
     from etbuild.steps.export import export
 
@@ -54,19 +54,17 @@ def run(options: argparse.Namespace) -> int:
     plan = read_plan(options.plan, ExportPlan)
     read_from = inputs(options, [])
     with digests.hashed_once(), with_positions(options):
-        used = used_sources(read_from, plan)
-        names = with_declared(read_from, plan.data_names)
-        read = describe_files(read_from, used, names)
+        files = KeyFiles.read(read_from, used_sources(read_from, plan), plan.data_names)
         with artifacts.whole_directory(options.directory) as staged:
-            export(plan, read_from, used, staged, Progress().stage)
+            export(plan, read_from, files.used, staged, Progress().stage)
             for name, path in declared("--method", options.methods).items():
                 _move(staged, name, path)
             for name, path in ((LINES, options.lines), (EXAMPLES, options.examples)):
                 if path is not None:
                     artifacts.replace(path, (staged / name).read_bytes())
                     (staged / name).unlink()
-            check_unchanged(read, read_from, used, names)
-        artifacts.replace(options.inputs, digests.canonical_json(read))
+            files.check_unchanged()
+        artifacts.replace(options.inputs, digests.canonical_json(files.digests))
     return 0
 
 
@@ -76,9 +74,9 @@ def _move(export: Path, name: str, path: Path) -> None:
     from etbuild.files import artifacts
 
     files = ExportFiles.below(export)
-    if not files.together and name not in files.methods:
+    if not files.needs_reexport and name not in files.methods:
         raise InputError.of(f"--method {name}: the plan has no such method")
-    if files.together:
+    if files.needs_reexport:
         artifacts.replace(path, b"")
     else:
         artifacts.replace(path, files.methods[name].read_bytes())

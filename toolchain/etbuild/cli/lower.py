@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from etbuild.cli.options import (
     add_data,
-    add_effort,
     add_exported,
+    add_lowering_options,
     add_path,
     add_positions,
     add_repeatable,
     add_step_parser,
     declared,
-    effort,
     exported,
     inputs,
+    lowering_options,
     with_positions,
 )
 from etbuild.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from etbuild.plan.step_plans import MethodPlan
-    from etbuild.steps.saved_export import Lowering
+    from etbuild.steps.saved_export import LoweringJob
 
 P = TypeVar("P", bound="MethodPlan")
 
@@ -39,7 +39,7 @@ def add(verbs: Any) -> None:
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--method", metavar="NAME", help="lower only this method; a later call merges it with the others")
     add_repeatable(part, "--lowered NAME=DIR", "merge this method, which an earlier call lowered with --method")
-    add_effort(parser)
+    add_lowering_options(parser)
     add_path(parser, "-o DIR", "directory for the program", dest="directory", required=True)
 
 
@@ -64,7 +64,7 @@ def _lower_method(options: argparse.Namespace) -> None:
         message = f"--method {options.method}: the plan has no such method"
         raise InputError.of(message, did_you_mean(options.method, plan.methods))
     with whole_directory(options.directory) as staged:
-        lower.lower_one_of_several(_what(options, plan), options.method, staged)
+        lower.lower_method(_job(options, plan), options.method, staged)
 
 
 def _lower(options: argparse.Namespace) -> None:
@@ -77,14 +77,14 @@ def _lower(options: argparse.Namespace) -> None:
     methods = declared("--lowered", options.lowered)
     if methods and methods.keys() != plan.methods.keys():
         raise InputError.of(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan.methods)}")
-    what = _what(options, plan)
+    job = _job(options, plan)
     with staging(options.directory) as staged:
-        artifacts = lower.merge(what, methods, staged) if methods else lower.lower(what, staged)
+        artifacts = lower.merge(job, methods, staged) if methods else lower.lower(job, staged)
         publish(artifacts, options.directory)
 
 
-def _what(options: argparse.Namespace, plan: P) -> Lowering[P]:
+def _job(options: argparse.Namespace, plan: P) -> LoweringJob[P]:
     from etbuild.cli.terminal import Progress
-    from etbuild.steps.saved_export import Lowering
+    from etbuild.steps.saved_export import LoweringJob
 
-    return Lowering(plan, exported(options), inputs(options, []), Progress().stage, effort(options))
+    return LoweringJob(plan, exported(options), inputs(options, []), Progress().stage, lowering_options(options))

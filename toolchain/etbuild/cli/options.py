@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from etbuild.cache.store import Cache
     from etbuild.export.layout import ExportFiles
     from etbuild.inputs.declared import Inputs
-    from etbuild.steps.resources import Effort
+    from etbuild.steps.lowering_options import LoweringOptions
 
 
 def add_parser(verbs: Any, name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
@@ -101,6 +101,23 @@ def add_settings(parser: argparse._ActionsContainer) -> None:
     add_repeatable(parser, "--set NAME=VALUE", "set a parameter of the manifest", dest="settings")
 
 
+def named_value(option: str, text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
+    """Splits a value of the form `NAME=VALUE`.
+
+    Args:
+        option: The option, for the error.
+        text: The value.
+        form: Its form, for the error.
+
+    Raises:
+        InputError: The value has another form: it has no `=`, or nothing before it.
+    """
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise InputError.of(f"{option} {text}: expected {form}")
+    return name, value
+
+
 def settings(options: argparse.Namespace) -> dict[str, str]:
     """Returns the values that `--set` gives to parameters, by name.
 
@@ -109,9 +126,7 @@ def settings(options: argparse.Namespace) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for text in options.settings:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise InputError.of(f"--set {text}: expected NAME=VALUE")
+        name, value = named_value("--set", text)
         if name in found and found[name] != value:
             raise InputError.of(f"--set: the parameter `{name}` is set twice, to {found[name]} and to {value}")
         found[name] = value
@@ -180,7 +195,7 @@ def exported(options: argparse.Namespace) -> ExportFiles:
     return replace(files, lines_file=options.lines)
 
 
-def add_effort(parser: argparse.ArgumentParser) -> None:
+def add_lowering_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that decide how fast lowering is. They do not change the artifacts."""
     parser.add_argument(
         "--jobs",
@@ -211,11 +226,11 @@ count = whole(1)
 """The type of an option with a number of things."""
 
 
-def effort(options: argparse.Namespace) -> Effort:
-    """Returns what the options of `add_effort` say."""
-    from etbuild.steps.resources import Effort, processors
+def lowering_options(options: argparse.Namespace) -> LoweringOptions:
+    """Returns what the options of `add_lowering_options` say."""
+    from etbuild.steps.lowering_options import LoweringOptions, processors
 
-    return Effort(not options.no_accelerate, options.jobs or processors())
+    return LoweringOptions(not options.no_accelerate, options.jobs or processors())
 
 
 def cache(directory: Path | None, quiet: bool = False) -> Cache | None:

@@ -146,13 +146,13 @@ def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
 
 
 def _inputs_of_target(given: list[str]) -> dict[str, list[str]]:
-    from etbuild.plan.expectations import INPUT_ATTRIBUTES
+    from etbuild.plan.expectations import INPUTS
 
-    listed: dict[str, list[str]] = {attribute: [] for attribute in INPUT_ATTRIBUTES}
+    listed: dict[str, list[str]] = {attribute: [] for attribute in INPUTS}
     for value in given:
         attribute, separator, name = value.partition("=")
         if attribute not in listed or not separator or not name:
-            raise InputError.of(f"--input {value}: expected data=NAME, weights=NAME, tokenizer=NAME or adapters=NAME")
+            raise InputError.of(f"--input {value}: expected {', '.join(f'{each}=NAME' for each in INPUTS)}")
         listed[attribute].append(name)
     return listed
 

@@ -23,7 +23,7 @@ from etbuild.runtime.session import Session
 
 _DIFFERS = "the program computes something else than the exported method in"
 _FIRST = "the call with the example inputs"
-_SAMPLES = (3, 8)  # of how far rounding moves the outputs; the second number if the first does not explain them
+_SAMPLES = (1, 3, 8)  # of how far rounding moves the outputs; the next number if these do not explain them
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
 _WITHOUT_MEMORY = "the runtime gets no memory for it"
 

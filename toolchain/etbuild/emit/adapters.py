@@ -8,16 +8,16 @@ computes with them, would make the program compute with stand-ins. Both are erro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.emit.emit_methods import Blob, Emitted
+from etbuild.emit.emit_methods import Emitted
 from etbuild.errors import BuildError, Problem
 from etbuild.lower import named_data
-from etbuild.lower.named_data import Request
+from etbuild.lower.named_data import Blob
 from etbuild.model.adapters import stand_in
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.plan.step_plans import MethodPlan
@@ -96,30 +96,18 @@ def filled(parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> lis
     content = {_digest(name, weight.nbytes): named_data.tensor_content(weight) for name, weight in weights.items()}
     if len(content) < len(weights):
         raise BuildError.of("two weights of adapters have the same stand-in", "rename one of the adapters")
-    for part in parts:
-        _check_outside(part, content.keys())
+    if any(blob.sha256 in content for part in parts for blob in (*part.constants, *part.delegates) if content):
+        raise BuildError.of("a weight of an adapter would be in the program itself")
     return [
         replace(
             part,
             external=[_filled(blob, content) for blob in part.external],
-            requests=[(key, _answered(request, content)) for key, request in part.requests],
+            requests=[(key, replace(request, data=_filled(request.data, content))) for key, request in part.requests],
         )
         for part in parts
     ]
 
 
-def _check_outside(part: Emitted, stand_ins: Iterable[str]) -> None:
-    known = set(stand_ins)
-    for blob in (*part.constants, *part.delegates):
-        if known and blob.sha256 in known:
-            raise BuildError.of("a weight of an adapter would be in the program itself")
-
-
 def _filled(blob: Blob, content: Mapping[str, bytes]) -> Blob:
     """The blob with its content. It keeps its digest, by which methods find out that they share it."""
     return Blob(content[blob.sha256], blob.sha256) if blob.sha256 in content else blob
-
-
-def _answered(request: Request, content: Mapping[str, bytes]) -> Request:
-    data = content.get(Blob(request.data).sha256)
-    return request if data is None else replace(request, data=data)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
@@ -20,7 +19,7 @@ from executorch.exir.schema import ExecutionPlan, Tensor, TensorDataLocation
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, TensorArgument
 
-from etbuild import backends, releases
+from etbuild import backends
 from etbuild.emit import mutable_buffers
 from etbuild.emit.mutable_buffers import Buffers
 from etbuild.errors import BuildError, DocumentPath, Problem
@@ -32,7 +31,7 @@ from etbuild.lower import dequantize, dynamic_sizes, failed_nodes, method_graph,
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.lower_methods import operator_counts
-from etbuild.lower.named_data import Claims, Request
+from etbuild.lower.named_data import Blob, Claims, Request
 from etbuild.lower.partition_counts import operator_name
 from etbuild.lower.viewed_weights import copy_viewed_weights
 from etbuild.lower.weight_sharing import Place
@@ -40,27 +39,6 @@ from etbuild.lower.weight_storage import Digests, weight_places
 from etbuild.patching import replaced
 from etbuild.plan.step_plans import MethodPlan
 from etbuild.results import MethodGraph, OperatorCounts
-
-if TYPE_CHECKING:
-    from executorch.exir._serialize._cord import CordBuffer
-
-
-class Blob:
-    """The content of a constant, or what a backend compiled.
-
-    Args:
-        content: The content: in memory, or in a file.
-        sha256: Its digest in hex, if it is known.
-    """
-
-    def __init__(self, content: CordBuffer, sha256: str | None = None) -> None:
-        self.content = content
-        self._sha256 = sha256
-
-    @cached_property
-    def sha256(self) -> str:
-        """The digest of the content, in hex."""
-        return releases.sha256_of(self.content).hex() if self._sha256 is None else self._sha256
 
 
 @dataclass(frozen=True)
@@ -180,12 +158,9 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     manager, output = _to_executorch(lower_plan, lowered, finder)
     if lowered.look is not None:
         lowered.look(manager)
-    if sharing:
-        planned = {name: mutable_buffers.planned(buffers[name], manager.exported_program(name)) for name in facts}
-        facts = {name: replace(of_method, buffers=planned[name]) for name, of_method in facts.items()}
-    facts = {
-        name: replace(of_method, instructions=_origins(output, name, names[name])) for name, of_method in facts.items()
-    }
+    for name, of_method in facts.items():
+        planned = mutable_buffers.planned(buffers[name], manager.exported_program(name)) if sharing else None
+        facts[name] = replace(of_method, buffers=planned, instructions=_origins(output, name, names[name]))
     program = output.program
     _check_named_buffers(edge, output)
     return Emitted(

@@ -85,9 +85,9 @@ def write_program(
     by_tag: dict[str, dict[str, int]] = {tag: {} for tag in lower_plan.tags}
     for shard, keys in blobs.items():
         by_tag[tag_of_shard(shard)].update(keys)
-    found = program_file.program_facts(parsed)
+    facts = program_file.program_facts(parsed)
     memory = {plan.name: instructions.memory_plan(plan) for plan in parsed.program.execution_plan}
-    return Emission([program, *data.values()], found, memory, by_tag, runtime_limits.find(parsed))
+    return Emission([program, *data.values()], facts, memory, by_tag, runtime_limits.find(parsed))
 
 
 def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], shards: dict[str, str]) -> None:
@@ -126,32 +126,18 @@ def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory
     if a tag has no weights that a method reads."""
     missing = set(lower_plan.tags) - {tag_of_shard(shard) for shard in written}
     if missing:
-        raise BuildError(
-            [
-                Problem(
-                    "no method reads a weight of this tag, so its file would be empty",
-                    ("named_data", tag),
-                    "remove the tag, or change its patterns",
-                )
-                for tag in sorted(missing)
-            ]
-        )
+        message = "no method reads a weight of this tag, so its file would be empty"
+        hint = "remove the tag, or change its patterns"
+        raise BuildError([Problem(message, ("named_data", tag), hint) for tag in sorted(missing)])
     files = {}
     for shard, cord in written.items():
-        tag = tag_of_shard(shard)
-        if tag == shard:
-            name = f"{lower_plan.name}.{tag}.ptd"
-            files[shard] = write(directory, name, "named_data", cord.write_to_file, tag)
-        else:
-            files[shard] = _write_shard(directory, f"{lower_plan.name}.{tag}", tag, cord)
+        tag, name = tag_of_shard(shard), f"{lower_plan.name}.{tag_of_shard(shard)}"
+        file = f"{name}.ptd" if tag == shard else f"{name}/{tag}.ptd"
+        artifact = files[shard] = write(directory, file, "named_data", cord.write_to_file, tag)
+        if tag != shard:
+            files[shard] = replace(artifact, file=f"{name}/{tag}-{artifact.sha256}.ptd")
+            artifact.path.rename(files[shard].path)
     return files
-
-
-def _write_shard(directory: Path, shards: str, tag: str, cord: Cord) -> Artifact:
-    written = write(directory, f"{shards}/{tag}.ptd", "named_data", cord.write_to_file, tag)
-    named = replace(written, file=f"{shards}/{tag}-{written.sha256}.ptd")
-    written.path.rename(named.path)
-    return named
 
 
 def _check_names(methods: dict[str, MethodFacts]) -> None:

@@ -6,8 +6,7 @@ which it meets them, and writes equal content once. So the numbers of a joint em
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 from executorch.exir.emit import EmitterOutput
@@ -24,7 +23,8 @@ from executorch.exir.schema import (
 from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
 
 from etbuild.emit import mutable_buffers
-from etbuild.emit.emit_methods import Blob, Emitted
+from etbuild.emit.emit_methods import Emitted
+from etbuild.lower.named_data import Blob
 
 
 def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> EmitterOutput:
@@ -40,26 +40,24 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
     buffers = {name: facts.buffers for part in parts for name, facts in part.facts.items() if facts.buffers is not None}
     if buffers:
         mutable_buffers.lay_out({plan.name: plan for part in parts for plan in part.plans}, buffers)
-    constants, mutable, delegates, external = _Pool(1), _Pool(1), _Pool(0), _Pool(0)
+    plans = [plan for part in parts for plan in part.plans if plan.name in part.facts]
+    for_training = [plan for part in parts for plan in part.plans if plan.name not in part.facts]
+    pools = {"constants": _Pool(1), "mutable": _Pool(1), "delegates": _Pool(0), "external": _Pool(0)}
     names: dict[str, dict[str, int]] = {}
     added = _constant_methods(constant_methods)
     for part in [*parts, added]:
-        numbers = _Numbers(
-            constants.add(part.constants),
-            mutable.add(part.mutable),
-            delegates.add(part.delegates),
-            external.add(part.external),
-        )
+        numbers = {kind: pool.add(getattr(part, kind)) for kind, pool in pools.items()}
         for plan in part.plans:
             _number(plan, numbers)
         for shard, of_shard in part.external_names.items():
-            names.setdefault(shard, {}).update({name: numbers.external[index] for name, index in of_shard.items()})
+            names.setdefault(shard, {}).update({name: numbers["external"][index] for name, index in of_shard.items()})
+    blobs = {kind: pool.blobs for kind, pool in pools.items()}
     return EmitterOutput(
         program=Program(
             version=EXECUTORCH_SCHEMA_VERSION,
-            execution_plan=[*_in_order(parts), *added.plans],
-            constant_buffer=[Buffer(blob.content) for blob in constants.blobs],
-            backend_delegate_data=[BackendDelegateInlineData(blob.content) for blob in delegates.blobs],
+            execution_plan=[*plans, *for_training, *added.plans],
+            constant_buffer=[Buffer(blob.content) for blob in blobs["constants"]],
+            backend_delegate_data=[BackendDelegateInlineData(blob.content) for blob in blobs["delegates"]],
             segments=[],
             constant_segment=SubsegmentOffsets(segment_index=0, offsets=[]),
             mutable_data_segments=None,
@@ -67,16 +65,10 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
         debug_handle_map={},
         method_to_delegate_debug_id_map={},
         instruction_id_to_num_outs_map={},
-        mutable_data=[Buffer(blob.content) for blob in mutable.blobs] if len(mutable.blobs) > 1 else None,
-        external_constant_buffer=[blob.content for blob in external.blobs],
+        mutable_data=[Buffer(blob.content) for blob in blobs["mutable"]] if len(blobs["mutable"]) > 1 else None,
+        external_constant_buffer=[blob.content for blob in blobs["external"]],
         external_constant_map=names,
     )
-
-
-def _in_order(parts: Iterable[Emitted]) -> list[ExecutionPlan]:
-    """The plans of all methods, then those that ExecuTorch adds for training."""
-    plans = [(plan.name not in part.facts, plan) for part in parts for plan in part.plans]
-    return [plan for added in (False, True) for also, plan in plans if also is added]
 
 
 class _Pool:
@@ -104,29 +96,19 @@ class _Pool:
         return numbers
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """The numbers in the program of a part's blobs."""
-
-    constants: list[int]
-    mutable: list[int]
-    delegates: list[int]
-    external: list[int]
-
-
-def _number(plan: ExecutionPlan, numbers: _Numbers) -> None:
-    """Gives the constants and delegates of a plan their numbers in the program."""
+def _number(plan: ExecutionPlan, numbers: Mapping[str, list[int]]) -> None:
+    """Gives the constants and delegates of a plan their numbers in the program, which are known for each kind."""
     for delegate in plan.delegates:
-        delegate.processed.index = numbers.delegates[delegate.processed.index]
+        delegate.processed.index = numbers["delegates"][delegate.processed.index]
     for value in plan.values:
         tensor = value.val
         if isinstance(tensor, Tensor):
             info = tensor.extra_tensor_info
             if info is not None and info.location == TensorDataLocation.EXTERNAL:
-                tensor.data_buffer_idx = numbers.external[tensor.data_buffer_idx]
+                tensor.data_buffer_idx = numbers["external"][tensor.data_buffer_idx]
             elif tensor.data_buffer_idx > 0:
-                kind = numbers.constants if tensor.allocation_info is None else numbers.mutable
-                tensor.data_buffer_idx = kind[tensor.data_buffer_idx]
+                kind = "constants" if tensor.allocation_info is None else "mutable"
+                tensor.data_buffer_idx = numbers[kind][tensor.data_buffer_idx]
 
 
 def _constant_methods(values: Mapping[str, object]) -> Emitted:

@@ -1,8 +1,10 @@
 """Saves and reads an emitted method as a directory, for the cache and for build rules.
 
-method.json     facts about the method, or why it cannot be lowered by itself
-plan.json       ExecuTorch's execution plan of the method
+method.json     why the method cannot be lowered by itself; or else the weights that it needs
+emitted.json    the method: its plan, its facts and the digests of its blobs
 blobs/SHA256    constants that are no weights of the module, and what backends compiled; equal content is stored once
+
+Who may write these files may run code anyway: digests find damage, and nothing else is checked.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import dataclasses
 import enum
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,45 +24,41 @@ from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.tensor_layout import TensorLayout
 
 from etbuild import releases
-from etbuild.emit import mutable_buffers
-from etbuild.emit.emit_methods import Blob, Emitted, MethodFacts, TaggedWeight
+from etbuild.emit.emit_methods import Emitted, MethodFacts, TaggedWeight
 from etbuild.emit.mutable_buffers import Buffers, Part, Planned
 from etbuild.errors import InputError
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json, file_digest
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.lower import named_data, weight_sharing
-from etbuild.lower.named_data import Request
+from etbuild.lower import named_data
+from etbuild.lower.named_data import Blob, Request
+from etbuild.lower.weight_sharing import Place
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
-_SCHEMA = "executorch-lowered-method/v4"
+_SCHEMA = "executorch-lowered-method/v5"
 BLOBS = "blobs"
-_METHOD, _PLAN = "method.json", "plan.json"
-_KINDS = ("constants", "mutable", "delegates", "external")
+_METHOD, _EMITTED = "method.json", "emitted.json"
 
 
 @dataclass(frozen=True)
 class SavedMethod:
-    """What `read` returns: the facts of a saved method. `load` reads its plan and its blobs.
+    """What `read` returns. `load` reads the method itself.
 
     Attributes:
         directory: The directory that holds the method.
         name: The method's name.
         why_not: Why it could not be lowered by itself; else None.
-        facts: The facts as JSON data. They are empty if there is a reason in `why_not`.
+        emitted: The digest of the file with the method; empty if there is a reason in `why_not`.
+        weights: The names of the parameters and buffers whose content `load` needs.
     """
 
     directory: Path
     name: str
     why_not: str | None
-    facts: dict[str, Any]
-
-    @property
-    def weights(self) -> set[str]:
-        """The names of the parameters and buffers whose content `load` needs."""
-        return {blob["weight"] for kind in _KINDS for blob in self.facts[kind] if "weight" in blob}
+    emitted: str
+    weights: list[str]
 
 
 def write(directory: Path, name: str, emitted: Emitted, content: dict[str, torch.Tensor]) -> None:
@@ -75,36 +74,21 @@ def write(directory: Path, name: str, emitted: Emitted, content: dict[str, torch
         BuildError: A file cannot be written.
     """
     (directory / BLOBS).mkdir(exist_ok=True)
-    plan = _dumped(emitted.plans)
-    if _dumped(_from_json(json.loads(plan))) != plan:
-        raise AssertionError(f"the plan of `{name}` is something else when it is read")
-    weights = {digest: name for digest, (name, weight) in emitted.weights.items() if _same(weight, content.get(name))}
-    facts = {
-        "plan": artifacts.write(directory, _PLAN, "lowered", plan).sha256,
-        **{kind: [_write_blob(directory, blob, weights) for blob in getattr(emitted, kind)] for kind in _KINDS},
-        "external_names": emitted.external_names,
-        "requests": [_request_facts(directory, key, request) for key, request in emitted.requests],
-        "claims": {key: sorted(shards, key=str) for key, shards in emitted.claims.items()},
-        "non_finite": emitted.non_finite,
-        **_facts(emitted.facts[name]),
-    }
-    _write_facts(directory, {"name": name, "why_not": None, **facts})
+    same = {digest: name for digest, (name, weight) in emitted.weights.items() if _same(weight, content.get(name))}
+    needed = set[str]()
 
+    def blob_facts(blob: Blob) -> list[str]:
+        """Saves a blob unless the module has it. Returns its digest, and the weight's name if the module has it."""
+        if blob.sha256 in same:
+            needed.add(same[blob.sha256])
+            return [blob.sha256, same[blob.sha256]]
+        if not (directory / BLOBS / blob.sha256).exists():
+            artifacts.write(directory, f"{BLOBS}/{blob.sha256}", "lowered", named_data.blob_bytes(blob.content))
+        return [blob.sha256]
 
-def _dumped(plans: list[schema.ExecutionPlan]) -> bytes:
-    return json.dumps(_to_json(plans), separators=(",", ":")).encode()
-
-
-def _facts(facts: MethodFacts) -> dict[str, Any]:
-    return {
-        "operators": facts.operators,
-        "graph": facts.graph,
-        "places": [place.facts() for place in facts.places],
-        "tagged": {name: dataclasses.asdict(weight) for name, weight in facts.tagged.items()},
-        "trained": facts.trained,
-        "buffers": None if facts.buffers is None else dataclasses.asdict(facts.buffers),
-        "instructions": facts.instructions,
-    }
+    data = json.dumps(_to_json(replace(emitted, weights={}), blob_facts), separators=(",", ":")).encode()
+    digest = artifacts.write(directory, _EMITTED, "lowered", data).sha256
+    _write_facts(directory, {"name": name, "why_not": None, "emitted": digest, "weights": sorted(needed)})
 
 
 def _same(tensor: torch.Tensor, other: torch.Tensor | None) -> bool:
@@ -115,33 +99,6 @@ def _same(tensor: torch.Tensor, other: torch.Tensor | None) -> bool:
         and tensor.shape == other.shape
         and tensor.stride() == other.stride()
     )
-
-
-def _write_blob(directory: Path, blob: Blob, weights: dict[str, str]) -> dict[str, str]:
-    """Saves a blob unless the module has it, and returns its digest, and the weight's name if the module has it."""
-    if blob.sha256 in weights:
-        return {"sha256": blob.sha256, "weight": weights[blob.sha256]}
-    _write(directory, blob.sha256, blob.content)
-    return {"sha256": blob.sha256}
-
-
-def _request_facts(directory: Path, key: str, request: Request) -> dict[str, Any]:
-    digest = releases.sha256_of(request.data).hex()
-    _write(directory, digest, request.data)
-    layout = request.entry.tensor_layout
-    return {
-        "key": key,
-        "method": request.method,
-        "backend": request.backend,
-        "sha256": digest,
-        "alignment": request.entry.alignment,
-        "layout": None if layout is None else _to_json(layout),
-    }
-
-
-def _write(directory: Path, digest: str, content: CordBuffer) -> None:
-    if not (directory / BLOBS / digest).exists():
-        artifacts.write(directory, f"{BLOBS}/{digest}", "lowered", named_data.blob_bytes(content))
 
 
 def write_reason(directory: Path, name: str, reason: str) -> None:
@@ -155,7 +112,7 @@ def write_reason(directory: Path, name: str, reason: str) -> None:
     Raises:
         BuildError: The file cannot be written.
     """
-    _write_facts(directory, {"name": name, "why_not": reason})
+    _write_facts(directory, {"name": name, "why_not": reason, "emitted": "", "weights": []})
 
 
 def _write_facts(directory: Path, facts: dict[str, Any]) -> None:
@@ -163,7 +120,7 @@ def _write_facts(directory: Path, facts: dict[str, Any]) -> None:
 
 
 def read(directory: Path, name: str) -> SavedMethod:
-    """Reads the facts of a saved method. `load` reads the rest.
+    """Reads what is known of a saved method without its content.
 
     Args:
         directory: The directory that `write` or `write_reason` filled.
@@ -178,7 +135,7 @@ def read(directory: Path, name: str) -> SavedMethod:
         raise InputError([replace(problem, path=("methods", name)) for problem in error.problems]) from None
     if facts["name"] != name:
         raise InputError.at(("methods", name), f"the lowered method is `{facts['name']}`, not this one")
-    return SavedMethod(directory, name, facts["why_not"], facts)
+    return SavedMethod(directory, name, facts["why_not"], facts["emitted"], facts["weights"])
 
 
 class Content:
@@ -220,139 +177,77 @@ class Content:
 
 
 def load(method: SavedMethod, content: Content) -> Emitted:
-    """Reads the plan and the blobs of a method.
+    """Reads a method and its blobs.
 
     Args:
         method: What `read` returned. `why_not` is None.
         content: The content of the parameters and buffers in the method's `weights`.
 
     Raises:
-        InputError: A file is damaged, or does not fit the others.
+        InputError: A file is damaged.
     """
-    facts, where = method.facts, method.directory
+
+    def read_blob(digest: str, weight: str = "") -> Blob:
+        return Blob(content.of(weight, digest) if weight else content.in_file(blobs / digest), digest)
+
+    blobs = method.directory / BLOBS
     with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
-        plan = (where / _PLAN).read_bytes()
-        if hashlib.sha256(plan).hexdigest() != facts["plan"]:
-            raise ValueError(f"{_PLAN} is damaged")
-        plans = _from_json(json.loads(plan))
-        kinds = {kind: [_blob(where, blob, content) for blob in facts[kind]] for kind in _KINDS}
-        for blob in kinds["delegates"]:  # they may become a part of the program's flatbuffer
+        data = (method.directory / _EMITTED).read_bytes()
+        if hashlib.sha256(data).hexdigest() != method.emitted:
+            raise ValueError(f"{_EMITTED} is damaged")
+        emitted: Emitted = _from_json(json.loads(data), read_blob)
+        for blob in emitted.delegates:  # they may become a part of the program's flatbuffer
             blob.content = named_data.blob_bytes(blob.content)
-        _check_plans(method.name, plans, facts)
-        return Emitted(
-            plans=plans,
-            **kinds,
-            external_names=facts["external_names"],
-            weights={},
-            requests=[_request(where, request, content) for request in facts["requests"]],
-            claims={key: set(shards) for key, shards in facts["claims"].items()},
-            non_finite=facts["non_finite"],
-            facts={method.name: read_facts(facts)},
-        )
+        return emitted
 
 
-def read_facts(facts: dict[str, Any]) -> MethodFacts:
-    """Reads the facts that do not need the plan.
-
-    Args:
-        facts: The facts of a `SavedMethod` that could be lowered by itself.
-    """
-    buffers = facts["buffers"]
-    return MethodFacts(
-        facts["operators"],
-        facts["graph"],
-        [weight_sharing.read(place) for place in facts["places"]],
-        {name: TaggedWeight(**weight) for name, weight in facts["tagged"].items()},
-        facts["trained"],
-        None
-        if buffers is None
-        else Buffers(
-            [Part(**part) for part in buffers["parts"]],
-            {name: (form, digest) for name, (form, digest) in buffers["contents"].items()},
-            [Planned(**each) for each in buffers["planned"]],
-            buffers["unplanned"],
-        ),
-        facts["instructions"],
-    )
-
-
-def _check_plans(name: str, plans: Any, facts: dict[str, Any]) -> None:
-    """Raises ValueError if plans do not fit the facts beside them."""
-    if not (isinstance(plans, list) and plans and all(type(plan) is schema.ExecutionPlan for plan in plans)):
-        raise ValueError("it has no plan")
-    (plan, *added) = plans
-    tensors = [value.val for each in plans for value in each.values if isinstance(value.val, schema.Tensor)]
-    delegates = [delegate.processed.index for each in plans for delegate in each.delegates]
-    external = [number for names in facts["external_names"].values() for number in names.values()]
-    fits = [
-        plan.name == name and all(each.name != name for each in added),
-        all(_number_fits(tensor, facts) for tensor in tensors),
-        all(0 <= number < len(facts["delegates"]) for number in delegates),
-        all(number < len(facts["external"]) for number in external),
-        {request["key"] for request in facts["requests"]} <= facts["claims"].keys(),
-    ]
-    if facts["buffers"] is not None:
-        planned = [Planned(**each) for each in facts["buffers"]["planned"]]
-        fits += [len(plan.non_const_buffer_sizes) > mutable_buffers.ARENA]
-        fits += [mutable_buffers.has_place(tensor, planned) for tensor in tensors]
-    if not all(fits):
-        raise ValueError("its plan does not fit its other facts")
-
-
-def _number_fits(tensor: schema.Tensor, facts: dict[str, Any]) -> bool:
-    info = tensor.extra_tensor_info
-    if info is not None and info.location == schema.TensorDataLocation.EXTERNAL:
-        return bool(0 <= tensor.data_buffer_idx < len(facts["external"]))
-    kind = "constants" if tensor.allocation_info is None else "mutable"
-    return bool(0 <= tensor.data_buffer_idx < len(facts[kind]))
-
-
-def _blob(where: Path, blob: dict[str, str], content: Content) -> Blob:
-    digest = blob["sha256"]
-    if "weight" in blob:
-        return Blob(content.of(blob["weight"], digest), digest)
-    return Blob(content.in_file(where / BLOBS / digest), digest)
-
-
-def _request(where: Path, facts: dict[str, Any], content: Content) -> tuple[str, Request]:
-    layout = None if facts["layout"] is None else _from_json(facts["layout"])
-    entry = DataEntry(0, facts["alignment"], layout)
-    data = content.in_file(where / BLOBS / facts["sha256"])
-    return facts["key"], Request(facts["method"], facts["backend"], data, entry)
-
-
-# The types of ExecuTorch's plans. Nothing else is made from the names in a file.
-_TYPES = {
+# The types of which a method consists: ExecuTorch's, and ours.
+_TYPES: dict[str, type] = {
     name: kind
-    for name, kind in [*vars(schema).items(), (TensorLayout.__name__, TensorLayout)]
+    for name, kind in vars(schema).items()
     if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, enum.Enum))
 }
+_OURS = (Emitted, MethodFacts, TaggedWeight, Place, Buffers, Part, Planned, Request)
+_TYPES.update({kind.__name__: kind for kind in (TensorLayout, DataEntry, tuple, set, *_OURS)})
 
 
-def _to_json(value: Any) -> Any:
-    """Converts a part of a plan to JSON data: an object names its type, and has an element for each field."""
+def _to_json(value: Any, blob_facts: Callable[[Blob], list[str]]) -> Any:
+    """Converts a part of a method to JSON data: an object names its type, and has an element for each field."""
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, (list, tuple)):  # ExecuTorch writes both in the same way
-        return [_to_json(each) for each in value]
+    if isinstance(value, list):
+        return [_to_json(each, blob_facts) for each in value]
+    if isinstance(value, dict):
+        return {"": {key: _to_json(each, blob_facts) for key, each in value.items()}}
+    if isinstance(value, (tuple, set)):
+        ordered = sorted(value, key=str) if isinstance(value, set) else value
+        return {"set" if isinstance(value, set) else "tuple": [_to_json(each, blob_facts) for each in ordered]}
     if isinstance(value, (bytes, bytearray)):
         return {"bytes": bytes(value).hex()}
+    if isinstance(value, Blob):
+        return {"Blob": blob_facts(value)}
     name = type(value).__name__
     if _TYPES.get(name) is not type(value):
-        raise TypeError(f"a plan with {type(value)}")
+        raise TypeError(f"a lowered method with {type(value)}")
     if isinstance(value, enum.Enum):
         return {name: value.value}
-    return {name: [_to_json(getattr(value, field.name)) for field in dataclasses.fields(value)]}
+    return {name: [_to_json(getattr(value, field.name), blob_facts) for field in dataclasses.fields(_TYPES[name])]}
 
 
-def _from_json(data: Any) -> Any:
+def _from_json(data: Any, read_blob: Callable[..., Blob]) -> Any:
     """Reverses `_to_json`."""
     if isinstance(data, list):
-        return [_from_json(each) for each in data]
+        return [_from_json(each, read_blob) for each in data]
     if not isinstance(data, dict):
         return data
-    ((name, content),) = data.items()
+    ((name, value),) = data.items()
+    if name == "":
+        return {key: _from_json(each, read_blob) for key, each in value.items()}
     if name == "bytes":
-        return bytes.fromhex(content)
+        return bytes.fromhex(value)
+    if name == "Blob":
+        return read_blob(*value)
     kind = _TYPES[name]
-    return kind(content) if issubclass(kind, enum.Enum) else kind(*map(_from_json, content))
+    if kind in (tuple, set):
+        return kind(_from_json(each, read_blob) for each in value)
+    return kind(value) if issubclass(kind, enum.Enum) else kind(*(_from_json(each, read_blob) for each in value))

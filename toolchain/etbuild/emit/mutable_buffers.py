@@ -220,7 +220,8 @@ def _taken(methods: dict[str, Buffers], writers: dict[str, str], named: Collecti
                     yield Problem(message, path, without)
                 elif others:
                     message = f"{part.backend} keeps `{name}` inside its delegate, so {others} cannot share it"
-                    yield Problem(message, path, backends.mutable_buffers_hint(part.backend, named) or without)
+                    backend = backends.of_delegate(part.backend, named)
+                    yield Problem(message, path, (backend and backend.mutable_buffers_hint) or without)
 
 
 def _unequal(methods: dict[str, Buffers], shared: Collection[str]) -> list[Problem]:
@@ -283,13 +284,10 @@ def _move(plan: ExecutionPlan, own: list[Planned], places: dict[str, int]) -> No
             offset = tensor.allocation_info.memory_offset
             buffer = _holder(tensor, own)
             assert buffer is not None
-            tensor.allocation_info = _allocation(places[buffer.name] + offset - buffer.offset)
-
-
-def has_place(tensor: Tensor, planned: list[Planned]) -> bool:
-    """Whether a tensor is not in the memory for shared buffers, or is in one of the planned buffers."""
-    info = tensor.allocation_info
-    return info is None or info.memory_id != ARENA or _holder(tensor, planned) is not None
+            place = places[buffer.name] + offset - buffer.offset
+            tensor.allocation_info = AllocationDetails(
+                memory_id=ARENA, memory_offset_low=place & 0xFFFFFFFF, memory_offset_high=place >> 32
+            )
 
 
 def _holder(tensor: Tensor, planned: list[Planned]) -> Planned | None:
@@ -299,7 +297,3 @@ def _holder(tensor: Tensor, planned: list[Planned]) -> Planned | None:
     holders = [each for each in planned if each.offset <= offset < each.offset + max(each.size, 1)]
     # An empty buffer has the place of the one after it.
     return next((each for each in holders if (each.size == 0) == empty), next(iter(holders), None))
-
-
-def _allocation(offset: int) -> AllocationDetails:
-    return AllocationDetails(memory_id=ARENA, memory_offset_low=offset & 0xFFFFFFFF, memory_offset_high=offset >> 32)

@@ -25,7 +25,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from torch.export.pt2_archive._package import load_pt2
 from torch.utils import _pytree as pytree
 
 from etbuild.accelerate.exports import saving
-from etbuild.errors import BuildError, InputError
+from etbuild.errors import InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims, saved_examples
 from etbuild.export.layout import (
@@ -65,7 +65,7 @@ from etbuild.model.weights_files import TensorFacts, describe
 from etbuild.plan.step_plans import ExportPlan, read_plan
 
 _SCHEMA = "executorch-export/v4"
-_MADE = "made.safetensors"
+_NEW_TENSORS = "made.safetensors"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` registers
 # The modules to import for operators of installed distributions, by the namespace of the operators.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
@@ -135,17 +135,19 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     programs, used = export.programs, export.used
     content, tensors = named_tensors(export.module), describe(export.module, export_plan.weights)
     if export_plan.carries_content:
-        held = carried(programs, content.keys())
-        content, tensors = held.content, held.tensors
+        weights = carried(programs, content.keys())
+        content, tensors = weights.content, weights.tensors
     imports, libraries = _imports(export_plan, programs), _libraries(programs)
-    _write_lines(directory / LINES, export.lines)  # before `_without_weights` removes the stack traces
+    _write(
+        directory, LINES, canonical_json(export.lines.to_json())
+    )  # before `_without_weights` removes the stack traces
     saved_examples.write(directory / EXAMPLES, programs)  # and the example inputs
     (directory / METHODS).mkdir()
     names = {entry.name for entry in tensors}
     for name, program in programs.items():
         _write(directory, f"{METHODS}/{name}.pt2", _without_weights(program, names))
     _save_written(directory, programs)
-    zeros = _save_made(directory, content, tensors)
+    zeros = _save_new_tensors(directory, content, tensors)
     roots = [name.partition(":")[0] for name in export_plan.lowering_callables]
     roots += export_plan.model.modules if roots else []
     roots += export_plan.custom_ops.modules
@@ -172,7 +174,8 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
             shutil.rmtree(left)
         else:
             left.unlink()
-    _write_lines(directory / LINES, NO_LINES)  # lowering exports the methods, and knows the lines itself
+    # Lowering exports the methods, and knows the lines itself.
+    _write(directory, LINES, canonical_json(NO_LINES.to_json()))
     saved_examples.write(directory / EXAMPLES, {})  # and the comparison does so too
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan.to_json()))
@@ -180,12 +183,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     _write_module(directory, {"tensors": [], "zeros": [], "imports": []})
 
 
-def _write_lines(file: Path, lines: SourceLines) -> None:
-    """Writes the lines of the sources that nodes come from."""
-    _write(file.parent, file.name, canonical_json(lines.to_json()))
-
-
-def why_together(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
+def reexport_reason(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
     """Finds out whether the module must be exported together with its weights.
 
     Args:
@@ -216,12 +214,12 @@ def _copy_sources(directory: Path, used: UsedSources) -> None:
 
 def _imports(export_plan: ExportPlan, programs: dict[str, ExportedProgram]) -> list[str]:
     """The model's modules, if the graphs have operators or types of results that PyTorch does not define."""
-    own = any(
+    needs_modules = any(
         _namespaces(program.graph_module) - _TORCH_NAMESPACES - _LIBRARIES.keys() or _types_of_others(program)
         for program in programs.values()
     )
     factory = (export_plan.model.factory or "").partition(":")[0]
-    return [*([factory] if factory else []), *export_plan.model.modules] if own else []
+    return [*([factory] if factory else []), *export_plan.model.modules] if needs_modules else []
 
 
 def _libraries(programs: dict[str, ExportedProgram]) -> list[str]:
@@ -270,28 +268,29 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
     return canonical_archive(saved.getvalue())
 
 
-def _save_made(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:
+def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:
     """Saves the tensors that no weights file holds, and returns the names of those that are all zeros.
 
-    Tensors that are all zeros, such as caches, are not saved.
+    Tensors that are all zeros, such as caches, are not saved. -0.0 has a bit that is not zero.
     """
     from safetensors.torch import save_file
 
-    own = {entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as}
-    zeros = sorted(name for name, tensor in own.items() if _all_zero_bytes(tensor))
-    kept = {name: tensor for name, tensor in own.items() if name not in zeros}
-    if kept:
-        path = directory / _MADE
+    candidates = {
+        entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as
+    }
+    zeros = sorted(name for name, tensor in candidates.items() if not _bytes(tensor).count_nonzero())
+    others = {name: tensor for name, tensor in candidates.items() if name not in zeros}
+    if others:
+        path = directory / _NEW_TENSORS
         path.touch()
         mode = path.stat().st_mode
         try:
-            save_file(_packed(kept), path)
+            save_file(_packed(others), path)
         except Exception as error:  # safetensors raises its own errors, and KeyError for an unknown dtype
             if (number := re.search(r"\(os error (\d+)\)", str(error))) is not None:
                 raise write_error(path, OSError(int(number[1]), os.strerror(int(number[1])))) from error
             raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)}") from error
         path.chmod(mode & 0o777)  # safetensors lets nobody else read it
-        _check_saved(path, kept)
     return zeros
 
 
@@ -302,19 +301,8 @@ def _packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     def is_packed(tensor: torch.Tensor) -> bool:
         return tensor.is_contiguous() and counts[tensor.untyped_storage().data_ptr()] == 1
 
-    own = torch.contiguous_format
-    return {name: each if is_packed(each) else each.clone(memory_format=own) for name, each in tensors.items()}
-
-
-def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Reads a file of tensors back. Raises BuildError if it has other content."""
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as saved:
-        for name, tensor in tensors.items():
-            if not torch.equal(_bytes(saved.get_tensor(name)), _bytes(tensor)):
-                message = f"{path.name}: `{name}` has other content than was written"
-                raise BuildError.of(message, "does a thread of the model change it, or is the disk faulty?")
+    row_by_row = torch.contiguous_format
+    return {name: each if is_packed(each) else each.clone(memory_format=row_by_row) for name, each in tensors.items()}
 
 
 def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None:
@@ -325,9 +313,9 @@ def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None
 
 
 def _read_written(directory: Path) -> frozenset[str]:
-    wanted = json_file.Format("the written buffers of an export", "step#written")
+    form = json_file.Format("the written buffers of an export", "step#written")
     path = directory / WRITTEN
-    return frozenset(json_file.read(path, wanted)["written"] if path.exists() else ())
+    return frozenset(json_file.read(path, form)["written"] if path.exists() else ())
 
 
 def _save_constants(directory: Path, constants: dict[str, object]) -> None:
@@ -346,14 +334,9 @@ def _read_constants(directory: Path) -> dict[str, object]:
     from safetensors.torch import load_file
 
     plain, tensors = directory / CONSTANTS, directory / CONSTANT_TENSORS
-    wanted = json_file.Format("the constants of an export", "step#constants")
-    constants = json_file.read(plain, wanted)["constants"] if plain.exists() else {}
+    form = json_file.Format("the constants of an export", "step#constants")
+    constants = json_file.read(plain, form)["constants"] if plain.exists() else {}
     return {**constants, **(load_file(tensors) if tensors.exists() else {})}
-
-
-def _all_zero_bytes(tensor: torch.Tensor) -> bool:
-    """Whether every bit of a tensor is zero. -0.0 has a bit that is not."""
-    return not bool(_bytes(tensor).count_nonzero())
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -383,7 +366,7 @@ def read(export: ExportFiles) -> SavedExport:
             content["imports"],
             _read_written(directory),
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
-            read_plan(directory / PLAN, ExportPlan) if export.together else None,
+            read_plan(directory / PLAN, ExportPlan) if export.needs_reexport else None,
         )
 
 
@@ -458,27 +441,23 @@ def load_content(
     """
     from safetensors.torch import load_file
 
-    path = saved.files.directory / _MADE
-    with wrap_library_errors(InputError, None, f"{saved.files.directory}: cannot read the parameters and buffers"):
-        made = load_file(path) if path.exists() else {}
-        firsts = {entry.same_as for entry in saved.tensors if entry.name in (needed or ()) and entry.same_as}
-        wanted = [entry for entry in saved.tensors if needed is None or entry.name in {*needed, *firsts}]
-        return _content(replace(saved, tensors=wanted), weights, made)
-
-
-def _content(
-    saved: SavedExport, weights: dict[str, torch.Tensor], made: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
+    path = saved.files.directory / _NEW_TENSORS
     by_name: dict[str, torch.Tensor] = {}
-    for entry in saved.tensors:
-        if entry.same_as is not None:
-            by_name[entry.name] = by_name[entry.same_as]
-        elif entry.in_weights:
-            by_name[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
-        elif entry.name in saved.zeros:
-            by_name[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
-        else:
-            by_name[entry.name] = _as_declared(entry, made[entry.name])
+    with wrap_library_errors(InputError, None, f"{saved.files.directory}: cannot read the parameters and buffers"):
+        new_tensors = load_file(path) if path.exists() else {}
+        firsts = {entry.same_as for entry in saved.tensors if entry.name in (needed or ()) and entry.same_as}
+        chosen = None if needed is None else {*needed, *firsts}
+        for entry in saved.tensors:
+            if chosen is not None and entry.name not in chosen:
+                continue
+            if entry.same_as is not None:
+                by_name[entry.name] = by_name[entry.same_as]
+            elif entry.in_weights:
+                by_name[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
+            elif entry.name in saved.zeros:
+                by_name[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
+            else:
+                by_name[entry.name] = _as_declared(entry, new_tensors[entry.name])
     return by_name
 
 

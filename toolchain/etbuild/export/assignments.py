@@ -23,8 +23,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.export.own_buffers import following_own_buffers, storage
+from etbuild.export.own_buffers import storage, writing_own_buffers
 from etbuild.export.python_state import BUFFERS, PARAMETERS, Change, PythonState
+from etbuild.export.written_buffers import read_tensors
 from etbuild.folding import folded
 from etbuild.foreign_errors import PASSING
 from etbuild.model.tensor_bytes import flat_bytes
@@ -46,10 +47,10 @@ class Assigned:
         buffers: Names of buffers whose assignments are lost.
         attributes: The previous values of other places whose assignments are lost, by name. These places are neither
             buffers nor parameters.
-        kept: Names of buffers whose assignments `torch.export` keeps.
-        retyped: Names in `kept` that got a tensor of another dtype: the buffer's dtype and the new one.
+        written: Names of buffers that the exported method writes to when it ends, because it assigned them.
+        retyped: Names in `written` that got a tensor of another dtype: the buffer's dtype and the new one.
         reshaped: Names in `buffers` that got a tensor of another shape: the buffer's shape and the new one.
-        made: Names of parameters that the method creates.
+        new_parameters: Names of parameters that the method creates.
         unclear: TorchDynamo reports that the method changes its modules, but not whether it writes or assigns.
         casts: Names whose value a run only converted to another dtype or device.
         atoms: Names of attributes of modules that are numbers, texts and the like, and changed.
@@ -57,10 +58,10 @@ class Assigned:
 
     buffers: list[str] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
     retyped: dict[str, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
     reshaped: dict[str, tuple[torch.Size, torch.Size]] = field(default_factory=dict)
-    made: list[str] = field(default_factory=list)
+    new_parameters: list[str] = field(default_factory=list)
     unclear: bool = False
     casts: set[str] = field(default_factory=set)
     atoms: set[str] = field(default_factory=set)
@@ -74,16 +75,16 @@ class Assigned:
         """Whether the method must be run to find what it assigns, and whether that changes what it computes."""
         return self.unclear or bool(self._read(program))
 
-    def add(self, ran: Assigned) -> None:
+    def add(self, in_run: Assigned) -> None:
         """Adds what a run of the method assigned, and removes what only tracing assigned.
 
         Tracing replaces parameters, so that code like `self._flat_weights[0] = self.weight_ih_l0` of `torch.nn.LSTM`
         assigns something else than before. A run assigns the same parameter again.
         """
-        self.buffers += [name for name in ran.buffers if name not in self.kept]
-        self.attributes = {name: self.attributes.get(name, before) for name, before in ran.attributes.items()}
-        self.made += ran.made
-        self.casts |= ran.casts
+        self.buffers += [name for name in in_run.buffers if name not in self.written]
+        self.attributes = {name: self.attributes.get(name, before) for name, before in in_run.attributes.items()}
+        self.new_parameters += in_run.new_parameters
+        self.casts |= in_run.casts
 
     def check(self, program: ExportedProgram, path: DocumentPath) -> None:
         """Checks that the method does not read what it assigns, as far as the program shows it.
@@ -99,15 +100,15 @@ class Assigned:
         problems = [self._lost(name, path) for name in sorted(read)]
         retyped = [name for name in sorted(self.retyped) if not _keeps_value(program, name)]
         problems += [_retyped(name, *self.retyped[name], path) for name in retyped]
-        problems += [_made(name, path) for name in sorted(set(self.made))]
+        problems += [_new_parameter(name, path) for name in sorted(set(self.new_parameters))]
         if problems:
             raise BuildError(problems)
 
-    def check_calls(self, calls: Calls, path: DocumentPath, only_method: bool) -> None:
+    def check_calls(self, differ: Callable[[], bool], path: DocumentPath, only_method: bool) -> None:
         """Checks what two calls in a row give, and prints notes about what only other methods could see.
 
         Args:
-            calls: The calls in eager PyTorch and in the exported program.
+            differ: Whether the second call gives something else than in eager PyTorch: `calls_differ`.
             path: The document path of the method's entry.
             only_method: Whether the program has no other method that may read what this one assigns.
 
@@ -115,7 +116,7 @@ class Assigned:
             BuildError: The second call gives something else than in eager PyTorch.
         """
         names = sorted({*self.buffers, *self.attributes})
-        if (names or self.atoms) and calls.differ():
+        if (names or self.atoms) and differ():
             listed = ", ".join(f"`{name}`" for name in sorted({*names, *self.atoms}))
             message = "a second call gives something else than in PyTorch: torch.export loses what the first assigns to"
             hint = "register what a call leaves to the next one as a buffer, and write to it with `copy_(...)`"
@@ -126,7 +127,7 @@ class Assigned:
 
     def _read(self, program: ExportedProgram) -> set[str]:
         """The names of tensors whose assignments are lost and whose previous values the method reads."""
-        targets = _read(program)
+        targets = read_tensors(program)
         constants = [program.constants[target] for target in targets & program.constants.keys()]
         places = {memory(constant) for constant in constants if _is_tensor(constant)}
         by_content = {
@@ -136,8 +137,8 @@ class Assigned:
 
     def _lost(self, name: str, path: DocumentPath) -> Problem:
         if name in self.reshaped:
-            own, other = (tuple(shape) for shape in self.reshaped[name])
-            message = f"the method assigns a tensor of shape {other} to the buffer `{name}`, whose shape stays {own}"
+            old, new = (tuple(shape) for shape in self.reshaped[name])
+            message = f"the method assigns a tensor of shape {new} to the buffer `{name}`, whose shape stays {old}"
             return Problem(message, path, "register the buffer in its final shape in the factory")
         message = f"the method reads `{name}` and assigns to it, but torch.export loses the assignment"
         if name in self.buffers:
@@ -161,21 +162,14 @@ def _keeps_value(program: ExportedProgram, name: str) -> bool:
     return True
 
 
-def _retyped(name: str, own: torch.dtype, other: torch.dtype, path: DocumentPath) -> Problem:
-    message = f"the method assigns {other} to the buffer `{name}`, which is {own} and stays so in a program"
-    return Problem(message, path, f"register the buffer as {other}, or convert what is assigned")
+def _retyped(name: str, old: torch.dtype, new: torch.dtype, path: DocumentPath) -> Problem:
+    message = f"the method assigns {new} to the buffer `{name}`, which is {old} and stays so in a program"
+    return Problem(message, path, f"register the buffer as {new}, or convert what is assigned")
 
 
-def _made(name: str, path: DocumentPath) -> Problem:
+def _new_parameter(name: str, path: DocumentPath) -> Problem:
     message = f"the method makes the parameter `{name}` when it runs, and a program would make it at each call"
     return Problem(message, path, "make it in the factory")
-
-
-def _read(program: ExportedProgram) -> set[str]:
-    """The names of the tensors whose values from before the call a method reads."""
-    inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    specs = program.graph_signature.input_specs
-    return {spec.target for spec in specs if spec.target is not None and inputs[spec.arg.name].users}
 
 
 @contextmanager
@@ -188,24 +182,18 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
     """
     assigned, state = Assigned(), PythonState(module, sources)
     registered = dict(module.named_modules())
-    children = {name: child for name, child in registered.items() if name}
 
     def look() -> None:
         assigned.note(state.changes())
         # torch.export knows no modules in plain lists and the like. It replaces the buffers of all others.
         assigned.note(change for change in state.changes(BUFFERS) if change.name.rpartition(".")[0] not in registered)
-        assigned.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
+        assigned.new_parameters += [change.name for change in state.changes(PARAMETERS) if change.before is None]
         assigned.atoms.update(state.changed_atoms())
         state.restore(tensors_of_modules=False)
 
     try:
-        with _assigned_buffers(children, assigned.buffers), _side_effects(assigned), following_own_buffers(look) as own:
+        with _side_effects(assigned), writing_own_buffers(assigned, look):
             yield assigned
-            assigned.kept |= own.kept
-            assigned.retyped |= own.retyped
-            assigned.reshaped |= own.reshaped
-            assigned.buffers += [*own.moved, *(name for name in own.lost if own.was_there(name))]
-            assigned.attributes |= {name: None for name in own.lost if not own.was_there(name)}
     finally:
         state.restore()
 
@@ -220,18 +208,18 @@ def assigned_when_run(
         run: Runs the method.
         sources: The Python modules of the user's code.
     """
-    modules, assigned, state = dict(module.named_modules()), Assigned(), PythonState(module, sources)
-    contents = [(tensor, tensor.clone()) for tensor in state.tensors() if 0 not in tensor.stride()]
+    assigned, state = Assigned(), PythonState(module, sources)
+    contents = [(tensor, tensor.clone()) for tensor in state.tensors if 0 not in tensor.stride()]
     memories = [(tensor, tensor.data) for tensor in (*module.parameters(), *module.buffers())]
     written = _Written(module)
     # A run compiles control flow. TorchDynamo refuses that inside a mode such as `written`, and remembers it.
     with torch.no_grad(), _same_random_numbers(), torch.compiler.set_stance("force_eager"):
         try:
-            with _assigned_buffers(modules, assigned.buffers), written:
+            with written:
                 run()
         finally:
             others, of_buffers = list(state.changes()), list(state.changes(BUFFERS))
-            assigned.made += [change.name for change in state.changes(PARAMETERS) if change.before is None]
+            assigned.new_parameters += [change.name for change in state.changes(PARAMETERS) if change.before is None]
             state.restore()
             for tensor, memory_before in memories:  # `self.state.data = ...` replaces it
                 tensor.data = memory_before
@@ -244,52 +232,62 @@ def assigned_when_run(
     return assigned
 
 
-@dataclass(frozen=True)
-class Calls:
-    """Two calls of a method in a row, in eager PyTorch and in its exported program.
+def other_inputs(inputs: Any) -> Any:
+    """Copies of inputs with other floating-point numbers, because zeros would hide what a method computes.
 
-    Attributes:
+    Args:
+        inputs: Tensors and plain values, in any structure.
+    """
+
+    def shifted(value: Any) -> Any:
+        if not _is_tensor(value):
+            return copy.deepcopy(value)
+        can_add = value.is_floating_point() and value.element_size() > 1  # PyTorch adds no numbers of 8 bits
+        return value + 0.7 if can_add else value.clone()
+
+    return pytree.tree_map(shifted, inputs)
+
+
+def calls_differ(
+    module: torch.nn.Module,
+    root: torch.nn.Module,
+    program: ExportedProgram,
+    inputs: tuple[Any, Any],
+    sources: Iterable[ModuleType],
+) -> bool:
+    """Whether the second of two calls gives something else in the exported program, while the first gives the same.
+
+    Args:
         module: The module that is exported.
         root: The module whose `forward` is the method.
         program: The exported method.
-        inputs: The positional and the keyword inputs of the second call.
-        other: Makes those of the first call from them. If the method refuses them, both calls have the same.
+        inputs: The positional and the keyword inputs of the second call. The first call has others, if the method
+            takes them.
         sources: The Python modules of the user's code.
     """
 
-    module: torch.nn.Module
-    root: torch.nn.Module
-    program: ExportedProgram
-    inputs: tuple[Any, Any]
-    other: Callable[[Any], Any]
-    sources: Iterable[ModuleType]
-
-    def differ(self) -> bool:
-        """Whether the second call gives something else, while the first one gives the same."""
-        for change in (self.other, copy.deepcopy):
-            try:
-                first = change(self.inputs)
-                eager = self._results(self.root, first)
-                exported = self._results(self.program.module(check_guards=False), first)
-                return _are_close(eager[0], exported[0]) and not _are_close(eager[1], exported[1])
-            except PASSING:
-                raise
-            except Exception:  # noqa: BLE001 - PyTorch cannot make these calls: the model may refuse our inputs
-                continue
-        return False
-
-    def _results(self, called: torch.nn.Module, first: Any) -> list[list[Any]]:
-        """The tensors and numbers that each of both calls returns."""
-        found: list[list[Any]] = []
+    def results(called: torch.nn.Module, first: Any) -> list[list[Any]]:
+        calls: list[list[Any]] = []
 
         def run() -> None:
             torch.manual_seed(0)
-            for arguments, keywords in copy.deepcopy([first, self.inputs]):
+            for arguments, keywords in copy.deepcopy([first, inputs]):
                 leaves = pytree.tree_leaves(called(*arguments, **keywords))
-                found.append([leaf.clone() if _is_tensor(leaf) else leaf for leaf in leaves])
+                calls.append([leaf.clone() if _is_tensor(leaf) else leaf for leaf in leaves])
 
-        assigned_when_run(self.module, run, self.sources)
-        return found
+        assigned_when_run(module, run, sources)
+        return calls
+
+    for change in (other_inputs, copy.deepcopy):
+        try:
+            first = change(inputs)
+            eager, exported = results(root, first), results(program.module(check_guards=False), first)
+            return _are_close(eager[0], exported[0]) and not _are_close(eager[1], exported[1])
+        except PASSING:
+            raise
+        except Exception:  # noqa: BLE001 - PyTorch cannot make these calls: the model may refuse our inputs
+            continue
+    return False
 
 
 def _are_close(one: list[Any], other: list[Any]) -> bool:
@@ -362,31 +360,13 @@ def _is_cast(before: torch.Tensor, after: Any) -> bool:
 
 
 @contextmanager
-def _assigned_buffers(modules: dict[str, torch.nn.Module], found: list[str]) -> Iterator[None]:
-    """Within this context, collects the names of the buffers to which another tensor is assigned."""
-    names = {id(module._buffers): name for name, module in modules.items()}
-
-    def assign(owner: torch.nn.Module, name: str, value: Any) -> None:
-        buffers = vars(owner)["_buffers"]  # the owner may be torch.export's stand-in for a module
-        if id(buffers) in names and name in buffers and buffers[name] is not value:
-            module = names[id(buffers)]
-            found.append(f"{module}.{name}" if module else name)
-
-    hook = torch.nn.modules.module.register_module_buffer_registration_hook(assign)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def _side_effects(found: Assigned) -> Iterator[None]:
+def _side_effects(assigned: Assigned) -> Iterator[None]:
     """Within this context, sets `unclear` instead of showing TorchDynamo's warning about side effects."""
     show = warnings.showwarning
 
     def collect(message: Warning | str, *rest: Any, **keywords: Any) -> None:
         if str(message).startswith(_OF_DYNAMO):
-            found.unclear = True
+            assigned.unclear = True
         else:
             show(message, *rest, **keywords)
 

@@ -110,10 +110,10 @@ def write(program: ExportedProgram, writer_of: Callable[[torch.fx.Node], Writer 
     """
     for graph_module in program.graph_module.modules():
         if isinstance(graph_module, torch.fx.GraphModule):
-            found = [(node, writer) for node in graph_module.graph.nodes if (writer := writer_of(node)) is not None]
-            for node, writer in found:
+            nodes = [(node, writer) for node in graph_module.graph.nodes if (writer := writer_of(node)) is not None]
+            for node, writer in nodes:
                 _replace(program, graph_module.graph, node, writer)
-            if found:
+            if nodes:
                 graph_module.recompile()
 
 

@@ -96,18 +96,18 @@ def _check_linked(name: str, path: DocumentPath, loaded: set[str], context: Step
 
 
 def _import(name: str, finder: SourceFinder, path: DocumentPath) -> None:
-    known = _imported.get(name)
-    if known is not None and known.digests == _digests(finder, known.digests):
-        sys.modules.update(known.modules)
-        finder.kept.update(known.modules)
+    earlier = _imported.get(name)
+    if earlier is not None and earlier.digests == _digests(finder, earlier.digests):
+        sys.modules.update(earlier.modules)
+        finder.persistent.update(earlier.modules)
         return
     before = set(sys.modules)
     import_module(name, finder, path)
     tops = finder.top_level_names()
-    own = {new: sys.modules[new] for new in set(sys.modules) - before if new.split(".")[0] in tops}
-    finder.kept.update(own)
-    names = [finder.name_of(module.__file__) for module in own.values() if module.__file__]
-    _imported[name] = _Imported(own, _digests(finder, filter(None, names)))
+    modules = {new: sys.modules[new] for new in set(sys.modules) - before if new.split(".")[0] in tops}
+    finder.persistent.update(modules)
+    names = [finder.name_of(module.__file__) for module in modules.values() if module.__file__]
+    _imported[name] = _Imported(modules, _digests(finder, filter(None, names)))
 
 
 def _digests(finder: SourceFinder, names: Iterable[str]) -> dict[str, str]:

@@ -165,6 +165,8 @@ class DynamicShapes:
     Attributes:
         positional: The shape of each positional input, in the form that `torch.export` accepts.
         keyword: The shape of each keyword input in the same form, by name.
+        leaves: The shape and document path of each tensor and plain value, in the order of the method's inputs. The
+            shape is None for an input without dynamic shapes.
     """
 
     def __init__(
@@ -184,15 +186,15 @@ class DynamicShapes:
         self._dims: dict[str, Any] = {}
         self._texts: dict[int, str] = {}
         self._names = set(_names([method.dynamic_shapes, method.dynamic_kwargs_shapes]))
-        self._leaves: dict[int, list[tuple[tuple[Any, ...] | None, DocumentPath]]] = {0: [], 1: []}
+        self.leaves: list[tuple[tuple[Any, ...] | None, DocumentPath]] = []
         place: DocumentPath = (*path, "dynamic_shapes")
         self.positional = tuple(
-            self._convert(shapes, value, (*place, index), 0)
+            self._convert(shapes, value, (*place, index))
             for index, (shapes, value) in enumerate(zip(method.dynamic_shapes, arguments, strict=True))
         )
         place = (*path, "dynamic_kwargs_shapes")
         self.keyword = {
-            name: self._convert(method.dynamic_kwargs_shapes[name], value, (*place, name), 1)
+            name: self._convert(method.dynamic_kwargs_shapes[name], value, (*place, name))
             for name, value in keywords.items()
         }
 
@@ -206,30 +208,22 @@ class DynamicShapes:
             return None
         return dict(inspect.signature(forward).bind(*self.positional, **self.keyword).arguments)
 
-    @property
-    def leaves(self) -> list[tuple[tuple[Any, ...] | None, DocumentPath]]:
-        """The shape and document path of each tensor and plain value, in the order of the method's inputs.
-
-        The shape is None for an input without dynamic shapes.
-        """
-        return self._leaves[0] + self._leaves[1]
-
-    def _convert(self, shapes: Shapes, value: Any, path: DocumentPath, kind: int) -> Any:
+    def _convert(self, shapes: Shapes, value: Any, path: DocumentPath) -> Any:
         if isinstance(value, (list, tuple)):
             if shapes is not None and (not isinstance(shapes, tuple) or len(shapes) != len(value)):
                 raise self._misfit(f"the input is a {type(value).__name__} of {len(value)}", path)
             parts = [None] * len(value) if shapes is None else shapes
             return type(value)(
-                self._convert(part, element, (*path, index), kind)
+                self._convert(part, element, (*path, index))
                 for index, (part, element) in enumerate(zip(parts, value, strict=True))
             )
         if isinstance(value, dict):
             by_key = {} if shapes is None else shapes
             if not isinstance(by_key, dict) or by_key.keys() - value:
                 raise self._misfit(f"the input is a mapping of {', '.join(value)}", path)
-            return {key: self._convert(by_key.get(key), part, (*path, key), kind) for key, part in value.items()}
+            return {key: self._convert(by_key.get(key), part, (*path, key)) for key, part in value.items()}
         shape = None if shapes is None else self._tensor_shape(shapes, value, path)
-        self._leaves[kind].append((shape, path))
+        self.leaves.append((shape, path))
         return shape
 
     def _tensor_shape(self, entries: Shapes, value: Any, path: DocumentPath) -> tuple[Any, ...]:
@@ -292,8 +286,8 @@ def with_batch(shapes: Shapes, value: Any) -> Shapes:
         The dynamic shapes. All added dimensions are the same one, of any size from 1.
     """
     if isinstance(value, torch.Tensor) and value.dim():
-        own = shapes if isinstance(shapes, tuple) and shapes else (None,) * value.dim()
-        return (own[0] or Dim("dynamic_batch_size", 1, None, 1, 1, 0), *own[1:])
+        dims = shapes if isinstance(shapes, tuple) and shapes else (None,) * value.dim()
+        return (dims[0] or Dim("dynamic_batch_size", 1, None, 1, 1, 0), *dims[1:])
     if isinstance(value, (list, tuple)):
         parts = shapes if isinstance(shapes, tuple) and shapes else (None,) * len(value)
         return tuple(with_batch(part, each) for part, each in zip(parts, value, strict=True))

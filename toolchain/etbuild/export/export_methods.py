@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_symbols
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.accelerate.exports import exporting
@@ -75,7 +74,7 @@ class PreparedMethod:
     """A method that is prepared for its export. If its plan has PT2E quantization, it is quantized already.
 
     Attributes:
-        what: The settings of the export.
+        job: The settings of the export.
         name: The method's name.
         module: The module that has it.
         entry: The callable of the module that is exported.
@@ -86,7 +85,7 @@ class PreparedMethod:
             quantize it.
     """
 
-    what: Exporting
+    job: Exporting
     name: str
     module: torch.nn.Module
     entry: Callable[..., Any]
@@ -98,7 +97,7 @@ class PreparedMethod:
     @property
     def method(self) -> ExportMethod:
         """The method in the export plan."""
-        return self.what.plan.methods[self.name]
+        return self.job.plan.methods[self.name]
 
     @property
     def path(self) -> DocumentPath:
@@ -106,14 +105,14 @@ class PreparedMethod:
         return ("methods", self.name)
 
 
-def prepare(what: Exporting, name: str, module: torch.nn.Module) -> PreparedMethod:
+def prepare(job: Exporting, name: str, module: torch.nn.Module) -> PreparedMethod:
     """Prepares a method of the module for its export.
 
     A method with `quantize.pt2e` is exported a first time, and then quantized. The quantized form of the parameter
     `NAME` is called `NAME_quantized`.
 
     Args:
-        what: The settings of the export.
+        job: The settings of the export.
         name: The method's name.
         module: The module.
 
@@ -122,21 +121,21 @@ def prepare(what: Exporting, name: str, module: torch.nn.Module) -> PreparedMeth
         BuildError: Tracing or quantizing failed. The error names the place in the manifest and the line of the model's
             source.
     """
-    method, path = what.plan.methods[name], ("methods", name)
-    seed(what.plan.model.seed)  # the factories of other methods may have drawn random numbers
-    arguments, keywords = example_values.make(method, module, path, what.context)
-    with wrap_user_error((*path, "entry"), f"looking up `{method.entry}`", what.finder):
+    method, path = job.plan.methods[name], ("methods", name)
+    seed(job.plan.model.seed)  # the factories of other methods may have drawn random numbers
+    arguments, keywords = example_values.make(method, module, path, job.context)
+    with wrap_user_error((*path, "entry"), f"looking up `{method.entry}`", job.finder):
         entry = _resolve(module, method.entry, (*path, "entry"))
         keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
     shapes = DynamicShapes(method, arguments, keywords, path)
-    prepared = PreparedMethod(what, name, module, entry, arguments, keywords, shapes)
-    how = _quantization(prepared)
-    if how is None:
+    prepared = PreparedMethod(job, name, module, entry, arguments, keywords, shapes)
+    quantization = _quantization(prepared)
+    if quantization is None:
         return prepared
     if keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
         raise InputError.at((*path, "example_kwargs"), "`quantize.pt2e` does not accept keyword inputs", hint)
-    return replace(prepared, quantized=_quantized(prepared, how))
+    return replace(prepared, quantized=_quantized(prepared, quantization))
 
 
 def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
@@ -149,34 +148,34 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
         return _traced(prepared, prepared.shapes)
     dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
     path = (*prepared.path, "quantize", "pt2e")
-    with torch.no_grad(), exporting(), wrap_user_error(path, "exporting the quantized method", prepared.what.finder):
+    with torch.no_grad(), exporting(), wrap_user_error(path, "exporting the quantized method", prepared.job.finder):
         program = torch.export.export(prepared.quantized, prepared.arguments, dynamic_shapes=dynamic_shapes)
     method_results.make_plain(program)
     return program
 
 
 def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
-    method, module, recipe, entry = prepared.method, prepared.module, prepared.what.recipe, (*prepared.path, "entry")
+    method, module, recipe, entry = prepared.method, prepared.module, prepared.job.recipe, (*prepared.path, "entry")
     root, strict = root_of(prepared), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
     with torch.no_grad(), _training(module, training):
-        sources = prepared.what.finder.loaded_modules()
+        sources = prepared.job.finder.loaded_modules()
         with assignments.watched(module, sources) as assigned:
             program = _exported(prepared, root, shapes, strict)
         _check_content(program, entry)
         _check_classes(program, entry, f"call `{_UNWRAP}` in the factory")
         if assigned.wants_run(program):
-            arguments, keywords = pytree.tree_map(_shifted, (prepared.arguments, prepared.keywords))
-            with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.what.finder):
-                ran = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
-                assigned.add(ran)
+            arguments, keywords = assignments.other_inputs((prepared.arguments, prepared.keywords))
+            with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.job.finder):
+                in_run = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
+                assigned.add(in_run)
         elif assigned.attributes:  # tracing assigns more than a run; a model may refuse it
             arguments, keywords = copy.deepcopy((prepared.arguments, prepared.keywords))
             with contextlib.suppress(Exception):
                 assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources))
         assigned.check(program, entry)
         given = (prepared.arguments, prepared.keywords)
-        calls = assignments.Calls(module, root, program, given, functools.partial(pytree.tree_map, _shifted), sources)
-        assigned.check_calls(calls, entry, len(prepared.what.plan.methods) == 1)
+        differ = functools.partial(assignments.calls_differ, module, root, program, given, sources)
+        assigned.check_calls(differ, entry, len(prepared.job.plan.methods) == 1)
     method_results.check(program, entry)
     method_results.make_plain(program)
     core_operators.write(program)
@@ -186,19 +185,10 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     if strict:
         strict_names.restore(program, module, root)
     old_values.copy_sources(program)
-    old_values.copy_results(program, assigned.kept)
     old_values.copy_inputs(program, prepared.name)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
     return program
-
-
-def _shifted(value: Any) -> Any:
-    """A copy of an input with other floating-point numbers, because zeros would hide what the method computes."""
-    if not isinstance(value, torch.Tensor):
-        return copy.deepcopy(value)
-    can_add = value.is_floating_point() and value.element_size() > 1  # PyTorch adds no numbers of 8 bits
-    return value + 0.7 if can_add else value.clone()
 
 
 def _exported(
@@ -219,35 +209,37 @@ def _exported(
             _signature_of(prepared.entry), prepared.arguments, prepared.keywords, (*prepared.path, "example_inputs")
         )
         running = f"running `{prepared.method.entry}` on the example inputs"
-        with wrap_user_error((*prepared.path, "example_inputs"), running, prepared.what.finder):
+        with wrap_user_error((*prepared.path, "example_inputs"), running, prepared.job.finder):
             root(*prepared.arguments, **prepared.keywords)
-        raise _export_error(readable(error), prepared.name, prepared.what) from error
+        raise _export_error(readable(error), prepared.name, prepared.job) from error
     sys.stderr.write(printed.getvalue())
     return program
 
 
-def _quantized(prepared: PreparedMethod, how: Quantization) -> torch.fx.GraphModule:
+def _quantized(prepared: PreparedMethod, quantization: Quantization) -> torch.fx.GraphModule:
     from etbuild.quantize.calibration import Batches
     from etbuild.quantize.pt2e import quantize_method
 
-    shapes = _batched(prepared) if how.dynamic_batch else prepared.shapes
-    if isinstance(how.finds, Batches):
-        how.finds.check(prepared.arguments, [dims for dims, _ in shapes.leaves])
+    shapes = _batched(prepared) if quantization.dynamic_batch else prepared.shapes
+    if isinstance(quantization.finds, Batches):
+        quantization.finds.check(prepared.arguments, [dims for dims, _ in shapes.leaves])
     try:
-        program = _traced(prepared, shapes, how.trains)
+        program = _traced(prepared, shapes, quantization.trains)
     except BuildError as error:
-        if not how.dynamic_batch:
+        if not quantization.dynamic_batch:
             raise
         message = f"`dynamic_batch_size` of the recipe does not suit the method `{prepared.name}`"
-        raise BuildError([Problem(f"{message}: {problem.message}", how.path) for problem in error.problems]) from error
+        raise BuildError(
+            [Problem(f"{message}: {problem.message}", quantization.path) for problem in error.problems]
+        ) from error
     graph_module = program.module(check_guards=False)
-    if how.trains:  # training changes parameters, which other methods share
+    if quantization.trains:  # training changes parameters, which other methods share
         graph_module = copy.deepcopy(graph_module)
         written = _written(prepared)
     else:
         written = {name for name, _ in graph_module.named_buffers()}
-    seed(prepared.what.plan.model.seed)
-    return quantize_method(graph_module, how, written, prepared.what.finder)
+    seed(prepared.job.plan.model.seed)
+    return quantize_method(graph_module, quantization, written, prepared.job.finder)
 
 
 def _written(prepared: PreparedMethod) -> set[str]:
@@ -265,7 +257,7 @@ def _batched(prepared: PreparedMethod) -> DynamicShapes:
 
 def _quantization(prepared: PreparedMethod) -> Quantization | None:
     """How PT2E quantizes a method, according to the manifest or the recipe; None: it does not."""
-    method, context, recipe = prepared.method, prepared.what.context, prepared.what.recipe
+    method, context, recipe = prepared.method, prepared.job.context, prepared.job.recipe
     pt2e = method.pt2e
     of_recipe = recipe.quantization_recipe if recipe is not None else None
     if pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method.from_recipe):
@@ -282,12 +274,12 @@ def _quantization(prepared: PreparedMethod) -> Quantization | None:
 
 
 @contextlib.contextmanager
-def _training(module: torch.nn.Module, wanted: bool) -> Iterator[None]:
+def _training(module: torch.nn.Module, trained: bool) -> Iterator[None]:
     """Within this context, the module is in training mode if `wanted`; afterwards it is in evaluation mode.
 
     A method that is trained must be exported in training mode, in which batch norms and dropout have other operators.
     """
-    module.train(wanted)
+    module.train(trained)
     try:
         yield
     finally:
@@ -326,7 +318,7 @@ def _program_error(error: BaseException, file: str, path: DocumentPath) -> Input
     if isinstance(error, pt2_file.NotExported):
         hint = f'write it with `torch.export.save(torch.export.export(module, inputs), "{file}")`'
         return InputError.at(path, f"`{file}` is not a file of torch.export.save", hint)
-    if isinstance(error, pt2_strings.Refused):
+    if isinstance(error, pt2_strings.UnsafePt2):
         return InputError.at(path, f"cannot read `{file}`: {error}")
     hint = "if it has operators of your own, list the library or module that registers them in `custom_ops`"
     return from_exception(error, InputError, path, f"cannot read `{file}`", hint)
@@ -334,13 +326,15 @@ def _program_error(error: BaseException, file: str, path: DocumentPath) -> Input
 
 def _bound(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program with one input for each tensor, also if it has several names, and with row-major tensors."""
-    held = {
+    contents = {
         key: value
         for key, value in {**program.state_dict, **program.constants}.items()
         if isinstance(value, torch.Tensor)
     }
-    tensors = {key: memory(value) for key, value in held.items()}
-    untie(program, {key: tensors[key] for key in held if key not in program.graph_signature.lifted_tensor_constants})
+    tensors = {key: memory(value) for key, value in contents.items()}
+    untie(
+        program, {key: tensors[key] for key in contents if key not in program.graph_signature.lifted_tensor_constants}
+    )
     normalized: dict[Hashable, torch.Tensor] = {}
     for content in (program._state_dict, program._constants):
         for key in [key for key in tensors if key in content]:
@@ -353,19 +347,19 @@ def _normalized(tensor: torch.Tensor) -> torch.Tensor:
     return torch.nn.Parameter(content, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else content
 
 
-def transform(what: Exporting, name: str, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def transform(job: Exporting, name: str, program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Runs the passes for exported programs (ExecuTorch's `aten_transform_passes`): the recipe's, then the manifest's.
 
     Args:
-        what: The settings of the export.
+        job: The settings of the export.
         name: The method's name.
         program: The exported method.
 
     Raises:
         BuildError: A pass failed, or did not return an exported program.
     """
-    for reference, path, function in _aten_passes(what):
-        with wrap_user_error(path, f"`{reference}` for the method `{name}`", what.finder):
+    for reference, path, function in _aten_passes(job):
+        with wrap_user_error(path, f"`{reference}` for the method `{name}`", job.finder):
             program = function(name, program)
         if not isinstance(program, torch.export.ExportedProgram):
             message = f"`{reference}` returned {type(program).__name__}, not an ExportedProgram"
@@ -373,12 +367,12 @@ def transform(what: Exporting, name: str, program: torch.export.ExportedProgram)
     return program
 
 
-def _aten_passes(what: Exporting) -> Iterator[tuple[str, DocumentPath, Callable[..., Any]]]:
-    for function in (what.recipe.aten_transform_passes or []) if what.recipe else []:
+def _aten_passes(job: Exporting) -> Iterator[tuple[str, DocumentPath, Callable[..., Any]]]:
+    for function in (job.recipe.aten_transform_passes or []) if job.recipe else []:
         yield "a pass of the recipe", ("recipe",), function
-    for index, reference in enumerate(what.plan.passes):
+    for index, reference in enumerate(job.plan.passes):
         path = ("passes", "aten", index)
-        yield reference, path, load_callable(reference, what.finder, path)
+        yield reference, path, load_callable(reference, job.finder, path)
 
 
 def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callable[..., Any]:
@@ -481,6 +475,8 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
                 )
 
 
+_DATA_DEPENDENT = "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check"
+_UNSUPPORTED = "strict export cannot trace this: change the model, or set `strict: false`"
 # A word in the message or type of torch.export's error, the part of the method that caused the error, and a hint.
 _EXPORT_HINTS = (
     (
@@ -489,34 +485,26 @@ _EXPORT_HINTS = (
         f"something keeps a tensor that a method computes, and another one reads it: {_FILL}. Or a method writes to "
         "`.data` of a buffer: write to the buffer itself",
     ),
-    (
-        "GuardOnDataDependent",
-        "entry",
-        "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check",
-    ),
-    (
-        "data-dependent",
-        "entry",
-        "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check",
-    ),
+    ("GuardOnDataDependent", "entry", _DATA_DEPENDENT),
+    ("data-dependent", "entry", _DATA_DEPENDENT),
     (violated_shapes.MARK, "dynamic_shapes", None),
     ("ConstraintViolation", "dynamic_shapes", "the example inputs or the model do not allow the declared range"),
     ("dynamic_shapes", "dynamic_shapes", None),
     ("in output, which is not a known type", "entry", method_results.HINT),
-    ("Unsupported", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
-    ("graph break", "entry", "strict export cannot trace this: change the model, or set `strict: false`"),
+    ("Unsupported", "entry", _UNSUPPORTED),
+    ("graph break", "entry", _UNSUPPORTED),
 )
 
 
-def _export_error(error: BaseException, name: str, what: Exporting) -> BuildError:
-    method, finder = what.plan.methods[name], what.finder
+def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError:
+    method, finder = job.plan.methods[name], job.finder
     text = f"{type(error).__name__}: {error}"
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     if violated_shapes.MARK in text:
         hint = violated_shapes.hint(text)
     action = failed(f"exporting `{method.entry}`", error, finder, _quoted_line(str(error), finder))
     path: DocumentPath = ("methods", name, part)
-    huggingface = what.plan.model.huggingface
+    huggingface = job.plan.model.huggingface
     if huggingface and part == "entry":  # users cannot change the code of the model
         instead = "write a factory" if huggingface.cache is None else "leave out `cache`, or write a factory"
         hint = f"`{huggingface.model_class}` cannot be exported as it is with this configuration: {instead}"

@@ -18,7 +18,7 @@ class ExportFiles:
 
     Attributes:
         directory: The directory that `archive` describes.
-        methods: The file of each method, by name. They are not read if `together`.
+        methods: The file of each method, by name. They are not read if `needs_reexport`.
         lines_file: The file with the lines of the sources, if it is not in the directory.
     """
 
@@ -32,7 +32,7 @@ class ExportFiles:
         return cls(directory, {path.stem: path for path in sorted((directory / METHODS).glob("*.pt2"))})
 
     @property
-    def together(self) -> bool:
+    def needs_reexport(self) -> bool:
         """Whether lowering must export the methods, because they could not be saved without weights."""
         return (self.directory / PLAN).exists()
 

@@ -29,11 +29,11 @@ def recorded(finder: SourceFinder) -> Iterator[None]:
         return
     is_source = functools.cache(lambda file: finder.name_of(file) is not None)
 
-    def kept(self: TracerBase, stack: traceback.StackSummary) -> traceback.StackSummary:
-        also: Any = filtered(self, stack)
+    def with_sources(self: TracerBase, stack: traceback.StackSummary) -> traceback.StackSummary:
+        usual: Any = filtered(self, stack)
         return traceback.StackSummary.from_list(
-            [frame for frame in stack if is_source(frame.filename) or frame in also]
+            [frame for frame in stack if is_source(frame.filename) or frame in usual]
         )
 
-    with replaced(TracerBase, _FILTER, kept):
+    with replaced(TracerBase, _FILTER, with_sources):
         yield

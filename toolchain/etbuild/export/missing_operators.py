@@ -201,5 +201,5 @@ _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool]]] = {
 
 def writer(node: torch.fx.Node) -> Writer | None:
     """What writes the operator of a node anew; None if nothing does."""
-    found = _WRITERS.get(node.target)
-    return found[0] if found is not None and found[1](node) else None
+    entry = _WRITERS.get(node.target)
+    return entry[0] if entry is not None and entry[1](node) else None

@@ -1,15 +1,12 @@
 """Copies tensors in an exported method where a program would read them after they are overwritten.
 
-`torch.export` writes what a method assigns to a buffer into that buffer when the method ends. A result that is the old
-tensor, or a view of it, would then have the new content. And a program returns each input that it writes to before the
-method's own results, which nothing in the model says.
+A program returns each input that it writes to before the method's own results, which nothing in the model says.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -19,31 +16,6 @@ from torch.export.graph_signature import InputKind, OutputKind
 from etbuild.export.written_buffers import memory_of, written_nodes
 
 _ATEN = torch.ops.aten
-
-
-def copy_results(program: ExportedProgram, assigned: Collection[str]) -> None:
-    """Copies results that are the old tensor of a buffer, before the new one is written into the buffer.
-
-    Args:
-        program: The method. It is changed in place.
-        assigned: The names of the buffers that get another tensor when the method ends.
-    """
-    inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    buffers = [inputs[spec.arg.name] for spec in program.graph_signature.input_specs if spec.target in assigned]
-    output = program.graph.output_node()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for buffer in buffers:
-        writes = program.graph.find_nodes(op="call_function", target=_ATEN.copy_.default)
-        last = next((node for node in reversed(list(writes)) if node.args[0] is buffer), None)
-        for result in output.all_input_nodes if last is not None else ():
-            if result is not last and memory_of(result) == memory_of(buffer):
-                with program.graph.inserting_before(last):
-                    copies[result] = _copy(program.graph, result)
-    if copies:
-        output.args = torch.fx.map_arg(output.args, lambda node: copies.get(node, node))
-        for result, copy in copies.items():
-            _rename_results(program, result.name, copy.name)
-        program.graph_module.recompile()
 
 
 def copy_sources(program: ExportedProgram) -> None:
@@ -106,15 +78,15 @@ def drop_inputs(program: ExportedProgram, method: str) -> ExportedProgram:
     """
     functional = program.run_decompositions({}) if any(written_nodes(program)) else program
     specs = functional.graph_signature.output_specs
-    kept = [spec.kind is not OutputKind.USER_INPUT_MUTATION for spec in specs]
-    if all(kept):
+    is_result = [spec.kind is not OutputKind.USER_INPUT_MUTATION for spec in specs]
+    if all(is_result):
         return program
-    for spec in itertools.compress(specs, [not each for each in kept]):
+    for spec in itertools.compress(specs, [not each for each in is_result]):
         _note(method, str(spec.target))
     output = functional.graph.output_node()
-    output.args = (tuple(itertools.compress(output.args[0], kept)),)
-    output.meta["val"] = tuple(itertools.compress(output.meta["val"], kept))
-    specs[:] = itertools.compress(list(specs), kept)
+    output.args = (tuple(itertools.compress(output.args[0], is_result)),)
+    output.meta["val"] = tuple(itertools.compress(output.meta["val"], is_result))
+    specs[:] = itertools.compress(list(specs), is_result)
     functional.graph_module.recompile()
     return functional
 

@@ -36,14 +36,14 @@ def graphs_numbered() -> Iterator[None]:
     following = itertools.count(_FIRST)
     original = NodeSource.__init__
 
-    def made(self: NodeSource, node: torch.fx.Node | None, *arguments: Any, **named: Any) -> None:
+    def initialize(self: NodeSource, node: torch.fx.Node | None, *arguments: Any, **named: Any) -> None:
         original(self, node, *arguments, **named)
         if node is not None and self.node_info is not None:
             if node.graph not in numbers:
                 numbers[node.graph] = next(following)
             self.node_info.graph_id = numbers[node.graph]
 
-    with replaced(NodeSource, "__init__", made):
+    with replaced(NodeSource, "__init__", initialize):
         yield
 
 

@@ -24,13 +24,13 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive import constants as names
 
 from etbuild.exception_text import summary
-from etbuild.export.pt2_strings import Refused, check
+from etbuild.export.pt2_strings import UnsafePt2, check
 
 _MAX_EXPANDED = 2**30  # bytes: the largest tensor whose elements share memory, so that the file holds fewer bytes
 _OF_ZIP = (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError, LookupError, OSError, ValueError)
 
 
-class NotExported(Refused):
+class NotExported(UnsafePt2):
     """The file is not from torch.export.save, but for example from torch.save or torch.jit.save."""
 
 
@@ -39,7 +39,7 @@ def load(file: Path) -> ExportedProgram:
 
     Raises:
         NotExported: The file is not from torch.export.save.
-        Refused: The file is damaged, or cannot be read without running code from it.
+        UnsafePt2: The file is damaged, or cannot be read without running code from it.
         Exception: PyTorch cannot read the graph. It raises errors of many types.
     """
     try:
@@ -51,9 +51,9 @@ def load(file: Path) -> ExportedProgram:
             state = _tensors(records, names.WEIGHTS_CONFIG_FILENAME_FORMAT, names.WEIGHTS_DIR)
             constants = _tensors(records, names.CONSTANTS_CONFIG_FILENAME_FORMAT, names.CONSTANTS_DIR)
     except RecursionError:
-        raise Refused("it is nested too deeply") from None
+        raise UnsafePt2("it is nested too deeply") from None
     except _OF_ZIP as error:
-        raise Refused(f"it is damaged: {summary(error)}") from error
+        raise UnsafePt2(f"it is damaged: {summary(error)}") from error
     return ExportedProgramDeserializer().deserialize(program, state, constants, None)
 
 
@@ -71,14 +71,14 @@ class _Records:
         entries = archive.infolist()
         self._sizes = {entry.filename: entry.file_size for entry in entries}
         if not entries:
-            raise Refused("it is an empty archive")
+            raise UnsafePt2("it is an empty archive")
         self._root = entries[0].filename.partition("/")[0]
         if len(self._sizes) < len(entries):
-            raise Refused("two of its records have the same name")
+            raise UnsafePt2("two of its records have the same name")
         if any(entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 for entry in entries):
-            raise Refused("its records are compressed or encrypted, which PyTorch never does")
+            raise UnsafePt2("its records are compressed or encrypted, which PyTorch never does")
         if sum(self._sizes.values()) > size:
-            raise Refused("its records overlap")
+            raise UnsafePt2("its records overlap")
 
     def __contains__(self, name: str) -> bool:
         return f"{self._root}/{name}" in self._sizes
@@ -88,14 +88,14 @@ class _Records:
         torch.export.save."""
         if names.ARCHIVE_FORMAT_PATH not in self or self.read(names.ARCHIVE_FORMAT_PATH) != b"pt2":
             if "serialized_exported_program.json" in self._sizes:
-                raise Refused("a release before PyTorch 2.8 wrote it: save the program again")
+                raise UnsafePt2("a release before PyTorch 2.8 wrote it: save the program again")
             raise NotExported
         prefix = f"{self._root}/{names.MODELS_DIR}"
         models = [name.removeprefix(f"{self._root}/") for name in self._sizes if name.startswith(prefix)]
-        wanted = names.MODELS_FILENAME_FORMAT.format("model")
-        if models != [wanted]:
-            raise Refused(f"it holds {len(models)} programs" if models else "it holds no exported program")
-        return str(wanted)
+        expected = names.MODELS_FILENAME_FORMAT.format("model")
+        if models != [expected]:
+            raise UnsafePt2(f"it holds {len(models)} programs" if models else "it holds no exported program")
+        return str(expected)
 
     def read(self, name: str) -> bytearray:
         """The content of a record. It is refused if it is missing or ends too early."""
@@ -116,7 +116,7 @@ class _Records:
 
     def _size(self, name: str) -> int:
         if name not in self:
-            raise Refused(f"it has no record `{ascii(name)[1:-1]}`")
+            raise UnsafePt2(f"it has no record `{ascii(name)[1:-1]}`")
         return self._sizes[f"{self._root}/{name}"]
 
     def _read_into(self, view: memoryview, name: str) -> None:
@@ -126,7 +126,7 @@ class _Records:
                 view[start : start + len(read)] = read
                 start += len(read)
         if start < len(view):
-            raise Refused(f"its record `{name}` ends too early")
+            raise UnsafePt2(f"its record `{name}` ends too early")
 
 
 def _table(form: Any, records: _Records, name: str) -> Any:
@@ -135,12 +135,12 @@ def _table(form: Any, records: _Records, name: str) -> Any:
     try:
         content = json.loads(records.read(name))
     except ValueError as error:
-        raise Refused(f"its record `{name}` is not JSON: {error}") from error
+        raise UnsafePt2(f"its record `{name}` is not JSON: {error}") from error
     if isinstance(content, dict):
         content["guards_code"] = []  # PyTorch would run them as Python code
     check(form, content)
     if form is schema.ExportedProgram and not content.get("verifiers"):
-        raise Refused("it names no dialect")
+        raise UnsafePt2("it names no dialect")
     return _dict_to_dataclass(form, content)
 
 
@@ -153,7 +153,7 @@ def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.T
     for name, entry in config.items():
         record = f"{directory}{entry.path_name}"
         if entry.tensor_meta is None:
-            raise Refused(f"its record `{record}` is a pickled object: reading it would run code from the file")
+            raise UnsafePt2(f"its record `{record}` is a pickled object: reading it would run code from the file")
         if entry.use_pickle:
             tensors[name] = _unpickled(records, record)
             continue
@@ -172,11 +172,11 @@ def _unpickled(records: _Records, record: str) -> torch.Tensor:
             _Records(archive, len(content))
         tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # the errors of pickle and zip have no common base class
-        raise Refused(
+        raise UnsafePt2(
             f"its record `{record}` cannot be read without running code from the file: {summary(error)}"
         ) from error
     if not isinstance(tensor, torch.Tensor):
-        raise Refused(f"its record `{record}` is not a tensor")
+        raise UnsafePt2(f"its record `{record}` is not a tensor")
     return tensor
 
 
@@ -189,19 +189,19 @@ def _tensor(name: str, content: torch.Tensor, meta: schema.TensorMeta) -> torch.
         strides = [stride.as_int for stride in meta.strides]
         offset = meta.storage_offset.as_int
     except (AttributeError, LookupError, ValueError):
-        raise Refused(f"the form of `{name}` is unknown") from None
+        raise UnsafePt2(f"the form of `{name}` is unknown") from None
     if meta.layout != schema.Layout.Strided or len(sizes) != len(strides) or min([0, offset, *sizes, *strides]) < 0:
-        raise Refused(f"the form of `{name}` is unknown")
+        raise UnsafePt2(f"the form of `{name}` is unknown")
     wanted = math.prod(sizes) * dtype.itemsize
     if wanted and not len(content):
-        raise Refused(f"`{name}` has no content: was the program exported under a FakeTensorMode?")
+        raise UnsafePt2(f"`{name}` has no content: was the program exported under a FakeTensorMode?")
     last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if wanted else -1
     if (last + 1) * dtype.itemsize > len(content) or wanted > max(len(content), _MAX_EXPANDED):
-        raise Refused(f"`{name}` is larger than its record")
+        raise UnsafePt2(f"`{name}` is larger than its record")
     try:
         if not wanted:
             return torch.empty(sizes, dtype=dtype)
         bits = content[: len(content) // dtype.itemsize * dtype.itemsize]
         return bits.view(dtype).as_strided(sizes, strides, offset)
     except (RuntimeError, OverflowError, TypeError) as error:  # a size or stride has more than 63 bits
-        raise Refused(f"the form of `{name}` is unknown") from error
+        raise UnsafePt2(f"the form of `{name}` is unknown") from error

@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from etbuild.export import custom_ops
 
 
-class Refused(Exception):
+class UnsafePt2(Exception):
     """A file is not read. The message gives users the reason."""
 
 
@@ -41,7 +41,7 @@ def check(form: Any, value: Any, field: str = "") -> None:
         field: The name of the field that holds it.
 
     Raises:
-        Refused: The data has another form, or holds such a string.
+        UnsafePt2: The data has another form, or holds such a string.
     """
     origin, arguments = typing.get_origin(form), typing.get_args(form)
     if origin in (typing.Union, types.UnionType):
@@ -62,15 +62,15 @@ def check(form: Any, value: Any, field: str = "") -> None:
 
 def _check_object(form: Any, value: dict[str, Any]) -> None:
     if form is schema.CustomObjArgument:
-        raise Refused("it holds an object of its own class: reading it would run code from the file")
+        raise UnsafePt2("it holds an object of its own class: reading it would run code from the file")
     if issubclass(form, _Union) and len(value) != 1:
-        raise Refused(f"it has {len(value)} kinds of {form.__name__} where one belongs")
+        raise UnsafePt2(f"it has {len(value)} kinds of {form.__name__} where one belongs")
     fields = _fields(form)
     for name, item in value.items():
         if name in fields:
             check(fields[name], item, name)
         elif issubclass(form, _Union):
-            raise Refused(f"it has a {form.__name__} of the unknown kind {_shown(name)}")
+            raise UnsafePt2(f"it has a {form.__name__} of the unknown kind {_shown(name)}")
 
 
 @functools.cache
@@ -84,7 +84,7 @@ def _check_plain(form: Any, value: Any, field: str) -> None:
         _STRINGS.get(field, rule)(_of_type(str, value, field))
     elif form is float:
         if not (type(value) in (int, float) or value in ("Infinity", "-Infinity", "NaN")):
-            raise Refused(f"`{field}` is not a number")
+            raise UnsafePt2(f"`{field}` is not a number")
     elif form is bool:
         _of_type(bool, value, field)
     elif form is int or issubclass(form, Enum):
@@ -95,7 +95,7 @@ def _check_plain(form: Any, value: Any, field: str) -> None:
 
 def _of_type(kind: type, value: Any, field: str) -> Any:
     if type(value) is not kind:
-        raise Refused(f"`{field or 'it'}` is not of type {kind.__name__}")
+        raise UnsafePt2(f"`{field or 'it'}` is not of type {kind.__name__}")
     return value
 
 
@@ -111,33 +111,33 @@ def _free(text: str) -> None:
 def _identifier(text: str) -> None:
     """Checks a name that `torch.fx` writes into Python source."""
     if text and not text.isidentifier():
-        raise Refused(f"the name {_shown(text)} is not an identifier: it would run as Python code")
+        raise UnsafePt2(f"the name {_shown(text)} is not an identifier: it would run as Python code")
 
 
 def _path(text: str) -> None:
     """Checks a dotted name, such as that of a weight. `torch.fx` writes it into strings and comments of source code."""
     if not text.isprintable() or re.search(r"[\"'`\\{}]", text):
-        raise Refused(f"the name {_shown(text)} has characters that names of weights and modules cannot have")
+        raise UnsafePt2(f"the name {_shown(text)} has characters that names of weights and modules cannot have")
 
 
 def _symbol(text: str) -> None:
     """Checks the name of a size. Its number is limited, because PyTorch counts up to it."""
     if not re.fullmatch(r"[A-Za-z_]{1,20}\d{1,5}", text):
-        raise Refused(f"{_shown(text)} is not the name of a size")
+        raise UnsafePt2(f"{_shown(text)} is not the name of a size")
 
 
 def _dimension(text: str) -> None:
     """Checks a dimension with a range: it must be the name of a size, not an expression over one."""
     if not re.fullmatch(r"\w+", text) and re.fullmatch(r"[\w +*/()-]+", text, re.ASCII):
         hint = "cannot be lowered by ExecuTorch; give it a `Dim` of its own"
-        raise Refused(f"{_shown(text)}: a dimension that is computed from another one {hint}")
+        raise UnsafePt2(f"{_shown(text)}: a dimension that is computed from another one {hint}")
     _symbol(text)
 
 
 def _verifier(text: str) -> None:
     """Checks the dialect: a build cannot start from edge programs or other dialects."""
     if text not in ("TRAINING", "ATEN"):
-        raise Refused(f"its dialect is {_shown(text)}, not that of torch.export.export")
+        raise UnsafePt2(f"its dialect is {_shown(text)}, not that of torch.export.export")
 
 
 _HIGHER_ORDER = {
@@ -159,21 +159,21 @@ def _operator(text: str) -> None:
     if name != text and name in _HIGHER_ORDER:
         return
     if text.startswith("torch._functorch.predispatch."):
-        raise Refused(f"the graph calls {_shown(text)}: `associative_scan` and `torch.func` are not supported")
+        raise UnsafePt2(f"the graph calls {_shown(text)}: `associative_scan` and `torch.func` are not supported")
     parts = _OPERATOR.fullmatch(text)
     if parts is None or name != text:
-        raise Refused(f"the graph calls {_shown(text)}, which is not an operator")
+        raise UnsafePt2(f"the graph calls {_shown(text)}, which is not an operator")
     operator: Any = torch.ops
     for part in parts.groups():
         operator = getattr(operator, part, None)
     if operator is None:
         return  # PyTorch reports that it does not exist
     if not isinstance(operator, torch._ops.OpOverload):
-        raise Refused(f"the graph calls {_shown(text)}, which is not an operator")
+        raise UnsafePt2(f"the graph calls {_shown(text)}, which is not an operator")
     if parts[1] in _NO_MODELS:
-        raise Refused(f"the graph calls {_shown(text)}: a model cannot use operators of `{parts[1]}`")
+        raise UnsafePt2(f"the graph calls {_shown(text)}: a model cannot use operators of `{parts[1]}`")
     if not custom_ops.is_declared(operator.name()) and any(map(_names_file, operator._schema.arguments)):
-        raise Refused(f"the graph calls {_shown(text)}, which opens files")
+        raise UnsafePt2(f"the graph calls {_shown(text)}, which opens files")
 
 
 _NO_MODELS = ("debugprims", "profiler", "inductor", "image", "io", "c10d", "_c10d_functional")  # files, processes
@@ -191,7 +191,7 @@ def _sources(text: str) -> None:
     for source in text.split(";"):
         name = source.partition(",")[2]
         if name.startswith(("torch", "_operator", "math", "#")) and ("__" in name or not re.fullmatch(r"[\w.]+", name)):
-            raise Refused(f"{_shown(name)} is not the name of a function")
+            raise UnsafePt2(f"{_shown(name)} is not the name of a function")
 
 
 _PLAIN_TREES = (
@@ -209,9 +209,9 @@ def _tree(text: str) -> None:
         owner = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(kind) if isinstance(kind, str) else None
         of_others = owner is not None and owner.__module__.partition(".")[0] not in ("torch", "builtins", "collections")
         if kind not in _PLAIN_TREES and not of_others:
-            raise Refused(f"inputs or results are of the kind {_shown(str(kind))}, which cannot be read")
+            raise UnsafePt2(f"inputs or results are of the kind {_shown(str(kind))}, which cannot be read")
         if "__enum__" in json.dumps(context):
-            raise Refused("inputs or results name an enumeration, which PyTorch would import")
+            raise UnsafePt2("inputs or results name an enumeration, which PyTorch would import")
         nodes += _of_type(list, node.get("children_spec"), "children_spec")
 
 
@@ -248,7 +248,7 @@ _MAX_POWER = 4096  # the limit of nested powers together: enough for any size, a
 
 def _expression(text: str) -> None:
     """Checks an expression over sizes in the form of `sympy.srepr`: constructor calls, numbers, names of symbols."""
-    refused = Refused(f"{_shown(text)} is not an expression over sizes: it would run as Python code")
+    refused = UnsafePt2(f"{_shown(text)} is not an expression over sizes: it would run as Python code")
     if len(text) > 20_000 or not re.fullmatch(r"[\w(),=.' -]*", text, re.ASCII):
         raise refused
     try:

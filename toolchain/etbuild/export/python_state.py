@@ -70,7 +70,11 @@ class _Holder:
 
 
 class PythonState:
-    """The recorded state of a module and of all objects that it reaches. Finds changes since then, and undoes them."""
+    """The recorded state of a module and of all objects that it reaches. Finds changes since then, and undoes them.
+
+    Attributes:
+        tensors: All tensors that were reached, except parameters and fake tensors.
+    """
 
     def __init__(self, module: torch.nn.Module, sources: Iterable[types.ModuleType] = ()) -> None:
         """Records the state.
@@ -79,16 +83,12 @@ class PythonState:
             module: The module that is exported.
             sources: The Python modules of the user's code. Their globals and classes are recorded too.
         """
-        found = {source.__name__: source for source in sources}
-        self._walk = _Walk(frozenset(found))
+        by_name = {source.__name__: source for source in sources}
+        self._walk = _Walk(frozenset(by_name))
         modules = [(child, name) for name, child in module.named_modules()]
-        self._walk.visit([*modules, *((source, name) for name, source in found.items())])
-
-    def tensors(self) -> list[torch.Tensor]:
-        """All tensors that were reached, except parameters and fake tensors."""
-        parts = (part for holder in self._walk.holders for part in holder.before.values())
+        reached = self._walk.tensors([*modules, *((source, name) for name, source in by_name.items())])
         unlike = (torch.nn.Parameter, *_TRACED)
-        return [part for part in parts if _is(part, torch.Tensor) and not isinstance(part, unlike)]
+        self.tensors = [tensor for tensor in reached if not _is(tensor, unlike)]
 
     def changes(self, kind: str = "") -> Iterator[Change]:
         """The tensors that were assigned since the state was recorded.
@@ -167,9 +167,8 @@ def _held(module: torch.nn.Module, kind: str, name: str) -> Iterator[Change]:
 
 def _has_tensors(value: Any, kinds: type | tuple[type, ...] = torch.Tensor) -> bool:
     """Whether a value is a tensor of one of these classes, or reaches one."""
-    walk = _Walk(frozenset(), kinds)
-    walk.visit([(value, "")])
-    return walk.found
+    walk = _Walk(frozenset(), in_caches=True)
+    return any(_is(tensor, kinds) for tensor in walk.tensors([(value, "")]))
 
 
 def _is(value: Any, kinds: type | tuple[type, ...]) -> bool:
@@ -183,28 +182,28 @@ def _is_foreign(kind: type) -> bool:
 
 def _attributes(value: Any) -> _Content:
     try:
-        own = object.__getattribute__(value, "__dict__")
+        attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return {}
-    return own if _is(own, dict) else {}
+    return attributes if _is(attributes, dict) else {}
 
 
 class _Walk:
-    """Visits each object once. Records those whose content can be changed, the functions with `functools.lru_cache`,
-    and whether it found a tensor of the wanted classes."""
+    """Visits each object once. Records those whose content can be changed, and the functions with
+    `functools.lru_cache`."""
 
-    def __init__(self, own: frozenset[str], kinds: type | tuple[type, ...] = ()) -> None:
-        """`own` has the names of the Python modules of the user's code; `kinds` are the classes of tensors to look
-        for."""
+    def __init__(self, sources: frozenset[str], *, in_caches: bool = False) -> None:
+        """`sources` has the names of the Python modules of the user's code; `in_caches` says whether the entries of
+        caches are visited."""
         self.holders: list[_Holder] = []
         self.caches: list[Any] = []
-        self.found = False
-        self._own = own
-        self._kinds = kinds
+        self._sources = sources
+        self._in_caches = in_caches
         self._seen: dict[int, Any] = {}  # keeps the objects, so that no new object gets the same id
 
-    def visit(self, values: list[_Part]) -> None:
-        """Visits values and everything that they reach, nearer objects first, so that names are short."""
+    def tensors(self, values: list[_Part]) -> Iterator[torch.Tensor]:
+        """Visits values and everything that they reach, nearer objects first, so that names are short. Yields the
+        tensors."""
         waiting = deque(values)
         while waiting:
             value, name = waiting.popleft()
@@ -212,7 +211,7 @@ class _Walk:
                 continue
             self._seen[id(value)] = value
             if _is(value, torch.Tensor):
-                self.found = self.found or _is(value, self._kinds)
+                yield value
             else:
                 waiting.extend(self._parts(value, name))
 
@@ -224,14 +223,14 @@ class _Walk:
         elif _is(value, (tuple, frozenset)):
             yield from ((part, f"{name}[{index}]") for index, part in enumerate(value))
         elif _is(value, types.ModuleType):
-            if value.__name__ in self._own:
+            if value.__name__ in self._sources:
                 yield from self._dictionary(vars(value), lambda key: f"{name}.{key}")
         elif _is(value, type):
             yield from self._class(value)
         elif _is(value, _LRU_CACHE):
             self.caches.append(value)
             # Its entries are only searched for tensors: a cache is cleared as a whole.
-            yield from ((part, name) for part in (gc.get_referents(value) if self._kinds else (value.__wrapped__,)))
+            yield from ((part, name) for part in (gc.get_referents(value) if self._in_caches else (value.__wrapped__,)))
         elif _is(value, types.CellType):
             yield from self._cell(value, name)
         elif _is(value, torch.nn.Module):
@@ -280,7 +279,7 @@ class _Walk:
         yield from ((part, name) for part in read().values())
 
     def _class(self, value: type) -> Iterator[_Part]:
-        if value.__module__ not in self._own:
+        if value.__module__ not in self._sources:
             return
 
         def write(content: _Content) -> None:
@@ -300,11 +299,11 @@ class _Walk:
         def place(key: str) -> str:
             return f"{prefix}{key}"
 
-        own = vars(module)
+        attributes = vars(module)
         for kind in _OF_MODULES:
-            self._seen[id(own[kind])] = own[kind]
-            yield from self._dictionary(own[kind], place, kind, of_module=True)
-        non_persistent = own["_non_persistent_buffers_set"]
+            self._seen[id(attributes[kind])] = attributes[kind]
+            yield from self._dictionary(attributes[kind], place, kind, of_module=True)
+        non_persistent = attributes["_non_persistent_buffers_set"]
 
         def write(content: _Content) -> None:
             non_persistent.clear()
@@ -313,7 +312,7 @@ class _Walk:
         self.holders.append(
             _Holder(place, lambda: dict.fromkeys(non_persistent), write, dict.fromkeys(non_persistent), BUFFERS, True)
         )
-        yield from self._dictionary(own, place, of_module=True)
+        yield from self._dictionary(attributes, place, of_module=True)
         yield from ((base, "") for base in type(module).__mro__)
 
     def _object(self, value: Any, name: str) -> Iterator[_Part]:

@@ -32,45 +32,45 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
     Raises:
         InputError: The ids of the tokens that end a text are unknown, or a token is not in the vocabulary.
     """
-    wanted, runner = export_plan.model.huggingface, export_plan.runner
-    if runner is None or wanted is None or wanted.cache is None:
+    model, runner = export_plan.model.huggingface, export_plan.runner
+    if runner is None or model is None or model.cache is None:
         return {}
     config = encoder_decoder.decoder_config(module.config)
-    settings = _generation_config(wanted, inputs)
+    settings = _generation_config(model, inputs)
     decoder = "forward" if runner.contract == "executorch-llm/v1" else "text_decoder"
     if runner.contract != "executorch-llm/v1":
-        _check_dtype(wanted, module)
+        _check_dtype(model, module)
     if runner.contract == "executorch-multimodal/v1":
         _check_embedding(export_plan.methods)
-    lengths = _lengths(export_plan.methods[decoder], ("methods", decoder, "dynamic_shapes"), wanted.cache)
+    lengths = _lengths(export_plan.methods[decoder], ("methods", decoder, "dynamic_shapes"), model.cache)
     for name, method in export_plan.methods.items():
         path: DocumentPath = ("methods", name, "dynamic_shapes")
-        if method.adapter is not None and _lengths(method, path, wanted.cache) != lengths:
+        if method.adapter is not None and _lengths(method, path, model.cache) != lengths:
             message = (
                 f"the runner reads from the program how many tokens `{decoder}` takes, and calls `{name}` with as many"
             )
             raise InputError.at(path, message, f"give `{name}` the inputs of `{decoder}`")
-    found = {
+    values = {
         **lengths,
         **_ids(settings, (config, module.config), runner.said),
         "get_n_layers": config.num_hidden_layers,
         "get_vocab_size": config.vocab_size,
         "use_kv_cache": True,
-        "use_sdpa_with_kv_cache": wanted.attention == "custom_sdpa",
+        "use_sdpa_with_kv_cache": model.attention == "custom_sdpa",
     }
-    if "get_eos_ids" not in {*found, *runner.said}:
+    if "get_eos_ids" not in {*values, *runner.said}:
         hint = "add `generation_config: generation_config.json` to the model, or `get_eos_ids` to `constant_methods`"
         raise InputError.at(_PATH, "nothing says which tokens end a text", hint)
     start = "decoder_start_token_id"
-    if runner.contract == "executorch-asr/v1" and start not in {*found, *runner.said}:
+    if runner.contract == "executorch-asr/v1" and start not in {*values, *runner.said}:
         hint = f"add `generation_config: generation_config.json` to the model, or `{start}` to `constant_methods`"
         raise InputError.at(_PATH, "nothing says which token a text of the decoder begins with", hint)
-    return {name: value for name, value in sorted(found.items()) if name not in runner.said}
+    return {name: value for name, value in sorted(values.items()) if name not in runner.said}
 
 
-def _check_dtype(wanted: HuggingFace, module: Any) -> None:
+def _check_dtype(model: HuggingFace, module: Any) -> None:
     """Refuses an encoder that takes images or features in float16, which the runners do not convert to."""
-    if wanted.task != "seq2seq" and module.dtype == torch.float16:
+    if model.task != "seq2seq" and module.dtype == torch.float16:
         message = "the runner gives images and features in float32 or bfloat16, and the model is in float16"
         raise InputError.at(("model", "dtype"), message, "write `dtype: float32`, or leave out `runner`")
 
@@ -136,9 +136,9 @@ def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dic
     return found
 
 
-def _generation_config(wanted: HuggingFace, inputs: Inputs) -> dict[str, Any]:
+def _generation_config(model: HuggingFace, inputs: Inputs) -> dict[str, Any]:
     """The settings for generating text. Empty if the manifest names none."""
-    name, path = wanted.generation_config, ("model", "huggingface", "generation_config")
+    name, path = model.generation_config, ("model", "huggingface", "generation_config")
     if not isinstance(name, str):
         _check_keys(name or {}, path)
         return name or {}

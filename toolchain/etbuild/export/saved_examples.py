@@ -63,16 +63,16 @@ def write(path: Path, programs: Mapping[str, ExportedProgram]) -> None:
     tensors: dict[str, torch.Tensor] = {}
     for name, program in programs.items():
         leaves = of_program(program)
-        own = {
+        of_method = {
             f"{name}/{index}": row_major(leaf.detach()).clone()
             for index, leaf in enumerate(leaves)
             if isinstance(leaf, torch.Tensor)
         }
         try:
-            save(own)
+            save(of_method)
         except (SafetensorError, KeyError, ValueError):  # no such dtype
             continue
-        tensors.update(own)
+        tensors.update(of_method)
     artifacts.write(path.parent, path.name, "export", save(tensors))
 
 
@@ -95,12 +95,12 @@ def read(path: Path, name: str, program: ExportedProgram) -> list[Any] | None:
         wrap_library_errors(InputError, None, f"{path}: not the example inputs of an export"),
         safe_open(path, "pt") as file,
     ):
-        held, found = set(file.keys()), list[Any]()
+        names, inputs = set(file.keys()), list[Any]()
         for index, argument in enumerate(specs):
             if isinstance(argument, ConstantArgument):
-                found.append(argument.value)
-            elif f"{name}/{index}" not in held:
+                inputs.append(argument.value)
+            elif f"{name}/{index}" not in names:
                 return None
             else:
-                found.append(file.get_tensor(f"{name}/{index}"))
-        return found
+                inputs.append(file.get_tensor(f"{name}/{index}"))
+        return inputs

@@ -56,10 +56,10 @@ def _name_inputs(program: ExportedProgram) -> None:
     inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     renamed: dict[str, str] = {}
     for spec in program.graph_signature.input_specs:
-        wanted = f"{_PREFIXES.get(spec.kind, '')}{re.sub('[^a-zA-Z0-9]', '_', spec.target or '')}"
-        if spec.kind in _PREFIXES and spec.arg.name != wanted:
+        new_name = f"{_PREFIXES.get(spec.kind, '')}{re.sub('[^a-zA-Z0-9]', '_', spec.target or '')}"
+        if spec.kind in _PREFIXES and spec.arg.name != new_name:
             node = inputs[spec.arg.name]
-            node._rename(wanted)
+            node._rename(new_name)
             node.target = node.name
             renamed[spec.arg.name] = node.name
     if renamed:

@@ -47,7 +47,7 @@ def check_overlaps(programs: Mapping[str, ExportedProgram], overlaps: Mapping[st
     """
     if not overlaps:
         return
-    used = {target for program in programs.values() for target in _used(program)}
+    used = set().union(*map(read_tensors, programs.values()))
     for method, program in programs.items():
         for name in sorted(written_buffers(program, programs.keys()) & overlaps.keys()):
             for other in sorted(used.intersection(overlaps[name])):
@@ -56,11 +56,11 @@ def check_overlaps(programs: Mapping[str, ExportedProgram], overlaps: Mapping[st
                 raise BuildError.at(("methods", method), message, hint)
 
 
-def _used(program: ExportedProgram) -> Iterator[str]:
+def read_tensors(program: ExportedProgram) -> set[str]:
+    """The names of the parameters, buffers and constants whose values from before a call an exported method reads."""
     inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    for spec in program.graph_signature.input_specs:
-        if spec.target is not None and inputs[spec.arg.name].users:
-            yield spec.target
+    specs = program.graph_signature.input_specs
+    return {spec.target for spec in specs if spec.target is not None and inputs[spec.arg.name].users}
 
 
 def written_nodes(program: ExportedProgram) -> Iterator[Node]:

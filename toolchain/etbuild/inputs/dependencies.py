@@ -24,7 +24,7 @@ def of_plan(plan: Plan, inputs: Inputs, used: UsedSources) -> list[Path]:
     Raises:
         InputError: A data file is not declared.
     """
-    data = [inputs.find_data(name, place) for name, place in data_in_key(inputs, plan).items()]
+    data = [inputs.find_data(name, place) for name, place in data_in_key(inputs, plan.data_names).items()]
     described = toolchain(used.packages, backends.distributions(plan.used_backends))
     records = [distributions.record(name) for name in described["distributions"]]
     searched = {*inputs.roots, *(file.parent for file in (*used.sources.values(), *data))}

@@ -118,7 +118,7 @@ def environment() -> str:
     points, by `importlib.metadata`. The key of a program does not hold that, since it is the same wherever the program
     is built. So the local cache compares what is installed.
     """
-    found = set()
+    digests = set()
     for distribution in importlib.metadata.distributions(path=search_path()):
         metadata = _metadata(distribution)
         if metadata.name.startswith("etbuild-"):  # keys hold the files of the driver that a step runs
@@ -127,8 +127,8 @@ def environment() -> str:
         if sha256 is None:
             # The files that are left out hold the directory of an editable project.
             sha256 = _digest([row for row in _rows(distribution) or () if not row.startswith("__editable__")])
-        found.add(f"{metadata.name} {sha256}")
-    return _digest(list(found))
+        digests.add(f"{metadata.name} {sha256}")
+    return _digest(list(digests))
 
 
 def _metadata(distribution: Distribution) -> Path:
@@ -156,8 +156,8 @@ def check_unedited(name: str, imported: frozenset[str] = frozenset()) -> None:
     if rows is None or _is_editable(distribution, rows):
         return  # the key is made from the files themselves
     root = str(distribution.locate_file(""))
-    own = _record(distribution)
-    written = own.stat().st_mtime + _INSTALL_SECONDS if own is not None else -math.inf
+    listing = record(name)
+    written_at = listing.stat().st_mtime + _INSTALL_SECONDS if listing is not None else -math.inf
     for file, digest, size in csv.reader(rows):
         if file.endswith(_FOR_COMPILERS):
             continue
@@ -170,7 +170,7 @@ def check_unedited(name: str, imported: frozenset[str] = frozenset()) -> None:
         if top in OF_DEVELOPERS and top not in imported:
             continue
         same_size = not size or status.st_size == int(size)
-        if not same_size or (status.st_mtime > written and _record_digest(Path(path)) != digest):
+        if not same_size or (status.st_mtime > written_at and _record_digest(Path(path)) != digest):
             message = f"`{file}` of the installed package `{name}` was changed after its installation"
             hint = f"reinstall it, or install it as editable; without `{name}-*.dist-info/RECORD` builds hash its files"
             raise InputError.of(message, hint)
@@ -195,12 +195,7 @@ def record(name: str) -> Path | None:
     Raises:
         PackageNotFoundError: The distribution is not installed.
     """
-    return _record(importlib.metadata.distribution(name))
-
-
-def _record(distribution: Distribution) -> Path | None:
-    """The RECORD of a distribution. Some do not list themselves."""
-    path = _metadata(distribution) / "RECORD"
+    path = _metadata(importlib.metadata.distribution(name)) / "RECORD"  # some do not list themselves
     return path if path.is_file() else None
 
 
@@ -269,10 +264,8 @@ def _names_directory(path: Path) -> bool:
 def _files(name: str, distribution: Distribution) -> list[str]:
     """The files of a distribution's modules, each with its digest, in the form of a RECORD's rows. Raises InputError if
     it finds none."""
-    rows = [
-        f"{file},{hashlib.sha256(path.read_bytes()).hexdigest()}"
-        for file, path in _files_of_modules(name, distribution)
-    ]
+    files = _files_of_modules(name, distribution)
+    rows = [f"{file},{hashlib.sha256(path.read_bytes()).hexdigest()}" for file, path in files]
     if not rows:
         message = f"the package `{name}` is installed without a list of its files, and the build cannot find them"
         raise InputError.of(message, "install it from a wheel: `pip install` without `--editable`")
@@ -306,9 +299,9 @@ def _files_of_module(module: str) -> Iterator[tuple[str, Path]]:
             yield place.name, place
         for directory, below, files in os.walk(place, followlinks=True):
             real = os.path.realpath(directory)
-            wanted = [] if real in seen else sorted(below)
+            following = [] if real in seen else sorted(below)
             seen.add(real)
-            below[:] = [each for each in wanted if each != "__pycache__" and not each.startswith(".")]
+            below[:] = [each for each in following if each != "__pycache__" and not each.startswith(".")]
             for file in files:
                 path = Path(directory, file)
                 if path.suffix != ".pyc" and path.is_file():

@@ -8,7 +8,7 @@ little endian.
 from __future__ import annotations
 
 import math
-import struct
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -28,32 +28,29 @@ class _Reader:
 
     file: BinaryIO
     end: int
-    at: int = 0
 
     def skip(self, size: int) -> None:
         """Moves on by a number of bytes. Raises ValueError if the file ends before."""
         self.check_room(size)
-        self.at = self.file.seek(self.at + size)
+        self.file.seek(size, os.SEEK_CUR)
 
     def check_room(self, size: int) -> None:
         """Raises ValueError if the file does not have as many more bytes."""
-        if size > self.end - self.at:
+        if size > self.end - self.file.tell():
             raise ValueError(f"it ends before {size:,} bytes that its header announces")
+
+    def read(self, size: int) -> bytes:
+        """The next bytes. Raises ValueError if the file ends before."""
+        self.check_room(size)
+        return self.file.read(size)
 
     def number(self, size: int) -> int:
         """The next number of 4 or 8 bytes."""
-        start = self.at
-        self.skip(size)
-        self.file.seek(start)
-        (found,) = struct.unpack("<I" if size == 4 else "<Q", self.file.read(size))
-        return int(found)
+        return int.from_bytes(self.read(size), "little")
 
     def text(self) -> bytes:
         """The next text."""
-        size, start = self.number(8), self.at
-        self.skip(size)
-        self.file.seek(start)
-        return self.file.read(size)
+        return self.read(self.number(8))
 
     def value(self, kind: int) -> None:
         """Skips a value of a type."""
@@ -110,7 +107,7 @@ def check(file: BinaryIO, size: int, blocks: Mapping[int, tuple[int, int]]) -> N
     if alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"its `{_ALIGNMENT}` is {alignment}, which is not a power of two")
     ends = [_tensor(reader, blocks) for _ in range(tensors)]
-    start = -(-reader.at // alignment) * alignment
+    start = -(-file.tell() // alignment) * alignment
     if ends and start + max(ends) > size:
         raise ValueError(f"it has {size:,} bytes, and its tensors need {start + max(ends):,}")
 

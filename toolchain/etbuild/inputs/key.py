@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.files.digests import digest, file_digest
-from etbuild.inputs.checkpoints import with_shards
+from etbuild.inputs.checkpoints import each_with_shards
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.step_files import OF_PROGRAMS, digest_of
@@ -19,9 +20,92 @@ from etbuild.plan.plan import Plan
 from etbuild.version import VERSION
 
 if TYPE_CHECKING:
-    from etbuild.results import Driver, FileDigests, FilesAndPackages, KeyInputs
+    from etbuild.results import Driver, FilesAndPackages, KeyInputs
 
 KEY_SCHEMA = "executorch-key/v2"
+
+
+@dataclass(frozen=True)
+class KeyFiles:
+    """The sources and the data in a key, as they were when the build began.
+
+    Attributes:
+        inputs: The declared inputs.
+        used: The sources.
+        names: The names of data in the plan, each with the place in the manifest that names it first.
+        files: For each of these names, the names of its files. A download may add files later.
+        digests: The digests of the files, and the imported packages.
+    """
+
+    inputs: Inputs
+    used: UsedSources
+    names: Mapping[str, DocumentPath]
+    files: Mapping[str, tuple[str, ...]]
+    digests: FilesAndPackages
+
+    @classmethod
+    def read(cls, inputs: Inputs, used: UsedSources, names: Mapping[str, DocumentPath]) -> KeyFiles:
+        """Finds and digests the files. The arguments are described above.
+
+        Raises:
+            InputError: A file that the plan names is not declared, or a file cannot be read.
+        """
+        files = each_with_shards(names, inputs)
+        data = read_data(names, files, inputs.data)
+        digests: FilesAndPackages = {
+            "sources": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(used.contents.items())},
+            "data": {name: _digest_of(name, inputs.find_data(name, path), path) for name, path in sorted(data.items())},
+            "packages": sorted(used.packages),
+        }
+        return cls(inputs, used, names, files, digests)
+
+    def data(self, names: Mapping[str, DocumentPath] | None = None) -> dict[str, DocumentPath]:
+        """The data that a step reads whose plan has these names. None: all data."""
+        return read_data(self.names if names is None else names, self.files, self.inputs.data)
+
+    def check_unchanged(self) -> None:
+        """Checks that the files still have the content that was digested. Else the cache would keep a wrong result.
+
+        Raises:
+            BuildError: A source or a data file has changed, or a checkpoint has other files.
+        """
+        sources = {name: _digest_now(path) for name, path in self.used.sources.items()}
+        data = {name: _digest_now(self.inputs.find(name)) for name in self.digests["data"]}
+        changed = [name for name, now in sources.items() if now != self.digests["sources"][name]]
+        changed += [name for name, now in data.items() if now != self.digests["data"][name]]
+        if changed:
+            raise BuildError.of(f"`{changed[0]}` changed during the build", "build again")
+        for name, place in self.names.items():
+            try:
+                now = each_with_shards({name: place}, self.inputs)[name]
+            except InputError:
+                now = ()
+            if now != self.files[name]:
+                raise BuildError.of(f"the files of `{name}` changed during the build", "build again")
+
+
+def read_data(
+    names: Mapping[str, DocumentPath], files: Mapping[str, Collection[str]], declared: Iterable[str]
+) -> dict[str, DocumentPath]:
+    """The data that a step reads: the files that its plan names, and all declared data that no plan names, since a
+    model may open it.
+
+    Args:
+        names: The names in the plan of the step, each with the place in the manifest that names it.
+        files: For each name in the plan of the program, the names of its files.
+        declared: The names of all declared data.
+
+    Returns:
+        The names of the files, each with a place in the manifest.
+    """
+    named = {file for of_name in files.values() for file in of_name}
+    others: dict[str, DocumentPath] = {name: ("model",) for name in declared if name not in named}
+    return {**others, **{file: place for name, place in names.items() for file in files[name]}}
+
+
+def data_in_key(inputs: Inputs, names: Mapping[str, DocumentPath]) -> dict[str, DocumentPath]:
+    """All data in the key of a plan that has these names, each with a place in the manifest."""
+    return read_data(names, each_with_shards(names, inputs), inputs.data)
 
 
 def describe_inputs(plan: Plan, inputs: Inputs, used: UsedSources) -> KeyInputs:
@@ -30,18 +114,7 @@ def describe_inputs(plan: Plan, inputs: Inputs, used: UsedSources) -> KeyInputs:
     Raises:
         InputError: A file is missing or cannot be read, or the version of a package is unknown.
     """
-    return describe(plan, describe_files(inputs, used, data_in_key(inputs, plan)))
-
-
-def data_in_key(inputs: Inputs, plan: Plan) -> dict[str, DocumentPath]:
-    """The data that a plan names, and all other declared data, each with the place that names it."""
-    return with_declared(inputs, plan.data_names)
-
-
-def with_declared(inputs: Inputs, names: Mapping[str, DocumentPath]) -> dict[str, DocumentPath]:
-    """Adds the files of checkpoints and all declared data to the named data. A model may open a declared file that the
-    manifest does not name."""
-    return {**dict.fromkeys(inputs.data, ("model",)), **with_shards(names, inputs)}
+    return describe(plan, KeyFiles.read(inputs, used, plan.data_names).digests)
 
 
 def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:
@@ -49,7 +122,7 @@ def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:
 
     Args:
         plan: The plan.
-        read: The result of `describe_files`.
+        read: The `digests` of `KeyFiles`.
 
     Raises:
         InputError: A package that the sources import belongs to no distribution, so its version is unknown.
@@ -63,45 +136,6 @@ def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:
         "data": read["data"],
         "toolchain": {"driver": driver, **toolchain(read["packages"], backends.distributions(plan.used_backends))},
     }
-
-
-def describe_files(inputs: Inputs, used: UsedSources, names: Mapping[str, DocumentPath]) -> FilesAndPackages:
-    """Digests of files, and the imported packages.
-
-    Args:
-        inputs: The declared inputs.
-        used: The sources.
-        names: The data, each with the place in the manifest that names it.
-
-    Raises:
-        InputError: A file that the plan names is not declared, or cannot be read.
-    """
-    return {
-        "sources": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(used.contents.items())},
-        "data": {name: _digest_of(name, inputs.find_data(name, path), path) for name, path in sorted(names.items())},
-        "packages": sorted(used.packages),
-    }
-
-
-def check_unchanged(read: FileDigests, inputs: Inputs, used: UsedSources, names: Mapping[str, DocumentPath]) -> None:
-    """Checks that the files still have the content that was digested. Otherwise the cache would keep a wrong result.
-
-    Args:
-        read: The result of `describe_files` when the build began.
-        inputs: The declared inputs.
-        used: The sources.
-        names: The data, each with the place in the manifest that names it.
-
-    Raises:
-        BuildError: A source or a data file has changed.
-    """
-    sources = {name: _digest_now(path) for name, path in used.sources.items()}
-    data = {name: _digest_now(inputs.find(name)) for name in names}
-    for before, now in ((read["sources"], sources), (read["data"], data)):
-        for name, found in now.items():
-            if found != before[name]:
-                message = f"`{name}` changed during the build"
-                raise BuildError.of(message, "build again")
 
 
 def _digest_now(path: Path | None) -> str | None:

@@ -56,13 +56,13 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     """
     above = {str(parent) for file in sources for place in places_of(file) for parent in Path(place).parents}
     installed = {place for entry in sys.path if entry and _is_covered(entry) for place in places_of(entry)}
-    own = {
+    of_python = {
         place
         for entry in (*DRIVER, sys.executable, *python_directories("stdlib", "platstdlib", "purelib", "platlib"))
         for place in places_of(entry)
     }
     others = {place for entry in (*sys.path, *_editable_places()) if entry for place in places_of(entry)}
-    return (installed - above) | own, others - above - installed - own
+    return (installed - above) | of_python, others - above - installed - of_python
 
 
 def _is_covered(entry: str) -> bool:

@@ -93,14 +93,19 @@ class SourceLines:
     def of_node(self, method: str, name: str) -> tuple[Line, ...]:
         """The lines of a node, by its name in the first graph that had it. Graphs inside one another, such as those of
         `torch.cond`, may use a name twice."""
-        return _distinct(call.line for call in self._methods.get(method, ()) if call.node == name)
+        return self.of_method(method).get(name, ())
 
-    def of_method(self, method: str) -> dict[str, tuple[Line, ...]]:
+    def of_method(self, method: str) -> Mapping[str, tuple[Line, ...]]:
         """The lines of all nodes of a method, by their names in the first graph that had them."""
-        found: dict[str, dict[Line, None]] = {}
-        for call in self._methods.get(method, ()):
-            found.setdefault(call.node, {})[call.line] = None
-        return {node: tuple(lines) for node, lines in found.items()}
+        return self._by_node.get(method, {})
+
+    @functools.cached_property
+    def _by_node(self) -> dict[str, dict[str, tuple[Line, ...]]]:
+        lines: dict[str, dict[str, dict[Line, None]]] = {method: {} for method in self._methods}
+        for method, calls in self._methods.items():
+            for call in calls:
+                lines[method].setdefault(call.node, {})[call.line] = None
+        return {method: {node: tuple(each) for node, each in nodes.items()} for method, nodes in lines.items()}
 
     def of_operator(self, method: str, operator: str) -> tuple[Line, ...]:
         """The lines of all calls of an operator, in the order of the graph.
@@ -161,7 +166,7 @@ def _calls(program: ExportedProgram, line_of: Callable[[str], Line | None]) -> I
                 yield Call(first_name(node), str(node.target), line)
 
 
-_OWN = "etbuild/"  # the driver calls the method: that is no line of the model
+_DRIVER = "etbuild/"  # the driver calls the method: that is no line of the model
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (.+)(?:\n(?! *File ") *(.*))?', re.MULTILINE)
 
 
@@ -179,8 +184,8 @@ def _innermost(trace: str, name_of: Callable[[str], str | None]) -> Line | None:
 def _installed(file: str) -> str | None:
     """The path of an installed file below the directory that Python imports it from. It is the same on any machine."""
     places = [f"{place.rstrip('/')}/" for place in sys.path if place]
-    found = min((file.removeprefix(place) for place in places if file.startswith(place)), key=len, default=None)
-    return None if found is None or found.startswith(_OWN) else found
+    shortest = min((file.removeprefix(place) for place in places if file.startswith(place)), key=len, default=None)
+    return None if shortest is None or shortest.startswith(_DRIVER) else shortest
 
 
 def _dotted(operator: str) -> str:

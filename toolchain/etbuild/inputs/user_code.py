@@ -38,12 +38,12 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self.content = content
 
     def get_data(self, path: str) -> bytes:
-        """importlib's protocol."""
+        """Called by importlib: reads the source, or a resource of its package."""
         return self.content if path == self.path else super().get_data(path)
 
     def get_code(self, fullname: str) -> CodeType:
-        """importlib's protocol. Stores the lines where `inspect` and tracebacks look for them, so that they do not read
-        the file."""
+        """Called by importlib: compiles the source. Stores its lines where `inspect` and tracebacks look for them, so
+        that they do not read the file."""
         text = self.get_source(fullname) or ""
         linecache.cache[self.path] = (len(self.content), None, text.splitlines(keepends=True), self.path)
         return compile(self.content, self.path, "exec", dont_inherit=True, optimize=0)
@@ -55,14 +55,14 @@ class SourceFinder:
     Attributes:
         sources: The files by import path.
         contents: The content of the files by import path.
-        kept: Names of modules that other code keeps, with the operators that they register.
+        persistent: Names of modules that other code keeps, with the operators that they register.
         lines: The lines of the sources that the nodes of an export come from, if lowering reads one.
     """
 
     def __init__(self, used: UsedSources) -> None:
         self.sources = used.sources
         self.contents = used.contents
-        self.kept: set[str] = set()
+        self.persistent: set[str] = set()
         self.lines = NO_LINES
         self.namespaces = {
             ".".join(parts[:length])
@@ -73,7 +73,7 @@ class SourceFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """importlib's protocol."""
+        """Called by importlib: finds a source, or a directory of sources."""
         del path, target
         stem = name.replace(".", "/")
         for candidate, is_package in ((f"{stem}/__init__.py", True), (f"{stem}.py", False)):
@@ -143,7 +143,7 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder
     sys.dont_write_bytecode = True  # a build writes nothing next to its inputs
     files = {finder.location(name): name for name in finder.sources}
     try:
-        with undeclared.refused(files, data, used.packages):
+        with undeclared.watched_reads(files, data, used.packages):
             yield finder
     finally:
         sys.dont_write_bytecode = bytecode
@@ -152,23 +152,25 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder
         forgotten = {
             name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in finder.top_level_names()
         }
-        kept = [module for name, module in forgotten.items() if name in finder.kept]
-        _unregister([module for name, module in forgotten.items() if name not in finder.kept], kept)
+        persistent = [module for name, module in forgotten.items() if name in finder.persistent]
+        _unregister([module for name, module in forgotten.items() if name not in finder.persistent], persistent)
         for file in files:
             linecache.cache.pop(file, None)
 
 
-def _unregister(modules: list[ModuleType], kept: list[ModuleType]) -> None:
-    """Undoes what removed modules have registered with PyTorch, so that they can be imported again. What the kept
+def _unregister(modules: list[ModuleType], persistent: list[ModuleType]) -> None:
+    """Undoes what removed modules have registered with PyTorch, so that they can be imported again. What persistent
     modules hold stays registered: they will be put back."""
     library = getattr(sys.modules.get("torch.library"), "Library", None)
     if library is None:
         return
-    own = {id(value): value for module in modules for value in vars(module).values() if isinstance(value, library)}
-    if own:  # some may belong to an installed package, which stays
-        staying = [*kept, *sys.modules.values()]
-        own = {key: value for key, value in own.items() if not _is_held(value, staying)}
-    for value in own.values():
+    libraries = {
+        id(value): value for module in modules for value in vars(module).values() if isinstance(value, library)
+    }
+    if libraries:  # some may belong to an installed package, which stays
+        staying = [*persistent, *sys.modules.values()]
+        libraries = {key: value for key, value in libraries.items() if not _is_held(value, staying)}
+    for value in libraries.values():
         value._destroy()
 
 

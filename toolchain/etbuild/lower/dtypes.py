@@ -70,8 +70,7 @@ def _missing_options(entries: tuple[BackendEntry, ...], method: str, dtype: str)
     write."""
     for index, entry in enumerate(entries):
         path: DocumentPath = ("methods", method, "partitioners", index)
-        with backends.asked(entry.backend, "option_for_dtype", path):
-            options = backends.get(entry.backend).option_for_dtype(entry.options, dtype)
+        options = backends.ask(backends.get(entry.backend), "option_for_dtype", entry.options, dtype, path=path)
         if options:
             added = ", ".join(f"{key}: {str(value).lower()}" for key, value in options.items())
             whole = f"{{backend: {entry.backend}, options: {{{added}}}}}"

@@ -37,7 +37,7 @@ def keep_hooks_out(program: ExportedProgram) -> None:
         stack = node.meta.get("nn_module_stack") if node.op == "call_function" else None
         if stack:
             name, kind = list(stack.values())[-1]
-            if _is_linear(kind):
+            if kind == _LINEAR or (isinstance(kind, type) and issubclass(kind, torch.nn.Linear)):
                 layers.setdefault(name, []).append(node)
     for nodes in layers.values():
         if not _is_one_layer(nodes):
@@ -46,10 +46,6 @@ def keep_hooks_out(program: ExportedProgram) -> None:
                 last = list(stack)[-1]
                 stack[last] = (stack[last][0], _OTHER)
                 node.meta["nn_module_stack"] = stack
-
-
-def _is_linear(kind: Any) -> bool:
-    return issubclass(kind, torch.nn.Linear) if isinstance(kind, type) else kind == _LINEAR
 
 
 def _is_one_layer(nodes: list[torch.fx.Node]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,17 +35,18 @@ def reasons_kept() -> Iterator[None]:
     """
     say, report = utils.WhyNoPartition.__call__, utils.WhyNoPartitionReporter.report_reject
 
-    def kept_say(self: Any, node: Node, reason: str) -> None:
+    def say_and_keep(self: Any, node: Node, reason: str) -> None:
         _keep(node, reason)
         say(self, node, reason)
 
-    def kept_report(self: Any, node: Node, reason: str) -> None:
+    def report_and_keep(self: Any, node: Node, reason: str) -> None:
         _keep(node, reason)
         report(self, node, reason)
 
-    with ExitStack() as stack:
-        stack.enter_context(replaced(utils.WhyNoPartition, "__call__", kept_say))
-        stack.enter_context(replaced(utils.WhyNoPartitionReporter, "report_reject", kept_report))
+    with (
+        replaced(utils.WhyNoPartition, "__call__", say_and_keep),
+        replaced(utils.WhyNoPartitionReporter, "report_reject", report_and_keep),
+    ):
         yield
 
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -109,13 +110,13 @@ def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
         BuildError: On exit, if XNNPACK folded weights of different tags together: a tag's file would depend on weights
             outside the tag.
     """
-    modules = (fuse_batch_norm, decompose_batch_norm)
-    originals = [module.create_constant_placeholder for module in modules]
+    function = "create_constant_placeholder"
+    original = getattr(fuse_batch_norm, function)
     mixed: list[set[str]] = []
 
     def create(**kwargs: Any) -> torch.fx.Node:
         folded = _folded_weights(kwargs["exp_program"], kwargs["graph"], kwargs["name"])
-        node = originals[0](**kwargs)
+        node = original(**kwargs)
         owners = {shards.get(name) for name in folded}
         if len(_tags_of(owners)) > 1:
             mixed.append(folded)
@@ -123,13 +124,8 @@ def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
             node.meta["custom"] = {**node.meta.get("custom", {}), _TAG: min(filter(None, owners))}
         return node
 
-    for module in modules:
-        module.create_constant_placeholder = create
-    try:
+    with replaced(fuse_batch_norm, function, create), replaced(decompose_batch_norm, function, create):
         yield
-    finally:
-        for module, original in zip(modules, originals, strict=True):
-            module.create_constant_placeholder = original
     if mixed:
         names = {name: tag_of_shard(shards.get(name, "no tag")) for name in sorted(mixed[0])}
         shown = ", ".join(f"`{name}` ({tag})" for name, tag in names.items())
@@ -196,13 +192,13 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str], named: Iterable[str
                 _check_tag(shard, set(shards.values()), delegate.backend_id, method)
                 for key in entries:
                     by_key.setdefault(key, set()).add(shard)
-            weights_alone = backends.named_data_is_weights(delegate.backend_id, named)
+            only_weights = backends.named_data_is_weights(delegate.backend_id, named)
             for key in output.pte_data:
-                by_key.setdefault(key, set()).update(owners if weights_alone and one_owner else ())
-            if not (weights_alone and one_owner):
+                by_key.setdefault(key, set()).update(owners if only_weights and one_owner else ())
+            if not (only_weights and one_owner):
                 for key, shard in _claims_by_content(delegate, output, shards):
                     by_key[key].add(shard)
-            if weights_alone and not one_owner:
+            if only_weights and not one_owner:
                 _check_untagged(method, delegate, output.pte_data, _tags_of(owners), shards)
     return by_key
 
@@ -252,6 +248,24 @@ def clashes_told_later() -> Iterator[None]:
         yield
 
 
+class Blob:
+    """The content of a constant, or what a backend compiled or stores.
+
+    Args:
+        content: The content: in memory, or in a file.
+        sha256: Its digest in hex, if it is known.
+    """
+
+    def __init__(self, content: CordBuffer, sha256: str | None = None) -> None:
+        self.content = content
+        self._sha256 = sha256
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of the content, in hex."""
+        return releases.sha256_of(self.content).hex() if self._sha256 is None else self._sha256
+
+
 @dataclass(frozen=True)
 class Request:
     """A blob that one delegate stores under a key.
@@ -265,7 +279,7 @@ class Request:
 
     method: str
     backend: str
-    data: CordBuffer
+    data: Blob
     entry: DataEntry
 
     @property
@@ -300,7 +314,7 @@ def arrange(requests: Iterable[tuple[str, Request]], claims: Claims) -> NamedDat
     _check_requests(asked)
     arranged = NamedDataStore()
     for key, of_key in sorted(asked.items()):
-        data, layout = of_key[-1].data, of_key[-1].entry.tensor_layout
+        data, layout = of_key[-1].data.content, of_key[-1].entry.tensor_layout
         alignment = math.lcm(*(request.alignment for request in of_key))
         arranged.add_named_data(key, data, alignment, _only_shard(claims[key], len(data)), layout)
     for entries in (arranged.pte_data, *arranged.external_data.values()):
@@ -317,7 +331,8 @@ def requests(edge: EdgeProgramManager) -> Iterator[tuple[str, Request]]:
             stores = (output.pte_data, *output.external_data.values()) if output is not None else ()
             for entries in stores:
                 for key, entry in entries.items():
-                    yield key, Request(method, delegate.backend_id, output.buffers[entry.buffer_index], entry)
+                    data = Blob(output.buffers[entry.buffer_index])
+                    yield key, Request(method, delegate.backend_id, data, entry)
 
 
 def _check_requests(asked: dict[str, list[Request]]) -> None:
@@ -325,7 +340,7 @@ def _check_requests(asked: dict[str, list[Request]]) -> None:
     problems = []
     for key, requests in sorted(asked.items()):
         first, *others = requests
-        other = next((each for each in others if not _same_blob(first.data, each.data)), None)
+        other = next((each for each in others if each.data.sha256 != first.data.sha256), None)
         if other is not None:
             message = f"{first} and {other} store different data under the key `{key}` of named data"
             hint = "a key is unique in a program: the backend must derive it from the data or from a weight's name"
@@ -336,12 +351,6 @@ def _check_requests(asked: dict[str, list[Request]]) -> None:
             problems.append(Problem(message, ("methods", wrong.method, "partitioners"), "the smallest alignment is 1"))
     if problems:
         raise BuildError(problems)
-
-
-def _same_blob(one: CordBuffer, other: CordBuffer) -> bool:
-    if releases.is_file_backed(one) or releases.is_file_backed(other):  # their digests are known: no need to read them
-        return releases.sha256_of(one) == releases.sha256_of(other)
-    return bool(one == other)
 
 
 def _align_together(entries: Iterable[DataEntry]) -> None:

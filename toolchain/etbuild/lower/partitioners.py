@@ -60,21 +60,14 @@ class Made:
     claims: Claims
 
 
-class _Pairing(NamedTuple):
-    """Says that a backend pairs the partitions of methods. The hint says what to write in the manifest so that it does
-    not; None if there is no such option."""
-
-    hint: str | None
-
-
-@dataclass(frozen=True)
-class _One:
-    """A partitioner of a method, and what it is aligned by. `pairing` is set if its backend pairs its partitions with
-    those of other methods."""
+class _One(NamedTuple):
+    """A partitioner of a method, what it is aligned by, and whether its backend pairs partitions of several methods.
+    The hint says what to write in the manifest so that it does not; None if there is no such option."""
 
     partitioner: Partitioner
     item: Item
-    pairing: _Pairing | None
+    pairs: bool
+    hint: str | None
 
 
 def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> Made:
@@ -112,12 +105,12 @@ def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: S
 
 def _watched(slot: dict[str, _One]) -> dict[str, Partitioner]:
     """The partitioners of a slot. If their backend pairs partitions, they are copies that check the counts."""
-    of_recipe = [one.pairing for one in slot.values() if one.item.path == _RECIPE]
-    pairings = [one.pairing for one in slot.values() if one.item.path != _RECIPE]
-    pairing = next(filter(None, pairings), None) or (of_recipe[0] if of_recipe and all(of_recipe) else None)
-    if pairing is None:
+    of_recipe = [one for one in slot.values() if one.item.path == _RECIPE]
+    pairing = [one for one in slot.values() if one.pairs and one not in of_recipe]
+    pairing += of_recipe if all(one.pairs for one in of_recipe) else []
+    if not pairing:
         return {name: one.partitioner for name, one in slot.items()}
-    lint = PartitionLint(set(slot), pairing.hint)
+    lint = PartitionLint(set(slot), pairing[0].hint)
     return {name: lint.watched(one.partitioner, name, one.item.path) for name, one in slot.items()}
 
 
@@ -133,9 +126,8 @@ def _of_manifest(
         item = _item(entry, partitioner, path, lower_plan.used_backends)
         if backend.separable and backends.owner(backend.name) is not None:
             partitioner = claims.watched(partitioner, backend.name, method[0], path)
-        with backends.asked(backend.name, "pairs_partitions", path):
-            paired = backend.pairs_partitions(options)
-        yield _One(partitioner, item, _Pairing(backend.pairing_hint) if paired else None)
+        paired = bool(backends.ask(backend, "pairs_partitions", options, path=path))
+        yield _One(partitioner, item, paired, backend.pairing_hint)
 
 
 def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Iterator[_One]:
@@ -149,8 +141,8 @@ def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Ite
         # The n-th partitioner of a kind is assumed to be the same in all methods.
         identity = json.dumps(["recipe", kind, seen[kind]])
         item = Item(_called(partitioner), _RECIPE, kind, identity, _once(partitioner, kind, None))
-        paired = backends.pairs_partitions_of(partitioner, named)
-        yield _One(partitioner, item, _Pairing("`partitioners` instead of the recipe's") if paired else None)
+        paired = bool(backends.ask_recognizing(partitioner, named, "pairs_partitions_of"))
+        yield _One(partitioner, item, paired, "`partitioners` instead of the recipe's")
 
 
 def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, named: Collection[str]) -> Item:
@@ -160,13 +152,14 @@ def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, nam
     if backends.get(name).delegates_to_any:
         kind = _kind(partitioner, named)
         return replace(item, kind=kind, once=_once(partitioner, kind, item.once))
-    kind = json.dumps([_backend_id(partitioner) or name, backends.grouping_key(name, options, path)[1]])
+    kind = json.dumps([_backend_id(partitioner) or name, backends.grouping_key(name, options, path)])
     return replace(item, kind=kind, once=item.once and kind)
 
 
 def _kind(partitioner: Partitioner, named: Collection[str]) -> str:
     """The kind of a partitioner from a factory or a recipe. Only partitioners of one kind are lowered together."""
-    return json.dumps([_called(partitioner), backends.grouping_key_of(partitioner, named)])
+    key = json.dumps(backends.ask_recognizing(partitioner, named, "grouping_key_of"), sort_keys=True)
+    return json.dumps([_called(partitioner), key])
 
 
 def _once(partitioner: Partitioner, kind: str, unknown: str | None) -> str | None:

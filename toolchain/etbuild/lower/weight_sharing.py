@@ -18,8 +18,7 @@ module. It is half of that size if the backend stores half precision.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from etbuild.results import Duplicate, Sharing
 
@@ -42,10 +41,6 @@ class Place:
     named_data: dict[str, int]
     weights: dict[str, tuple[str, int]]
 
-    def facts(self) -> dict[str, Any]:
-        """The place as JSON data, which `read` converts back."""
-        return asdict(self)
-
 
 def identity(digest: str, name: str | None) -> str:
     """The identity of a weight, which equal weights share.
@@ -59,16 +54,6 @@ def identity(digest: str, name: str | None) -> str:
 
 Places = dict[str, list[Place]]
 """The places of each method."""
-
-
-def read(facts: dict[str, Any]) -> Place:
-    """Reads a place from the JSON data that `Place.facts` returned.
-
-    Raises:
-        TypeError, KeyError, ValueError: The data has another form.
-    """
-    weights = {weight: (str(name), int(size)) for weight, (name, size) in facts["weights"].items()}
-    return Place(**{**facts, "weights": weights})
 
 
 def measure(places: Places) -> Sharing:

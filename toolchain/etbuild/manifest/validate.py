@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -194,7 +195,7 @@ _NAMES: tuple[DocumentPath, ...] = (("methods",), ("constant_methods",), ("named
 """Mappings with names that other sections may use."""
 
 
-def _fitting(data: Any, broken: Set[DocumentPath]) -> Any:
+def _fitting(data: Any, broken: AbstractSet[DocumentPath]) -> Any:
     """The manifest without what breaks its schema. What has a name becomes empty, so that the name is still known.
 
     Args:
@@ -215,7 +216,7 @@ def _in_mapping(path: DocumentPath) -> DocumentPath:
     return path
 
 
-def _without(data: Any, places: Set[DocumentPath], path: DocumentPath = ()) -> Any:
+def _without(data: Any, places: AbstractSet[DocumentPath], path: DocumentPath = ()) -> Any:
     """A part of a manifest without some values of mappings. `path` is its place."""
     if isinstance(data, list):
         return [_without(part, places, (*path, index)) for index, part in enumerate(data)]

@@ -114,11 +114,12 @@ def read(file: str, path: DocumentPath, inputs: Inputs) -> AdapterConfig:
     if wrong:
         message = f"`{file}` is not the configuration of a LoRA adapter: {wrong[0].on_one_line()}"
         raise InputError.at(path, message)
+    targets = content["target_modules"]
     config = AdapterConfig(
         rank=content.get("r", 8),
         alpha=content.get("lora_alpha", 8),
         square_root=bool(content.get("use_rslora")),
-        targets=_lowered(content["target_modules"]),
+        targets=ALL_LINEAR if isinstance(targets, str) and targets.lower() == ALL_LINEAR else targets,
         excluded=content.get("exclude_modules"),
         ranks=content.get("rank_pattern") or {},
         alphas=content.get("alpha_pattern") or {},
@@ -127,10 +128,6 @@ def read(file: str, path: DocumentPath, inputs: Inputs) -> AdapterConfig:
     if problems:
         raise InputError(problems)
     return config
-
-
-def _lowered(targets: list[str] | str) -> list[str] | str:
-    return ALL_LINEAR if isinstance(targets, str) and targets.lower() == ALL_LINEAR else targets
 
 
 _READ = {"alpha_pattern", "bias", "exclude_modules", "init_lora_weights", "lora_alpha", "peft_type", "r"}

@@ -14,6 +14,11 @@ from etbuild.model.module import FLOATING
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.weights_files import TensorFacts
 
+_WITHOUT_MODEL = (
+    "save the adapter with `save_pretrained(..., save_embedding_layers=False)`, or, if the training changed them, "
+    "merge it into the model's weights with `merge_and_unload`"
+)
+
 
 def names_of(adapter: str, names: Iterable[str]) -> dict[str, str]:
     """The weights of an adapter among the tensors of a module: the name in PEFT's file of each, by its own name.
@@ -46,9 +51,14 @@ def check(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Inputs
     for adapter, file in files.items():
         shapes = {stored: by_name[name].shape for name, stored in names_of(adapter, by_name).items()}
         opened = _opened(adapter, file, inputs)
-        own = [name for name in opened.names if _of_model(name) in by_name]
-        problems += _of_model_itself(own, file, _place(adapter))
-        problems += _misfits(opened, file, shapes, set(own), _place(adapter))
+        # PEFT saves weights of the model with an adapter that changes its embeddings or its scores.
+        in_module = {name: name.removeprefix("base_model.model.").replace(".base_layer.", ".") for name in opened.names}
+        of_model = [name for name in opened.names if in_module[name] in by_name]
+        problems += [
+            Problem(f"`{file}` has `{name}`, which is a weight of the model itself", _place(adapter), _WITHOUT_MODEL)
+            for name in of_model
+        ]
+        problems += _misfits(opened, file, shapes, set(of_model), _place(adapter))
     if problems:
         raise InputError(problems)
 
@@ -79,19 +89,6 @@ def _place(adapter: str) -> DocumentPath:
 def _opened(adapter: str, file: str, inputs: Inputs) -> TensorFile:
     place = _place(adapter)
     return open_checkpoint(file, inputs.find_data(file, place), place)
-
-
-def _of_model(name: str) -> str:
-    """The name in the module of a tensor in PEFT's file, if it is not that of an adapter."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
-
-
-def _of_model_itself(names: list[str], file: str, place: DocumentPath) -> Iterator[Problem]:
-    """The weights of the model that PEFT saves with an adapter that changes its embeddings or its scores."""
-    for name in names:
-        hint = "save the adapter with `save_pretrained(..., save_embedding_layers=False)`, or, if the training changed "
-        hint += "them, merge it into the model's weights with `merge_and_unload`"
-        yield Problem(f"`{file}` has `{name}`, which is a weight of the model itself", place, hint)
 
 
 def _misfits(

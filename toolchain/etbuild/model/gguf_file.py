@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import torch
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs import gguf_header
-from etbuild.model.tensor_bytes import dtype_name
 
 _SAME = (
     *("model_type", "hidden_size", "intermediate_size", "head_dim"),
@@ -25,61 +24,40 @@ _SAME = (
 computes, depends on it."""
 
 
-class GgufFile:
-    """The tensors of a GGUF file by the names of a module, in float32. Quantized tensors are dequantized."""
+def read(name: str, file: Path, place: DocumentPath, module: Any) -> dict[str, torch.Tensor]:
+    """Reads a GGUF file: the tensors by the names of a module, in float32. Quantized tensors are dequantized.
 
-    def __init__(self, name: str, file: Path, place: DocumentPath, module: torch.nn.Module) -> None:
-        """Reads the whole file.
+    Args:
+        name: The file's name in the manifest.
+        file: The file.
+        place: The place in the manifest that names it.
+        module: A model of transformers.
 
-        Args:
-            name: The file's name in the manifest.
-            file: The file.
-            place: The place in the manifest that names it.
-            module: A model of transformers.
+    Raises:
+        InputError: The file is damaged, or of another model.
+        BuildError: The package `gguf` is missing.
+    """
+    _check_header(name, file, place)
+    _check_kind(name, place, module)
+    # transformers shows progress on standard error
+    with wrap_library_errors(InputError, place, f"cannot read `{name}`"), contextlib.redirect_stderr(io.StringIO()):
+        from gguf import GGUFReader
+        from transformers.modeling_gguf_pytorch_utils import (
+            TensorProcessor,
+            get_gguf_hf_weights_map,
+            load_gguf_checkpoint,
+        )
 
-        Raises:
-            InputError: The file is damaged, or of another model.
-            BuildError: The package `gguf` is missing.
-        """
-        _check_header(name, file, place)
-        _check_kind(name, place, module)
-        # transformers shows progress on standard error
-        with wrap_library_errors(InputError, place, f"cannot read `{name}`"), contextlib.redirect_stderr(io.StringIO()):
-            from gguf import GGUFReader
-            from transformers.modeling_gguf_pytorch_utils import (
-                TensorProcessor,
-                get_gguf_hf_weights_map,
-                load_gguf_checkpoint,
-            )
-
-            loaded = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=module)
-            known = get_gguf_hf_weights_map(module, TensorProcessor())
-            left_out = [tensor.name for tensor in GGUFReader(file).tensors if _is_left_out(tensor.name, known)]
-        problems = [Problem(f"`{name}`: {message}", place) for message in _differences(loaded["config"], module)]
-        hint = "is the configuration that of this file?"
-        problems += [
-            Problem(f"`{name}` has `{each}`, which is no weight of the module", place, hint) for each in left_out
-        ]
-        if problems:
-            raise InputError(problems)
-        self._tensors: dict[str, torch.Tensor] = loaded["tensors"]
-
-    @property
-    def names(self) -> list[str]:
-        """The names of its tensors in the module."""
-        return list(self._tensors)
-
-    def check(self, names: Iterable[str]) -> None:
-        """A GGUF file has nothing but tensors."""
-
-    def form(self, name: str) -> tuple[str, list[int]]:
-        """PyTorch's name of a tensor's dtype, and its shape."""
-        tensor = self._tensors[name]
-        return dtype_name(tensor.dtype), list(tensor.shape)
-
-    def take(self, name: str) -> torch.Tensor:
-        """A tensor. It can be taken once."""
-        return self._tensors.pop(name)
+        loaded = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=module)
+        known = get_gguf_hf_weights_map(module, TensorProcessor())
+        left_out = [tensor.name for tensor in GGUFReader(file).tensors if _is_left_out(tensor.name, known)]
+    problems = [Problem(f"`{name}`: {message}", place) for message in _differences(loaded["config"], module)]
+    hint = "is the configuration that of this file?"
+    problems += [Problem(f"`{name}` has `{each}`, which is no weight of the module", place, hint) for each in left_out]
+    if problems:
+        raise InputError(problems)
+    tensors: dict[str, torch.Tensor] = loaded["tensors"]
+    return tensors
 
 
 def _check_header(name: str, file: Path, place: DocumentPath) -> None:

@@ -61,7 +61,9 @@ def make_config(transformers: ModuleType, cls: Any, wanted: ConfigFile | dict[st
     changed = dict(wanted.set)
     values |= {"model_type": changed.pop("model_type")} if "model_type" in changed else {}
     config_class = _config_class(transformers, cls, values, path)
-    _set(values, changed, config_class, (*path, "set"))
+    problems = [each for key in changed for each in _set(values, key, changed[key], config_class, (*path, "set"))]
+    if problems:
+        raise InputError(problems)
     _check_values(values, path)
     return config_class(**values)
 
@@ -112,15 +114,9 @@ def _is_read(config_class: Any, key: str) -> bool:
     return any(read.search(file.read_text("utf-8")) for file in sorted(folder.glob("*_*.py")))
 
 
-def _set(values: dict[str, Any], wanted: Mapping[str, Any], config_class: Any, path: DocumentPath) -> None:
-    """Replaces values of a configuration, in place. A dot in a key leads into a nested configuration. Raises InputError
-    if neither the file nor the class has a key."""
-    problems = [problem for key in wanted for problem in _set_one(values, key, wanted[key], config_class, path)]
-    if problems:
-        raise InputError(problems)
-
-
-def _set_one(values: dict[str, Any], key: str, value: Any, config_class: Any, path: DocumentPath) -> Iterator[Problem]:
+def _set(values: dict[str, Any], key: str, value: Any, config_class: Any, path: DocumentPath) -> Iterator[Problem]:
+    """Replaces a value of a configuration, in place. A dot in the key leads into a nested configuration. Yields a
+    problem if neither the file nor the class has the key."""
     *above, last = key.split(".")
     level, defaults = values, config_class().to_dict()
     for index, part in enumerate(above):

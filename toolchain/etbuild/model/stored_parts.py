@@ -7,7 +7,7 @@ tensor for each expert where the module holds those of all experts in one. `from
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,28 +109,27 @@ class _Views(TorchFunctionMode):  # type: ignore[misc]
         return function(*args, **(kwargs or {}))
 
 
-class Joined:
-    """A tensor of the module that a checkpoint holds in parts. It has the form of a file with this tensor only."""
+class Joined(TensorFile):
+    """A tensor of the module that a checkpoint holds in parts. It has the form of a file with this tensor only.
 
-    def __init__(self, name: str, shape: list[int], stored: Sequence[tuple[Part, TensorFile, str]]) -> None:
-        """Args:
+    Args:
         name: The name of the tensor in the module.
         shape: Its sizes.
-        stored: Its parts, each with its file and its name there. All have one dtype.
-        """
-        self.names, self._shape, self._stored = [name], shape, stored
+        stored: Its parts, each with its file and its name there. All have one dtype, and are in files that are checked.
+    """
 
-    def check(self, names: Iterable[str]) -> None:
-        """The files of the parts are checked by themselves."""
+    def __init__(self, name: str, shape: list[int], stored: Sequence[tuple[Part, TensorFile, str]]) -> None:
+        super().__init__({name: None})
+        self._shape, self._stored = shape, stored
 
     def form(self, name: str) -> tuple[str, list[int]]:
-        """PyTorch's name of the tensor's dtype, and its shape."""
+        """The dtype of the parts, and the shape of the whole."""
         del name
         _, file, stored = self._stored[0]
         return file.form(stored)[0], self._shape
 
     def take(self, name: str) -> torch.Tensor:
-        """The tensor. It can be taken once."""
+        """The tensor, joined from its parts."""
         joined = torch.empty(self._shape, dtype=getattr(torch, self.form(name)[0]))
         for part, file, stored in self._stored:
             part.of(joined).copy_(file.take(stored))

@@ -7,7 +7,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -28,12 +28,16 @@ _CODE = re.compile(r"GLOBAL ([\w.]+)")  # in a message of torch.load
 _SMALL = 1 << 16  # bytes: a view of less would keep too much in memory
 
 
-class TensorFile(Protocol):
-    """A file with tensors."""
+class TensorFile:
+    """A file with tensors, of which this process has all. Subclasses are files that are read later.
 
-    @property
-    def names(self) -> list[str]:
-        """The names of its tensors."""
+    Args:
+        tensors: The tensors by name.
+    """
+
+    def __init__(self, tensors: dict[str, Any]) -> None:
+        self._tensors = tensors
+        self.names = list(tensors)
 
     def check(self, names: Iterable[str]) -> None:
         """Checks that these names are those of tensors that can be read.
@@ -44,12 +48,16 @@ class TensorFile(Protocol):
 
     def form(self, name: str) -> tuple[str, list[int]]:
         """PyTorch's name of a tensor's dtype, and its shape."""
+        tensor: torch.Tensor = self._tensors[name]
+        return dtype_name(tensor.dtype), list(tensor.shape)
 
     def take(self, name: str) -> torch.Tensor:
         """A tensor. It can be taken once."""
+        tensor: torch.Tensor = self._tensors.pop(name)
+        return tensor
 
 
-class _Safetensors:
+class _Safetensors(TensorFile):
     """A safetensors file. Its large tensors are views of the mapped file, and small ones are copies.
 
     What was read of a mapped file counts as memory of the process until nothing has a view of it. So the file is mapped
@@ -62,19 +70,18 @@ class _Safetensors:
         self._name, self._file, self._place = name, file, place
         self._dtypes: dict[str, torch.dtype] = _TYPES
         self._open()
-        self.names: list[str] = self._opened.keys()
+        super().__init__(dict.fromkeys(self._opened.keys()))
 
     def _open(self) -> None:
         from safetensors import safe_open
 
         action = f"cannot read `{self._name}`"
-        hint = "it is a file of torch.save: give it a name that ends in .pt" if _is_of_torch(self._file) else None
+        with self._file.open("rb") as file:  # torch.save begins a file with an archive or a pickle
+            of_torch = file.read(4) in (b"PK\3\4", b"\x80\x02\x8a\x0a")
+        hint = "it is a file of torch.save: give it a name that ends in .pt" if of_torch else None
         with wrap_library_errors(InputError, self._place, action, hint):
             self._opened: Any = safe_open(self._file, framework="pt")
         self._taken = 0  # bytes since the file was mapped
-
-    def check(self, names: Iterable[str]) -> None:
-        """A safetensors file has nothing else."""
 
     def form(self, name: str) -> tuple[str, list[int]]:
         described = self._opened.get_slice(name)
@@ -89,22 +96,12 @@ class _Safetensors:
         return tensor if tensor.nbytes > _SMALL else tensor.clone()
 
 
-def _is_of_torch(file: Path) -> bool:
-    """Whether a file begins as torch.save begins one: with an archive or a pickle."""
-    with file.open("rb") as opened:
-        return opened.read(4) in (b"PK\3\4", b"\x80\x02\x8a\x0a")
-
-
-class _Loaded:
+class _Loaded(TensorFile):
     """A file of torch.save, as a mapping. The tensors of a current file are views of the mapped file."""
 
     def __init__(self, loaded: Any, name: str, place: DocumentPath, key: str) -> None:
-        self._tensors = _named(loaded, name, place)
+        super().__init__(_named(loaded, name, place))
         self._file, self._place, self._key = name, place, f"{key}." if key else ""
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._tensors)
 
     def check(self, names: Iterable[str]) -> None:
         """Checks that these names are those of tensors with a place for each number."""
@@ -115,14 +112,6 @@ class _Loaded:
             choose = f"if it is the state dict, write `weights: {{file: {self._file}, key: {self._key}{name}}}`; else "
             more = choose if name in states else ""
             _check_tensor(self._tensors[name], name, self._file, self._place, more + hint)
-
-    def form(self, name: str) -> tuple[str, list[int]]:
-        tensor: torch.Tensor = self._tensors[name]
-        return dtype_name(tensor.dtype), list(tensor.shape)
-
-    def take(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._tensors.pop(name)
-        return tensor
 
 
 def open_checkpoint(
@@ -145,10 +134,9 @@ def open_checkpoint(
         message = f"`key` goes with files of torch.save, and `{name}` is another file"
         raise InputError.at((*place, "key"), message, "remove it")
     if name.endswith(GGUF_SUFFIX):
-        from etbuild.model.gguf_file import GgufFile
+        from etbuild.model import gguf_file
 
-        assert module is not None
-        return GgufFile(name, file, place, module)
+        return TensorFile(gguf_file.read(name, file, place, module))
     if name.endswith(".safetensors"):
         return _Safetensors(name, file, place)
     loaded, at = _state_dict(_load(name, file, place), name, place, key)
@@ -178,7 +166,10 @@ def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.
     if name.endswith(NUMPY_SUFFIX):
         return {"": _array(name, file, place)}
     loaded = _load(name, file, place)
-    return _only_tensors({"": loaded} if isinstance(loaded, torch.Tensor) else loaded, name, place)
+    found = {"": loaded} if isinstance(loaded, torch.Tensor) else _named(loaded, name, place)
+    for key, value in found.items():
+        _check_tensor(value, key, name, place, "save only tensors")
+    return found
 
 
 def _array(name: str, file: Path, place: DocumentPath) -> torch.Tensor:
@@ -207,7 +198,8 @@ def all_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.T
         return {}
     states = {**{f"{at}/": value for at, value in loaded.items() if isinstance(value, Mapping)}, "": loaded}
     found = {f"{at}{own}": value for at, state in states.items() for own, value in state.items()}
-    return {at: value for at, value in found.items() if isinstance(value, torch.Tensor) and _is_plain(value)}
+    tensors = {at: value for at, value in found.items() if isinstance(value, torch.Tensor)}
+    return {at: value for at, value in tensors.items() if not any(_unusual(value)) and not value.is_quantized}
 
 
 def _load(name: str, file: Path, place: DocumentPath) -> Any:
@@ -318,13 +310,6 @@ def _holds_tensor(value: Any) -> bool:
     return False
 
 
-def _only_tensors(loaded: Any, name: str, place: DocumentPath) -> dict[str, torch.Tensor]:
-    found = _named(loaded, name, place)
-    for key, value in found.items():
-        _check_tensor(value, key, name, place, "save only tensors")
-    return found
-
-
 def _named(loaded: Any, name: str, place: DocumentPath) -> dict[str, Any]:
     if not isinstance(loaded, Mapping):
         raise InputError.at(place, f"`{name}` is not a mapping of names to tensors")
@@ -354,7 +339,3 @@ def _unusual(tensor: torch.Tensor) -> Iterator[tuple[str, str]]:
         yield f"a tensor of the class {type(tensor).__name__}", hint
     elif tensor.nbytes > max(_REPEATED, tensor.untyped_storage().nbytes()):
         yield f"a tensor of {tensor.nbytes} bytes that repeats a few numbers", "save it without `expand`"
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return not any(_unusual(tensor)) and not tensor.is_quantized

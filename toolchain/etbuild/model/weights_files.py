@@ -134,12 +134,12 @@ def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]
     problems = []
     # Adapters come first, because the patterns of other tags do not match their weights.
     for tag, content in sorted(lower_plan.named_data.items(), key=lambda item: (not item[1].adapter, item[0])):
-        names = [name for name in entries if not _of_adapter(name, found, lower_plan)]
+        names = [name for name in entries if name not in found or not lower_plan.named_data[found[name]].adapter]
         for index, pattern in enumerate(content.parameters):
             path = ("named_data", tag, "parameters", index)
-            matching = [
-                alias for n in names if _matches(entries[n], pattern) for alias in aliases[first_name(entries[n])]
-            ]
+            known_as = [(entries[name], each) for name in names for each in (name, *entries[name].also)]
+            firsts = {first_name(entry): None for entry, each in known_as if fnmatchcase(each, pattern)}
+            matching = [alias for first in firsts for alias in aliases[first]]
             if not matching:
                 problems.append(
                     Problem(f"the pattern `{pattern}` matches no parameter", path, did_you_mean(pattern, names))
@@ -152,15 +152,6 @@ def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]
     if problems:
         raise InputError(problems)
     return found
-
-
-def _of_adapter(name: str, tags: dict[str, str], lower_plan: MethodPlan) -> bool:
-    """Whether a tensor is a weight of an adapter, by the tags that are known so far."""
-    return name in tags and lower_plan.named_data[tags[name]].adapter
-
-
-def _matches(entry: TensorFacts, pattern: str) -> bool:
-    return any(fnmatchcase(name, pattern) for name in (entry.name, *entry.also))
 
 
 def shards(lower_plan: MethodPlan, facts: Iterable[TensorFacts], tags: dict[str, str]) -> dict[str, str]:

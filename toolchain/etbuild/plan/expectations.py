@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from etbuild import json_schema
@@ -13,14 +14,33 @@ from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import adapter_files, weights_names
 
-INPUT_ATTRIBUTES = ("data", "weights", "tokenizer", "adapters")
-"""The attributes of the rule that hold files, besides sources."""
-_READS = {
-    "data": "the export reads",
-    "weights": "lowering reads",
-    "adapters": "the step that writes the program reads",
-    "tokenizer": "the last step copies",
+
+@dataclass(frozen=True)
+class InputAttribute:
+    """An attribute of the rule that holds files.
+
+    Attributes:
+        read_by: Who reads the files, for messages.
+        names: Returns the names of these files in a plan, each with its place in the manifest.
+        others: Other attributes that may list the files instead.
+    """
+
+    read_by: str
+    names: Callable[[Plan], Mapping[str, DocumentPath]]
+    others: tuple[str, ...] = ()
+
+
+INPUTS: Mapping[str, InputAttribute] = {
+    "data": InputAttribute("the export reads", lambda plan: plan.export_plan.data_names),
+    "weights": InputAttribute("lowering reads", lambda plan: weights_names(plan.lower_plan.weights), ("data",)),
+    "adapters": InputAttribute(
+        "the step that writes the program reads",
+        lambda plan: adapter_files(plan.lower_plan.adapters, "weights"),
+        ("data",),
+    ),
+    "tokenizer": InputAttribute("the last step copies", lambda plan: plan.tokenizer_names),
 }
+"""The attributes of the rule that hold files, besides sources. The rules have the same table."""
 
 
 def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:
@@ -85,7 +105,7 @@ def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
 
     Args:
         plan: The plan.
-        listed: For each of `INPUT_ATTRIBUTES`, the names of its files. A directory, whose files nobody knows yet, ends
+        listed: For each of `INPUTS`, the names of its files. A directory, whose files nobody knows yet, ends
             with `/`.
 
     Raises:
@@ -117,24 +137,19 @@ def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:
 
 def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Problem]:
     """The files that a step reads, and that the attributes of this step do not list."""
-    lowering, adapters = weights_names(plan.lower_plan.weights), adapter_files(plan.lower_plan.adapters, "weights")
-    for names, places in (
-        (plan.export_plan.data_names, ("data",)),
-        (lowering, ("weights", "data")),
-        (adapters, ("adapters", "data")),
-        (plan.tokenizer_names, ("tokenizer",)),
-    ):
-        for name, path in names.items():
+    for attribute, row in INPUTS.items():
+        places = (attribute, *row.others)
+        for name, path in row.names(plan).items():
             if any(_holds(entry, name) for place in places for entry in listed[place]):
                 continue
-            where = next((key for key in INPUT_ATTRIBUTES if any(_holds(entry, name) for entry in listed[key])), None)
+            where = next((key for key in INPUTS if any(_holds(entry, name) for entry in listed[key])), None)
             if where is None:
                 near = did_you_mean(name, (entry for place in places for entry in listed[place]))
-                hint = f"list it under `{places[0]}` of the target" + (f"; {near}" if near else "")
+                hint = f"list it under `{attribute}` of the target" + (f"; {near}" if near else "")
                 yield Problem(f"the target does not list `{name}`", path, hint)
             else:
-                message = f"the target lists `{name}` under `{where}`, but {_READS[places[0]]} it"
-                yield Problem(message, path, f"list it under `{places[0]}` of the target")
+                message = f"the target lists `{name}` under `{where}`, but {row.read_by} it"
+                yield Problem(message, path, f"list it under `{attribute}` of the target")
 
 
 def _not_read(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Problem]:

@@ -19,12 +19,11 @@ from etbuild.manifest.sections import (
     Quantize,
     Torchao,
 )
+from etbuild.plan.parts import QUANTIZE_HOOKS
 
 TEST_CHECKS = ("max_error", "min_sqnr", "metric")
 """The checks that `etbuild test` runs. A build does not read them."""
 PLAN_SCHEMA = "executorch-plan/v2"
-QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
-"""The points of quantization at which passes over a method run, in order."""
 
 
 def normalized(manifest: Manifest) -> dict[str, Any]:
@@ -93,10 +92,10 @@ def _huggingface(huggingface: HuggingFace | None) -> dict[str, object] | None:
     cache, config = huggingface.get("cache"), huggingface.get("config", {})
     if cache is not None:
         same = [("kind", "static"), ("max_seq_length", cache["max_length"])]
-    only_file = isinstance(config, dict) and "file" in config and not config.get("set")
+    file = config.get("file") if isinstance(config, dict) and not config.get("set") else None
     return {
         **{key: value for key, value in huggingface.items() if (key, value) != ("logits", "all")},
-        "config": config["file"] if only_file else config,
+        "config": config if file is None else file,
         "cache": None if cache is None else {key: value for key, value in cache.items() if (key, value) not in same},
     }
 

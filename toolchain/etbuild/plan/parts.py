@@ -10,6 +10,8 @@ from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
 from etbuild.plan.part import Part, Readers, each_of, optional, plain, same
 
+QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
+"""The points of quantization at which passes over a method run, in order."""
 Names = tuple[str, ...]
 Options = dict[str, Any]
 """Values that users choose: keyword arguments of a callable, options of a backend, a Hugging Face configuration."""
@@ -165,7 +167,7 @@ class BackendEntry(Part):
     @property
     def quantizer_callables(self) -> Names:
         """Every `module:callable` of the declared sources in the options of a quantizer."""
-        return backends.quantizer_callables(self.backend, self.options)
+        return backends.callables(self.backend, self.options, "quantizer_callables")
 
 
 class TorchaoEntry(Part):
@@ -244,7 +246,7 @@ class Pt2e(Part):
         quantizers: The quantizers; empty to use those of the recipe.
         calibration: The data for calibration; None if the recipe decides or `qat` finds the ranges.
         qat: The `module:callable` that trains the method; None for no training.
-        passes: Callables by hook, one of `normalize.QUANTIZE_HOOKS`.
+        passes: Callables by hook, one of `QUANTIZE_HOOKS`.
     """
 
     _READERS: ClassVar[Readers] = {

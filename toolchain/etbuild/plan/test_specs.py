@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from etbuild.errors import DocumentPath
 from etbuild.manifest import example_inputs, sections
@@ -120,8 +121,13 @@ def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
         methods={name: _method(name, tests, checks) for name in sorted(methods)},
         seed=tests.get("seed", 0),
         cases={name: _calls(case, ("tests", "cases", name)) for name, case in tests.get("cases", {}).items()},
-        metrics=tuple(Metric(**{**_METRIC, **metric}, path=path) for path, metric in metrics(checks).items()),
+        metrics=tuple(_metric(metric, path) for path, metric in metrics(checks).items()),
     )
+
+
+def _metric(metric: sections.Metric, path: DocumentPath) -> Metric:
+    given: dict[str, Any] = {**_METRIC, **metric}
+    return Metric(**given, path=path)
 
 
 def _method(name: str, tests: Tests, checks: Checks) -> MethodTests:
@@ -152,4 +158,4 @@ def _call(call: sections.Call, path: DocumentPath) -> Call:
     return Call(method=call["method"], inputs=inputs, kwargs=kwargs, path=path)
 
 
-_METRIC = {"data": None, "kwargs": {}, "min": None, "max": None, "max_change": None}
+_METRIC: dict[str, Any] = {"data": None, "kwargs": {}, "min": None, "max": None, "max_change": None}

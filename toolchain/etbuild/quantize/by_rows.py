@@ -69,12 +69,12 @@ def by_rows() -> Iterator[None]:
             with replaced(workflow, _HQQ, functools.partial(hqq, early_stop_tol=rounds, **how)):
                 return whole(part, block_size, target_dtype, **options)
 
-        made = [converted(part) for part in parts]
+        quantized = [converted(part) for part in parts]
         needed = rounds.of_whole
         for number, part in enumerate(parts):
             if rounds.ran[number] > needed:
-                made[number] = converted(part, iters=needed)
-        return _joined(made)
+                quantized[number] = converted(part, iters=needed)
+        return _joined(quantized)
 
     with replaced(IntxUnpackedToInt8Tensor, "from_hp", staticmethod(from_hp)):
         yield

@@ -68,8 +68,8 @@ class Batches:
                 message = f"{what} has {size} for `{dim.__name__}`, but another input has {known[name]} for `{name}`"
                 raise InputError.at(self.path, message, hint)
 
-    def _misfit(self, what: str, value: Any, wanted: Any) -> InputError:
-        message = f"{what} is {_shown(value)}, but the method takes {_shown(wanted)}"
+    def _misfit(self, what: str, value: Any, example: Any) -> InputError:
+        message = f"{what} is {_shown(value)}, but the method takes {_shown(example)}"
         hint = "a batch is a tuple with one value for each input, of the dtype and shape in `example_inputs`"
         return InputError.at(self.path, message, hint)
 
@@ -124,8 +124,8 @@ def _fits(value: Any, example: Any, dims: tuple[Any, ...] | None) -> bool:
     if value.dtype != example.dtype or value.dim() != example.dim():
         return False
     return all(
-        dim.min <= size <= dim.max if isinstance(dim, Dim) else size == wanted
-        for size, wanted, dim in zip(value.shape, example.shape, dims or [None] * value.dim(), strict=True)
+        dim.min <= size <= dim.max if isinstance(dim, Dim) else size == fixed
+        for size, fixed, dim in zip(value.shape, example.shape, dims or [None] * value.dim(), strict=True)
     )
 
 
@@ -138,9 +138,9 @@ def _root_size(dim: Any, size: int) -> tuple[str, int | None]:
     return dim.root.__name__, (size - plus) // times if (size - plus) % times == 0 else None
 
 
-def as_batch(made: Any) -> tuple[Any, ...]:
+def as_batch(inputs: Any) -> tuple[Any, ...]:
     """The inputs of a batch as a tuple. A callable may give a tuple, a list, or a single input."""
-    return tuple(made) if isinstance(made, (list, tuple)) else (made,)
+    return tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
 
 
 def _shown(values: Any) -> str:

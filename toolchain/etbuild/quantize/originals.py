@@ -54,20 +54,20 @@ class Originals:
         next one."""
 
         def watching(layer: torch.nn.Module, name: str) -> bool:
-            wanted = chosen(layer, name)
-            if wanted:
+            is_chosen = chosen(layer, name)
+            if is_chosen:
                 if self._pending > _WORTH:
                     self.free()
                 self._pending += sum(tensor.nbytes for tensor in layer.parameters(recurse=False))
-            return wanted
+            return is_chosen
 
         return watching
 
     def free(self) -> None:
         """Frees the weights that no layer has any more, if this is wanted."""
         self._pending = 0
-        held = {id(x) for layer in self._module.modules() for x in layer._parameters.values()}
-        for key in self._parameters.keys() - held:
+        parameters = {id(x) for layer in self._module.modules() for x in layer._parameters.values()}
+        for key in self._parameters.keys() - parameters:
             name, parameter = self._parameters.pop(key)
             # The module gets its parameters back, in their shapes. All elements are one number.
             parameter.data = parameter.data.new_zeros(1).expand(parameter.shape)
@@ -76,16 +76,16 @@ class Originals:
 
     def leave(self) -> None:
         """Forgets the weights that the quantized module still has. Call this while it is quantized."""
-        kept = {_addresses(tensor) for tensor in named_tensors(self._module).values()}
-        self._originals = [each for each in self._originals if each.addresses not in kept] + self._freed
+        remaining = {_addresses(tensor) for tensor in named_tensors(self._module).values()}
+        self._originals = [each for each in self._originals if each.addresses not in remaining] + self._freed
 
     def read_by(self, program: ExportedProgram) -> list[str]:
         """The names of the weights that an exported method still reads."""
-        held = {**program.state_dict, **program.constants}.values()
-        read = [_addresses(tensor) for tensor in held if isinstance(tensor, torch.Tensor)]
+        tensors = {**program.state_dict, **program.constants}.values()
+        read = [_addresses(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
         # Freed memory may have been used again.
-        there = [each for each in self._originals if not each.storage.expired()]
-        return [each.name for each in there if any(_overlap(each.addresses, other) for other in read)]
+        alive = [each for each in self._originals if not each.storage.expired()]
+        return [each.name for each in alive if any(_overlap(each.addresses, other) for other in read)]
 
 
 def _addresses(tensor: Any) -> range:

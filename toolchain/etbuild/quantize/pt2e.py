@@ -27,8 +27,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
-from etbuild.plan.normalize import QUANTIZE_HOOKS
-from etbuild.plan.parts import Calibration, OwnInputs, Pt2e
+from etbuild.plan.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e
 from etbuild.quantize import calibration
 from etbuild.quantize.calibration import Batches
 
@@ -300,11 +299,11 @@ def _first_outputs(
     batch = () if isinstance(how.finds, Call) else next(iter(how.finds.batches), ())
     if not batch:
         return []
-    own = pytree.tree_map_only(torch.Tensor, torch.clone, batch)  # the method may write to its inputs
+    inputs = pytree.tree_map_only(torch.Tensor, torch.clone, batch)  # the method may write to its inputs
     running = wrap_user_error(how.finds.path, "running the method on batch 0 of its calibration", finder)
     with _undone(graph_module, written), torch.random.fork_rng(devices=[]), torch.no_grad(), running:
         torch.manual_seed(0)
-        outputs = pytree.tree_leaves(graph_module(*own))
+        outputs = pytree.tree_leaves(graph_module(*inputs))
     return [each.clone() for each in outputs if isinstance(each, torch.Tensor) and each.is_floating_point()]
 
 

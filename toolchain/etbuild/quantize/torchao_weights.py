@@ -27,7 +27,6 @@ from etbuild.quantize.by_rows import by_rows
 from etbuild.quantize.originals import Filter, Originals
 
 if TYPE_CHECKING:
-    from executorch.export import AOQuantizationConfig
     from torch.export import ExportedProgram
 
 Change = tuple[AOBaseConfig, Filter | None, DocumentPath]
@@ -45,7 +44,7 @@ class Quantized:
     def __init__(
         self,
         module: torch.nn.Module,
-        changes: list[Change],
+        changes: Sequence[Change],
         path: DocumentPath,
         finder: SourceFinder,
         free: bool = False,
@@ -157,30 +156,7 @@ def quantize_weights(
     return Quantized(module, changes, path, finder, free)
 
 
-def quantize_as_recipe(
-    module: torch.nn.Module,
-    configs: list[AOQuantizationConfig],
-    path: DocumentPath,
-    finder: SourceFinder,
-    free: bool = False,
-) -> Quantized:
-    """Quantizes the weights of layers as a recipe of ExecuTorch says.
-
-    Args:
-        module: The module with its weights.
-        configs: The recipe's configurations of torchao.
-        path: The document path of the recipe.
-        finder: Finds the declared sources, for the lines that errors name.
-        free: Whether to free the weights that are quantized, because no method needs them.
-
-    Raises:
-        BuildError: torchao refuses a layer.
-    """
-    changes = [(config.ao_base_config, config.filter_fn, path) for config in configs]
-    return Quantized(module, changes, path, finder, free)
-
-
-def _quantize(module: torch.nn.Module, changes: list[Change], originals: Originals, finder: SourceFinder) -> None:
+def _quantize(module: torch.nn.Module, changes: Sequence[Change], originals: Originals, finder: SourceFinder) -> None:
     for config, filter_fn, path in changes:
         # Without a filter, torchao quantizes linear layers.
         chosen = () if filter_fn is None else (originals.watched(filter_fn),)
@@ -201,9 +177,9 @@ def _once(layers: Iterable[torch.nn.Module]) -> Filter:
 
     def chosen(layer: torch.nn.Module, name: str) -> bool:
         del name
-        wanted = id(layer) in waiting
+        is_waiting = id(layer) in waiting
         waiting.discard(id(layer))
-        return wanted
+        return is_waiting
 
     return chosen
 

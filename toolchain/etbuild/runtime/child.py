@@ -53,6 +53,11 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int = 1) -> dict[str, A
     return {name: torch.load(io.BytesIO(content), weights_only=True) for name, content in found.items()}
 
 
+def result(name: str, work: Callable[[], Any]) -> Any:
+    """Runs one task in a child process, and returns its result. Arguments and errors are those of `run`."""
+    return run({name: work})[name]
+
+
 def _last_line(log: Any) -> str | None:
     log.seek(0)
     lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]

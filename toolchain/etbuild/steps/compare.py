@@ -25,7 +25,7 @@ from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.runtime import program_files
 from etbuild.steps import apart
 from etbuild.steps.saved_export import (
-    Lowering,
+    LoweringJob,
     export_with_weights,
     load_methods,
     opened_export,
@@ -89,7 +89,7 @@ class Built:
         return program_files.ProgramFiles(self.program, tuple(self.named_data[name] for name in names), facts)
 
 
-def compare(job: Lowering[ComparePlan], examples: Path, built: Built, result: Path) -> None:
+def compare(job: LoweringJob[ComparePlan], examples: Path, built: Built, result: Path) -> None:
     """Compares each method that the runtime here can run, and prints a note about the others.
 
     Args:
@@ -139,7 +139,9 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
     return {name: f"{_NOT} {why}" for name, why in found.items()}
 
 
-def _compare(job: Lowering[ComparePlan], examples: Path, built: Built, left_out: Mapping[str, str]) -> dict[str, str]:
+def _compare(
+    job: LoweringJob[ComparePlan], examples: Path, built: Built, left_out: Mapping[str, str]
+) -> dict[str, str]:
     with opened_export(job) as (saved, context):
         run = functools.partial(_compare_methods, job, saved, context, examples, built, left_out)
         own = saved.export_plan is None and not runs_code_of_others(job.plan, saved)
@@ -147,7 +149,7 @@ def _compare(job: Lowering[ComparePlan], examples: Path, built: Built, left_out:
 
 
 def _compare_methods(
-    job: Lowering[ComparePlan],
+    job: LoweringJob[ComparePlan],
     saved: SavedExport,
     context: StepContext,
     examples: Path,
@@ -168,7 +170,7 @@ def _compare_methods(
             for names, place in zip(groups, places, strict=True)
         }
         try:
-            found = [*child.run(tasks, job.effort.jobs).values()]
+            found = [*child.run(tasks, job.options.jobs).values()]
         except BuildError as error:
             raise BuildError([_explained(problem, wanted, built.lowering) for problem in error.problems]) from error
     wrong = [each["wrong"] for each in found if each["wrong"] is not None]
@@ -202,7 +204,7 @@ class _Exported:
         programs: The methods, if their export is without them and they were exported again.
     """
 
-    job: Lowering[ComparePlan]
+    job: LoweringJob[ComparePlan]
     saved: SavedExport
     context: StepContext
     examples: Path
@@ -210,7 +212,7 @@ class _Exported:
     programs: dict[str, ExportedProgram]
 
     @classmethod
-    def read(cls, job: Lowering[ComparePlan], saved: SavedExport, context: StepContext, examples: Path) -> _Exported:
+    def read(cls, job: LoweringJob[ComparePlan], saved: SavedExport, context: StepContext, examples: Path) -> _Exported:
         """Reads the weights, or exports with them: once, so that child processes share the memory."""
         from etbuild.model import adapter_weights
 
@@ -231,7 +233,7 @@ class _Exported:
         from etbuild.export import saved_examples
 
         methods, skipped = list[Method](), dict[str, str]()
-        with accelerated() if self.job.effort.accelerate else nullcontext():
+        with accelerated() if self.job.options.accelerate else nullcontext():
             loaded = self.programs or load_methods(self.saved, self.content, names, self.context.finder)
         for name in names:
             program = loaded[name]
@@ -275,7 +277,7 @@ def _problem(exported: _Exported, wrong: dict[str, Any]) -> Problem:
     return Problem(wrong["problem"], ("methods", method.name), hints(where, hint))
 
 
-def _where(job: Lowering[ComparePlan], context: StepContext, method: Method, wrong: dict[str, Any]) -> str:
+def _where(job: LoweringJob[ComparePlan], context: StepContext, method: Method, wrong: dict[str, Any]) -> str:
     """Where the difference begins, for people."""
     from etbuild.comparison.graph import is_quantized
 

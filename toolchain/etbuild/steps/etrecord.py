@@ -21,8 +21,8 @@ from etbuild.files.scratch import temporary
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.source_lines import SourceLines, first_name
-from etbuild.steps.lower import lower_recorded
-from etbuild.steps.saved_export import Lowering
+from etbuild.steps.lower import lower
+from etbuild.steps.saved_export import LoweringJob
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
@@ -34,11 +34,11 @@ _ZIP = b"PK\x03\x04"
 _METHOD = "forward"  # the Inspector of ExecuTorch 1.5 reads only the method with this name
 
 
-def etrecords(what: Lowering[LowerPlan], lines: SourceLines, program: Path, directory: Path) -> dict[str, bytes]:
+def etrecords(job: LoweringJob[LowerPlan], lines: SourceLines, program: Path, directory: Path) -> dict[str, bytes]:
     """The ETRecord of each method, by its name.
 
     Args:
-        what: The methods.
+        job: The methods.
         lines: The lines of the sources.
         program: The `.pte` that was built from them.
         directory: An existing directory for temporary files.
@@ -49,11 +49,11 @@ def etrecords(what: Lowering[LowerPlan], lines: SourceLines, program: Path, dire
     """
     records: dict[str, bytes] = {}
 
-    def look(manager: ExecutorchProgramManager) -> None:
-        records.update({name: _record(manager, name, lines) for name in sorted(what.plan.methods)})
+    def on_emitted(manager: ExecutorchProgramManager) -> None:
+        records.update({name: _record(manager, name, lines) for name in sorted(job.plan.methods)})
 
     with artifacts.staging(directory) as staged:
-        again = lower_recorded(what, staged, look)
+        again = lower(job, staged, on_emitted=on_emitted)
         (made,) = (each for each in again if each.kind == "program")
         if made.sha256 != file_digest(program):
             hint = "build the program again; if it stays so, report it with the manifest"

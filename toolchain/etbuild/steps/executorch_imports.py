@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from etbuild.accelerate.lowering import importing
+from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.steps.resources import Effort
-from etbuild.steps.stages import frozen_if_first
+from etbuild.steps.lowering_options import LoweringOptions
 
 
-def imports_of_executorch(effort: Effort) -> list[Callable[[], None]]:
+def imports_of_executorch(options: LoweringOptions) -> list[Callable[[], None]]:
     """What lowering needs of ExecuTorch, as functions that import one part after the other."""
 
     def decompositions() -> None:  # ExecuTorch imports it in the process of each method
@@ -27,8 +27,8 @@ def imports_of_executorch(effort: Effort) -> list[Callable[[], None]]:
 
     def importer(part: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
-            faster = importing() if effort.accelerate else nullcontext()
-            with library_messages_off(), stdout_for_results(), frozen_if_first("executorch.exir"), faster:
+            faster = importing() if options.accelerate else nullcontext()
+            with library_messages_off(), stdout_for_results(), import_without_gc("executorch.exir"), faster:
                 part()
 
         return run

@@ -20,9 +20,9 @@ from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
+from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps import apart
-from etbuild.steps.stages import frozen_if_first
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
             with stage("create the module"):
                 root = create_module(export_plan, context)
             computed = {**_contract(export_plan, root, inputs), **constant_methods.compute(export_plan, finder)}
-            reason = archive.why_together(export_plan, root)
+            reason = archive.reexport_reason(export_plan, root)
             if reason is None:
                 programs = export_methods(export_plan, Modules(root, export_plan, finder), context)
                 lines = SourceLines.of_programs(programs, finder.name_of)
@@ -106,7 +106,7 @@ def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Inputs) ->
 
 
 def _import_torch(stage: Stage) -> None:
-    with stage("import PyTorch"), frozen_if_first("torch"):
+    with stage("import PyTorch"), import_without_gc("torch"):
         from etbuild.export import (
             archive,  # noqa: F401
             constant_methods,  # noqa: F401
@@ -184,17 +184,17 @@ def export_methods(
 
     programs = {}
     for name, method in sorted(export_plan.methods.items()):
-        how = "quantize and export" if method.quantize and name not in prepared else "export"
-        with context.stage(f"{how} {name}"), recorded(context.finder):
+        action = "quantize and export" if method.quantize and name not in prepared else "export"
+        with context.stage(f"{action} {name}"), recorded(context.finder):
             if method.program is not None:
-                what = _exporting(export_plan, context)
+                job = _exporting(export_plan, context)
                 program = load_method(export_plan, name, context.inputs)
             else:
                 with modules.of(name) as (module, check):
                     one = prepared.get(name) or prepare(_exporting(export_plan, context), name, module)
-                    what, program = one.what, export_method(one)
+                    job, program = one.job, export_method(one)
                     check(program)
-            programs[name] = transform(what, name, program)
+            programs[name] = transform(job, name, program)
     of_module = {name: program for name, program in programs.items() if export_plan.methods[name].program is None}
     check_overlaps(of_module, modules.overlaps)
     if export_plan.carries_content:
@@ -301,6 +301,7 @@ class Modules:
         configs = wanted and wanted.ao_quantization_configs
         if not configs:
             return None
-        from etbuild.quantize.torchao_weights import quantize_as_recipe
+        from etbuild.quantize.torchao_weights import Quantized
 
-        return quantize_as_recipe(self._module, configs, ("recipe",), self._finder, self._free)
+        changes = [(config.ao_base_config, config.filter_fn, ("recipe",)) for config in configs]
+        return Quantized(self._module, changes, ("recipe",), self._finder, self._free)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from etbuild import releases
 from etbuild.accelerate.lowering import accelerated
 from etbuild.errors import printable
-from etbuild.export.layout import ExportFiles
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
 from etbuild.foreign_errors import wrap_system_errors
@@ -26,16 +25,17 @@ from etbuild.results import LoweringFacts, WeightDigests
 from etbuild.steps import apart
 from etbuild.steps.executorch_imports import imports_of_executorch
 from etbuild.steps.facts import LOWERING_SCHEMA, write_json
-from etbuild.steps.resources import Effort
+from etbuild.steps.lowering_options import LoweringOptions
+from etbuild.steps.method_store import MethodStore
 from etbuild.steps.saved_export import (
-    Lowering,
+    LoweringJob,
     export_with_weights,
+    joint_lowering_reason,
     load_methods,
     looks_at_others,
     opened_export,
     read_weights,
     runs_code_of_others,
-    why_together,
 )
 
 if TYPE_CHECKING:
@@ -46,17 +46,22 @@ if TYPE_CHECKING:
     from etbuild.export.archive import SavedExport
 
 
-def separable(lower_plan: LowerPlan, export: ExportFiles) -> bool:
-    """Whether the methods of a program can be lowered one by one, which gives the same program."""
-    return why_together(lower_plan, export, several=len(lower_plan.methods) > 1) is None
-
-
-def lower(what: Lowering[LowerPlan], directory: Path) -> list[artifacts.Artifact]:
+def lower(
+    job: LoweringJob[LowerPlan],
+    directory: Path,
+    store: MethodStore | None = None,
+    on_emitted: Callable[[ExecutorchProgramManager], None] | None = None,
+) -> list[artifacts.Artifact]:
     """Lowers the methods of an export to one program, with their weights.
 
+    If that gives the same program, the methods are lowered one by one: several methods, or with a store also a single
+    one.
+
     Args:
-        what: The methods.
+        job: The methods.
         directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
+        store: Has some of the methods, and keeps the others.
+        on_emitted: Gets what ExecuTorch has emitted, which has an ETRecord. All methods are then lowered together.
 
     Returns:
         The artifacts, in that order.
@@ -65,75 +70,65 @@ def lower(what: Lowering[LowerPlan], directory: Path) -> list[artifacts.Artifact
         InputError: A declared input is missing or does not fit.
         BuildError: The methods cannot be lowered, or the program cannot be written.
     """
-    if what.effort.accelerate and len(what.plan.methods) > 1 and separable(what.plan, what.export):
+    several = len(job.plan.methods) > 1
+    accelerate = job.options.accelerate and on_emitted is None and (several or store is not None)
+    if accelerate and joint_lowering_reason(job.plan, job.export, several=several) is None:
         with artifacts.staging(directory) as staged:
-            methods = {name: staged / name for name in what.plan.methods}
-            for path in methods.values():
-                path.mkdir()
-            lower_methods(what, methods)
-            return merge(what, methods, directory)
-    with _lowering(what) as (saved, context):
-        return _lower_apart(_with_constants(what, saved), saved, context, directory)
+            return merge(job, _lower_one_by_one(job, store or MethodStore(staged)), directory)
+    with _opened(job) as (saved, context):
+        job = _with_constants(job, saved)
+        if on_emitted is not None:
+            return _lower_together(job, saved, context, directory, on_emitted)
+        return _lower_apart(job, saved, context, directory)
 
 
-def lower_recorded(
-    what: Lowering[LowerPlan], directory: Path, look: Callable[[ExecutorchProgramManager], None]
-) -> list[artifacts.Artifact]:
-    """Lowers all methods together, and keeps what an ETRecord needs. The program is the same.
-
-    Args:
-        what: The methods.
-        directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
-        look: Gets what ExecuTorch has emitted, which has an ETRecord.
-
-    Returns:
-        The artifacts and the errors are those of `lower`.
-    """
-    with _lowering(what) as (saved, context):
-        return _lower_together(_with_constants(what, saved), saved, context, directory, look)
+def _lower_one_by_one(job: LoweringJob[LowerPlan], store: MethodStore) -> dict[str, Path]:
+    """Lowers the methods that a store does not have. Returns the directories of all."""
+    directories = {name: store.directory / name for name in job.plan.methods}
+    missing = {}
+    for name, path in directories.items():
+        path.mkdir()
+        if not store.fetch(name, path):
+            missing[name] = path
+    if missing:
+        with store.keep(missing):
+            _lower_methods(job, missing)
+    return directories
 
 
-def lower_methods(what: Lowering[LowerPlan], directories: dict[str, Path]) -> None:
-    """Lowers methods one by one. Several run at the same time, and all use the same imports.
+def _lower_methods(job: LoweringJob[LowerPlan], directories: dict[str, Path]) -> None:
+    """Lowers methods into empty directories. Several run at the same time, and all use the same imports.
 
     Each runs in a child process, so that what its code changes in PyTorch reaches nothing else. A single method without
     code of others is lowered in this process, which saves the time for copying pages of memory.
-
-    Args:
-        what: The methods. It may contain others.
-        directories: The directory for each method, by name. The directories exist and are empty.
-
-    Raises:
-        InputError: A declared input is missing or does not fit.
-        BuildError: A method cannot be lowered.
     """
-    at_once = min(what.effort.jobs, len(directories))
+    at_once = min(job.options.jobs, len(directories))
     shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
-    with _lowering(what) as (saved, context):
-        with what.stage("read the weights"):  # once: the children share the memory
-            weights = read_weights(what.plan, saved, what.inputs)
-        effort = replace(what.effort, jobs=what.effort.jobs // at_once)
+    with _opened(job) as (saved, context):
+        with job.stage("read the weights"):  # once: the children share the memory
+            weights = read_weights(job.plan, saved, job.inputs)
+        options = replace(job.options, jobs=job.options.jobs // at_once)
         export = _Export(saved, *weights, replace(context, stage=silent))
 
         def task(name: str) -> Callable[[], None]:
             def lower_one() -> None:
                 with wrap_system_errors():
-                    _lower_and_save(what.plan.of_method(name), effort, export, directories[name])
+                    _lower_and_save(job.plan.of_method(name), options, export, directories[name])
 
             return lower_one
 
-        with what.stage(shown):
-            if len(directories) == 1 and not runs_code_of_others(what.plan, saved):
+        with job.stage(shown):
+            if len(directories) == 1 and not runs_code_of_others(job.plan, saved):
                 task(*directories)()
             else:
                 apart.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
-def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None:
-    """Lowers and emits one method by itself.
+def lower_method(job: LoweringJob[MethodPlan], name: str, directory: Path) -> None:
+    """Lowers and emits one method of a program with several; or writes the reason why they must be lowered together.
 
     Args:
-        what: The method. It may contain others; what its plan says about them is not read.
+        job: The method. It may contain others; what its plan says about them is not read.
         name: The method's name.
         directory: The directory for the result, in the form that `method_archive` describes. It exists and is empty.
 
@@ -141,9 +136,15 @@ def lower_method(what: Lowering[MethodPlan], name: str, directory: Path) -> None
         InputError: A declared input is missing or does not fit.
         BuildError: The method cannot be lowered.
     """
-    with _lowering(what) as (saved, context), what.stage(f"lower {name}"):
-        export = _Export(saved, *read_weights(what.plan, saved, what.inputs), context)
-        _lower_and_save(what.plan.of_method(name), what.effort, export, directory)
+    reason = joint_lowering_reason(job.plan, job.export, several=True)
+    if reason is not None:
+        from etbuild.emit import method_archive
+
+        method_archive.write_reason(directory, name, reason)
+        return
+    with _opened(job) as (saved, context), job.stage(f"lower {name}"):
+        export = _Export(saved, *read_weights(job.plan, saved, job.inputs), context)
+        _lower_and_save(job.plan.of_method(name), job.options, export, directory)
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class _Export:
     context: StepContext
 
 
-def _lower_and_save(part: MethodPlan, effort: Effort, export: _Export, directory: Path) -> None:
+def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export, directory: Path) -> None:
     """Lowers and emits the method of a plan, and saves it in an empty directory."""
     from etbuild.emit import adapters, method_archive
     from etbuild.emit.emit_methods import Lowered, emit_methods
@@ -167,7 +168,7 @@ def _lower_and_save(part: MethodPlan, effort: Effort, export: _Export, directory
     saved, finder = export.saved, export.context.finder
     (name,) = part.methods
     custom_ops.load(part.custom_ops, export.context)
-    with _acceleration(effort, directory):
+    with _acceleration(options, directory):
         programs = load_methods(saved, export.content, [name], finder)
         weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(part, export.shards))
         edge = lower_programs(part, programs, export.shards, finder)
@@ -178,25 +179,11 @@ def _lower_and_save(part: MethodPlan, effort: Effort, export: _Export, directory
         method_archive.write(directory, name, emitted, unchanged)
 
 
-def lower_one_of_several(what: Lowering[MethodPlan], name: str, directory: Path) -> None:
-    """Lowers and emits one method of a program with several; or writes the reason why they must be lowered together.
-
-    The arguments and errors are those of `lower_method`.
-    """
-    reason = why_together(what.plan, what.export, several=True)
-    if reason is None:
-        lower_method(what, name, directory)
-    else:
-        from etbuild.emit import method_archive
-
-        method_archive.write_reason(directory, name, reason)
-
-
-def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Path) -> list[artifacts.Artifact]:
+def merge(job: LoweringJob[LowerPlan], directories: dict[str, Path], directory: Path) -> list[artifacts.Artifact]:
     """Merges lowered methods into one program, or lowers all from the export if one has to be lowered with the others.
 
     Args:
-        what: The methods.
+        job: The methods.
         directories: The directory that `lower_method` filled, for each method.
         directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
 
@@ -207,49 +194,49 @@ def merge(what: Lowering[LowerPlan], directories: dict[str, Path], directory: Pa
         InputError: A declared input is missing or does not fit, or a lowered method is damaged.
         BuildError: The methods do not fit together, or the program cannot be written.
     """
-    with _lowering(what) as (saved, context):
+    with _opened(job) as (saved, context):
         from etbuild.emit import method_archive, mutable_buffers
 
-        what = _with_constants(what, saved)
+        job = _with_constants(job, saved)
         methods = {name: method_archive.read(path, name) for name, path in sorted(directories.items())}
         reasons = [f"of `{name}`: {printable(each.why_not)}" for name, each in methods.items() if each.why_not]
         parts: dict[str, Emitted] = {}
         if not reasons:
-            with what.stage("merge the methods"):
+            with job.stage("merge the methods"):
                 needed = frozenset[str]().union(*(method.weights for method in methods.values()))
-                content, shards = read_weights(what.plan, saved, what.inputs, needed)
+                content, shards = read_weights(job.plan, saved, job.inputs, needed)
                 kept = method_archive.Content(content)
                 parts = {name: method_archive.load(method, kept) for name, method in methods.items()}
             reason = mutable_buffers.why_together({name: part.facts[name].buffers for name, part in parts.items()})
             reasons = [reason] if reason is not None else []
         if reasons:
             print(f"note: all methods are lowered together, because {reasons[0]}", file=sys.stderr)
-            return _lower_apart(what, saved, context, directory)
-        return write_program(what.plan, list(parts.values()), shards, context, directory)
+            return _lower_apart(job, saved, context, directory)
+        return write_program(job.plan, list(parts.values()), shards, context, directory)
 
 
-def _with_constants(what: Lowering[LowerPlan], saved: SavedExport) -> Lowering[LowerPlan]:
+def _with_constants(job: LoweringJob[LowerPlan], saved: SavedExport) -> LoweringJob[LowerPlan]:
     """Adds the constants that the export computed. Those of the manifest come first."""
-    said = what.plan.constant_methods
+    said = job.plan.constant_methods
     constants = {**said, **{name: value for name, value in saved.constants.items() if name not in said}}
-    return replace(what, plan=what.plan.replace(constant_methods=constants))
+    return replace(job, plan=job.plan.replace(constant_methods=constants))
 
 
 @contextmanager
-def _lowering(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
+def _opened(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
     """Imports what lowering needs, and reads the export."""
     check_installed()
-    with opened_export(what) as opened:
-        with what.stage("import ExecuTorch"):
-            for part in imports_of_executorch(what.effort):
+    with opened_export(job) as opened:
+        with job.stage("import ExecuTorch"):
+            for part in imports_of_executorch(job.options):
                 part()
         yield opened
 
 
 @contextmanager
-def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
+def _acceleration(options: LoweringOptions, directory: Path) -> Iterator[None]:
     """Turns the switches on, if they are wanted. Keeps what backends make from weights below `directory`."""
-    if not effort.accelerate or not releases.fitting():
+    if not options.accelerate or not releases.fitting():
         yield
         return
     from etbuild.accelerate.blobs_in_files import blobs_in_files
@@ -257,27 +244,27 @@ def _acceleration(effort: Effort, directory: Path) -> Iterator[None]:
     from etbuild.emit.method_archive import BLOBS
 
     (directory / BLOBS).mkdir(exist_ok=True)
-    with accelerated(), blobs_in_files(directory / BLOBS), preprocess_in_parallel(effort.jobs):
+    with accelerated(), blobs_in_files(directory / BLOBS), preprocess_in_parallel(options.jobs):
         yield
 
 
 def _lower_apart(
-    what: Lowering[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
+    job: LoweringJob[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
 ) -> list[artifacts.Artifact]:
     """Lowers all methods together, in a child process if code of others runs: nothing that it leaves reaches the
     report."""
-    together = functools.partial(_lower_together, what, saved, context, directory)
-    if saved.export_plan is None and not runs_code_of_others(what.plan, saved):
+    together = functools.partial(_lower_together, job, saved, context, directory)
+    if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
         return together()
     return apart.run_one(together)
 
 
 def _lower_together(
-    what: Lowering[LowerPlan],
+    job: LoweringJob[LowerPlan],
     saved: SavedExport,
     context: StepContext,
     directory: Path,
-    look: Callable[[ExecutorchProgramManager], None] | None = None,
+    on_emitted: Callable[[ExecutorchProgramManager], None] | None = None,
 ) -> list[artifacts.Artifact]:
     from etbuild.emit import adapters
     from etbuild.emit.emit_methods import Lowered, emit_methods
@@ -285,21 +272,21 @@ def _lower_together(
     from etbuild.lower.finite_weights import non_finite
     from etbuild.lower.lower_methods import lower_programs
 
-    custom_ops.load(what.plan.custom_ops, context)
+    custom_ops.load(job.plan.custom_ops, context)
     if saved.export_plan is None:
-        with what.stage("read the export and the weights"):
-            content, shards = read_weights(what.plan, saved, what.inputs)
-            programs = load_methods(saved, content, what.plan.methods, context.finder)
+        with job.stage("read the export and the weights"), accelerated() if job.options.accelerate else nullcontext():
+            content, shards = read_weights(job.plan, saved, job.inputs)
+            programs = load_methods(saved, content, job.plan.methods, context.finder)
     else:
-        shards, programs = export_with_weights(what.plan, saved.export_plan, context)
-    weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(what.plan, shards))
-    with artifacts.staging(directory) as scratch, _acceleration(what.effort, scratch):
-        with what.stage(f"lower {', '.join(programs)}"):
-            edge = lower_programs(what.plan, programs, shards, context.finder, etrecord=look is not None)
-        with what.stage("emit"):
-            emitted = emit_methods(what.plan, Lowered(edge, shards, weights, None, look), context.finder)
+        shards, programs = export_with_weights(job.plan, saved.export_plan, context)
+    weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(job.plan, shards))
+    with artifacts.staging(directory) as scratch, _acceleration(job.options, scratch):
+        with job.stage(f"lower {', '.join(programs)}"):
+            edge = lower_programs(job.plan, programs, shards, context.finder, etrecord=on_emitted is not None)
+        with job.stage("emit"):
+            emitted = emit_methods(job.plan, Lowered(edge, shards, weights, None, on_emitted), context.finder)
             adapters.check_kept(emitted, read)
-        return write_program(what.plan, [emitted], shards, context, directory)
+        return write_program(job.plan, [emitted], shards, context, directory)
 
 
 def write_program(

@@ -188,7 +188,7 @@ class Reference:
 
 def _of_plan(prepared: Mapping[str, PreparedMethod], plan: ExportPlan) -> dict[str, PreparedMethod]:
     """Prepared methods that are exported by another plan."""
-    return {name: replace(one, what=replace(one.what, plan=plan)) for name, one in prepared.items()}
+    return {name: replace(one, job=replace(one.job, plan=plan)) for name, one in prepared.items()}
 
 
 def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, Shapes]]:

@@ -15,10 +15,10 @@ from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import SourceFinder, importable
 from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.processes import arithmetic
+from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps.export import Modules, create_module, export_methods
-from etbuild.steps.resources import Effort
-from etbuild.steps.stages import frozen_if_first
+from etbuild.steps.lowering_options import LoweringOptions
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ PlanT_co = TypeVar("PlanT_co", bound=MethodPlan, covariant=True)
 
 
 @dataclass(frozen=True)
-class Lowering(Generic[PlanT_co]):
+class LoweringJob(Generic[PlanT_co]):
     """What to lower, and how.
 
     Attributes:
@@ -39,19 +39,19 @@ class Lowering(Generic[PlanT_co]):
         export: The files that the export wrote.
         inputs: The declared inputs: weights, and for an export without methods also what exporting reads.
         stage: Is called for each stage, to show progress.
-        effort: How lowering runs.
+        options: How lowering runs.
     """
 
     plan: PlanT_co
     export: ExportFiles
     inputs: Inputs
     stage: Stage
-    effort: Effort
+    options: LoweringOptions
 
 
-def why_together(lower_plan: MethodPlan, export: ExportFiles, *, several: bool) -> str | None:
+def joint_lowering_reason(lower_plan: MethodPlan, export: ExportFiles, *, several: bool) -> str | None:
     """The reason why methods must be lowered together, for users; None if there is none."""
-    if export.together:
+    if export.needs_reexport:
         return "its export has no methods without their weights"
     if not releases.fitting():
         return "this version of torch or ExecuTorch is not known"
@@ -83,21 +83,21 @@ def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
 
 
 @contextmanager
-def opened_export(what: Lowering[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
+def opened_export(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
     """Imports PyTorch, and reads the export. Its sources can be imported inside."""
     with library_messages_off(), stdout_for_results():
         releases.check()
-        with what.stage("import PyTorch"), frozen_if_first("torch"):
+        with job.stage("import PyTorch"), import_without_gc("torch"):
             from etbuild.export import archive
             from etbuild.export.provenance import graphs_numbered
-        saved = archive.read(what.export)
+        saved = archive.read(job.export)
         arithmetic.leave_out_other_libraries()
         from etbuild.processes.random_seeds import seed
 
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
-        with importable(read_sources(saved.sources), what.inputs.data.values()) as finder, graphs_numbered():
-            finder.lines = what.export.lines
-            yield saved, StepContext(what.inputs, finder, what.stage)
+        with importable(read_sources(saved.sources), job.inputs.data.values()) as finder, graphs_numbered():
+            finder.lines = job.export.lines
+            yield saved, StepContext(job.inputs, finder, job.stage)
 
 
 def read_weights(

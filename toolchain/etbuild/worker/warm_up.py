@@ -19,6 +19,8 @@ from etbuild.processes.library_output import library_messages_off, stdout_for_re
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+    from etbuild.manifest.sections import Manifest, Method
+
 
 def warm(verb: str) -> None:
     """Imports what a command needs, and runs it on a tiny module. The second call does nothing.
@@ -53,8 +55,11 @@ def _warm_lowering() -> None:
         from etbuild.lower import lower_methods
         from etbuild.plan.plan import from_manifest
 
-        method = {"example_inputs": [{"shape": [1, 8]}], "partitioners": [{"backend": "xnnpack", "options": {}}]}
-        manifest = {"name": "tiny", "model": {"factory": "tiny:create"}, "methods": {"forward": method}}
+        method: Method = {
+            "example_inputs": [{"shape": [1, 8]}],
+            "partitioners": [{"backend": "xnnpack", "options": {}}],
+        }
+        manifest: Manifest = {"name": "tiny", "model": {"factory": "tiny:create"}, "methods": {"forward": method}}
         plan = from_manifest(manifest).lower_plan
         with accelerated():
             lower_methods.lower_programs(

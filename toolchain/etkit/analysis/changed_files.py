@@ -43,11 +43,8 @@ def since(commit: str, directory: Path) -> Changed:
         raise InputError.of(f"--since {commit}: not the name of a commit")
     root = Path(os.fsdecode(_git(directory, "rev-parse", "--show-toplevel", hint=_INSIDE)).rstrip("\n")).resolve()
     _git(root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", what=f"--since {commit}: no such commit")
-    base = (
-        _git(root, "merge-base", commit, "HEAD", what=f"--since {commit}: no common ancestor with HEAD")
-        .decode()
-        .strip()
-    )
+    unrelated = f"--since {commit}: no common ancestor with HEAD"
+    base = _git(root, "merge-base", commit, "HEAD", what=unrelated).decode().strip()
     listed = _git(root, "diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", base, "--")
     listed += _git(root, "ls-files", "--others", "--exclude-standard", "-z")
     return Changed(root, sorted({os.fsdecode(name) for name in listed.split(b"\0") if name}))
@@ -59,6 +56,5 @@ def _git(directory: Path, *arguments: str, what: str | None = None, hint: str = 
     except OSError as error:
         raise InputError.of(f"git cannot be run: {error.strerror}", "install Git") from None
     if done.returncode:
-        said = os.fsdecode(done.stderr).strip()
-        raise InputError.of(what or f"git {arguments[0]}: {said}", hint)
+        raise InputError.of(what or f"git {arguments[0]}: {os.fsdecode(done.stderr).strip()}", hint)
     return done.stdout

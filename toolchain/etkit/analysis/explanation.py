@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from etbuild.errors import InputError, format_path
 from etbuild.files.digests import digest
 from etbuild.files.json_diff import Change, changes, show
 from etbuild.inputs.checkpoints import belongs_to
+from etbuild.inputs.key import read_data
 from etbuild.inputs.step_files import OF_PROGRAMS
 from etbuild.plan.plan import Plan
 from etbuild.results import BuildInputs, Digests, KeyInputs, Python, Toolchain
@@ -100,12 +101,11 @@ def _read_by_steps(inputs: KeyInputs) -> tuple[Any, Any, Any]:
         raise InputError.of(f"the plan in an index is that of another version of `etbuild`: {error}") from None
     export, lower = plan.export_plan, plan.lower_plan
 
-    def of(names: Iterable[str]) -> dict[str, Any]:
-        return {name: each for name, each in inputs["data"].items() if any(belongs_to(name, own) for own in names)}
-
-    named = of(plan.data_names)
-    beside = {name: each for name, each in inputs["data"].items() if name not in named}  # every step may read it
-    data = [{**of(part.data_names), **beside} for part in (export, lower)]
+    files = {name: [file for file in inputs["data"] if belongs_to(file, name)] for name in plan.data_names}
+    data = [
+        {file: inputs["data"][file] for file in read_data(part.data_names, files, inputs["data"])}
+        for part in (export, lower)
+    ]
     return (export, inputs["sources"], data[0]), (lower, data[1]), plan.compare_plan
 
 

@@ -12,8 +12,6 @@ from etbuild.errors import InputError
 from etkit.analysis.find_index import read_index
 from etkit.analysis.tables import size, table
 
-NOT_SHIPPED = ("report",)
-
 
 @dataclass
 class Folder:
@@ -72,7 +70,7 @@ def by_folder(programs: Iterable[tuple[str, Path]], depth: int) -> dict[str, Fol
         content = read_index(index)[1]
         group = groups.setdefault("/".join(folder.split("/")[:depth]) or ".", Folder())
         group.programs.add(f"{folder}/{content['name']}")
-        shipped = (artifact for artifact in content["artifacts"] if artifact["kind"] not in NOT_SHIPPED)
+        shipped = (artifact for artifact in content["artifacts"] if artifact["kind"] != "report")
         group.sizes.update({artifact["sha256"]: artifact["size"] for artifact in shipped})
     return dict(sorted(groups.items()))
 

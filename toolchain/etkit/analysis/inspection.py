@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etbuild.errors import printable
 from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Value
-from etkit.analysis.tables import Table, size, table
+from etkit.analysis.tables import Table, size, table, value_text
 
 
 def tables(facts: ProgramFile | NamedDataFile) -> list[Table]:
@@ -14,8 +14,7 @@ def tables(facts: ProgramFile | NamedDataFile) -> list[Table]:
         return [head, Table("named data", ("key", "size"), _sizes(facts["named_data"]), (1,))]
     found = [head]
     for name, method in facts["methods"].items():
-        rows = [(f"delegate {backend}", str(count)) for backend, count in method["delegates"].items()]
-        rows += [(operator, str(count)) for operator, count in method["operators"].items()]
+        rows = _calls(method)
         rows += [(f"memory of arena {number}", size(count)) for number, count in enumerate(method["memory"], 1)]
         found.append(Table(_signature(name, method), ("calls of", "number"), rows, (1,)))
     found.append(Table("bytes in the program", ("blobs", "number", "size"), _kinds(facts), (2,)))
@@ -48,6 +47,12 @@ def _kinds(facts: ProgramFile) -> list[tuple[str, ...]]:
     return [(kind, str(len(listed)), size(sum(listed))) for kind, listed in sizes.items()]
 
 
+def _calls(method: ProgramMethod) -> list[tuple[str, str]]:
+    """The number of calls of each backend and operator."""
+    rows = [(f"delegate {backend}", str(count)) for backend, count in method["delegates"].items()]
+    return rows + [(operator, str(count)) for operator, count in method["operators"].items()]
+
+
 def _sizes(blobs: dict[str, int]) -> list[tuple[str, ...]]:
     return [(key, size(count)) for key, count in blobs.items()]
 
@@ -58,16 +63,12 @@ def _signature(name: str, method: ProgramMethod) -> str:
 
 
 def _method(name: str, method: ProgramMethod) -> str:
-    lines = [_signature(name, method)]
-    lines += [f"  delegate {backend}: {count} calls" for backend, count in method["delegates"].items()]
-    lines += [f"  {operator}: {count} calls" for operator, count in method["operators"].items()]
+    lines = [_signature(name, method), *(f"  {callee}: {count} calls" for callee, count in _calls(method))]
     if method["memory"]:
         lines.append(f"  memory: {', '.join(map(size, method['memory']))}")
     return "\n".join(map(printable, lines))
 
 
 def _value(value: Value) -> str:
-    if "dtype" not in value:
-        return f"{value['type']} {value['value']}" if value["value"] is not None else str(value["type"])
     order = f" with dimensions in memory as {value['dim_order']}" if "dim_order" in value else ""
-    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "") + order
+    return value_text(value) + order

@@ -75,8 +75,8 @@ def check(path: Path, content: Lockfile, hint: str) -> None:
     """
     if not path.exists():
         raise CheckError.of(f"{path.name}: there is no lockfile yet", hint)
-    wanted = json_file.Format("a lockfile", "lock", hint if _may_be_replaced(path) else "name another file")
-    locked = json_file.read(path, wanted)
+    form = json_file.Format("a lockfile", "lock", hint if _may_be_replaced(path) else "name another file")
+    locked = json_file.read(path, form)
     lines = [_line(change) for change in _merged(changes(locked, content))]
     if lines:
         message = f"{path.name}: the program differs from the lockfile:"

@@ -6,7 +6,7 @@ Shares and orders come from medians: one call that the machine interrupts change
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -226,24 +226,24 @@ class _Call:
 
     def fits(self, instructions: Sequence[Instruction]) -> bool:
         """Whether these may be the events of a method. Without control flow, each of its instructions runs."""
-        wanted = {number: {each.kind} for number, each in enumerate(instructions) if each.kind != "control"}
-        if any(self._kinds[number] != wanted.get(number) for number in self._kinds):
+        kinds = {number: {each.kind} for number, each in enumerate(instructions) if each.kind != "control"}
+        if any(self._kinds[number] != kinds.get(number) for number in self._kinds):
             return False
         for number, kernels in self._kernels.items():
-            if wanted.get(number) == {"operator"} and instructions[number].name.rpartition("::")[2] not in kernels:
+            if kinds.get(number) == {"operator"} and instructions[number].name.rpartition("::")[2] not in kernels:
                 return False
         jumps = any(each.name == "JumpFalseCall" for each in instructions)
-        return bool(self._kinds) and (jumps or self._kinds.keys() == wanted.keys())
+        return bool(self._kinds) and (jumps or self._kinds.keys() == kinds.keys())
 
 
 def _instruction(calls: Sequence[_Call], number: int, subject: Subject, scale: float, total: float) -> TimedInstruction:
     time = Times.of([call.times.get(number, 0) / scale for call in calls])
     of_program, origins = subject.instructions[number], subject.origins
     delegate = of_program.kind == "delegate"
-    parts = [
-        _part(name, [call.parts.get(number, {}).get(name, 0) / scale for call in calls], total)
-        for name in dict.fromkeys(name for call in calls for name in call.parts.get(number, {}))
-    ]
+    parts = []
+    for name in dict.fromkeys(name for call in calls for name in call.parts.get(number, {})):
+        of_part = Times.of([call.parts.get(number, {}).get(name, 0) / scale for call in calls])
+        parts.append(Part(name, of_part, share(of_part.median, total)))
     return TimedInstruction(
         number=number,
         operator=of_program.name,
@@ -255,11 +255,6 @@ def _instruction(calls: Sequence[_Call], number: int, subject: Subject, scale: f
         share=share(time.median, total),
         parts=parts,
     )
-
-
-def _part(name: str, values: list[float], total: float) -> Part:
-    time = Times.of(values)
-    return Part(name, time, share(time.median, total))
 
 
 def share(time: float, total: float) -> float:
@@ -283,9 +278,7 @@ def _operators(
 
 def as_json(profile: Profile) -> dict[str, Any]:
     """The profile as JSON data, as `schemas/profile.schema.json` describes it."""
-    import dataclasses
-
-    return {"schema": SCHEMA, **dataclasses.asdict(profile)}
+    return {"schema": SCHEMA, **asdict(profile)}
 
 
 def number(value: float) -> str:
@@ -310,8 +303,8 @@ def tables(profile: Profile) -> list[Table]:
         for each in profile.operators
     ]
     outside = profile.outside.median
-    of_call = f"{share(outside, profile.total.median):.1%}"
-    by_operator.append(("(outside of instructions)", "", number(outside), of_call))
+    of_call = share(outside, profile.total.median)
+    by_operator.append(("(outside of instructions)", "", number(outside), f"{of_call:.1%}"))
     by_instruction = [
         (str(each.number), _named(each), number(each.time.median), f"{each.share:.1%}", each.layer, _where(each))
         for each in profile.instructions[:_SHOWN]
@@ -321,25 +314,14 @@ def tables(profile: Profile) -> list[Table]:
         for each in profile.instructions
         for part in sorted(each.parts, key=lambda part: -part.time.median)
     ]
+    slowest = _titled("slowest instructions", len(profile.instructions))
+    inside = _titled("inside of delegates", len(parts))
     found = [
         Table("time by operator", ("operator", "instructions", unit, "share"), by_operator, (1, 2, 3)),
-        Table(
-            _titled("slowest instructions", len(profile.instructions)),
-            ("number", "operator", unit, "share", "layer", "line"),
-            by_instruction,
-            (0, 2, 3),
-        ),
+        Table(slowest, ("number", "operator", unit, "share", "layer", "line"), by_instruction, (0, 2, 3)),
+        Table(inside, ("instruction", "part", unit, "share"), parts[:_SHOWN], (0, 2, 3)),
     ]
-    if parts:
-        found.append(
-            Table(
-                _titled("inside of delegates", len(parts)),
-                ("instruction", "part", unit, "share"),
-                parts[:_SHOWN],
-                (0, 2, 3),
-            )
-        )
-    return found
+    return found if parts else found[:-1]
 
 
 def _titled(title: str, count: int) -> str:

@@ -16,9 +16,9 @@ from typing import Any
 from etbuild.errors import InputError, check_current_directory, format_path
 from etbuild.files import json_file, regular_files
 from etbuild.files.json_diff import ABSENT, Change, changes, show
-from etbuild.results import ArtifactFacts, Index, Report, Value
+from etbuild.results import ArtifactFacts, Index, Report
 from etkit.analysis.find_index import read_index
-from etkit.analysis.tables import size
+from etkit.analysis.tables import size, value_text
 
 Facts = dict[str, Any]
 
@@ -104,13 +104,7 @@ def _report_beside(path: Path, index: Index) -> Report | None:
 def _method(method: Mapping[str, Any]) -> Facts:
     """What is compared of a method of a program or of a report."""
     known = {key: method[key] for key in ("delegates", "operators", "memory") if key in method}
-    return {**known, **{side: list(map(_value, method[side])) for side in ("inputs", "outputs")}}
-
-
-def _value(value: Value) -> str:
-    if "dtype" not in value:
-        return f"{value['type']} {value['value']}"
-    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "")
+    return {**known, **{side: list(map(value_text, method[side])) for side in ("inputs", "outputs")}}
 
 
 def _blobs(sizes: Mapping[str, Any]) -> Facts:
@@ -142,14 +136,19 @@ def compare(before: Facts, after: Facts) -> list[Change]:
     return differing
 
 
+def by_section(differing: list[Change]) -> dict[str, list[Change]]:
+    """Returns the differences of each section, by its name."""
+    sections: dict[str, list[Change]] = {}
+    for change in differing:
+        sections.setdefault(str(change.path[0]), []).append(change)
+    return sections
+
+
 def text(differing: list[Change]) -> Iterator[str]:
     """Yields the differences as lines, under a heading for each section."""
-    section = None
-    for change in differing:
-        if change.path[0] != section:
-            section = change.path[0]
-            yield f"{section}:"
-        yield "  " + ": ".join(parts(change))
+    for section, changes_of_it in by_section(differing).items():
+        yield f"{section}:"
+        yield from ("  " + ": ".join(parts(change)) for change in changes_of_it)
 
 
 def parts(change: Change) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
-from etbuild.inputs.key import with_declared
+from etbuild.inputs.key import data_in_key
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
 from etbuild.processes import environment
 from etkit.analysis.program_diff import first_difference
@@ -85,8 +85,7 @@ def _build(
     plans = {f"lower.{name}": lower_plan.of_method(name).to_json() for name in first.lowered}
     for step, plan in {"export": export_plan.to_json(), "lower": lower_plan.to_json(), **plans}.items():
         artifacts.replace(root / f"{step}.json", canonical_json(plan))
-    names = {**lower_plan.weights_names, **export_plan.data_names}
-    data = with_declared(inputs, names)
+    data = data_in_key(inputs, {**lower_plan.weights_names, **export_plan.data_names})
     for name, path in data.items():
         if "=" in name:
             raise InputError.at(path, f"`{name}` has a `=`, so that no second build can name it", "rename the file")

@@ -27,9 +27,10 @@ from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import importable
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan
+from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods
-from etbuild.steps.stages import STAGES, frozen_if_first
+from etbuild.steps.stages import STAGES
 
 if TYPE_CHECKING:
     import torch
@@ -58,10 +59,10 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
     for number, name in enumerate(STAGES, 1):  # files of an earlier run may belong to another model
         shutil.rmtree(directory / f"{number}-{name}", ignore_errors=True)
     saved: dict[str, list[Path]] = {}
-    inputs = inputs.only(data_in_key(inputs, plan))
+    inputs = inputs.only(data_in_key(inputs, plan.data_names))
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
-        with stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
+        with stage("import ExecuTorch"), import_without_gc("executorch.exir"):
             from etbuild.emit.emit_program import write_program  # noqa: F401
             from etbuild.export import custom_ops
             from etbuild.export import export_methods as export  # noqa: F401

@@ -43,14 +43,14 @@ def of_manifest(
 
     def make() -> dict[str, list[Any]]:
         used = used_sources(inputs, plan.export_plan)
-        kept = inputs.only(data_in_key(inputs, plan))
+        declared = inputs.only(data_in_key(inputs, plan.data_names))
         with library_messages_off(used.sources), stdout_for_results():
             seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-            with importable(used, kept.data.values()) as finder:
-                return _of_reference(plan, tests, StepContext(kept, finder, stage), sizes)
+            with importable(used, declared.data.values()) as finder:
+                return _of_reference(plan, tests, StepContext(declared, finder, stage), sizes)
 
     with stage("make the example inputs"):
-        found: dict[str, list[Any]] = child.run({"making the example inputs": make})["making the example inputs"]
+        found: dict[str, list[Any]] = child.result("making the example inputs", make)
     return found
 
 

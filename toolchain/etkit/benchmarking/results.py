@@ -93,14 +93,15 @@ def as_json(
             role: _measured(phase, number, files)
             for number, (role, files) in enumerate(zip(roles, programs, strict=False))
         }
-        told = {} if verdict is None else {"verdict": {"outcome": verdict.outcome, **asdict(verdict)}}
-        measured.append({**_what(phase), **of_programs, **told})
+        compared = {} if verdict is None else {"verdict": {"outcome": verdict.outcome, **asdict(verdict)}}
+        measured.append({**_calls(phase), **of_programs, **compared})
     return {"schema": SCHEMA, **heads, "machine": dict(machine), "settings": settings, "phases": measured}
 
 
-def _what(phase: Phase) -> dict[str, Any]:
+def _calls(phase: Phase) -> dict[str, Any]:
+    """The calls that are measured: their method, inputs, and positions in a cache."""
     decoder = phase.workload.decoder
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "phase": phase.name,
         "method": phase.method,
         "inputs": [*map(inputs.describe, phase.inputs)],
@@ -108,8 +109,8 @@ def _what(phase: Phase) -> dict[str, Any]:
     }
     if decoder is not None:
         start, count = (0, decoder.prompt) if phase.name == "prefill" else (decoder.prompt, decoder.new)
-        told.update(tokens=phase.tokens, positions=[start, start + count - 1])
-    return told
+        facts.update(tokens=phase.tokens, positions=[start, start + count - 1])
+    return facts
 
 
 def _measured(phase: Phase, program: int, files: ProgramFiles) -> dict[str, Any]:

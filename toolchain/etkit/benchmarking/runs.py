@@ -96,7 +96,7 @@ def measure(programs: Sequence[ProgramFiles], workload: Workload, timing: Timing
             order.shuffle(turns)
             for number, files in turns:
                 what = f"running {workload.name} of {files.program.name}"
-                found[number].append(Run(**child.run({what: partial(_run, files, workload, timing)})[what]))
+                found[number].append(Run(**child.result(what, partial(_run, files, workload, timing))))
     return found
 
 
@@ -107,7 +107,7 @@ def check_backends(programs: Sequence[ProgramFiles]) -> None:
         InputError: It has none of a backend that one of them calls.
     """
     for files in programs:
-        missing = child.run({"the runtime": partial(unavailable, files)})["the runtime"]
+        missing = child.result("the runtime", partial(unavailable, files))
         if missing:
             message = f"the runtime here has no backend `{missing[0]}`, which {files.program.name} calls"
             raise InputError.of(message, "measure the program on its device")
@@ -117,7 +117,7 @@ def machine() -> dict[str, Any]:
     """What the times depend on, besides the program: the system, the processor, and ExecuTorch's version."""
     from importlib.metadata import version
 
-    from etbuild.steps.resources import processors
+    from etbuild.steps.lowering_options import processors
 
     try:
         found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)

@@ -20,6 +20,7 @@ from etbuild.cli.options import (
     add_rule_names,
     count,
     inputs,
+    named_value,
     settings,
     whole,
 )
@@ -149,17 +150,17 @@ def run(options: argparse.Namespace) -> int:
         raise InputError.of("--dim: only a manifest names dimensions", "give the inputs with --input")
     options.restart()  # a crash of the runtime is then an error that says so
     with ExitStack() as scratch:
-        programs = [_program(options, options.program, first, options.built, scratch)]
+        programs = [_program(options, options.built or options.program, first, scratch)]
         if two:
-            programs.append(_program(options, options.against or options.program, other, None, scratch))
+            programs.append(_program(options, options.against or options.program, other, scratch))
         return _measure(options, programs, first, sizes, runs)
 
 
 def _sizes(texts: Sequence[str]) -> dict[str, int]:
     found = {}
     for text in texts:
-        name, separator, size = text.partition("=")
-        if not separator or not name or not size.isdecimal():
+        name, size = named_value("--dim", text, "NAME=SIZE")
+        if not size.isdecimal():
             raise InputError.of(f"--dim {text}: expected NAME=SIZE")
         found[name] = int(size)
     return found
@@ -183,21 +184,13 @@ def _loaded(options: argparse.Namespace, path: Path, variant: str | None) -> Loa
     return loaded, plan
 
 
-def _program(
-    options: argparse.Namespace,
-    path: Path,
-    loaded: Loaded | None,
-    built: Path | None,
-    scratch: ExitStack,
-) -> ProgramFiles:
+def _program(options: argparse.Namespace, path: Path, loaded: Loaded | None, scratch: ExitStack) -> ProgramFiles:
     """Finds a program. Builds it if the path is that of a manifest."""
     from etbuild.manifest.positions import locating
     from etbuild.runtime import program_files
     from etkit.analysis.find_index import read_index
 
-    if built is not None:
-        return program_files.read(built)
-    if path.suffix == ".pte":
+    if path.suffix == ".pte" or path == options.built:
         return program_files.read(path)
     if loaded is None:
         index, content = read_index(path)
@@ -234,13 +227,13 @@ def _measure(
     for workload in _workloads(options, programs[0], names, first, sizes, timing):
         found += results.phases(workload, measuring.measure(programs, workload, timing))
     found = [phase for phase in found if phase.method in names]
-    told = results.as_json(programs, found, timing, measuring.machine())
+    facts = results.as_json(programs, found, timing, measuring.machine())
     if options.svg is not None:
         artifacts.replace(options.svg, plot.draw([files.program.name for files in programs], found).encode())
     if options.json not in (None, "-"):
-        artifacts.replace(Path(options.json), f"{json.dumps(told, indent=2)}\n".encode())
-    print(json.dumps(told, indent=2)) if options.json == "-" else _print(told)
-    return _judge(told, options.max_slowdown)
+        artifacts.replace(Path(options.json), f"{json.dumps(facts, indent=2)}\n".encode())
+    print(json.dumps(facts, indent=2)) if options.json == "-" else _print(facts)
+    return _judge(facts, options.max_slowdown)
 
 
 def _methods(options: argparse.Namespace, programs: list[ProgramFiles]) -> list[str]:
@@ -289,8 +282,8 @@ def _workloads(
 
     def of(method: str) -> list[Any]:
         facts = files.method(method)
-        made = known[method] if method in plain and method in known else benchmarked.at_random(facts)
-        return benchmarked.given(method, facts, options.input, made)
+        others = known[method] if method in plain and method in known else benchmarked.at_random(facts)
+        return benchmarked.given(method, facts, options.input, others)
 
     source = "options" if options.input else "random" if first is None else "sizes" if sizes else "manifest"
     found = [Workload({name: of(name)}, source) for name in plain]
@@ -315,19 +308,18 @@ def _of_manifest(
 # The results
 
 
-def _print(told: dict[str, Any]) -> None:
-    from etkit.analysis.tables import table
+def _print(facts: dict[str, Any]) -> None:
+    from etkit.analysis.tables import print_tables, table
     from etkit.benchmarking import results
-    from etkit.cli.shown_tables import print_tables
 
-    tables = results.tables(told)
+    tables = results.tables(facts)
     print_tables(tables, "\n\n".join(table([each.columns, *each.rows]) for each in tables))
-    print("\n".join(["", *results.notes(told), *results.verdicts(told)]))
+    print("\n".join(["", *results.notes(facts), *results.verdicts(facts)]))
 
 
-def _judge(told: dict[str, Any], limit: float | None) -> int:
+def _judge(facts: dict[str, Any], limit: float | None) -> int:
     """The exit code. Prints which phases are slower than the limit allows."""
-    slow = [each["phase"] for each in told["phases"] if limit is not None and each["verdict"]["low"] > limit]
+    slow = [each["phase"] for each in facts["phases"] if limit is not None and each["verdict"]["low"] > limit]
     for phase in slow:
         print(f"{phase}: slower than --max-slowdown {limit:.1%} allows", file=sys.stderr)
     return CheckError.exit_code if slow else 0

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from etbuild.cli.options import (
     add_cache,
     add_declared,
-    add_effort,
+    add_lowering_options,
     add_manifest,
     add_parser,
     add_roots,
     add_settings,
     add_variant,
-    effort,
     inputs,
     kept_cache,
+    lowering_options,
     settings,
 )
 from etbuild.errors import EtbuildError, InputError, printable
@@ -31,8 +31,11 @@ from etbuild.steps.stages import STAGES
 
 if TYPE_CHECKING:
     from etbuild.build import BuildOptions, BuildResult
+    from etbuild.files.artifacts import Artifact
     from etbuild.inputs.declared import Inputs
+    from etbuild.inputs.source_lines import SourceLines
     from etbuild.manifest.validate import Manifest
+    from etbuild.results import LoweringFacts
 
 
 def add(verbs: Any) -> None:
@@ -122,7 +125,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="directory for the artifacts (default: the current directory)",
     )
     add_cache(parser)
-    add_effort(parser)
+    add_lowering_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -164,18 +167,30 @@ def how_to_build(options: argparse.Namespace) -> BuildOptions:
     """What the options say about how a build runs, and what else it writes."""
     from etbuild.build import BuildOptions
     from etbuild.cli.terminal import Progress
-    from etkit.analysis.reproduce import verify
-    from etkit.page.of_build import write_page
 
     return BuildOptions(
         Progress().stage,
         kept_cache(options),
         options.restart,
-        effort(options),
-        verify if options.verify_reproducible else None,
-        partial(write_page, against=options.against) if options.html else None,
+        lowering_options(options),
+        _verify if options.verify_reproducible else None,
+        partial(_write_page, against=options.against) if options.html else None,
         options.etrecord,
     )
+
+
+def _verify(*build: Any) -> None:
+    from etkit.analysis.reproduce import verify  # in the process that builds, with its surroundings
+
+    verify(*build)
+
+
+def _write_page(
+    directory: Path, name: str, lowering: LoweringFacts, lines: SourceLines, against: Path | None
+) -> Artifact:
+    from etkit.page.of_build import write_page
+
+    return write_page(directory, name, lowering, lines, against)
 
 
 def build_program(

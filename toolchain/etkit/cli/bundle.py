@@ -111,8 +111,8 @@ def _tell(output: Path, found: Bundle) -> None:
         print(f"note: `{printable(name)}` is no test vector: {printable(why)}", file=sys.stderr)
     for each in found.vectors:
         if each.outputs is None:
-            said = "a bundle holds only tensors as outputs, so the vector has only inputs"
-            print(f"note: `{printable(each.case)}`: {said}", file=sys.stderr)
+            why_not = "a bundle holds only tensors as outputs, so the vector has only inputs"
+            print(f"note: `{printable(each.case)}`: {why_not}", file=sys.stderr)
     if not found.verified:
         print("note: the runtime here lacks a backend of the program, so it has run no vector", file=sys.stderr)
     rows = [("method", "vector", "test", "rtol", "atol")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from etbuild.cli.options import add_parser, add_path
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the summary, and writes the checks."""
     from etbuild.errors import InputError
     from etbuild.files import artifacts
-    from etkit.oci import places, summary
+    from etkit.oci import places, reference, summary
 
     if options.lockfiles is not None and options.junit is None:
         raise InputError.of("--lockfiles needs --junit, where the comparison is written")
@@ -54,7 +54,11 @@ def run(options: argparse.Namespace) -> int:
         if options.before is not None:
             before = opened.enter_context(places.opened(options.before, access))
         elif options.before_if_any is not None:
-            before = opened.enter_context(places.opened_if_any(options.before_if_any, access))
+            from etkit.oci.registry import NoSuchPackage
+
+            reference.parse(options.before_if_any)  # not a path
+            with suppress(NoSuchPackage):
+                before = opened.enter_context(places.opened(options.before_if_any, access))
         programs = summary.summarize(before, after, options.partial)
     if options.junit is not None:
         artifacts.replace(options.junit, summary.junit(programs, options.lockfiles))

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the differences."""
     from etbuild.errors import printable
     from etkit.analysis import program_diff
-    from etkit.cli.shown_tables import print_tables
+    from etkit.analysis.tables import print_tables
 
     differing = program_diff.compare(program_diff.facts(options.before), program_diff.facts(options.after))
     if options.json:
@@ -43,14 +43,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _tables(differing: list[Change]) -> list[Table]:
     """The differences, a table for each section."""
-    from etkit.analysis.program_diff import parts
-    from etkit.analysis.tables import Table
-    from etkit.cli.shown_tables import COLOURS
+    from etkit.analysis.program_diff import by_section, parts
+    from etkit.analysis.tables import COLOURS, Table
 
-    sections: dict[str, list[Change]] = {}
-    for change in differing:
-        sections.setdefault(str(change.path[0]), []).append(change)
     return [
         Table(title, ("what", "difference"), list(map(parts, changes)), (), [COLOURS[each.kind] for each in changes])
-        for title, changes in sections.items()
+        for title, changes in by_section(differing).items()
     ]

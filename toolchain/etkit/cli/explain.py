@@ -49,10 +49,10 @@ def _resolve(reference: str, options: argparse.Namespace) -> BuildInputs:
     from etkit.analysis import find_index
 
     if find_index.is_key(reference):
-        kept = cache(options.cache_dir)
-        if kept is None:
+        local_cache = cache(options.cache_dir)
+        if local_cache is None:
             raise InputError.of(f"{reference}: there is no cache to search")
-        return find_index.index_of_key(reference, kept)
+        return find_index.index_of_key(reference, local_cache)
     path = Path(reference)
     if path.suffix in _MANIFESTS:
         return _of_manifest(path, options)
@@ -79,8 +79,7 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
 
 def _print_tree(build: BuildInputs, as_json: bool) -> None:
     from etkit.analysis import explanation
-    from etkit.analysis.tables import Table, table
-    from etkit.cli.shown_tables import print_tables
+    from etkit.analysis.tables import Table, print_tables, table
 
     if as_json:
         print(json.dumps({"key": build["key"], "inputs": build["inputs"]}, indent=2, sort_keys=True))
@@ -92,8 +91,7 @@ def _print_tree(build: BuildInputs, as_json: bool) -> None:
 
 def _print_differences(before: BuildInputs, after: BuildInputs, as_json: bool) -> None:
     from etkit.analysis import explanation
-    from etkit.analysis.tables import Table
-    from etkit.cli.shown_tables import print_tables
+    from etkit.analysis.tables import Table, print_tables
 
     same = before["key"] == after["key"]
     lines = explanation.differences(before, after)

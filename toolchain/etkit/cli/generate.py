@@ -158,8 +158,8 @@ def _only_tokens() -> Iterator[Callable[[str], None]]:
             write("", last=True)
         except Exception as error:  # the runner's native code raises RuntimeError, its imports anything
             log.seek(0)
-            said = [
+            lines = [
                 re.sub(r"^\[[\w.]+:\d+\] ", "", line) for line in log.read().decode("utf-8", "replace").splitlines()
             ]
             message = f"ExecuTorch's runner failed: {summary(error)}"
-            raise BuildError.of(message, printable(said[-1]) if said else None) from error
+            raise BuildError.of(message, printable(lines[-1]) if lines else None) from error

@@ -30,7 +30,7 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the facts of a file."""
     from etbuild.processes.library_output import library_messages_off
-    from etkit.cli.shown_tables import print_tables
+    from etkit.analysis.tables import print_tables
 
     check_current_directory()
     if options.against is not None and options.html is None:
@@ -40,21 +40,14 @@ def run(options: argparse.Namespace) -> int:
         from etkit.analysis import inspection
 
         if options.html is not None:
-            return _write_page(options)
+            from etbuild.files import artifacts
+            from etkit.page import of_file, render
+
+            artifacts.replace(options.html, render.render(of_file.shown(options.file, options.against)))
+            return 0
         facts = program_file.describe(options.file)
     if options.json:
         print(json.dumps(facts, indent=2, sort_keys=True))
     else:
         print_tables(inspection.tables(facts), inspection.text(facts))
-    return 0
-
-
-def _write_page(options: argparse.Namespace) -> int:
-    from etbuild.files import artifacts
-    from etkit.page import of_file
-
-    page, directory = of_file.page(options.file, options.against), options.html.parent
-    with artifacts.staging(directory) as staged:
-        written = artifacts.write(staged, options.html.name, "page", lambda file: file.write(page))
-        artifacts.publish([written], directory)
     return 0

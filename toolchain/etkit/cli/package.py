@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path, add_repeatable
+from etbuild.cli.options import add_parser, add_path, add_repeatable, named_value
 from etbuild.errors import InputError, printable
 
 
@@ -68,9 +68,7 @@ def run(options: argparse.Namespace) -> int:
 def _annotations(values: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in values:
-        key, separator, value = text.partition("=")
-        if not separator or not key:
-            raise InputError.of(f"--annotation {text}: expected KEY=VALUE")
+        key, value = named_value("--annotation", text, "KEY=VALUE")
         if found.get(key, value) != value:
             raise InputError.of(f"--annotation: `{key}` is given twice, as {found[key]} and as {value}")
         found[key] = value

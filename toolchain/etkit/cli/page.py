@@ -33,8 +33,5 @@ def run(options: argparse.Namespace) -> int:
     index = json_file.read(options.index, json_file.Format("an index", "index"))
     lines = NO_LINES if options.lines is None else SourceLines.read(options.lines)
     page = render.render(content.of_build(report, index, read_lowering(options.lowering), lines))
-    directory = options.page.parent
-    with artifacts.staging(directory) as staged:
-        written = artifacts.write(staged, options.page.name, "page", lambda file: file.write(page))
-        artifacts.publish([written], directory)
+    artifacts.replace(options.page, page)
     return 0

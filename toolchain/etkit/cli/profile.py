@@ -67,7 +67,6 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints where the time goes, and writes the page and the ETDump if asked for."""
     from etbuild.processes.library_output import library_messages_off
-    from etkit.cli.shown_tables import print_tables
 
     _check(options)
     options.restart()  # a crash of the runtime is then an error that says so
@@ -75,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         with library_messages_off():
             from etbuild.runtime import program_files
             from etkit.analysis import profile
-            from etkit.analysis.tables import Table
+            from etkit.analysis.tables import Table, print_tables
         files = program_files.read(program, options.named_data)
         method = options.method or _only(files)
         files.method(method)
@@ -115,20 +114,17 @@ def _program(options: argparse.Namespace) -> Iterator[Path]:
     if _is_program(options.target):
         yield options.target
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        yield _build(options, Path(scratch))
-
-
-def _build(options: argparse.Namespace, directory: Path) -> Path:
-    """Builds a program, with the files that say where its instructions come from beside it."""
     from etbuild.manifest import validate
     from etbuild.manifest.positions import locating
     from etbuild.plan.plan import from_manifest
 
     loaded = validate.load(options.target, None, options.variant, settings(options))
     plan = from_manifest(loaded.data)
-    with locating(loaded.positions):
-        return build_into(options, options.target, plan, directory, origins=directory)
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        with locating(loaded.positions):  # origins: the files that say where the instructions come from
+            program = build_into(options, options.target, plan, directory, origins=directory)
+        yield program
 
 
 def _profile(options: argparse.Namespace, files: ProgramFiles, method: str, lowering: LoweringFacts | None) -> Profile:

@@ -13,11 +13,11 @@ from etbuild.cli.options import add_path, count
 
 if TYPE_CHECKING:
     from etkit.cli.transfer_progress import TransferProgress
-    from etkit.oci.access import Access
+    from etkit.oci.attempts import Work
     from etkit.oci.package import Package
-    from etkit.oci.reference import Reference
+    from etkit.oci.reference import Access, Reference
     from etkit.oci.registry import Repository
-    from etkit.oci.transfer import Moved, Work
+    from etkit.oci.transfer import Moved
 
 _JOBS = 4
 PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
@@ -117,7 +117,7 @@ def access(options: argparse.Namespace) -> Access:
         InputError: The extra is not installed, or the options contradict each other.
     """
     from etbuild.errors import InputError
-    from etkit.oci.access import Access
+    from etkit.oci.reference import Access
 
     if options.ca_file is not None and not options.ca_file.is_file():
         raise InputError.of(f"--ca-file {options.ca_file}: no such file")
@@ -128,7 +128,7 @@ def access(options: argparse.Namespace) -> Access:
 
 def work(options: argparse.Namespace, progress: TransferProgress) -> Work:
     """How the options say to transfer."""
-    from etkit.oci.transfer import Work
+    from etkit.oci.attempts import Work
 
     return Work(options.jobs, progress.expect, progress.tell)
 

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory() as scratch:
             return Session(files, Path(scratch)).call(options.method, inputs)
 
-    outputs = child.run({f"running {options.method}": work})[f"running {options.method}"]
+    outputs = child.result(f"running {options.method}", work)
     if options.output is not None:
         _write(options.output, outputs)
     if options.json:

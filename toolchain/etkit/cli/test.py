@@ -89,7 +89,7 @@ def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Re
     from etbuild.manifest.positions import locating
     from etbuild.plan.test_specs import tests_of
     from etbuild.runtime import program_files
-    from etbuild.steps.resources import processors
+    from etbuild.steps.lowering_options import processors
     from etkit.testing.results import Result
     from etkit.testing.run import TestOptions, run
 

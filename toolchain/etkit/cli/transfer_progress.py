@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
 from types import TracebackType
-
-from etkit.analysis.tables import size
-
-_EVERY_SECONDS = 0.1
-_WIDTH = 30
 
 
 class TransferProgress:
@@ -21,33 +14,32 @@ class TransferProgress:
     """
 
     def __init__(self, word: str) -> None:
-        self.word = word
-        self.total = self.done = 0
-        self._lock, self._shown = threading.Lock(), 0.0
-        self._live = sys.stderr.isatty()
+        self._bar = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress
+
+            columns = "  {task.description}", BarColumn(), DownloadColumn()
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(word)
 
     def __enter__(self) -> TransferProgress:
+        if self._bar:
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+        if self._bar:
+            self._bar.stop()
 
     def expect(self, count: int) -> None:
         """Sets the number of bytes of the whole transfer."""
-        self.total = count
+        if self._bar:
+            self._bar.update(self._task, total=count)
 
     def tell(self, count: int) -> None:
         """Adds bytes that are done."""
-        with self._lock:
-            self.done += count
-            now = time.monotonic()
-            if self._live and now - self._shown > _EVERY_SECONDS:
-                self._shown = now
-                filled = _WIDTH * self.done // max(self.total, 1)
-                bar = "#" * filled + "." * (_WIDTH - filled)
-                sys.stderr.write(f"\r\033[K  {self.word} [{bar}] {size(self.done)} of {size(self.total)}")
-                sys.stderr.flush()
+        if self._bar:
+            self._bar.advance(self._task, count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from etbuild.errors import CheckError, InputError
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.manifest import yaml_document
-from etkit.kernels.program_kernels import DTYPES, Kernels
+from etkit.kernels.program_kernels import DTYPES, Kernels, dtype_name
 
 _ALWAYS = frozenset({"aten::_local_scalar_dense", "aten::sym_numel", "aten::sym_size.int"})
 _PRIMITIVE = "executorch_prim::"
@@ -143,23 +143,17 @@ def _missing(operator: str, dtypes: tuple[str, ...], where: list[tuple[Needed, s
 
 
 def _of_selection(name: str, data: dict[str, Any]) -> KernelSet:
-    unknown = data.keys() - _SELECTION
     operators, keys = data.get("operators") or {}, data.get("et_kernel_metadata") or {}
-    if unknown or not data.keys() & {"operators", "include_all_operators"} or not isinstance(operators, dict):
+    known = data.keys() & {"operators", "include_all_operators"} and data.keys() <= _SELECTION
+    if not known or not isinstance(operators, dict):
         raise ValueError
     kernels = {operator: _dtypes(keys.get(operator) or ["default"]) for operator in operators}
     return KernelSet(name, kernels, bool(data.get("include_all_operators")))
 
 
 _SELECTION = {
-    "build_features",
-    "custom_classes",
-    "debug_info",
-    "et_kernel_metadata",
-    "include_all_non_op_selectives",
-    "include_all_operators",
-    "kernel_metadata",
-    "operators",
+    *("build_features", "custom_classes", "debug_info", "et_kernel_metadata", "include_all_non_op_selectives"),
+    *("include_all_operators", "kernel_metadata", "operators"),
 }
 
 
@@ -170,19 +164,13 @@ def _dtypes(keys: list[str]) -> frozenset[str] | None:
     """
     if "default" in keys:
         return None
-    return frozenset(_dtype(part) for key in keys for part in _parts(key))
-
-
-def _parts(key: str) -> Iterator[str]:
-    version, separator, tensors = key.partition("/")
-    if version != "v1" or not separator:
-        raise ValueError
-    yield from (part for part in tensors.split("|") if part)
-
-
-def _dtype(part: str) -> str:
-    number = int(part.partition(";")[0])
-    return DTYPES.get(number, f"dtype {number}")
+    found = set[str]()
+    for key in keys:
+        version, separator, tensors = key.partition("/")
+        if version != "v1" or not separator:
+            raise ValueError
+        found |= {dtype_name(int(part.partition(";")[0])) for part in tensors.split("|") if part}
+    return frozenset(found)
 
 
 def _of_function(entry: dict[str, Any]) -> tuple[str, frozenset[str] | None]:
@@ -190,22 +178,14 @@ def _of_function(entry: dict[str, Any]) -> tuple[str, frozenset[str] | None]:
     name = entry["op"] if "op" in entry else entry["func"].partition("(")[0]
     aliases = entry.get("type_alias") or {}
     made_for_all = any(not kernel.get("arg_meta") for kernel in entry.get("kernels", [{}]))
-    dtypes = frozenset(_of_name[dtype] for names in aliases.values() for dtype in names)
+    dtypes = frozenset(DTYPES[_SCALAR_TYPES.index(dtype)] for names in aliases.values() for dtype in names)
     return name if "::" in name else f"aten::{name}", None if made_for_all or not dtypes else dtypes
 
 
-_of_name = {
-    "Byte": "uint8",
-    "Char": "int8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "Half": "float16",
-    "Float": "float32",
-    "Double": "float64",
-    "Bool": "bool",
-    "BFloat16": "bfloat16",
-    "UInt16": "uint16",
-    "UInt32": "uint32",
-    "UInt64": "uint64",
-}
+# PyTorch's names of `DTYPES`, in the same order
+_SCALAR_TYPES = (
+    *("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "ComplexHalf", "ComplexFloat"),
+    *("ComplexDouble", "Bool", "QInt8", "QUInt8", "QInt32", "BFloat16", "QUInt4x2", "QUInt2x4", "Bits1x8", "Bits2x4"),
+    *("Bits4x2", "Bits8", "Bits16", "Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"),
+    *("UInt16", "UInt32", "UInt64"),
+)

@@ -22,39 +22,18 @@ _PLANS, _NAME, _VALUES, _CHAINS, _OPERATORS = 1, 0, 2, 5, 6
 _INSTRUCTIONS, _KERNEL_CALL = 2, 1
 _TENSOR, _LISTS = 5, (10, 11)
 
-DTYPES = {
-    0: "uint8",
-    1: "int8",
-    2: "int16",
-    3: "int32",
-    4: "int64",
-    5: "float16",
-    6: "float32",
-    7: "float64",
-    8: "complex32",
-    9: "complex64",
-    10: "complex128",
-    11: "bool",
-    12: "qint8",
-    13: "quint8",
-    14: "qint32",
-    15: "bfloat16",
-    16: "quint4x2",
-    17: "quint2x4",
-    18: "bits1x8",
-    19: "bits2x4",
-    20: "bits4x2",
-    21: "bits8",
-    22: "bits16",
-    23: "float8_e5m2",
-    24: "float8_e4m3fn",
-    25: "float8_e5m2fnuz",
-    26: "float8_e4m3fnuz",
-    27: "uint16",
-    28: "uint32",
-    29: "uint64",
-}
+DTYPES = (
+    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
+    *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"),
+    *("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
+    *("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"),
+)
 """The dtypes by their number in a program and in the keys of kernels."""
+
+
+def dtype_name(number: int) -> str:
+    """The name of a dtype."""
+    return DTYPES[number] if 0 <= number < len(DTYPES) else f"dtype {number}"
 
 
 def read(path: Path) -> dict[str, Kernels]:
@@ -106,12 +85,10 @@ def _dtypes(values: list[tuple[int, Table]], indices: list[int]) -> Iterator[str
             continue  # -1 stands for no value
         kind, value = values[index]
         if kind == _TENSOR:
-            number = flatbuffer.number(value, 0, Int8Flags)
-            yield DTYPES.get(number, f"dtype {number}")
+            yield dtype_name(flatbuffer.number(value, 0, Int8Flags))
         elif kind in _LISTS:
             # A list holds indices of tensors. A list in a list would be damage.
-            yield from _dtypes(values, [each for each in flatbuffer.numbers(value, 0) if _is_tensor(values, each)])
-
-
-def _is_tensor(values: list[tuple[int, Table]], index: int) -> bool:
-    return 0 <= index < len(values) and values[index][0] == _TENSOR
+            listed = flatbuffer.numbers(value, 0)
+            yield from _dtypes(
+                values, [each for each in listed if values[each : each + 1] and values[each][0] == _TENSOR]
+            )

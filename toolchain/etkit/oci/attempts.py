@@ -1,9 +1,10 @@
-"""Attempts at a transfer: how often, with which pauses, and what counts as progress."""
+"""Attempts at a request or a transfer: how often, with which pauses, and what counts as progress."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from etbuild.errors import BuildError
 
@@ -12,8 +13,23 @@ BACKOFF_SECONDS = 0.5  # before the second attempt; it doubles with each further
 LONGEST_WAIT_SECONDS = 60  # also if the registry asks for more
 _PROGRESS = 1 << 20  # bytes; an attempt that has transferred so many is the first one again
 
-Told = Callable[[int], None]
+OnBytes = Callable[[int], None]
 """Called with a number of bytes that were transferred; with a negative one if they are transferred again."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """How to transfer.
+
+    Attributes:
+        jobs: The number of files at the same time.
+        expected: Is called once with the bytes of all files.
+        on_bytes: Is called with the bytes of each step.
+    """
+
+    jobs: int
+    expected: OnBytes
+    on_bytes: OnBytes
 
 
 class Broken(Exception):
@@ -21,19 +37,15 @@ class Broken(Exception):
 
 
 class Count:
-    """The bytes of a transfer that are done.
+    """The bytes of a transfer that are done. `on_bytes` is called with each difference."""
 
-    Args:
-        told: Is called with each difference.
-    """
-
-    def __init__(self, told: Told = lambda _: None) -> None:
+    def __init__(self, on_bytes: OnBytes = lambda _: None) -> None:
         self.done = 0
-        self._told = told
+        self._on_bytes = on_bytes
 
     def reach(self, done: int) -> None:
         """Sets the number, and reports the difference."""
-        self._told(done - self.done)
+        self._on_bytes(done - self.done)
         self.done = done
 
 
@@ -52,6 +64,11 @@ class Attempt:
             self.error = error
             return True
         return False
+
+
+def pause(stop: threading.Event, failures: int, asked: float = 0) -> bool:
+    """Waits after a failure: longer each time, or as long as the registry asks. Returns whether `stop` ended it."""
+    return stop.wait(min(max(asked, BACKOFF_SECONDS * 2 ** (failures - 1)), LONGEST_WAIT_SECONDS))
 
 
 def attempts(stop: threading.Event, count: Count, failed: str, hint: str | None = None) -> Iterator[Attempt]:
@@ -76,4 +93,4 @@ def attempts(stop: threading.Event, count: Count, failed: str, hint: str | None 
         before = max(before, count.done)
         if failures >= ATTEMPTS:
             raise BuildError.of(f"{failed}: {attempt.error}", hint) from attempt.error
-        stop.wait(min(BACKOFF_SECONDS * 2 ** (failures - 1), LONGEST_WAIT_SECONDS))
+        pause(stop, failures)

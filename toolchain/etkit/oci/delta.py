@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import bz2
 import os
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.files import artifacts, json_file
@@ -49,30 +47,23 @@ def make(before: Place, after: Place, patches: bool, partial: bool = False) -> t
     Raises:
         EtbuildError: A file cannot be read.
     """
-    known = {
-        blob.sha256: name
-        for program in before.content.programs
-        for name, blob in program.files.items()
-        if name not in before.missing
-    }
+    old_files = {name: blob for program in before.content.programs for name, blob in program.files.items()}
+    known = {blob.sha256: name for name, blob in old_files.items() if name not in before.missing}
     contents: Contents = {}
     fetched: dict[str, int] = {}
     whole: dict[str, int] = {}
 
     def entry(name: str, blob: Descriptor) -> dict[str, Any]:
-        facts: dict[str, Any] = {"size": blob.size, "sha256": blob.sha256}
+        facts, old = _facts(blob), old_files.get(name)
         whole[blob.sha256] = blob.size
         if blob.sha256 in known:
             return {**facts, "how": "keep", "base": {"file": known[blob.sha256], **facts}}
-        old = next((program.files[name] for program in before.content.programs if name in program.files), None)
-        if patches and old is not None and name.endswith(".pte"):
-            patch = _patch(before.load, after.load, old, blob)
-            if patch is not None:
-                made = Descriptor.of("patch", patch)
-                contents[made.sha256] = patch
-                fetched[blob.sha256] = made.size
-                base = {"file": name, "size": old.size, "sha256": old.sha256}
-                return {**facts, "how": "patch", "base": base, "patch": {"size": made.size, "sha256": made.sha256}}
+        patch = _patch(before, after, old, blob) if patches and old and name.endswith(".pte") else None
+        if old and patch:
+            made = Descriptor.of("patch", patch)
+            contents[made.sha256] = patch
+            fetched[blob.sha256] = made.size
+            return {**facts, "how": "patch", "base": {"file": name, **_facts(old)}, "patch": _facts(made)}
         contents[blob.sha256] = blob
         fetched[blob.sha256] = blob.size
         return {**facts, "how": "fetch"}
@@ -81,15 +72,23 @@ def make(before: Place, after: Place, patches: bool, partial: bool = False) -> t
         program.name: {name: entry(name, blob) for name, blob in program.files.items()}
         for program in after.content.programs
     }
-    delta = {"schema": "executorch-delta/v1", "programs": programs}
     removed = {
-        program.name: {name: {"size": blob.size, "sha256": blob.sha256} for name, blob in program.files.items()}
+        program.name: {name: _facts(blob) for name, blob in program.files.items()}
         for program in before.content.programs
         if program.name not in programs
     }
+    delta = {"schema": "executorch-delta/v1", "programs": programs}
     if removed and not partial:
         delta["removed"] = removed
     return {**delta, "bytes": sum(fetched.values()), "whole_bytes": sum(whole.values())}, contents
+
+
+def _facts(blob: Descriptor) -> dict[str, Any]:
+    return {"size": blob.size, "sha256": blob.sha256}
+
+
+def _blob(facts: dict[str, Any]) -> Descriptor:
+    return Descriptor("file", facts["sha256"], facts["size"])
 
 
 def has_library() -> bool:
@@ -99,16 +98,13 @@ def has_library() -> bool:
     return find_spec("bsdiff4") is not None
 
 
-_Load = Callable[[Descriptor, int], bytes]
-
-
-def _patch(load_old: _Load, load_new: _Load, old: Descriptor, new: Descriptor) -> bytes | None:
+def _patch(before: Place, after: Place, old: Descriptor, new: Descriptor) -> bytes | None:
     """A patch for a file; None if it would not be worth it."""
     import bsdiff4
 
     if max(old.size, new.size) > LARGEST_PATCHED:
         return None
-    patch: bytes = bsdiff4.diff(load_old(old, LARGEST_PATCHED), load_new(new, LARGEST_PATCHED))
+    patch: bytes = bsdiff4.diff(before.load(old, LARGEST_PATCHED), after.load(new, LARGEST_PATCHED))
     return patch if len(patch) < new.size / 2 else None
 
 
@@ -128,10 +124,10 @@ def write(delta: Delta, contents: Contents, after: Place, directory: Path) -> No
         blobs.mkdir(parents=True)
         for sha256, source in contents.items():
             if isinstance(source, bytes):
-                artifacts.write(blobs, sha256, "file", partial(_write, source))
+                artifacts.write(blobs, sha256, "file", source)
             else:
                 after.save(source, blobs / sha256)
-        artifacts.write(content, _NAME, "file", partial(_write, canonical_json(delta)))
+        artifacts.write(content, _NAME, "file", canonical_json(delta))
 
 
 def _is_ours(directory: Path) -> bool:
@@ -143,10 +139,6 @@ def _is_ours(directory: Path) -> bool:
     entries = [entry for files in delta["programs"].values() for entry in files.values()]
     digests = {each["sha256"] for entry in entries for each in (entry, entry.get("patch", entry))}
     return assembly.holds_only(directory, {_NAME, *(f"{_BLOBS}/{sha256}" for sha256 in digests)})
-
-
-def _write(data: bytes, file: BinaryIO) -> None:
-    file.write(data)
 
 
 def apply(source: Path, directory: Path) -> Delta:
@@ -180,11 +172,11 @@ def apply(source: Path, directory: Path) -> Delta:
 
 def _files(name: str, entries: dict[str, Any], source: Path) -> dict[str, Descriptor]:
     """The files of a program after the update. The index comes last."""
-    files = {file: Descriptor("file", entry["sha256"], entry["size"]) for file, entry in entries.items()}
-    index = f"{name}.index.json"
-    if index not in files:
+    files = {file: _blob(entry) for file, entry in entries.items()}
+    index = files.pop(f"{name}.index.json", None)
+    if index is None:
         raise InputError.of(f"{source}: `{name[:100]}` has no index", _WANTED.hint)
-    return {**{file: blob for file, blob in files.items() if file != index}, index: files[index]}
+    return {**files, f"{name}.index.json": index}
 
 
 def _removed(delta: Delta, source: Path, directory: Path, checked: Path) -> list[str]:
@@ -197,40 +189,34 @@ def _removed(delta: Delta, source: Path, directory: Path, checked: Path) -> list
         for file, entry in entries.items():
             package.check_name(file, name, str(source))
             if os.path.lexists(directory / file):
-                blob = Descriptor("file", entry["sha256"], entry["size"])
-                if not assembly.take_over(directory, file, blob, checked):
-                    raise _another_base(directory, file)
-                (checked / blob.sha256).unlink()  # the next file is looked at itself
+                _take_over(directory, {"file": file, **entry}, checked).unlink()  # the next file is looked at itself
                 names.append(file)
     return names
 
 
 def _bring(source: Path, directory: Path, store: Path, name: str, entry: dict[str, Any]) -> None:
     """Brings the content of a file into the store: from the device, from the delta, or by a patch."""
-    blob = Descriptor("file", entry["sha256"], entry["size"])
-    if entry["how"] == "keep":
-        base = entry.get("base", {"file": name})
-        if not assembly.take_over(directory, base["file"], blob, store):
-            raise _another_base(directory, base["file"])
-    elif entry["how"] == "fetch":
+    blob = _blob(entry)
+    if entry["how"] == "fetch":
         _copy(source, blob, store)
+    elif entry["how"] == "keep":
+        _take_over(directory, {**entry, "file": entry["base"]["file"]}, store)
     else:
-        if "base" not in entry or "patch" not in entry:
-            raise InputError.of(f"{source}: `{name}` has no patch", _WANTED.hint)
-        assembly.write(store / blob.sha256, _patched(source, directory, store, name, entry))
+        patch = _blob(entry["patch"])
+        if max(entry["base"]["size"], patch.size, blob.size) > LARGEST_PATCHED:
+            raise InputError.of(f"{source}: `{name}` is too large for a patch", _WANTED.hint)
+        old = _take_over(directory, entry["base"], store).read_bytes()
+        content = patched(old, _copy(source, patch, store).read_bytes(), blob, name)
+        assembly.write(store / blob.sha256, content)
 
 
-def _patched(source: Path, directory: Path, store: Path, name: str, entry: dict[str, Any]) -> bytes:
-    """The content that a patch makes from a file of the device."""
-    base, patch, blob = (
-        Descriptor("file", each["sha256"], each["size"]) for each in (entry["base"], entry["patch"], entry)
-    )
-    if max(base.size, patch.size, blob.size) > LARGEST_PATCHED:
-        raise InputError.of(f"{source}: `{name}` is too large for a patch", _WANTED.hint)
-    if not assembly.take_over(directory, entry["base"]["file"], base, store):
-        raise _another_base(directory, entry["base"]["file"])
-    _copy(source, patch, store)
-    return patched((store / base.sha256).read_bytes(), (store / patch.sha256).read_bytes(), blob, name)
+def _take_over(directory: Path, base: dict[str, Any], store: Path) -> Path:
+    """Takes over a file of the device, which must be the one that the delta is for. Returns its place in the store."""
+    blob = _blob(base)
+    if not assembly.take_over(directory, base["file"], blob, store):
+        message = f"{directory}: `{base['file'][:100]}` is not the file that the delta is for"
+        raise InputError.of(message, "fetch the whole programs, for instance with `etbuild pull`")
+    return store / blob.sha256
 
 
 def patched(old: bytes, patch: bytes, blob: Descriptor, name: str) -> bytes:
@@ -280,8 +266,8 @@ def _check_patch(data: bytes, size: int, name: str) -> None:
         raise BuildError.of(f"{name}: the patch is damaged")
 
 
-def _copy(source: Path, blob: Descriptor, store: Path) -> None:
-    """Copies a content of the delta into the store."""
+def _copy(source: Path, blob: Descriptor, store: Path) -> Path:
+    """Copies a content of the delta into the store. Returns its place there."""
     path = source / _BLOBS / blob.sha256
     try:
         same = assembly.copy(path, blob, store / blob.sha256)
@@ -289,8 +275,4 @@ def _copy(source: Path, blob: Descriptor, store: Path) -> None:
         raise InputError.of(f"{path}: {error.strerror}", "make the delta again") from None
     if not same:
         raise BuildError.of(f"{path}: has other content than its digest says", "make the delta again")
-
-
-def _another_base(directory: Path, name: str) -> InputError:
-    message = f"{directory}: `{name[:100]}` is not the file that the delta is for"
-    return InputError.of(message, "fetch the whole programs, for instance with `etbuild pull`")
+    return store / blob.sha256

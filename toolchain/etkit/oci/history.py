@@ -13,7 +13,7 @@ from etbuild.errors import InputError
 from etkit.analysis.svg import COLOURS, document, text
 from etkit.analysis.tables import size
 from etkit.oci import dates, facts, transfer
-from etkit.oci.exchange import NoAccess
+from etkit.oci.client import NoAccess
 from etkit.oci.facts import Facts
 from etkit.oci.registry import Repository
 

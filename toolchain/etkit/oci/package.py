@@ -137,7 +137,7 @@ def make(builds: Iterable[Path], annotations: Mapping[str, str], builder: str = 
     sources: dict[str, list[Path]] = {}
     for build in builds:
         path, index = find_index.read_index(build)
-        program, made = _program(regular_files.read(path, json_file.MAX_BYTES), index)
+        program, made = _program(regular_files.read(path, json_file.MAX_BYTES), index, str(path))
         documents.update(made)
         programs.append(program)
         statement, stated = _statement(program, index, builder)
@@ -182,9 +182,9 @@ def opened_source(path: Path) -> Iterator[BinaryIO]:
     Raises:
         InputError: The file cannot be read.
     """
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         try:
-            file = opened.enter_context(regular_files.opened(path))
+            file = stack.enter_context(regular_files.opened(path))
         except OSError as error:
             message = f"{path}: an index lists this file, which cannot be read: {error.strerror}"
             raise InputError.of(message, "build again") from None
@@ -196,9 +196,9 @@ def changed_source(path: Path) -> BuildError:
     return BuildError.of(f"{path}: has other content than its index says", "build again")
 
 
-def _program(content: bytes, index: Index) -> tuple[Program, dict[str, bytes]]:
-    """The program of an index, and the documents that are made for it, by sha256."""
-    _check_index(index, f"the index of `{index['name']}`")
+def _program(content: bytes, index: Index, where: str) -> tuple[Program, dict[str, bytes]]:
+    """The program of an index, which is read from `where`, and the documents that are made for it, by sha256."""
+    _check_index(index, where)
     name = index["name"]
     annotated = {metadata.TITLE: name, **metadata.as_annotations(index["inputs"]["plan"].get("metadata", {}))}
     lock = lockfile.encoded(lockfile.lock(index))
@@ -328,19 +328,25 @@ class _Reading:
         """The program of a manifest, which must be the one that follows from its index."""
         config = Descriptor.parse(content["config"])
         index: Index = self._parsed(config, "an index", "index", json_file.MAX_BYTES)
-        layers = _agreeing(index, [Descriptor.parse(layer) for layer in content["layers"]], self._where)
-        program, made = _program(self.documents[config.sha256], index)
-        wanted = json_file.parse(made[program.manifest.sha256])
-        wrong = next((key for key in wanted if content.get(key) != wanted[key]), None)
+        program, made = _program(self.documents[config.sha256], index, self._where)
+        for layer in map(Descriptor.parse, content["layers"]):
+            name = layer.annotations.get(metadata.TITLE, "")
+            same = program.layers.get(name)
+            if same is None or (same.sha256, same.size) != (layer.sha256, layer.size):
+                shown = name[:100] or layer.digest
+                message = f"the manifest of `{program.name}` lists `{shown}`, which its index does not"
+                raise BuildError.of(f"{self._where}: {message}")
+        expected = json_file.parse(made[program.manifest.sha256])
+        wrong = next((key for key in expected if content.get(key) != expected[key]), None)
         if wrong is None and manifest.annotations.get(metadata.TITLE, program.name) != program.name:
             wrong = metadata.TITLE
         if wrong is not None:
             raise BuildError.of(
                 f"{self._where}: `{wrong}` of the manifest of `{program.name}` is not that of its index"
             )
-        lock = layers[f"{program.name}.lock.json"].sha256
+        lock = program.layers[f"{program.name}.lock.json"].sha256
         self.documents[lock] = made[lock]  # the same bytes as the registry's, so nobody needs to fetch it
-        return Program(program.name, manifest, config, layers)
+        return replace(program, manifest=manifest)
 
     def statement(self, manifest: Descriptor, content: Any) -> Statement:
         """The statement of a manifest."""
@@ -430,54 +436,29 @@ def check_files(path: Path, name: str, files: Mapping[str, Descriptor], where: s
         InputError: The index is damaged.
         BuildError: It lists other files, or has names that no build makes.
     """
-    index: Index = json_file.read(path, json_file.Format("an index", "index"))
-    own = f"{name}.index.json"
-    wanted = {**_wanted(index, where), own: (files[own].sha256, files[own].size)}
-    given = {file: (blob.sha256, blob.size) for file, blob in files.items()}
-    if index["name"] != name or wanted != given:
+    data = regular_files.read(path, json_file.MAX_BYTES)
+    index: Index = json_file.content(data, path, json_file.Format("an index", "index"))
+    program, _ = _program(data, index, where)
+    expected = {file: (blob.sha256, blob.size) for file, blob in program.files.items()}
+    if program.name != name or expected != {file: (blob.sha256, blob.size) for file, blob in files.items()}:
         raise BuildError.of(f"{where}: the files of `{name[:100]}` are not those of its index")
-
-
-def _wanted(index: Index, where: str) -> dict[str, Any]:
-    """The digest and size of each file that a package has for an index, by name."""
-    _check_index(index, where)
-    wanted = {artifact["file"]: (artifact["sha256"], artifact["size"]) for artifact in index["artifacts"]}
-    locked = Descriptor.of(LOCK_TYPE, lockfile.encoded(lockfile.lock(index)))
-    return {**wanted, f"{index['name']}.lock.json": (locked.sha256, locked.size)}
-
-
-def _agreeing(index: Index, layers: list[Descriptor], where: str) -> dict[str, Descriptor]:
-    """The layers of a manifest by the name of their file. They must be the files of the index."""
-    wanted = _wanted(index, where)
-    found: dict[str, Descriptor] = {}
-    for layer in layers:
-        name = layer.annotations.get(metadata.TITLE, "")
-        if name in found:
-            raise BuildError.of(f"{where}: the manifest of `{index['name']}` lists `{name[:100]}` twice")
-        if wanted.get(name) != (layer.sha256, layer.size):
-            shown = name[:100] or layer.digest
-            raise BuildError.of(f"{where}: the manifest of `{index['name']}` lists `{shown}`, which its index does not")
-        found[name] = layer
-    missing = sorted(wanted.keys() - found.keys())
-    if missing:
-        raise BuildError.of(f"{where}: the manifest of `{index['name']}` does not list `{missing[0]}` of its index")
-    return found
 
 
 def _check_index(index: Index, where: str) -> None:
     """Checks the names of an index before they become names of files: a build of this program makes each, and once."""
-    name, seen = index["name"], dict[str, str]()
+    name = index["name"]
     if not _PROGRAM_NAME.fullmatch(name):
         raise BuildError.of(f"{where}: `{name[:100]}` cannot be the name of a program")
+    names, folded = set[str](), set[str]()
     for artifact in index["artifacts"]:
         file = artifact["file"]
-        folded = file.lower()  # some file systems do not tell upper from lower case
-        if not is_artifact_name(file, name) or file in seen:
+        if not is_artifact_name(file, name) or file in names:
             raise BuildError.of(f"{where}: `{file[:100]}` cannot be a file of the program `{name}`")
-        if folded in seen.values():
+        if file.lower() in folded:  # some file systems do not tell upper from lower case
             message = f"{where}: the name `{file[:100]}` differs from another one only in upper and lower case"
             raise BuildError.of(message, "give the tags other names: some file systems have room for one of both only")
-        seen[file] = folded
+        names.add(file)
+        folded.add(file.lower())
 
 
 def check_name(file: str, program: str, where: str) -> None:

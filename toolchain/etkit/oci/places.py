@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +14,11 @@ from etbuild.errors import BuildError
 from etbuild.files import regular_files
 from etkit.oci import assembly, layout, package, reference
 from etkit.oci.descriptors import Descriptor
-from etkit.oci.package import Package
+from etkit.oci.package import Package, Program, Statement
 
 if TYPE_CHECKING:
-    from etkit.oci.access import Access
+    from etkit.oci.attempts import Work
+    from etkit.oci.reference import Access
     from etkit.oci.registry import Repository
 
 
@@ -54,6 +57,14 @@ class Place(ABC):
         else:
             assembly.write(path, data)
 
+    def statements(self) -> Sequence[Statement]:
+        """The statements about the programs."""
+        return self.content.statements
+
+    @abstractmethod
+    def check(self, programs: Sequence[Program], work: Work) -> int:
+        """Compares every file of programs with its digest. Returns the number of files. Errors: as `load`."""
+
     @abstractmethod
     def _load(self, blob: Descriptor, limit: int) -> bytes:
         """The same for a file that is no document of the package."""
@@ -64,14 +75,27 @@ class Place(ABC):
 
 
 class _Files(Place):
-    """Files on this machine, by their digests."""
+    """Files on this machine, by their digests. `check_blob` compares all files of a digest with it."""
 
-    def __init__(self, name: str, content: Package, paths: dict[str, Path], missing: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        content: Package,
+        paths: Mapping[str, Sequence[Path]],
+        check_blob: Callable[[Descriptor], object],
+        missing: Collection[str] = (),
+    ) -> None:
         super().__init__(name, content, missing)
-        self._paths = paths
+        self._paths, self._check_blob = paths, check_blob
+
+    def check(self, programs: Sequence[Program], work: Work) -> int:
+        blobs = [blob for blob in package.blobs(programs) if blob.sha256 in self._paths]
+        for blob in blobs:
+            self._check_blob(blob)
+        return sum(len(self._paths[blob.sha256]) for blob in blobs)
 
     def _load(self, blob: Descriptor, limit: int) -> bytes:
-        path = self._paths[blob.sha256]
+        path = self._paths[blob.sha256][0]
         try:
             data = regular_files.read(path, limit)
         except OSError as error:
@@ -81,7 +105,7 @@ class _Files(Place):
         return data
 
     def _save(self, blob: Descriptor, path: Path) -> None:
-        source = self._paths[blob.sha256]
+        source = self._paths[blob.sha256][0]
         try:
             same = assembly.copy(source, blob, path)
         except OSError as error:
@@ -97,6 +121,16 @@ class _Remote(Place):
         super().__init__(name, content)
         self._repository = repository
 
+    def statements(self) -> Sequence[Statement]:
+        from etkit.oci import transfer
+
+        return transfer.with_referrers(self._repository, self.content).statements
+
+    def check(self, programs: Sequence[Program], work: Work) -> int:
+        from etkit.oci import transfer
+
+        return transfer.verify(self._repository, programs, work)
+
     def _load(self, blob: Descriptor, limit: int) -> bytes:
         return self._repository.load(blob, limit)
 
@@ -107,53 +141,37 @@ class _Remote(Place):
 
 
 @contextmanager
-def opened_if_any(name: str, access: Access) -> Iterator[Place | None]:
-    """Opens a package of a registry; None if the registry has no such package. Arguments and errors: as `opened`."""
-    from etkit.oci.registry import NoSuchPackage
-
-    with ExitStack() as stack:
-        try:
-            place = stack.enter_context(_in_registry(name, access))
-        except NoSuchPackage:
-            place = None
-        yield place
-
-
-@contextmanager
-def opened(name: str, access: Access) -> Iterator[Place]:
+def opened(name: str, access: Access, accept: Callable[[str], object] | None = None) -> Iterator[Place]:
     """Opens a place.
 
     Args:
         name: An index, a directory of builds, the directory of a layout, or a reference to a package in a registry.
         access: How to reach a registry.
+        accept: Checks the reference of a package in a registry by its digest, before it is read.
 
     Raises:
-        InputError: There is no such place, or it holds no programs.
+        InputError: There is no such place, or it holds no programs. `registry.NoSuchPackage`: a registry has no such
+            package.
         BuildError: It is damaged, or the registry does not answer.
     """
     path = Path(name)
     if path.is_dir() and layout.is_layout(path):
         content = layout.read(path)
-        yield _Files(name, content, {blob.sha256: layout.blob_path(path, blob) for blob in content.blobs.values()})
+        paths = {blob.sha256: [layout.blob_path(path, blob)] for blob in content.blobs.values()}
+        yield _Files(name, content, paths, partial(layout.check, path))
     elif path.exists():
         builds = sorted(path.glob("*.index.json")) if path.is_dir() else [path]
         made = package.make(builds or [path], {})
+        content = replace(made.package, statements=[])  # nobody has stated here who has built them
         directory = path if path.is_dir() else path.parent
-        locks = [f"{program.name}.lock.json" for program in made.package.programs]
+        locks = [f"{program.name}.lock.json" for program in content.programs]
         missing = [lock for lock in locks if not (directory / lock).exists()]
-        yield _Files(name, made.package, {sha256: paths[0] for sha256, paths in made.sources.items()}, missing)
+        yield _Files(name, content, made.sources, partial(package.check_sources, made), missing)
     else:
-        reference.parse_missing(name)
-        with _in_registry(name, access) as place:
-            yield place
+        source = reference.parse_missing(name)
 
+        from etkit.oci import transfer
+        from etkit.oci.registry import Repository
 
-@contextmanager
-def _in_registry(name: str, access: Access) -> Iterator[Place]:
-    wanted = reference.parse(name)
-
-    from etkit.oci import transfer
-    from etkit.oci.registry import Repository
-
-    with Repository(wanted, access) as repository:
-        yield _Remote(name, transfer.read(repository, wanted.wanted), repository)
+        with Repository(source, access) as repository:
+            yield _Remote(name, transfer.read(repository, source.wanted, accept), repository)

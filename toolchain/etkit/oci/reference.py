@@ -21,6 +21,21 @@ _STAMP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
+class Access:
+    """How to reach a registry.
+
+    Attributes:
+        plain_http: Whether to do without TLS for a registry that is not on this machine.
+        ca_file: The certificates of the authorities to trust. With it, a registry on this machine has TLS too.
+        stall_seconds: How long to wait for a registry that sends nothing, or less than 1 kB in a second.
+    """
+
+    plain_http: bool = False
+    ca_file: Path | None = None
+    stall_seconds: float = 60.0
+
+
+@dataclass(frozen=True)
 class Reference:
     """A repository of a registry, and a package in it.
 

@@ -2,32 +2,29 @@
 
 Each request is repeated after errors that pass, a transfer continues where it was broken off, and every document is
 compared with its digest.
-
-https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md describes the protocol.
 """
 
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from http import HTTPStatus
-from io import RawIOBase
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import IO, Any
 from urllib.parse import unquote
 
 from etbuild.errors import BuildError, InputError
 from etbuild.files import json_file
-from etkit.oci import reference, uploads
-from etkit.oci.access import Access
-from etkit.oci.attempts import Broken, Count, Told
-from etkit.oci.connection import answer
+from etkit.oci import reference
+from etkit.oci.attempts import Broken, Count, OnBytes
+from etkit.oci.client import PASSING, Client, Document, NoAccess
+from etkit.oci.connection import BLOCK, answer
 from etkit.oci.descriptors import INDEX, MANIFEST, Descriptor, document
-from etkit.oci.exchange import Exchange, Whole
 from etkit.oci.package import DOCUMENT_BYTES
-from etkit.oci.reference import Reference
+from etkit.oci.reference import Access, Reference
 
 _MOST_TAGS = 100_000
 _MOST_REFERRERS = 10_000
@@ -53,10 +50,10 @@ class Repository:
 
     def __init__(self, reference: Reference, access: Access) -> None:
         self.reference = reference
-        self._exchange = Exchange(reference, access)
+        self._client = Client(reference, access)
 
     def __str__(self) -> str:
-        return str(self._exchange)
+        return str(self._client)
 
     def __enter__(self) -> Repository:
         return self
@@ -64,11 +61,11 @@ class Repository:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._exchange.close()
+        self._client.close()
 
     def stop(self) -> None:
         """Ends what other threads do."""
-        self._exchange.end()
+        self._client.stop.set()
 
     def document(self, wanted: str) -> tuple[Descriptor, bytes]:
         """The manifest or image index that a tag or digest names now, with its descriptor.
@@ -78,7 +75,7 @@ class Repository:
             BuildError: The registry does not answer, or it sends other content than the digest says.
         """
         headers = {"Accept": f"{INDEX}, {MANIFEST}"}
-        found = self._exchange.whole(f"manifests/{wanted}", headers, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        found = self._client.document(f"manifests/{wanted}", headers, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
         if found.status == HTTPStatus.NOT_FOUND:
             raise NoSuchPackage.of(f"{self.reference.at(wanted)}: there is no such package")
         if wanted.startswith("sha256:") and f"sha256:{hashlib.sha256(found.data).hexdigest()}" != wanted:
@@ -95,38 +92,38 @@ class Repository:
             raise BuildError.of(f"{self}: {blob.digest[7:23]} has {blob.size} bytes, and at most {limit} are read")
         kind = "manifests" if blob.media_type in (INDEX, MANIFEST) else "blobs"
         accept = {"Accept": blob.media_type} if kind == "manifests" else {}
-        data = self._exchange.whole(f"{kind}/{blob.digest}", accept, blob.size).data
+        data = self._client.document(f"{kind}/{blob.digest}", accept, blob.size).data
         if not blob.describes(data):
             raise self._damaged(blob)
         return data
 
-    def fetch(self, blob: Descriptor, target: BinaryIO | RawIOBase, told: Told) -> None:
+    def fetch(self, blob: Descriptor, target: IO[bytes], on_bytes: OnBytes) -> None:
         """Writes a blob to a file. Continues where a connection broke.
 
         Args:
             blob: The blob.
             target: An empty file, open for reading and writing.
-            told: Is called with the bytes that have arrived.
+            on_bytes: Is called with the bytes that have arrived.
 
         Raises:
             BuildError: The registry does not send it, or sends other content than its digest says.
             OSError: The file cannot be written.
         """
-        state, count = hashlib.sha256(), Count(told)
-        for again in self._exchange.attempts(count, f"{blob.digest[7:23]} cannot be fetched"):
+        state, count = hashlib.sha256(), Count(on_bytes)
+        for again in self._client.attempts(count, f"{blob.digest[7:23]} cannot be fetched"):
             with again:
                 part = {"Range": f"bytes={count.done}-"} if count.done else {}
-                with self._exchange.request("GET", f"blobs/{blob.digest}", part, stream=True) as response:
+                with self._client.request("GET", f"blobs/{blob.digest}", part, stream=True) as response:
                     if count.done and response.status_code == HTTPStatus.OK:  # the registry sends no parts
                         count.reach(0)
                         state = hashlib.sha256()
                         target.seek(0)
                         target.truncate()
-                    self._exchange.expect(response, HTTPStatus.PARTIAL_CONTENT if count.done else HTTPStatus.OK)
+                    self._client.expect(response, HTTPStatus.PARTIAL_CONTENT if count.done else HTTPStatus.OK)
                     begin = f"bytes {count.done}-"
                     if not response.headers.get("Content-Range", begin).startswith(begin):
                         raise BuildError.of(f"{self}: the registry sent another part of {blob.digest[7:23]}")
-                    for block in self._exchange.body(response, blob.size - count.done):
+                    for block in self._client.body(response, blob.size - count.done):
                         target.write(block)
                         state.update(block)
                         count.reach(count.done + len(block))
@@ -141,24 +138,79 @@ class Repository:
         Raises:
             BuildError: The registry does not answer.
         """
-        with self._exchange.request("HEAD", f"blobs/{blob.digest}") as response:
+        with self._client.request("HEAD", f"blobs/{blob.digest}") as response:
             if response.status_code == HTTPStatus.NOT_FOUND:
                 return False
-            self._exchange.expect(response, HTTPStatus.OK)
+            self._client.expect(response, HTTPStatus.OK)
             return True
 
     def mount(self, blob: Descriptor, other: str) -> bool:
-        """Takes a blob from another repository of the registry. Returns whether the repository has it now."""
-        return uploads.mount(self._exchange, blob, other)
+        """Takes a blob from another repository of the registry, without sending it.
 
-    def upload(self, blob: Descriptor, source: Path, told: Told) -> None:
-        """Sends a file as a blob. Continues where a connection broke.
+        Returns:
+            Whether the repository has the blob now.
+        """
+        place = f"blobs/uploads/?mount={blob.digest}&from={other}"
+        try:
+            # A registry that does not mount it begins an upload, and ends that by itself. To delete it would need a
+            # login with the right to delete.
+            with self._client.request("POST", place, kind=f"mount from {other}") as response:
+                return bool(response.status_code == HTTPStatus.CREATED)
+        except NoAccess:  # to the other repository; if it is this one, the upload says so
+            return False
+
+    def upload(self, blob: Descriptor, source: Path, on_bytes: OnBytes) -> None:
+        """Sends a file as a blob. Continues where a connection broke, if the registry still knows the upload.
 
         Raises:
             BuildError: The registry does not take it.
             OSError: The file cannot be read.
         """
-        uploads.upload(self._exchange, blob, source, told)
+        client, place, count = self._client, "", Count(on_bytes)
+        hint = "try again: what has arrived is not sent again"
+        for again in client.attempts(count, f"{blob.digest[7:23]} cannot be sent", hint):
+            with again, source.open("rb") as file:
+                if place:
+                    place, arrived = self._arrived(place)
+                    count.reach(arrived)
+                if not place:
+                    with client.request("POST", "blobs/uploads/") as response:
+                        client.expect(response, HTTPStatus.ACCEPTED)
+                        place = self._location(response)
+                if count.done < blob.size:
+                    place = self._send(place, _Rest(file, count, blob.size, client.stop))
+                joint = "&" if "?" in place else "?"
+                with client.request("PUT", f"{place}{joint}digest={blob.digest}") as response:
+                    if response.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
+                        raise Broken("the registry has forgotten the upload")
+                    client.expect(response, HTTPStatus.CREATED)
+
+    def _send(self, place: str, body: _Rest) -> str:
+        """Sends the rest of a blob. Returns the address of the next request."""
+        content_range = f"{body.start}-{body.start + body.len - 1}"
+        headers = {"Content-Type": "application/octet-stream", "Content-Range": content_range}
+        with self._client.request("PATCH", place, headers, data=body) as response:
+            if response.status_code in PASSING:
+                raise Broken(answer(response))
+            self._client.expect(response, HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT)
+            return self._location(response)
+
+    def _arrived(self, place: str) -> tuple[str, int]:
+        """Where an upload goes on, and how many bytes of it have arrived; `""` if the registry has forgotten it."""
+        with self._client.request("GET", place) as response:
+            if response.status_code != HTTPStatus.NO_CONTENT:
+                return "", 0
+            _, _, last = response.headers.get("Range", "").partition("-")
+            # 0-0 says that nothing has arrived, or one byte: begin again then.
+            arrived = int(last) + 1 if last.isdecimal() and last != "0" and len(last) < 20 else 0
+            return (self._location(response, place), arrived) if arrived else ("", 0)
+
+    def _location(self, response: Any, default: str = "") -> str:
+        """The address where an upload goes on."""
+        location = response.headers.get("Location", default)
+        if not location:
+            raise BuildError.of(f"{self}: the registry does not say where to send the blob")
+        return self._client.address(location)
 
     def put_document(self, name: str, blob: Descriptor, data: bytes) -> bool:
         """Stores a manifest or an image index under a tag or its digest.
@@ -170,12 +222,12 @@ class Repository:
             BuildError: The registry does not take it.
         """
         headers = {"Content-Type": blob.media_type}
-        for again in self._exchange.attempts(Count(), f"the manifest {blob.digest[7:23]} cannot be stored"):
-            with again, self._exchange.request("PUT", f"manifests/{name}", headers, data=data) as response:
+        for again in self._client.attempts(Count(), f"the manifest {blob.digest[7:23]} cannot be stored"):
+            with again, self._client.request("PUT", f"manifests/{name}", headers, data=data) as response:
                 if response.status_code == HTTPStatus.BAD_REQUEST:
                     # While another push writes the same blob again, a registry may not see it for a moment.
                     raise Broken(answer(response))
-                self._exchange.expect(response, HTTPStatus.CREATED)
+                self._client.expect(response, HTTPStatus.CREATED)
         stored = response.headers.get("Docker-Content-Digest", blob.digest)
         if stored != blob.digest:
             raise BuildError.of(f"{self}: the registry stored {stored[:80]} in place of {blob.digest}")
@@ -208,12 +260,12 @@ class Repository:
             BuildError: The registry does not answer, or its list is damaged.
         """
         place, missing = f"referrers/{subject.digest}", HTTPStatus.NOT_FOUND
-        found = self._exchange.whole(place, {"Accept": INDEX}, DOCUMENT_BYTES, missing, HTTPStatus.BAD_REQUEST)
+        found = self._client.document(place, {"Accept": INDEX}, DOCUMENT_BYTES, missing, HTTPStatus.BAD_REQUEST)
         listed = found.status == HTTPStatus.OK and found.media_type == INDEX
         manifests = self._all_referrers(found, place) if listed else self._tagged_referrers(subject)
         return [Descriptor.parse(each) for each in manifests if each.get("artifactType") == artifact_type]
 
-    def _all_referrers(self, found: Whole, place: str) -> list[dict[str, Any]]:
+    def _all_referrers(self, found: Document, place: str) -> list[dict[str, Any]]:
         """All parts of a list of referrers, from the first one on."""
         manifests = self._referrers(found.data, place)
         for part in self._parts(found, place, {"Accept": INDEX}):
@@ -224,10 +276,10 @@ class Repository:
                 raise self._endless(place)
         return manifests
 
-    def _parts(self, found: Whole, place: str, headers: dict[str, str]) -> Iterator[Whole]:
+    def _parts(self, found: Document, place: str, headers: dict[str, str]) -> Iterator[Document]:
         """The further parts of a list, each of which names the next. Each must be at `place`, the address of the list
         in the repository, so none is on another server."""
-        whole = f"{self._exchange.root}{place}"
+        whole = f"{self._client.root}{place}"
         seen = {whole}
         while found.next is not None:
             address, query, _ = found.next.partition("?")
@@ -236,7 +288,7 @@ class Repository:
             if found.next in seen or len(seen) > _MOST_PARTS:
                 raise self._endless(place)
             seen.add(found.next)
-            found = self._exchange.whole(found.next, headers, DOCUMENT_BYTES)
+            found = self._client.document(found.next, headers, DOCUMENT_BYTES)
             yield found
 
     def _endless(self, place: str) -> BuildError:
@@ -245,7 +297,7 @@ class Repository:
     def _tagged_referrers(self, subject: Descriptor) -> list[dict[str, Any]]:
         """The list under the tag that takes the place of the interface for referrers; empty if there is none."""
         place = f"manifests/sha256-{subject.sha256}"
-        found = self._exchange.whole(place, {"Accept": INDEX}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        found = self._client.document(place, {"Accept": INDEX}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
         return self._referrers(found.data, place) if found.status == HTTPStatus.OK else []
 
     def _referrers(self, data: bytes, place: str) -> list[dict[str, Any]]:
@@ -264,7 +316,7 @@ class Repository:
             BuildError: The registry does not answer, or its list is damaged, leads elsewhere or has no end.
         """
         place = "tags/list"
-        first = self._exchange.whole(f"{place}?n={_PAGE}", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        first = self._client.document(f"{place}?n={_PAGE}", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
         if first.status == HTTPStatus.NOT_FOUND:
             raise InputError.of(f"{self}: there is no such repository")
         tags = set[str]()
@@ -290,3 +342,23 @@ class Repository:
 
     def _damaged(self, blob: Descriptor) -> BuildError:
         return BuildError.of(f"{self}: the registry sent other content than the digest {blob.sha256[:16]} says")
+
+
+class _Rest:
+    """The rest of a file as the body of a request. requests asks for `len`."""
+
+    def __init__(self, file: IO[bytes], count: Count, end: int, stop: threading.Event) -> None:
+        self.start, self.len = count.done, end - count.done
+        self._file, self._count, self._end, self._stop = file, count, end, stop
+        file.seek(count.done)
+
+    def read(self, amount: int = BLOCK) -> bytes:
+        if self._stop.is_set():
+            raise OSError("stopped")
+        block = self._file.read(min(self._end - self._count.done, amount))
+        self._count.reach(self._count.done + len(block))
+        return block
+
+    def __iter__(self) -> Iterator[bytes]:
+        while block := self.read():
+            yield block

@@ -17,7 +17,7 @@ from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
 from etbuild.files.scratch import salvage, temporary, write_error
 from etkit.oci import assembly, dates, layout, package
-from etkit.oci.attempts import Told
+from etkit.oci.attempts import OnBytes, Work
 from etkit.oci.descriptors import Descriptor
 from etkit.oci.package import Package, Program
 from etkit.oci.provenance import MEDIA_TYPE as PROVENANCE_TYPE
@@ -43,21 +43,6 @@ class Moved:
         setattr(self, how, getattr(self, how) + 1)
         if how == "sent":
             self.sent_bytes += blob.size
-
-
-@dataclass(frozen=True)
-class Work:
-    """How to transfer.
-
-    Attributes:
-        jobs: The number of files at the same time.
-        expected: Is called once with the bytes of all files.
-        told: Is called with the bytes of each step.
-    """
-
-    jobs: int
-    expected: Told
-    told: Told
 
 
 def push(
@@ -107,9 +92,9 @@ def push(
         elif any(repository.mount(blob, other) for other in mount_from):
             how = "mounted"
         else:
-            repository.upload(blob, layout.blob_path(directory, blob), work.told)
+            repository.upload(blob, layout.blob_path(directory, blob), work.on_bytes)
             return "sent", blob
-        work.told(blob.size)
+        work.on_bytes(blob.size)
         return how, blob
 
     for how, blob in in_parallel(repository, work.jobs, [partial(send, blob) for blob in blobs]):
@@ -229,10 +214,10 @@ def pull(
                 any(assembly.take_over(directory, name, blob, store) for name in names[blob.sha256])
                 or (cache is not None and cache.fetch_blob(blob.sha256, blob.size, store, blob.sha256))
             ):
-                fetch(repository, blob, store / blob.sha256, work.told)
+                fetch(repository, blob, store / blob.sha256, work.on_bytes)
                 arrived.append(blob.sha256)
                 return "sent", blob
-            work.told(blob.size)
+            work.on_bytes(blob.size)
             return "present", blob
 
         try:
@@ -274,7 +259,7 @@ def attach(repository: Repository, subject: Descriptor, layer: Descriptor, data:
     return described
 
 
-def fetch(repository: Repository, blob: Descriptor, path: Path, told: Told) -> None:
+def fetch(repository: Repository, blob: Descriptor, path: Path, on_bytes: OnBytes) -> None:
     """Writes a blob to a new file.
 
     Raises:
@@ -282,7 +267,7 @@ def fetch(repository: Repository, blob: Descriptor, path: Path, told: Told) -> N
     """
     try:
         with path.open("x+b") as file:
-            repository.fetch(blob, file, told)
+            repository.fetch(blob, file, on_bytes)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -302,34 +287,28 @@ def verify(repository: Repository, programs: Iterable[Program], work: Work) -> i
     work.expected(sum(blob.size for blob in needed))
 
     def check(blob: Descriptor) -> None:
-        repository.fetch(blob, _Nowhere(), work.told)
+        repository.fetch(blob, _Nowhere(), work.on_bytes)
 
     in_parallel(repository, work.jobs, [partial(check, blob) for blob in needed])
     return len(needed)
 
 
-class _Nowhere(io.RawIOBase):
+class _Nowhere(io.BytesIO):
     """A file that keeps nothing. The null device cannot be truncated."""
 
     def write(self, data: Any) -> int:
         return len(data)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return 0
-
-    def truncate(self, size: int | None = None) -> int:
-        return 0
 
 
 def in_parallel(repository: Repository, jobs: int, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
     """The results of tasks, some of which run at the same time. The first failure or an interrupt ends the others."""
     executor = ThreadPoolExecutor(max_workers=jobs)
     try:
-        begun = [executor.submit(task) for task in tasks]
-        done, _ = wait(begun, return_when=FIRST_EXCEPTION)
+        futures = [executor.submit(task) for task in tasks]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         for each in done:
             each.result()
-        return [each.result() for each in begun]
+        return [each.result() for each in futures]
     except BaseException:  # an interrupt as well
         repository.stop()
         raise

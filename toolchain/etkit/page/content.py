@@ -6,7 +6,8 @@ Strings of files are hostile: `page.render` escapes all of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,17 +25,9 @@ from etbuild.results import (
     Value,
 )
 from etkit.analysis.profile import Profile
-from etkit.analysis.tables import size
+from etkit.analysis.tables import size, value_text
 
 MOST_NODES = 5000  # of a graph that is drawn with the inside of its blocks
-
-
-@dataclass(frozen=True)
-class Section:
-    """A list of differences under a heading."""
-
-    title: str
-    lines: list[str]
 
 
 @dataclass(frozen=True)
@@ -43,11 +36,11 @@ class Difference:
 
     Attributes:
         other: The name of the other program.
-        sections: The differences; empty if there are none.
+        sections: The differences in each section, by its heading; empty if there are none.
     """
 
     other: str
-    sections: list[Section]
+    sections: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -160,7 +153,7 @@ def of_build(
         difference: What differs from another program.
     """
     plan = index["inputs"]["plan"]
-    program, blobs = lowering["program"], lowering["program"]["bytes"]
+    program = lowering["program"]
     pte = next(each for each in index["artifacts"] if each["kind"] == "program")
     methods = [
         _method(
@@ -177,7 +170,7 @@ def of_build(
         facts={"program": f"{pte['file']}, {size(pte['size'])}", "sha256": pte["sha256"], **_facts(index)},
         methods=methods,
         layers=_layers(lowering["graphs"], lowering["sharing"]),
-        blobs=_blobs(blobs, lowering["named_data"]),
+        blobs=_blobs(program["bytes"], lowering["named_data"]),
         duplicates=_duplicates(lowering["sharing"]),
         checks=[
             (f"{check['check']} {check.get('of', '')}".strip(), _number(check["limit"]), _number(check["actual"]))
@@ -253,6 +246,7 @@ class _Source:
 def _method(name: str, method: Mapping[str, Any], graph: MethodGraph, memory: MemoryPlan, source: _Source) -> Method:
     where = {node: str(lines[0]) for node, lines in source.lines.of_method(name).items()}
     backends = [entry["backend"] for entry in source.plan.get("partitioners", ())]
+    why = [_why(node, backends, bool(source.plan)) for node in graph["nodes"]]
     example = [*source.plan.get("example_inputs", ())]
     given = source.plan.get("example_kwargs", {})
     return Method(
@@ -263,18 +257,15 @@ def _method(name: str, method: Mapping[str, Any], graph: MethodGraph, memory: Me
         call=_call(source.file, name, method["inputs"]),
         delegates=dict(method["delegates"]),
         memory=[size(count) for count in method["memory"]],
-        fallback=_fallback(graph, where, backends, bool(source.plan)),
+        fallback=_fallback(graph, where, why),
         quantized=_quantized(graph),
         plan=memory,
-        graph=_drawn(graph, where, backends, bool(source.plan)),
+        graph=_drawn(graph, where, why),
     )
 
 
 def _value(value: Value) -> str:
-    if "dtype" not in value:
-        return f"{value['type']} {value['value']}" if value["value"] is not None else str(value["type"])
-    order = f", dimensions in memory: {value['dim_order']}" if "dim_order" in value else ""
-    return f"{value['dtype']}{value['shape']}" + (" or less" if value["dynamic"] else "") + order
+    return value_text(value) + (f", dimensions in memory: {value['dim_order']}" if "dim_order" in value else "")
 
 
 def _call(file: str, method: str, inputs: Iterable[Value]) -> str:
@@ -297,7 +288,9 @@ def _format(value: TensorValue) -> str:
 
 
 def _why(node: GraphNode, backends: list[str], known: bool) -> str:
-    """Why no backend took an operator, as far as that is known."""
+    """Why no backend took an operator, as far as that is known; empty for a node that is none, or that one took."""
+    if "block" in node or node["operator"] in ("input", "output"):
+        return ""
     if node.get("why_not"):
         return "; ".join(node["why_not"])
     if not known:
@@ -307,16 +300,12 @@ def _why(node: GraphNode, backends: list[str], known: bool) -> str:
     return f"{' and '.join(dict.fromkeys(backends))} did not take it, and gave no reason"
 
 
-_ENDS = ("input", "output")
-
-
-def _fallback(graph: MethodGraph, where: Mapping[str, str], backends: list[str], known: bool) -> list[Operator]:
-    counted: dict[tuple[str, str, str, str], int] = {}
-    for node in graph["nodes"]:
-        if "block" not in node and node["operator"] not in _ENDS:
-            line = where.get(node.get("name", ""), "")
-            place = node["operator"], node.get("layer", ""), _why(node, backends, known), line
-            counted[place] = counted.get(place, 0) + 1
+def _fallback(graph: MethodGraph, where: Mapping[str, str], why: Sequence[str]) -> list[Operator]:
+    counted = Counter(
+        (node["operator"], node.get("layer", ""), reason, where.get(node.get("name", ""), ""))
+        for node, reason in zip(graph["nodes"], why, strict=True)
+        if "block" not in node and node["operator"] not in ("input", "output")
+    )
     return [Operator(*place, count) for place, count in counted.items()]
 
 
@@ -334,7 +323,7 @@ def _quantized(graph: MethodGraph) -> list[QuantizedWeight]:
     return list(rows.values())
 
 
-def _drawn(graph: MethodGraph, where: Mapping[str, str], backends: list[str], known: bool) -> dict[str, Any]:
+def _drawn(graph: MethodGraph, where: Mapping[str, str], why: Sequence[str]) -> dict[str, Any]:
     """The graph as `page.js` reads it: texts stand in a list once, and nodes name them by number.
 
     A graph with too many nodes is drawn without the inside of its blocks: then each block is one node.
@@ -348,15 +337,10 @@ def _drawn(graph: MethodGraph, where: Mapping[str, str], backends: list[str], kn
     for old, node in enumerate(graph["nodes"]):
         block = node.get("block", -1)
         if whole or block < 0 or block not in blocks:
-            why = _why(node, backends, known) if block < 0 and node["operator"] not in _ENDS else ""
-            inside = whole or block < 0
-            shown = (
-                node["operator"] if inside else graph["blocks"][block]["backend"],
-                node.get("name", "") if inside else "",
-                node.get("layer", "") if inside else "",
-                where.get(node.get("name", ""), "") if inside else "",
-                why,
-            )
+            name = node.get("name", "")
+            shown = [node["operator"], name, node.get("layer", ""), where.get(name, ""), why[old]]
+            if not whole and block >= 0:
+                shown = [graph["blocks"][block]["backend"], "", "", "", ""]
             numbers[old] = len(nodes)
             nodes.append([*(texts.setdefault(text, len(texts)) for text in shown), block])
             if block >= 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from etkit.analysis import program_diff
-from etkit.page.content import Difference, Section
+from etkit.page.content import Difference
 
 
 def difference(other: Path, program: Path, index: Path | None) -> Difference:
@@ -20,10 +20,9 @@ def difference(other: Path, program: Path, index: Path | None) -> Difference:
         InputError: A file is damaged, or the two are of different kinds.
     """
     compared = program if other.suffix == ".pte" or index is None else index
-    sections: list[Section] = []
-    for line in program_diff.text(program_diff.compare(program_diff.facts(other), program_diff.facts(compared))):
-        if line.startswith(" "):
-            sections[-1].lines.append(line.strip())
-        else:
-            sections.append(Section(line.rstrip(":"), []))
+    differing = program_diff.compare(program_diff.facts(other), program_diff.facts(compared))
+    sections = {
+        title: [": ".join(program_diff.parts(change)) for change in changes]
+        for title, changes in program_diff.by_section(differing).items()
+    }
     return Difference(other.name or str(other), sections)

@@ -298,3 +298,11 @@ def lines(each: list[str], opening: str, closing: str) -> str:
         return opening + "".join(each) + closing
     indented = [f"{INDENT}{item},".replace("\n", f"\n{INDENT}") for item in each]
     return "\n".join([opening, *indented, closing])
+
+
+def rule_call(rule: str, attributes: Mapping[str, object]) -> str:
+    """A target as buildifier writes it, without the attributes that are empty."""
+    shown = [
+        f"{INDENT}{key} = {written(value)},".replace("\n", f"\n{INDENT}") for key, value in attributes.items() if value
+    ]
+    return "\n".join([f"{rule}(", *shown, ")", ""])

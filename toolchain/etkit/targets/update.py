@@ -10,9 +10,21 @@ from pathlib import Path, PurePosixPath
 
 from etbuild.errors import InputError, Problem
 from etbuild.manifest import variants, yaml_document
+from etbuild.plan.expectations import INPUTS
 from etkit.targets import wanted as wanted_of
-from etkit.targets.starlark import INDENT, Starlark, argument, called, entries, items, lines, text, texts, written
-from etkit.targets.wanted import FILES, Wanted
+from etkit.targets.starlark import (
+    Starlark,
+    argument,
+    called,
+    entries,
+    items,
+    lines,
+    rule_call,
+    text,
+    texts,
+    written,
+)
+from etkit.targets.wanted import Wanted
 
 _REQUIRED = ("named_data", "sharded_named_data")
 _OPTIONAL = ("backends", "methods")
@@ -244,7 +256,7 @@ class _Package:
     def _set_files(self, index: int, base: Wanted, manifest: Path) -> None:
         """Lists the files that the manifest names, and no others of this package where a build allows no others."""
         elsewhere: set[str] = set()
-        for attribute in ("data", "weights", "tokenizer", "adapters"):
+        for attribute in INPUTS:
             call = self._call(index)
             keyword = argument(call, attribute)
             has = texts(keyword.value) if keyword else []
@@ -301,7 +313,7 @@ class _Package:
                     self._change(given[attribute], partial(own_value, attribute), values)
             elif listed and values != base.lists[attribute]:
                 self._add_entry(attributes(), attribute, values)
-        for attribute in FILES:
+        for attribute in INPUTS:
             given = entries(attributes()) or {}
             if attribute not in given and own.files[attribute] != base.files[attribute]:
                 self._disagree(
@@ -401,17 +413,15 @@ class _Package:
         if other:
             attributes["variants"] = {each: self._differing(base, own, manifest) for each, own in sorted(other.items())}
         rule = "executorch_programs" if other else "executorch_program"
-        ordered = sorted((key for key in attributes if attributes[key]), key=lambda key: (_LAST.get(key, 2), key))
+        ordered = {key: attributes[key] for key in sorted(attributes, key=lambda key: (_LAST.get(key, 2), key))}
         local = next((local for local, known in self._rules().items() if known == rule), None)
-        written_lines = [f"name = {written(base.name)}", *(f"{key} = {written(attributes[key])}" for key in ordered)]
-        body = "".join(f"{INDENT}{line},\n".replace("\n", f"\n{INDENT}").removesuffix(INDENT) for line in written_lines)
         if base.name in self.file.target_names():
             self.notes.append(
                 f"{self.path}: `{base.name}` of {manifest.name} has no target: another target has the name"
             )
             self.disagrees = True
             return
-        self._append(f"{local or rule}(\n{body})\n")
+        self._append(rule_call(local or rule, {"name": base.name, **ordered}))
         if local is None:
             self._load(rule)
         if elsewhere:
@@ -425,7 +435,7 @@ class _Package:
         for key in (*_REQUIRED, "methods"):
             if own.lists[key] != base.lists[key]:
                 found[key] = own.lists[key]
-        for key in FILES:
+        for key in INPUTS:
             if own.files[key] != base.files[key]:
                 found[key] = [self._label(each, manifest) for each in own.files[key]]
         if own.export != base.export:

@@ -13,11 +13,8 @@ from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.inputs.declared import Inputs
 from etbuild.manifest import validate
 from etbuild.manifest.positions import locating
+from etbuild.plan.expectations import INPUTS
 from etbuild.plan.plan import Plan, from_manifest
-from etbuild.plan.step_plans import adapter_files, weights_names
-
-FILES = ("adapters", "data", "tokenizer", "weights")
-"""The attributes that hold files, besides sources."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +45,8 @@ def load(manifest: Path, variant: str | None, settings: Mapping[str, str]) -> Wa
     [loaded] = validate.load_each(manifest, None, [variant], settings)
     with locating(loaded.positions):
         plan = from_manifest(loaded.data)
-    data = list(plan.export_plan.data_names)
-    weights = weights_names(plan.lower_plan.weights)
-    files = {
-        "adapters": list(adapter_files(plan.lower_plan.adapters, "weights")),
-        "data": _with_shards(manifest.parent, data),
-        "tokenizer": list(plan.tokenizer_names),
-        "weights": _with_shards(manifest.parent, [name for name in weights if name not in data]),
-    }
+    named = {attribute: row.names(plan) for attribute, row in INPUTS.items()}
+    named["weights"] = {name: place for name, place in named["weights"].items() if name not in named["data"]}
     return Wanted(
         plan.name,
         {
@@ -64,7 +55,7 @@ def load(manifest: Path, variant: str | None, settings: Mapping[str, str]) -> Wa
             "named_data": [tag for tag in plan.tags if tag not in plan.sharded_tags],
             "sharded_named_data": plan.sharded_tags,
         },
-        {attribute: sorted(set(names)) for attribute, names in files.items()},
+        {attribute: sorted(set(_with_shards(manifest.parent, names))) for attribute, names in named.items()},
         plan.export_plan.to_json(),
         plan,
     )

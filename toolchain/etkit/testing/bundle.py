@@ -69,17 +69,17 @@ def bundle(tester: Tester, files: ProgramFiles, pattern: str | None = None) -> B
         pattern: A pattern for the names of tests, in which `*` stands for any text; None for all tests.
 
     Raises:
-        InputError: No test has a wanted name, or the inputs of a test do not fit the program.
+        InputError: No test has a name that fits, or the inputs of a test do not fit the program.
         BuildError: The model fails, the runtime computes something else, or no test can be a vector.
     """
     vectors: list[Vector] = []
     left_out: dict[str, str] = {}
     counts: dict[str, int] = {}
-    wanted = [each for each in tester.cases if pattern is None or fnmatch.fnmatchcase(each.name, pattern)]
-    if not wanted:
+    chosen = [each for each in tester.cases if pattern is None or fnmatch.fnmatchcase(each.name, pattern)]
+    if not chosen:
         names = ", ".join(each.name for each in tester.cases)
         raise InputError.of(f"no test has the name `{pattern}`", f"the tests are {names}")
-    for case in wanted:
+    for case in chosen:
         reason = _why_not(case)
         if reason is not None:
             left_out[case.name] = reason
@@ -156,11 +156,11 @@ def _verify(tester: Tester, files: ProgramFiles, content: bytes, vectors: Sequen
     for vector in vectors:
         task = f"running {vector.case}"
         try:
-            actual = child.run({task: partial(_outputs, files, vector)})[task]
+            actual = child.result(task, partial(_outputs, files, vector))
             problem = "\n".join(tester.differences(vector.method, actual, vector.outputs)) if vector.outputs else ""
             # The runtime's own comparison takes no named data, and crashes without it.
             if not problem and vector.outputs is not None and not files.named_data:
-                problem = child.run({task: partial(_refused, files, content, vector)})[task]
+                problem = child.result(task, partial(_refused, files, content, vector))
         except EtbuildError as error:
             raise BuildError.of(f"the test vector `{vector.case}` fails: {error}") from error
         if problem:
@@ -174,7 +174,7 @@ def _outputs(files: ProgramFiles, vector: Vector) -> list[Any]:
 
 
 def _refused(files: ProgramFiles, content: bytes, vector: Vector) -> str:
-    """What the runtime says when it compares its outputs with those of the bundle; empty if they are equal enough."""
+    """The runtime's message when it compares its outputs with those of the bundle; empty if they are equal enough."""
     register_kernels(files)
     from executorch.extension.pybindings import portable_lib
 

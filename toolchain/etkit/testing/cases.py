@@ -75,7 +75,7 @@ class Tester:
 
     def unavailable(self) -> list[str]:
         """The backends that the program calls and that the runtime here does not have."""
-        found: list[str] = child.run({"the runtime": lambda: unavailable(self._files)})["the runtime"]
+        found: list[str] = child.result("the runtime", partial(unavailable, self._files))
         return found
 
     @property
@@ -85,13 +85,15 @@ class Tester:
 
     def expected(self, call: Call) -> list[Any]:
         """The outputs of the model for one call with fresh state."""
-        found: list[list[Any]] = child.run({"PyTorch": lambda: self._reference.run([call])})["PyTorch"]
+        found: list[list[Any]] = child.result("PyTorch", partial(self._reference.run, [call]))
         return found[0]
 
-    def differences(self, method: str, actual: Sequence[Any], expected: Sequence[Any]) -> list[str]:
-        """The problems of the outputs of a call; empty if they are right."""
+    def differences(
+        self, method: str, actual: Sequence[Any], expected: Sequence[Any], name: str = "output"
+    ) -> list[str]:
+        """The problems of the outputs of a call, or of other values that it computes; empty if they are right."""
         tolerance, quantized = self._tests.methods[method].tolerance, self._reference.is_quantized(method)
-        return accuracy.differences(actual, expected, tolerance, quantized)
+        return accuracy.differences(actual, expected, tolerance, quantized, name)
 
     def tolerances(self, call: Call, expected: Sequence[torch.Tensor]) -> list[Tolerance]:
         """How far each output of a call may be from the expected one."""
@@ -123,12 +125,9 @@ class Tester:
             method = reference.planned(name)
             of_method = self._tests.methods[name]
             if of_method.random and random_inputs.all_alike(of_method, method, examples):
-                place = f"tests.methods.{name}.ranges"
-                said = f"note: all random integers for `{name}` are that of its example: write `{place}`"
-                print(said, file=sys.stderr)
-            for label, inputs in random_inputs.cases(
-                name, method, self._tests.methods[name], self._tests.seed, examples
-            ):
+                hint = f"write `tests.methods.{name}.ranges`"
+                print(f"note: all random integers for `{name}` are that of its example: {hint}", file=sys.stderr)
+            for label, inputs in random_inputs.cases(name, method, of_method, self._tests.seed, examples):
                 yield Case(f"{name}/{label}", [Call(name, inputs)], is_random=True)
         for name, calls in self._tests.cases.items():
             yield Case(f"cases/{name}", [self._declared(call) for call in calls])
@@ -176,19 +175,19 @@ class Tester:
             problem = "\n".join(self.differences(call.method, actual[number], expected[number]))
             if problem:
                 where = f"call {number + 1} of {len(case.calls)}, `{call.method}`: " if len(case.calls) > 1 else ""
-                told = self._locate(case, number, expected[number]) if locate else ""
-                return Result(case.name, "failed", where + problem + told, measured=measured)
+                cause = self._locate(case, number, expected[number]) if locate else ""
+                return Result(case.name, "failed", where + problem + cause, measured=measured)
             problem = self._inexact(call, actual[number], exact[number])
             if problem:
-                told = f"\n{self._layers(call)}" if locate and self._reference.is_quantized(call.method) else ""
-                return Result(case.name, "failed", problem + told, measured=measured)
+                cause = f"\n{self._layers(call)}" if locate and self._reference.is_quantized(call.method) else ""
+                return Result(case.name, "failed", problem + cause, measured=measured)
         problem = self._wrong_state(case.calls[-1].method, state, kept)
-        return Result(case.name, "failed" if problem else "passed", problem or self._said(measured), measured=measured)
+        return Result(case.name, "failed" if problem else "passed", problem or _summary(measured), measured=measured)
 
     def _why_not(self, case: Case, error: EtbuildError) -> str:
         """Why a case cannot run. If the model refuses the inputs too, the cause is not in the program."""
         try:
-            child.run({"PyTorch": partial(self._run_eager, case)})
+            child.result("PyTorch", partial(self._run_eager, case))
         except EtbuildError as of_model:
             return f"{of_model}\n{_RANDOM_HINT}" if case.is_random else str(of_model)
         return str(error)
@@ -207,28 +206,23 @@ class Tester:
 
     def _inexact(self, call: Call, actual: list[Any], exact: list[Any]) -> str:
         """Which limit against the model without quantization the outputs break; empty if they break none."""
-        wanted = self._tests.methods[call.method]
-        if wanted.max_error is None and wanted.min_sqnr is None:
+        limits = self._tests.methods[call.method]
+        if limits.max_error is None and limits.min_sqnr is None:
             return ""
         found = accuracy.measure(actual, exact)
-        if wanted.max_error is not None and not found.max_error <= wanted.max_error:
-            return (
-                f"checks.max_error: {found} against the model without quantization; the limit is {wanted.max_error:g}"
-            )
-        if wanted.min_sqnr is not None and not found.sqnr >= wanted.min_sqnr:
-            return (
-                f"checks.min_sqnr: {found} against the model without quantization; the limit is {wanted.min_sqnr:g} dB"
-            )
+        what = f"{found} against the model without quantization; the limit is"
+        if limits.max_error is not None and not found.max_error <= limits.max_error:
+            return f"checks.max_error: {what} {limits.max_error:g}"
+        if limits.min_sqnr is not None and not found.sqnr >= limits.min_sqnr:
+            return f"checks.min_sqnr: {what} {limits.min_sqnr:g} dB"
         return ""
 
     def _wrong_state(self, method: str, state: dict[str, Any], kept: dict[str, Any]) -> str:
-        tolerance, quantized = self._tests.methods[method].tolerance, self._reference.is_quantized(method)
-        found = [
+        return "\n".join(
             f"after the calls, {text}"
             for name, value in sorted(state.items())
-            for text in accuracy.differences([value], [kept[name]], tolerance, quantized, f"state `{name}`")
-        ]
-        return "\n".join(found)
+            for text in self.differences(method, [value], [kept[name]], f"state `{name}`")
+        )
 
     def _measured(self, actual: list[list[Any]], expected: list[list[Any]], exact: list[list[Any]]) -> dict[str, float]:
         """How far the outputs of all calls are from the expected ones, and from those without quantization."""
@@ -240,15 +234,6 @@ class Tester:
             return {}
         more = {} if far is None else {"max_error_unquantized": far.max_error, "sqnr_unquantized": far.sqnr}
         return {"max_error": near.max_error, "sqnr": near.sqnr, **more}
-
-    def _said(self, measured: dict[str, float]) -> str:
-        if not measured:
-            return ""
-        told = str(accuracy.Measured(measured["max_error"], measured["sqnr"]))
-        if "sqnr_unquantized" in measured:
-            far = accuracy.Measured(measured["max_error_unquantized"], measured["sqnr_unquantized"])
-            told += f"; without quantization: {far}"
-        return told
 
     def _locate(self, case: Case, number: int, expected: list[Any]) -> str:
         """Where the first wrong call parts from PyTorch, for the first failure of each method."""
@@ -262,7 +247,7 @@ class Tester:
             return self._reference.state(call.method)
 
         try:
-            before = child.run({"PyTorch": state})["PyTorch"]
+            before = child.result("PyTorch", state)
             with self._context.stage(f"search `{call.method}` for the operator that parts"):
                 return f"\n{self._searched(call, before, expected)}"
         except EtbuildError as error:
@@ -288,12 +273,9 @@ class Tester:
         return Search(self._plan.lower_plan, wrong, finder, lines)
 
     def _layers(self, call: Call) -> str:
-        def work() -> str:
-            return layers.shown(layers.measure(self._reference, call))
-
         try:
             with self._context.stage(f"measure the layers of `{call.method}`"):
-                return str(child.run({"the layers": work})["the layers"])
+                return str(child.result("the layers", partial(layers.text, self._reference, call)))
         except EtbuildError as error:
             return f"the layers could not be measured: {error}"
 
@@ -301,14 +283,12 @@ class Tester:
 
     def _measure(self, metric: Metric) -> Result:
         name = f"checks/metric/{metric.factory}"
-        found = child.run({"the metric": partial(self._value, metric, None)})
-        measured = {"value": found["the metric"]}
+        measured = {"value": child.result("the metric", partial(self._value, metric, None))}
         if metric.max_change is not None:
-            plain = child.run({"the metric": partial(self._value, metric, self._reference)})
-            measured["value_unquantized"] = plain["the metric"]
+            measured["value_unquantized"] = child.result("the metric", partial(self._value, metric, self._reference))
         problems = _broken(metric, measured)
-        told = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in measured.items())
-        return Result(name, "failed" if problems else "passed", "; ".join([told, *problems]), measured=measured)
+        numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in measured.items())
+        return Result(name, "failed" if problems else "passed", "; ".join([numbers, *problems]), measured=measured)
 
     def _value(self, metric: Metric, reference: Reference | None) -> float:
         """The value of a metric for the program, or for the model without quantization."""
@@ -352,6 +332,17 @@ def _eager(reference: Reference) -> Callable[[str, list[Any]], list[Any]]:
         return reference.run_float([Call(name, pytree.tree_unflatten(inputs, structure))])[0]
 
     return call
+
+
+def _summary(measured: dict[str, float]) -> str:
+    """The measured differences of a case for people; empty if nothing was measured."""
+    if not measured:
+        return ""
+    text = str(accuracy.Measured(measured["max_error"], measured["sqnr"]))
+    if "sqnr_unquantized" in measured:
+        far = accuracy.Measured(measured["max_error_unquantized"], measured["sqnr_unquantized"])
+        text += f"; without quantization: {far}"
+    return text
 
 
 def _broken(metric: Metric, measured: dict[str, float]) -> list[str]:

@@ -61,8 +61,9 @@ def measure(reference: Reference, call: Call) -> list[Layer]:
     return sorted((each for each in found if not math.isinf(each.sqnr) or each.sqnr < 0), key=lambda each: each.sqnr)
 
 
-def shown(layers: list[Layer]) -> str:
-    """The worst layers for people, one a line."""
+def text(reference: Reference, call: Call) -> str:
+    """The worst layers for people, one a line. Arguments are those of `measure`."""
+    layers = measure(reference, call)
     if not layers:
         return "no layer of the quantized graph has a counterpart in the graph without quantization"
     lines = ["the layers by their own ratio of signal to error, the worst first:"]

@@ -6,7 +6,7 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,9 +21,9 @@ from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import importable
 from etbuild.plan.plan import Plan
 from etbuild.plan.test_specs import TestPlan
+from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.runtime.program_files import ProgramFiles
-from etbuild.steps.stages import frozen_if_first
 from etkit.testing.results import Result
 
 if TYPE_CHECKING:
@@ -86,18 +86,18 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
     )
     used = used_sources(inputs, extended)
     check_installed(used.packages)
-    kept = inputs.only({**data_in_key(inputs, plan), **tests.data_names})
+    declared = inputs.only({**data_in_key(inputs, plan.data_names), **tests.data_names})
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
-        with options.stage("import ExecuTorch"), frozen_if_first("executorch.exir"):
+        with options.stage("import ExecuTorch"), import_without_gc("executorch.exir"):
             from etbuild.processes import arithmetic
             from etbuild.processes.random_seeds import seed
             from etkit.testing.cases import Tester
 
         arithmetic.leave_out_other_libraries()
         seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, kept.data.values()) as finder:
-            yield Tester(plan, tests, files, StepContext(kept, finder, options.stage), options.at_once)
+        with importable(used, declared.data.values()) as finder:
+            yield Tester(plan, tests, files, StepContext(declared, finder, options.stage), options.at_once)
 
 
 def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Result]:
@@ -132,8 +132,7 @@ def _timed(name: str, test: Callable[[], Result]) -> Result:
         result = test()
     except EtbuildError as error:
         result = Result(name, "failed", str(error))
-    seconds = time.monotonic() - start
-    return Result(name, result.state, result.detail, seconds, result.measured)
+    return replace(result, seconds=time.monotonic() - start)
 
 
 def _checks(files: ProgramFiles) -> Iterator[tuple[str, Callable[[], Result]]]:

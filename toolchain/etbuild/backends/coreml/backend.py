@@ -23,6 +23,7 @@ from etbuild.backends.backend import (
     StoredWeights,
 )
 from etbuild.errors import Problem, did_you_mean
+from etbuild.patching import replaced
 
 _PARTITIONER_OPTIONS = (
     "lower_full_graph",
@@ -95,8 +96,8 @@ class CoreMl(BuiltInBackend):
         hint = "write `minimum_deployment_target: iOS18`, or leave it out"
         problems = [
             Problem("this needs `minimum_deployment_target: iOS18` or later", path, hint)
-            for path, wanted in new.items()
-            if wanted and not _is_new(options.get(_TARGET))
+            for path, is_used in new.items()
+            if is_used and not _is_new(options.get(_TARGET))
         ]
         if "enumerated_shapes" in options and not options.get("lower_full_graph"):
             message = "the shapes are those of the method's own inputs, so that all of it has to be delegated"
@@ -260,7 +261,6 @@ def _reproducible() -> Iterator[None]:
     from coremltools.optimize.coreml import _quantization_passes
 
     from etbuild.backends.coreml.identifiers import derived_from_content
-    from etbuild.patching import replaced
 
     with (
         replaced(pass_pipeline, "tqdm", _without_bar),
@@ -288,8 +288,6 @@ def _one_by_one() -> Iterator[None]:
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
     from executorch.backends.apple.coreml.compiler.coreml_preprocess import MULTIMETHOD_WEIGHT_SHARING_STRATEGY
 
-    from etbuild.patching import replaced
-
     preprocess = CoreMLBackend.preprocess_multimethod
     disabled = CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(
         MULTIMETHOD_WEIGHT_SHARING_STRATEGY.DISABLED
@@ -315,8 +313,6 @@ def _no_references() -> Iterator[None]:
     """
     from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
-    from etbuild.patching import replaced
-
     original = CoreMLPartitioner.partition
 
     def partition(self: Any, program: Any) -> Any:
@@ -326,8 +322,8 @@ def _no_references() -> Iterator[None]:
             if node.op == "get_attr" and "val" not in node.meta:
                 node.meta.pop("delegation_tag", None)
             tags.add(node.meta.get("delegation_tag"))
-        kept = {tag: spec for tag, spec in result.partition_tags.items() if tag in tags}
-        return dataclasses.replace(result, partition_tags=kept)
+        partition_tags = {tag: spec for tag, spec in result.partition_tags.items() if tag in tags}
+        return dataclasses.replace(result, partition_tags=partition_tags)
 
     with replaced(CoreMLPartitioner, "partition", partition):
         yield

@@ -1,11 +1,14 @@
-"""Cortex-M: microcontrollers, with CMSIS-NN's kernels. It delegates nothing: passes put its operators into the
-graph."""
+"""Cortex-M: microcontrollers, with CMSIS-NN's kernels; and Cadence: Tensilica DSPs.
+
+They delegate nothing: passes put their operators into the graph.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, EdgeRequirements, Options, QuantizerContext
+from etbuild.backends.needs import python
 
 
 class CortexM(BuiltInBackend):
@@ -46,3 +49,25 @@ class CortexM(BuiltInBackend):
 
         config = INT16_PER_TENSOR_CONFIG if options.get("activations") == "int16" else INT8_PER_TENSOR_CONFIG
         return CortexMQuantizer(config, use_explicit_layout=options.get("explicit_layout", False))
+
+
+class Cadence(BuiltInBackend):
+    """The backend `cadence`."""
+
+    name = "cadence"
+    separable = False
+    needs = (python((3, 12)),)
+    whole_program = True
+
+    def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
+        """Returns ExecuTorch's passes for Cadence with the options of `backend-cadence.schema.json`."""
+        from executorch.backends.cadence.aot.compiler import TO_EDGE_OP_EXCEPTION_LIST, TO_EDGE_PRESERVE_OPS
+        from executorch.backends.cadence.aot.passes import get_passes
+
+        passes = [kind() for kind in get_passes(options.get("mode", "default"))]
+        config = {
+            "_skip_dim_order": True,
+            "_core_aten_ops_exception_list": TO_EDGE_OP_EXCEPTION_LIST,
+            "preserve_ops": TO_EDGE_PRESERVE_OPS,
+        }
+        return EdgeRequirements(passes, config)

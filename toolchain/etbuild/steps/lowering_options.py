@@ -12,7 +12,7 @@ def processors() -> int:
 
 
 @dataclass(frozen=True)
-class Effort:
+class LoweringOptions:
     """How lowering runs.
 
     Attributes:

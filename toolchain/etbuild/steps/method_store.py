@@ -1,0 +1,27 @@
+"""Where the methods are that lowering lowers one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+
+class MethodStore:
+    """The directories of methods that are lowered one by one. This store has no methods and keeps none."""
+
+    def __init__(self, directory: Path) -> None:
+        """Args:
+        directory: A directory for those of the methods. It exists.
+        """
+        self.directory = directory
+
+    def fetch(self, name: str, directory: Path) -> bool:
+        """Fills the empty directory of a method. Returns False if the store does not have the method."""
+        del name, directory
+        return False
+
+    def keep(self, directories: Mapping[str, Path]) -> AbstractContextManager[None]:
+        """Keeps the methods that are lowered inside into these directories, by name."""
+        del directories
+        return nullcontext()

@@ -1,0 +1,358 @@
+"""The pipeline: the steps of a build, what each reads and writes, and how each runs.
+
+The key of what a step writes is a digest of all that the step reads. If the cache has that key, the step does not run.
+The verbs of the build rules call the same functions as the steps here, and have a build system in place of the cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from etbuild import backends
+from etbuild.errors import DocumentPath
+from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, METHODS, WRITTEN, ExportFiles
+from etbuild.files.artifacts import Artifact
+from etbuild.files.digests import digest, file_digest
+from etbuild.inputs import step_files
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.distributions import environment
+from etbuild.inputs.import_graph import used_sources
+from etbuild.inputs.key import KeyFiles, describe
+from etbuild.inputs.step_context import Stage
+from etbuild.inputs.toolchain import toolchain
+from etbuild.plan.plan import Plan
+from etbuild.plan.step_plans import ComparePlan, ExportPlan, LowerPlan, MethodPlan
+from etbuild.steps.lowering_options import LoweringOptions
+from etbuild.steps.method_store import MethodStore
+
+if TYPE_CHECKING:
+    from etbuild.cache.store import Cache
+    from etbuild.results import KeyInputs, LoweringFacts
+    from etbuild.steps.saved_export import LoweringJob
+
+P = TypeVar("P", LowerPlan, ComparePlan)
+StepPlan = ExportPlan | MethodPlan | Plan
+"""A plan of one step, or of all."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to build, and everything that it depends on.
+
+    Attributes:
+        plan: The plan.
+        files: The sources and the data.
+        described: What the key is made from.
+        environment: A digest of all installed packages. The local cache keeps results apart by it.
+        began: When the build began, in ns.
+    """
+
+    plan: Plan
+    files: KeyFiles
+    described: KeyInputs
+    environment: str
+    began: int
+
+    @classmethod
+    def read(cls, plan: Plan, inputs: Inputs) -> Request:
+        """Finds and digests the files.
+
+        Raises:
+            InputError: A file is missing or cannot be read, or the version of a package is unknown.
+        """
+        began = time.time_ns()
+        files = KeyFiles.read(inputs, used_sources(inputs, plan.export_plan), plan.data_names)
+        return cls(plan, files, describe(plan, files.digests), environment(), began)
+
+    @property
+    def key(self) -> str:
+        """The key of the program."""
+        return digest(self.described)
+
+    def driver_of(self, *steps: str) -> list[str]:
+        """The digests of the driver's files that these steps run for this program."""
+        return [step_files.digest_of([step], self.plan.driver_parts(step)) for step in steps]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a build.
+
+    Attributes:
+        name: Its name.
+        plan: Returns the part of the plan that it reads. This part names the data that the step reads.
+        reads: Returns what else it reads, as items of its key.
+        writes: The directory for what it writes.
+        run: Runs it.
+        schema: The schema of its key. None: it takes no time, so it has no key and always runs.
+    """
+
+    name: str
+    plan: Callable[[Plan], StepPlan]
+    reads: Callable[[Pipeline], Mapping[str, object]]
+    writes: str
+    run: Callable[[Pipeline], None]
+    schema: str | None
+
+
+class Pipeline:
+    """Runs the steps of one build. Each reads directories that earlier steps have written.
+
+    Attributes:
+        methods: `run` or `cached` for each method, if methods were lowered one by one with a cache.
+        artifacts: The program, its named data, the tokenizer, the report and the index. Empty until the last step.
+    """
+
+    def __init__(
+        self, request: Request, directory: Path, stage: Stage, options: LoweringOptions, cache: Cache | None
+    ) -> None:
+        """Args:
+        request: What to build.
+        directory: An existing directory for those of the steps.
+        stage: Is called for each stage, to show progress.
+        options: How lowering runs.
+        cache: Keeps what the steps write. None: nothing is kept but methods that are lowered one by one, if there are
+            several, to compare them with those of a second build.
+        """
+        self.request, self.directory, self.stage, self.options, self.cache = request, directory, stage, options, cache
+        self.methods: dict[str, str] = {}
+        self.artifacts: list[Artifact] = []
+
+    @property
+    def export(self) -> ExportFiles:
+        """The files of the export."""
+        return ExportFiles.below(self.directory / "export")
+
+    @property
+    def program(self) -> Path:
+        """The directory of the program."""
+        return self.directory / "program"
+
+    @cached_property
+    def lowering(self) -> LoweringFacts:
+        """The facts of the lowering."""
+        from etbuild.steps import facts
+
+        return facts.read_lowering(self.program / f"{self.request.plan.name}.lowering.json")
+
+    def run(self, step: Step) -> str:
+        """Runs a step, or takes what it writes from the cache. Returns `run` or `cached`."""
+        directory = self.directory / step.writes
+        directory.mkdir(exist_ok=True)
+        if self.cache is None or step.schema is None:
+            self._run(step)
+            return "run"
+        key = self.key(step.schema, step.name, step.plan(self.request.plan), step.reads(self))
+        fetched = step.name == "export" or self.options.accelerate  # who turns the switches off wants lowering to run
+        if fetched and self.cache.fetch(step.name, key, directory) is not None:
+            return "cached"
+        with self.cache.building(step.name, key):
+            if fetched and self.cache.fetch(step.name, key, directory) is not None:
+                return "cached"
+            with self.stored(step.name, {key: directory}):
+                self._run(step)
+        return "run"
+
+    def _run(self, step: Step) -> None:
+        """Runs a step, which imports no module of the driver that its key lacks."""
+        import_module(f"etbuild.steps.{step.name}")  # it names functions of other steps that this one may not call
+        if step.schema is None:
+            step.run(self)
+            return
+        steps = [step.name, *self._exports_again]
+        parts = {part for each in steps for part in self.request.plan.driver_parts(each)}
+        with step_files.only(steps, parts):
+            step.run(self)
+        self.request.files.check_unchanged()
+
+    @property
+    def _exports_again(self) -> list[str]:
+        """The export, if it is done and later steps have to export the methods again."""
+        return ["export"] if self.export.needs_reexport else []
+
+    def key(self, schema: str, step: str, plan: StepPlan, reads: Mapping[str, object]) -> str:
+        """The key of what a step writes: a part of the plan, the data that it names, the driver, and the toolchain."""
+        described = self.request.described
+        return digest(
+            {
+                "schema": schema,
+                "environment": self.request.environment,
+                "plan": plan.to_json(),
+                "data": {name: described["data"][name] for name in self.data(plan)},
+                "driver": self.request.driver_of(step, *self._exports_again),
+                "toolchain": {key: value for key, value in described["toolchain"].items() if key != "driver"},
+                **reads,
+            }
+        )
+
+    def data(self, plan: StepPlan) -> dict[str, DocumentPath]:
+        """The data that a step reads. If later steps export the methods again, they read all data."""
+        return self.request.files.data(None if self.export.needs_reexport else plan.data_names)
+
+    def job(self, plan: P) -> LoweringJob[P]:
+        """What lowering or comparing reads, and how it runs."""
+        from etbuild.steps.saved_export import LoweringJob
+
+        inputs = self.request.files.inputs.only(self.data(plan))
+        return LoweringJob(plan, self.export, inputs, self.stage, self.options)
+
+    @contextmanager
+    def stored(self, step: str, directories: Mapping[str, Path]) -> Iterator[None]:
+        """Stores what is written inside to the directories of some keys, unless it depends on what no key holds.
+
+        Raises:
+            BuildError: A file has changed since the build began.
+        """
+        from etbuild.inputs.undeclared import unkeyed
+
+        assert self.cache is not None
+        with unkeyed() as reasons:
+            yield
+        self.request.files.check_unchanged()
+        for key, directory in directories.items() if not reasons else ():
+            self.cache.store(step, key, directory, files_below(directory))
+
+
+class _CachedMethods(MethodStore):
+    """Keeps each method in the cache. Its key leaves out the other methods and the constants of the export."""
+
+    def __init__(self, pipeline: Pipeline, cache: Cache, directory: Path) -> None:
+        super().__init__(directory)
+        self._pipeline, self._cache = pipeline, cache
+
+    def fetch(self, name: str, directory: Path) -> bool:
+        """Takes a method from the cache."""
+        found = self._cache.fetch("method", self._key(name), directory) is not None
+        self._pipeline.methods[name] = "cached" if found else "run"
+        return found
+
+    def keep(self, directories: Mapping[str, Path]) -> AbstractContextManager[None]:
+        """Stores methods."""
+        return self._pipeline.stored("method", {self._key(name): path for name, path in directories.items()})
+
+    def _key(self, name: str) -> str:
+        """What other methods write to counts only if methods share buffers."""
+        plan = self._pipeline.request.plan
+        others = {f"{METHODS}/{other}.pt2" for other in plan.methods if other != name}
+        others |= {CONSTANTS, CONSTANT_TENSORS, *([] if plan.share_mutable_buffers else [WRITTEN])}
+        reads = _exported(self._pipeline, {LINES, EXAMPLES, *others})
+        return self._pipeline.key("executorch-method-key/v1", "lower", plan.lower_plan.of_method(name), reads)
+
+
+def files_below(directory: Path) -> list[str]:
+    """The files below a directory, by their paths in it, sorted."""
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+
+
+def _exported(run: Pipeline, left_out: Collection[str]) -> dict[str, object]:
+    """The files of the export except some."""
+    directory = run.export.directory
+    return {"export": {name: file_digest(directory / name) for name in files_below(directory) if name not in left_out}}
+
+
+def _sources(run: Pipeline) -> dict[str, object]:
+    """The sources and the toolchain, without what only lowering needs: variants for several backends share one
+    export."""
+    needed = backends.distributions(run.request.plan.export_backends)
+    packages = run.request.files.used.packages
+    return {"sources": run.request.described["sources"], "toolchain": toolchain(packages, needed)}
+
+
+def _compared(run: Pipeline) -> dict[str, object]:
+    """The program, and the export with its example inputs."""
+    lowering = run.lowering
+    return {
+        **_exported(run, {LINES}),
+        "program": [artifact["sha256"] for artifact in lowering["artifacts"]],
+        "facts": [lowering["program"], lowering["runtime_limits"], lowering["non_finite"]],
+    }
+
+
+def _export(run: Pipeline) -> None:
+    """Exports. Meanwhile this process imports what lowering needs."""
+    from etbuild.steps.export import export
+
+    with step_files.for_later_steps():
+        from etbuild.steps.executorch_imports import imports_of_executorch
+
+    request = run.request
+    imports = [step_files.for_later_steps()(part) for part in imports_of_executorch(run.options)]
+    if request.plan.export_backends:  # quantizers need ExecuTorch too
+        with run.stage("import ExecuTorch"):
+            for part in imports:
+                part()
+    plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []
+    inputs = request.files.inputs.only(run.data(plan))
+    export(plan, inputs, request.files.used, run.export.directory, run.stage, meanwhile)
+
+
+def _lower(run: Pipeline) -> None:
+    """Lowers, with the methods of the cache."""
+    from etbuild.steps.lower import lower
+
+    directory, plan = run.directory / "methods", run.request.plan.lower_plan
+    directory.mkdir()
+    store: MethodStore | None = None
+    if run.cache is not None:
+        store = _CachedMethods(run, run.cache, directory)
+    elif len(plan.methods) > 1:
+        store = MethodStore(directory)
+    lower(run.job(plan), run.program, store)
+
+
+def _compare(run: Pipeline) -> None:
+    """Compares the program with its exported methods."""
+    from etbuild.steps.compare import RESULT, Built, compare
+
+    job, built = run.job(run.request.plan.compare_plan), Built.below(run.program, run.lowering)
+    compare(job, run.export.directory / EXAMPLES, built, run.directory / "comparison" / RESULT)
+
+
+def _report(run: Pipeline) -> None:
+    """Checks the program, and describes it."""
+    from etbuild.steps import report
+
+    request = run.request
+    with run.stage("check and report"):
+        reported = report.check_and_report(
+            request.plan, request.described, run.lowering, request.files.inputs, run.program, run.export.lines
+        )
+    lowered = [Artifact(run.program, **facts) for facts in run.lowering["artifacts"]]
+    run.artifacts = [*lowered, *reported]
+
+
+# Line numbers are only for messages, and example inputs only for the comparison.
+STEPS = (
+    Step(
+        "export",
+        plan=lambda plan: plan.export_plan,
+        reads=_sources,
+        writes="export",
+        run=_export,
+        schema="executorch-export-key/v1",
+    ),
+    Step(
+        "lower",
+        plan=lambda plan: plan.lower_plan,
+        reads=lambda run: _exported(run, {LINES, EXAMPLES}),
+        writes="program",
+        run=_lower,
+        schema="executorch-lower-key/v1",
+    ),
+    Step(
+        "compare",
+        plan=lambda plan: plan.compare_plan,
+        reads=_compared,
+        writes="comparison",
+        run=_compare,
+        schema="executorch-compare-key/v3",
+    ),
+    Step("report", plan=lambda plan: plan, reads=lambda run: {}, writes="program", run=_report, schema=None),
+)
