@@ -78,12 +78,12 @@ def hostile(graph: MethodGraph) -> MethodGraph:
     return {**graph, "nodes": nodes, "blocks": [{**block, "backend": HOSTILE} for block in graph["blocks"]]}  # type: ignore[typeddict-item]
 
 
-def page_of(path: Path, shown: content.Content) -> Path:
+def page_of(path: Path, shown: content.PageContent) -> Path:
     path.write_bytes(render.render(shown))
     return path
 
 
-def program(graph: MethodGraph, name: str = "forward", **fields: Any) -> content.Content:
+def program(graph: MethodGraph, name: str = "forward", **fields: Any) -> content.PageContent:
     """A page's content with one method that has a graph."""
     values: list[Any] = [{"dtype": "float32", "shape": [2, 8], "dynamic": False}]
     sizes: Any = {"constants": [4], "mutable": [], "delegates": [8], "named_data": {name: 16}}

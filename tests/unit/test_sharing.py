@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from etbuild.lower import weight_sharing
-from etbuild.lower.weight_sharing import Place
+from etbuild.lower.weight_sharing import WeightReader
 
 
-def xnnpack(blobs: dict[str, int], **weights: int) -> Place:
+def xnnpack(blobs: dict[str, int], **weights: int) -> WeightReader:
     read = {name: (name, size) for name, size in weights.items()}
-    return Place("XnnpackBackend", str(sorted(weights)), 100 + sum(blobs.values()), blobs, read)
+    return WeightReader("XnnpackBackend", str(sorted(weights)), 100 + sum(blobs.values()), blobs, read)
 
 
-def inside(program: str, stored: int, **weights: int) -> Place:
-    return Place("VendorBackend", program, stored, {}, {name: (name, size) for name, size in weights.items()})
+def inside(program: str, stored: int, **weights: int) -> WeightReader:
+    return WeightReader("VendorBackend", program, stored, {}, {name: (name, size) for name, size in weights.items()})
 
 
-def portable(**weights: int) -> Place:
-    return Place("", "", 0, {}, {name: (name, size) for name, size in weights.items()})
+def portable(**weights: int) -> WeightReader:
+    return WeightReader("", "", 0, {}, {name: (name, size) for name, size in weights.items()})
 
 
 def test_a_common_blob_is_one_copy() -> None:
@@ -63,7 +63,7 @@ def test_what_is_inside_a_delegate_is_a_copy_by_its_share_of_the_delegate() -> N
 
 
 def test_two_backends_may_have_one_blob() -> None:
-    vulkan = Place("VulkanBackend", "v", 500, {"k": 400}, {"w": ("w", 400)})
+    vulkan = WeightReader("VulkanBackend", "v", 500, {"k": 400}, {"w": ("w", 400)})
     assert weight_sharing.measure({"a": [vulkan], "b": [xnnpack({"k": 400}, w=400)]})["shared_bytes"] == 400
 
 
@@ -77,19 +77,25 @@ def zeros(*names: str, size: int = 64) -> dict[str, tuple[str, int]]:
 
 
 def test_two_weights_of_zeros_are_two_weights() -> None:
-    one, other = Place("", "", 0, {}, zeros("a")), Place("XnnpackBackend", "x", 100, {"k": 64}, zeros("b"))
+    one, other = (
+        WeightReader("", "", 0, {}, zeros("a")),
+        WeightReader("XnnpackBackend", "x", 100, {"k": 64}, zeros("b")),
+    )
     found = weight_sharing.measure({"a": [one], "b": [other]})
     assert found == {"expected_bytes": 0, "shared_bytes": 0, "duplicate_bytes": 0, "duplicates": []}
 
 
 def test_one_weight_of_zeros_may_be_there_twice() -> None:
-    one, other = Place("", "", 0, {}, zeros("a", "c")), Place("XnnpackBackend", "x", 200, {"k": 64}, zeros("a", "b"))
+    one, other = (
+        WeightReader("", "", 0, {}, zeros("a", "c")),
+        WeightReader("XnnpackBackend", "x", 200, {"k": 64}, zeros("a", "b")),
+    )
     found = weight_sharing.measure({"a": [one], "b": [other]})
     assert [(each["weight"], each["bytes"]) for each in found["duplicates"]] == [("a", 64)]
 
 
 def test_blobs_are_counted_by_content_under_all_names() -> None:
     """Both zeros are one blob. It does not count as another weight of the same size that is not shared."""
-    one = Place("XnnpackBackend", "x", 200, {"z": 64, "k": 64}, {"w": ("w", 64), **zeros("a", "b")})
-    other = Place("XnnpackBackend", "y", 200, {"z": 64, "l": 64}, {"w": ("w", 64), **zeros("a")})
+    one = WeightReader("XnnpackBackend", "x", 200, {"z": 64, "k": 64}, {"w": ("w", 64), **zeros("a", "b")})
+    other = WeightReader("XnnpackBackend", "y", 200, {"z": 64, "l": 64}, {"w": ("w", 64), **zeros("a")})
     assert weight_sharing.measure({"a": [one], "b": [other]})["shared_bytes"] == 0

@@ -30,7 +30,7 @@ class _Size:
 
 
 @dataclass(frozen=True)
-class Call:
+class ComparedCall:
     """A call of a method.
 
     Attributes:
@@ -56,7 +56,7 @@ class Calls:
         self._ranges = [*ranges, *([None] * (len(examples) - len(ranges)))]
         self._sizes = dict(sorted(_sizes(program, self._shapes, examples).items(), key=lambda item: str(item[0])))
 
-    def chosen(self, budget: int, work: int) -> Iterator[Call]:
+    def chosen(self, budget: int, work: int) -> Iterator[ComparedCall]:
         """The calls after the first one, which has the example inputs.
 
         The second call repeats the first one. The others have random values; of a method with dynamic sizes they
@@ -71,7 +71,7 @@ class Calls:
             if all(map(_is_one_number, self._examples)):
                 yield self._random("", {symbol: size.example for symbol, size in self._sizes.items()})
             return
-        yield Call("the second call with the example inputs", [[*self._examples]])
+        yield ComparedCall("the second call with the example inputs", [[*self._examples]])
         budget -= work
         shares = {"smallest": 0.0, "largest": 1.0, "smallest again": 0.0, "in between": 0.5} if self._sizes else {"": 0}
         for label, share in shares.items():
@@ -93,10 +93,10 @@ class Calls:
             factor *= size / max(self._sizes[symbol].example, 1)
         return int(work * factor)
 
-    def _random(self, label: str, sizes: Mapping[Any, int]) -> Call:
+    def _random(self, label: str, sizes: Mapping[Any, int]) -> ComparedCall:
         inputs = [self._inputs(label, sizes, neighbours) for neighbours in (True, False)]
         shapes = ", ".join(str([*each.shape]) for each in inputs[0] if isinstance(each, torch.Tensor))
-        return Call(f"a call with random inputs of the shapes {shapes}", inputs)
+        return ComparedCall(f"a call with random inputs of the shapes {shapes}", inputs)
 
     def _inputs(self, label: str, sizes: Mapping[Any, int], neighbours: bool) -> list[Any]:
         seed = int.from_bytes(hashlib.sha256(label.encode()).digest()[:7], "big")

@@ -13,7 +13,7 @@ import torch
 from torch.export import ExportedProgram
 
 from etbuild.comparison import accuracy
-from etbuild.comparison.calls import Call, Calls
+from etbuild.comparison.calls import Calls, ComparedCall
 from etbuild.comparison.graph import Graph, Rounding, buffers, is_quantized
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
@@ -29,7 +29,7 @@ _WITHOUT_MEMORY = "the runtime gets no memory for it"
 
 
 @dataclass(frozen=True)
-class Method:
+class ComparedMethod:
     """A method to compare.
 
     Attributes:
@@ -93,9 +93,9 @@ class Comparison:
         notes: What was left out of the comparison of a method, by its name.
     """
 
-    def __init__(self, methods: Sequence[Method], files: ProgramFiles, scratch: Path) -> None:
+    def __init__(self, methods: Sequence[ComparedMethod], files: ProgramFiles, scratch: Path) -> None:
         self._methods, self._files, self._scratch = methods, files, scratch
-        self._history: list[tuple[Method, list[Any]]] = []
+        self._history: list[tuple[ComparedMethod, list[Any]]] = []
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
         self._samples: list[_Sample] = []
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
@@ -118,9 +118,9 @@ class Comparison:
         graphs = self._graphs()
         for method in self._methods:
             self._load(session, method)
-        calls: list[list[tuple[Method, Call]]] = []
+        calls: list[list[tuple[ComparedMethod, ComparedCall]]] = []
         for method in self._methods:
-            wrong, used = self._call(session, graphs[method.name], method, Call(_FIRST, [[*method.examples]]))
+            wrong, used = self._call(session, graphs[method.name], method, ComparedCall(_FIRST, [[*method.examples]]))
             if wrong is not None:
                 return wrong
             chosen = Calls(method.program, method.examples, method.settings.ranges).chosen(work, used)
@@ -134,7 +134,7 @@ class Comparison:
                 return wrong
         return next(filter(None, (self._wrong_state(session, graphs[each.name], each) for each in self._methods)), None)
 
-    def _wrong_state(self, session: Session, graph: Graph, method: Method) -> Wrong | None:
+    def _wrong_state(self, session: Session, graph: Graph, method: ComparedMethod) -> Wrong | None:
         """Compares the buffers that the program holds by name."""
         for name, value in session.state(method.name, graph.state).items():
             of = partial(_state_of, method.name, name)
@@ -151,7 +151,7 @@ class Comparison:
             state.update(buffers(method.program))
         return {method.name: Graph(method.program, state) for method in self._methods}
 
-    def _load(self, session: Session, method: Method) -> None:
+    def _load(self, session: Session, method: ComparedMethod) -> None:
         try:
             session.load(method.name)
         except RuntimeError as error:
@@ -160,7 +160,9 @@ class Comparison:
             message = f"ExecuTorch's runtime cannot load the method: {summary(error)}"
             raise BuildError.at(("methods", method.name), message) from error
 
-    def _call(self, session: Session, graph: Graph, method: Method, call: Call) -> tuple[Wrong | None, int]:
+    def _call(
+        self, session: Session, graph: Graph, method: ComparedMethod, call: ComparedCall
+    ) -> tuple[Wrong | None, int]:
         before = {name: value.clone() for name, value in graph.state.items()}
         for leaves in call.inputs:
             try:
@@ -189,7 +191,7 @@ class Comparison:
         self,
         actual: Sequence[Any],
         expected: Sequence[Any],
-        method: Method,
+        method: ComparedMethod,
         of: Callable[[_Sample], Sequence[Any]],
         name: str = "output",
     ) -> list[str]:

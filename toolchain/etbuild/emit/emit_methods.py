@@ -31,10 +31,10 @@ from etbuild.lower import dequantize, dynamic_sizes, failed_nodes, method_graph,
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.lower_methods import operator_counts
-from etbuild.lower.named_data import Blob, Claims, Request
+from etbuild.lower.named_data import Blob, BlobRequest, Claims
 from etbuild.lower.partition_counts import operator_name
 from etbuild.lower.viewed_weights import copy_viewed_weights
-from etbuild.lower.weight_sharing import Place
+from etbuild.lower.weight_sharing import WeightReader
 from etbuild.lower.weight_storage import Digests, weight_places
 from etbuild.patching import replaced
 from etbuild.plan.step_plans import MethodPlan
@@ -72,7 +72,7 @@ class MethodFacts:
 
     operators: OperatorCounts
     graph: MethodGraph
-    places: list[Place]
+    places: list[WeightReader]
     tagged: dict[str, TaggedWeight]
     trained: list[str]
     buffers: Buffers | None
@@ -105,7 +105,7 @@ class Emitted:
     external: list[Blob]
     external_names: dict[str, dict[str, int]]
     weights: dict[str, tuple[str, torch.Tensor]]
-    requests: list[tuple[str, Request]]
+    requests: list[tuple[str, BlobRequest]]
     claims: Claims
     non_finite: NonFinite
     facts: dict[str, MethodFacts]

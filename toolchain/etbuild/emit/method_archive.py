@@ -25,14 +25,14 @@ from executorch.exir.tensor_layout import TensorLayout
 
 from etbuild import releases
 from etbuild.emit.emit_methods import Emitted, MethodFacts, TaggedWeight
-from etbuild.emit.mutable_buffers import Buffers, Part, Planned
+from etbuild.emit.mutable_buffers import Buffers, BufferUser, Planned
 from etbuild.errors import InputError
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json, file_digest
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.lower import named_data
-from etbuild.lower.named_data import Blob, Request
-from etbuild.lower.weight_sharing import Place
+from etbuild.lower.named_data import Blob, BlobRequest
+from etbuild.lower.weight_sharing import WeightReader
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
@@ -207,7 +207,7 @@ _TYPES: dict[str, type] = {
     for name, kind in vars(schema).items()
     if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, enum.Enum))
 }
-_OURS = (Emitted, MethodFacts, TaggedWeight, Place, Buffers, Part, Planned, Request)
+_OURS = (Emitted, MethodFacts, TaggedWeight, WeightReader, Buffers, BufferUser, Planned, BlobRequest)
 _TYPES.update({kind.__name__: kind for kind in (TensorLayout, DataEntry, tuple, set, *_OURS)})
 
 

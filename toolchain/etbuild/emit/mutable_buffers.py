@@ -25,7 +25,7 @@ ARENA = 2  # ExecuTorch's memory for buffers that methods share
 
 
 @dataclass(frozen=True)
-class Part:
+class BufferUser:
     """A method without its delegates, or one of its delegates.
 
     Attributes:
@@ -67,7 +67,7 @@ class Buffers:
         unplanned: The names of those that the method writes to and that have no such place.
     """
 
-    parts: list[Part]
+    parts: list[BufferUser]
     contents: dict[str, tuple[str, str]]
     planned: list[Planned]
     unplanned: list[str]
@@ -127,14 +127,14 @@ def describe(edge: EdgeProgramManager, method: str, written: Collection[str], di
     return Buffers(parts, contents, [], [])
 
 
-def _part(backend: str, program: ExportedProgram, methods: Collection[str]) -> Part:
+def _part(backend: str, program: ExportedProgram, methods: Collection[str]) -> BufferUser:
     """Describes a method without its delegates, or a delegate.
 
     A program lists the buffers of the whole module. A buffer that it overwrites is used, though no node reads it.
     """
     own = {original_name(name, methods) for name in program.graph_signature.buffers_to_mutate.values()}
     read = {original_name(name, methods) for node, name in named_data.weights(program) if node.users}
-    return Part(backend, sorted(read | own), sorted(own))
+    return BufferUser(backend, sorted(read | own), sorted(own))
 
 
 def planned(buffers: Buffers, program: ExportedProgram) -> Buffers:

@@ -50,7 +50,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """A call of an operator in an exported graph.
 
     Attributes:
@@ -67,11 +67,11 @@ class Call:
 class SourceLines:
     """The lines of an export's nodes, by method. They are read when the first line is asked for."""
 
-    def __init__(self, load: Callable[[], Mapping[str, Sequence[Call]]]) -> None:
+    def __init__(self, load: Callable[[], Mapping[str, Sequence[OperatorCall]]]) -> None:
         self._load = load
 
     @functools.cached_property
-    def _methods(self) -> Mapping[str, Sequence[Call]]:
+    def _methods(self) -> Mapping[str, Sequence[OperatorCall]]:
         return self._load()
 
     @classmethod
@@ -158,12 +158,12 @@ def _distinct(lines: Iterable[Line]) -> tuple[Line, ...]:
     return tuple(dict.fromkeys(lines))
 
 
-def _calls(program: ExportedProgram, line_of: Callable[[str], Line | None]) -> Iterator[Call]:
+def _calls(program: ExportedProgram, line_of: Callable[[str], Line | None]) -> Iterator[OperatorCall]:
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             line = line_of(node.meta.get("stack_trace") or "") if node.op == "call_function" else None
             if line is not None:
-                yield Call(first_name(node), str(node.target), line)
+                yield OperatorCall(first_name(node), str(node.target), line)
 
 
 _DRIVER = "etbuild/"  # the driver calls the method: that is no line of the model
@@ -208,12 +208,12 @@ def _base(operator: str) -> str:
     return _REPLACED.get(name, name.removesuffix("_copy").rstrip("_"))
 
 
-def _read(path: Path) -> dict[str, list[Call]]:
+def _read(path: Path) -> dict[str, list[OperatorCall]]:
     try:
         content = json_file.read(path, json_file.Format("the lines of an export", "step#lines"))
         places = [Line(*place) for place in content["places"]]
         return {
-            method: [Call(node, operator, places[place]) for node, operator, place in calls]
+            method: [OperatorCall(node, operator, places[place]) for node, operator, place in calls]
             for method, calls in content["methods"].items()
         }
     except (InputError, IndexError):

@@ -267,7 +267,7 @@ class Blob:
 
 
 @dataclass(frozen=True)
-class Request:
+class BlobRequest:
     """A blob that one delegate stores under a key.
 
     Attributes:
@@ -291,7 +291,7 @@ class Request:
         return f"{self.backend} of `{self.method}`"
 
 
-def arrange(requests: Iterable[tuple[str, Request]], claims: Claims) -> NamedDataStore:
+def arrange(requests: Iterable[tuple[str, BlobRequest]], claims: Claims) -> NamedDataStore:
     """Decides for each blob of the delegates which file it goes to, independently of the order of the methods.
 
     A blob that a tagged and an untagged weight share goes to the tag. A blob that several shards of a tag share goes to
@@ -308,7 +308,7 @@ def arrange(requests: Iterable[tuple[str, Request]], claims: Claims) -> NamedDat
         BuildError: Two tags claim a blob, delegates store different blobs under one key, or the alignments in one file
             have no common multiple up to 2 MiB.
     """
-    asked: dict[str, list[Request]] = {}
+    asked: dict[str, list[BlobRequest]] = {}
     for key, request in requests:
         asked.setdefault(key, []).append(request)
     _check_requests(asked)
@@ -323,7 +323,7 @@ def arrange(requests: Iterable[tuple[str, Request]], claims: Claims) -> NamedDat
     return arranged
 
 
-def requests(edge: EdgeProgramManager) -> Iterator[tuple[str, Request]]:
+def requests(edge: EdgeProgramManager) -> Iterator[tuple[str, BlobRequest]]:
     """Each blob that a delegate stores, with its key, in the order of the methods' names."""
     for method in sorted(edge.methods):
         for delegate in delegates(edge.exported_program(method).graph_module):
@@ -332,10 +332,10 @@ def requests(edge: EdgeProgramManager) -> Iterator[tuple[str, Request]]:
             for entries in stores:
                 for key, entry in entries.items():
                     data = Blob(output.buffers[entry.buffer_index])
-                    yield key, Request(method, delegate.backend_id, data, entry)
+                    yield key, BlobRequest(method, delegate.backend_id, data, entry)
 
 
-def _check_requests(asked: dict[str, list[Request]]) -> None:
+def _check_requests(asked: dict[str, list[BlobRequest]]) -> None:
     """Fails if delegates store different blobs under one key, or if an alignment is not a positive integer."""
     problems = []
     for key, requests in sorted(asked.items()):
@@ -364,7 +364,7 @@ def _align_together(entries: Iterable[DataEntry]) -> None:
             entry.alignment = alignment
 
 
-def _check_alignments(asked: dict[str, list[Request]]) -> None:
+def _check_alignments(asked: dict[str, list[BlobRequest]]) -> None:
     """Fails if the common multiple of the alignments in one file is too large: each blob may add that much padding."""
     askers = {each.alignment: each for requests in asked.values() for each in requests}
     if math.lcm(*askers) > _MOST_ALIGNMENT:

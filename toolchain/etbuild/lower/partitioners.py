@@ -48,7 +48,7 @@ _RECIPE: DocumentPath = ("recipe",)
 
 
 @dataclass(frozen=True)
-class Made:
+class ProgramPartitioners:
     """The partitioners of a lowering.
 
     Attributes:
@@ -70,7 +70,7 @@ class _One(NamedTuple):
     hint: str | None
 
 
-def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> Made:
+def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> ProgramPartitioners:
     """Makes ExecuTorch's partitioner list of each method. Partitioners of one backend have the same index in all lists.
 
     Args:
@@ -100,7 +100,7 @@ def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: S
                 own.insert(0, slot[name])
             elif own:
                 own.insert(0, _NoPartition(own[0]))
-    return Made(lists, claims)
+    return ProgramPartitioners(lists, claims)
 
 
 def _watched(slot: dict[str, _One]) -> dict[str, Partitioner]:

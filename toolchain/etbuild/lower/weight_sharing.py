@@ -24,7 +24,7 @@ from etbuild.results import Duplicate, Sharing
 
 
 @dataclass(frozen=True)
-class Place:
+class WeightReader:
     """A delegate, or all weights that the portable operators of a method read.
 
     Attributes:
@@ -52,7 +52,7 @@ def identity(digest: str, name: str | None) -> str:
     return digest if name is None else f"{digest} {name}"
 
 
-Places = dict[str, list[Place]]
+Places = dict[str, list[WeightReader]]
 """The places of each method."""
 
 
@@ -87,7 +87,7 @@ def measure(places: Places) -> Sharing:
     }
 
 
-_Readers = list[tuple[str, Place]]
+_Readers = list[tuple[str, WeightReader]]
 
 
 def _readers(places: Places) -> dict[str, _Readers]:
@@ -109,7 +109,7 @@ def _copies(weight: str, readers: _Readers) -> list[_Readers]:
     return copies
 
 
-def _one_copy(weight: str, one: Place, other: Place) -> bool:
+def _one_copy(weight: str, one: WeightReader, other: WeightReader) -> bool:
     if (one.backend, one.program, one.named_data) == (other.backend, other.program, other.named_data):
         return True
     common = one.named_data.keys() & other.named_data.keys()
@@ -121,18 +121,18 @@ def _one_copy(weight: str, one: Place, other: Place) -> bool:
     return bool(common)
 
 
-def _of_size(size: int, place: Place) -> set[str]:
+def _of_size(size: int, place: WeightReader) -> set[str]:
     """The digests of the weights of a size that a place reads. Blobs are compared by content, without names."""
     return {weight.partition(" ")[0] for weight, (_, own) in place.weights.items() if own == size}
 
 
-def _blobs_of(shared: set[str], place: Place, size: int) -> int:
+def _blobs_of(shared: set[str], place: WeightReader, size: int) -> int:
     """The number of blobs of a size in bytes that may hold shared weights: those that no other weight of the place
     needs."""
     return max(0, sum(blob == size for blob in place.named_data.values()) - len(_of_size(size, place) - shared))
 
 
-def _share(weight: str, place: Place) -> int:
+def _share(weight: str, place: WeightReader) -> int:
     """The number of bytes that a weight takes in a place."""
     size, total = place.weights[weight][1], sum(size for _, size in place.weights.values())
     return size * min(place.stored, total) // total if place.backend and total else size

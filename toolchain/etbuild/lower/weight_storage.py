@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from etbuild import backends, releases
 from etbuild.lower import named_data
-from etbuild.lower.weight_sharing import Place, identity
+from etbuild.lower.weight_sharing import WeightReader, identity
 from etbuild.model.tensor_bytes import flat_bytes
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _described_content(content: torch.Tensor, element_size: int) -> tuple[str, b
     return hashlib.sha256(memoryview(content.numpy())).hexdigest(), uniform
 
 
-def weight_places(program: ExportedProgram, digests: Digests, named: Collection[str]) -> list[Place]:
+def weight_places(program: ExportedProgram, digests: Digests, named: Collection[str]) -> list[WeightReader]:
     """The places of a method: its portable operators, then each delegate in the graph's order.
 
     Args:
@@ -88,10 +88,10 @@ def weight_places(program: ExportedProgram, digests: Digests, named: Collection[
         if node.users and name not in written
     }
     delegates = [_delegate(delegate, digests, named) for delegate in named_data.delegates(program.graph_module)]
-    return [Place("", "", 0, {}, _described(portable, digests)), *delegates]
+    return [WeightReader("", "", 0, {}, _described(portable, digests)), *delegates]
 
 
-def _delegate(delegate: LoweredBackendModule, digests: Digests, named: Collection[str]) -> Place:
+def _delegate(delegate: LoweredBackendModule, digests: Digests, named: Collection[str]) -> WeightReader:
     program = delegate.original_module
     written = set(program.graph_signature.buffers_to_mutate.values())
     read = {name: named_data.tensor(program, name) for _, name in named_data.weights(program) if name not in written}
@@ -99,10 +99,10 @@ def _delegate(delegate: LoweredBackendModule, digests: Digests, named: Collectio
     compiled, output = delegate.processed_bytes, delegate.named_data_store_output
     storage = backends.stored_weights(delegate.backend_id, compiled, output, named)
     if storage is not None:
-        return Place(delegate.backend_id, storage.program, storage.size, storage.blobs, described)
+        return WeightReader(delegate.backend_id, storage.program, storage.size, storage.blobs, described)
     blobs = {digests.blob(blob): len(blob) for blob in (output.buffers if output is not None else ())}
     stored = len(compiled) + sum(blobs.values())
-    return Place(delegate.backend_id, digests.blob(compiled), stored, blobs, described)
+    return WeightReader(delegate.backend_id, digests.blob(compiled), stored, blobs, described)
 
 
 def _described(weights: dict[str, torch.Tensor], digests: Digests) -> dict[str, tuple[str, int]]:

@@ -13,7 +13,7 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unkn
 from etbuild.inputs import checkpoints
 from etbuild.inputs.declared import Inputs
 from etbuild.model.module import FLOATING, named_tensors
-from etbuild.model.stored_parts import Joined, Part
+from etbuild.model.stored_parts import Joined, StoredPart
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.tensor_names import names_in_module
@@ -202,7 +202,7 @@ class Checkpoint:
             tensors[name].data = tensor
 
 
-def _unlike(name: str, found: Mapping[Part, _Stored]) -> Iterator[Problem]:
+def _unlike(name: str, found: Mapping[StoredPart, _Stored]) -> Iterator[Problem]:
     """The parts of a tensor that have another shape than they have to have, or another dtype than the first one."""
     dtype = next(iter(found.values())).dtype
     for part, one in found.items():

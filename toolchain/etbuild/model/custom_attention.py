@@ -43,7 +43,7 @@ def unsupported(why: str) -> BuildError:
 
 
 @dataclass(frozen=True)
-class Call:
+class ModelCall:
     """One call of a model.
 
     Attributes:
@@ -63,11 +63,11 @@ class Call:
     attended: set[int] = field(default_factory=set)
 
 
-_call: ContextVar[Call] = ContextVar("call")
+_call: ContextVar[ModelCall] = ContextVar("call")
 
 
 @contextmanager
-def calling(call: Call) -> Iterator[Cache]:
+def calling(call: ModelCall) -> Iterator[Cache]:
     """Yields the cache for one call of a model. The attention finds the call while this is open.
 
     Raises:
@@ -122,7 +122,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no type
 
     is_compileable = True
 
-    def __init__(self, store: torch.nn.Module, call: Call) -> None:
+    def __init__(self, store: torch.nn.Module, call: ModelCall) -> None:
         super().__init__()
         self.store, self.call = store, call
         self.is_sliding = self.length == call.ring
@@ -208,7 +208,7 @@ def _is_ignored(name: str) -> bool:
     return name in _IGNORED or name.startswith("output_")
 
 
-def _quantized(query: Any, store: Any, mask: Any, scaling: float | None, call: Call) -> torch.Tensor:
+def _quantized(query: Any, store: Any, mask: Any, scaling: float | None, call: ModelCall) -> torch.Tensor:
     """The attention of one layer with a quantized cache. ExecuTorch's module has a fixed scaling."""
     from executorch.examples.models.llama.source_transformation.sdpa import QuantizedSDPA
 

@@ -125,7 +125,7 @@ def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[...
     )
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
-        call = custom_attention.Call(cache_position, tuple(self.kv_caches), ring, wanted.longest_call)
+        call = custom_attention.ModelCall(cache_position, tuple(self.kv_caches), ring, wanted.longest_call)
         with custom_attention.calling(call) as cache:
             return scores(self, input_ids, cache, cache_position)
 

@@ -18,7 +18,7 @@ from etbuild.model.tensor_files import TensorFile
 
 
 @dataclass(frozen=True)
-class Part:
+class StoredPart:
     """A tensor of a file that is a tensor of the module, or a part of one.
 
     Attributes:
@@ -34,7 +34,7 @@ class Part:
     offset: int
 
     @classmethod
-    def from_facts(cls, facts: dict[str, Any]) -> Part:
+    def from_facts(cls, facts: dict[str, Any]) -> StoredPart:
         """A part of its fields as JSON data."""
         return cls(facts["name"], tuple(facts["shape"]), tuple(facts["strides"]), facts["offset"])
 
@@ -47,7 +47,7 @@ class Part:
         return tensor.as_strided(self.shape, self.strides, self.offset)
 
 
-def parts(module: torch.nn.Module) -> dict[str, list[Part]]:
+def parts(module: torch.nn.Module) -> dict[str, list[StoredPart]]:
     """The parts of those tensors of a module that `save_pretrained` writes in another form.
 
     Returns:
@@ -58,7 +58,7 @@ def parts(module: torch.nn.Module) -> dict[str, list[Part]]:
     transformers = sys.modules.get("transformers")  # a module of it cannot exist before it is imported
     if transformers is None:
         return {}
-    found: dict[str, list[Part]] = {}
+    found: dict[str, list[StoredPart]] = {}
     models: list[str] = []  # those of transformers, each with a dot at its end
     for path, child in module.named_modules():
         prefix = f"{path}." if path else ""
@@ -69,7 +69,7 @@ def parts(module: torch.nn.Module) -> dict[str, list[Part]]:
     return found
 
 
-def _parts(model: Any) -> dict[str, list[Part]]:
+def _parts(model: Any) -> dict[str, list[StoredPart]]:
     """The parts of the tensors of a model of transformers."""
     from transformers.core_model_loading import revert_weight_conversion
 
@@ -78,11 +78,11 @@ def _parts(model: Any) -> dict[str, list[Part]]:
     owners = {tensor.untyped_storage()._cdata: name for name, tensor in empty.items()}
     with _Views():
         saved = revert_weight_conversion(model, empty)
-    found: dict[str, list[Part]] = {}
+    found: dict[str, list[StoredPart]] = {}
     for name, tensor in saved.items():
         owner = owners.get(tensor.untyped_storage()._cdata)
         if owner is not None:
-            part = Part(name, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+            part = StoredPart(name, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
             found.setdefault(owner, []).append(part)
     return {name: each for name, each in found.items() if _is_other_form(name, each, empty[name])}
 
@@ -91,7 +91,7 @@ def _empty(shape: Sequence[int]) -> torch.Tensor:
     return torch.empty(shape, device="meta")
 
 
-def _is_other_form(name: str, stored: list[Part], tensor: torch.Tensor) -> bool:
+def _is_other_form(name: str, stored: list[StoredPart], tensor: torch.Tensor) -> bool:
     """Whether parts are all of a tensor, and not the tensor itself."""
     complete = sum(_empty(part.shape).numel() for part in stored) == tensor.numel()
     itself = len(stored) == 1 and stored[0].name == name and stored[0].is_whole(list(tensor.shape))
@@ -118,7 +118,7 @@ class Joined(TensorFile):
         stored: Its parts, each with its file and its name there. All have one dtype, and are in files that are checked.
     """
 
-    def __init__(self, name: str, shape: list[int], stored: Sequence[tuple[Part, TensorFile, str]]) -> None:
+    def __init__(self, name: str, shape: list[int], stored: Sequence[tuple[StoredPart, TensorFile, str]]) -> None:
         super().__init__({name: None})
         self._shape, self._stored = shape, stored
 

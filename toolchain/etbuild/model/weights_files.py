@@ -11,7 +11,7 @@ import torch
 
 from etbuild.errors import InputError, Problem, did_you_mean
 from etbuild.model.module import named_tensors
-from etbuild.model.stored_parts import Part, parts
+from etbuild.model.stored_parts import StoredPart, parts
 from etbuild.model.tensor_bytes import dtype_name, flat_bytes
 from etbuild.plan.step_plans import MethodPlan
 
@@ -40,7 +40,7 @@ class TensorFacts:
     same_as: str | None
     in_weights: bool
     also: list[str] = field(default_factory=list)
-    stored_as: list[Part] = field(default_factory=list)
+    stored_as: list[StoredPart] = field(default_factory=list)
 
     def __str__(self) -> str:
         return f"{self.dtype}{self.shape}"
@@ -58,7 +58,7 @@ class TensorFacts:
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> TensorFacts:
         """What `facts` returned."""
-        return cls(**{**facts, "stored_as": [Part.from_facts(part) for part in facts.get("stored_as", [])]})
+        return cls(**{**facts, "stored_as": [StoredPart.from_facts(part) for part in facts.get("stored_as", [])]})
 
 
 def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
@@ -82,7 +82,7 @@ def describe_state(module: torch.nn.Module) -> list[TensorFacts]:
 
 
 def _facts(
-    name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: bool, stored: Mapping[str, list[Part]]
+    name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: bool, stored: Mapping[str, list[StoredPart]]
 ) -> TensorFacts:
     """The facts about a tensor. `first` has the first name of each tensor by the tensor's id; a new tensor is added.
     `stored` has the parts of each tensor that the weights files hold in another form."""

@@ -32,7 +32,7 @@ class MethodTests(Part):
     min_sqnr: float | None
 
 
-class Call(Part):
+class CallSpec(Part):
     """A call of a method with inputs of the manifest."""
 
     method: str
@@ -85,7 +85,7 @@ class TestPlan(Part):
 
     methods: dict[str, MethodTests]
     seed: int
-    cases: dict[str, tuple[Call, ...]]
+    cases: dict[str, tuple[CallSpec, ...]]
     metrics: tuple[Metric, ...]
 
     @property
@@ -146,16 +146,16 @@ def _of_method(bound: float | dict[str, float] | None, name: str) -> float | Non
     return bound.get(name) if isinstance(bound, dict) else bound
 
 
-def _calls(case: sections.Case, path: DocumentPath) -> tuple[Call, ...]:
+def _calls(case: sections.Case, path: DocumentPath) -> tuple[CallSpec, ...]:
     if "calls" not in case:
         return (_call(case, path),)
     return tuple(_call(call, (*path, "calls", index)) for index, call in enumerate(case["calls"]))
 
 
-def _call(call: sections.Call, path: DocumentPath) -> Call:
+def _call(call: sections.Call, path: DocumentPath) -> CallSpec:
     inputs = tuple(read_example(example_inputs.reduced(each)) for each in call.get("inputs", []))
     kwargs = {key: read_example(example_inputs.reduced(each)) for key, each in call.get("kwargs", {}).items()}
-    return Call(method=call["method"], inputs=inputs, kwargs=kwargs, path=path)
+    return CallSpec(method=call["method"], inputs=inputs, kwargs=kwargs, path=path)
 
 
 _METRIC: dict[str, Any] = {"data": None, "kwargs": {}, "min": None, "max": None, "max_change": None}

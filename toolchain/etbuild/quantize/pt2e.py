@@ -38,7 +38,7 @@ _QUANTIZE_WEIGHT = ("quantize_per_channel", "quantize_per_tensor", "quantize_aff
 
 
 @dataclass(frozen=True)
-class Call:
+class UserCallable:
     """A callable from the manifest or a recipe.
 
     Attributes:
@@ -66,8 +66,8 @@ class Quantization:
     """
 
     quantizer: Quantizer
-    finds: Batches | Call
-    passes: dict[str, list[Call]]
+    finds: Batches | UserCallable
+    passes: dict[str, list[UserCallable]]
     fold: bool
     dynamic_batch: bool
     path: DocumentPath
@@ -75,7 +75,7 @@ class Quantization:
     @property
     def trains(self) -> bool:
         """Whether the method is trained; otherwise it is calibrated."""
-        return isinstance(self.finds, Call)
+        return isinstance(self.finds, UserCallable)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,9 @@ def from_recipe(recipe: QuantizationRecipe, planned: PlannedQuantization, contex
     """
     path: DocumentPath = ("recipe",)
     passes = {
-        hook: [Call("a pass of the recipe", path, function) for function in getattr(recipe, f"{hook}_passes") or []]
+        hook: [
+            UserCallable("a pass of the recipe", path, function) for function in getattr(recipe, f"{hook}_passes") or []
+        ]
         for hook in QUANTIZE_HOOKS
     }
     for hook, calls in _passes(planned.pt2e, planned.path, context.finder).items() if planned.pt2e is not None else ():
@@ -145,7 +147,7 @@ def from_recipe(recipe: QuantizationRecipe, planned: PlannedQuantization, contex
 
 def _ranges_with_recipe(
     recipe: QuantizationRecipe, planned: PlannedQuantization, context: StepContext
-) -> Batches | Call:
+) -> Batches | UserCallable:
     path: DocumentPath = ("recipe",)
     if planned.pt2e is not None and (train := _training(planned.pt2e, planned.path, context.finder)) is not None:
         return train
@@ -159,7 +161,7 @@ def _ranges_with_recipe(
         if recipe.train_fn is None:
             hint = 'give the recipe a `train_fn`, or write `quantize: {pt2e: {qat: "module:callable"}}`'
             raise BuildError.at(path, "the recipe has `is_qat` but no `train_fn`", hint)
-        return Call("the `train_fn` of the recipe", path, recipe.train_fn)
+        return UserCallable("the `train_fn` of the recipe", path, recipe.train_fn)
     if of_manifest is not None:
         return _batches(of_manifest, planned, context)
     if recipe.calibration_inputs_fn is None:
@@ -172,14 +174,14 @@ def _batches(calibrate: Calibration, planned: PlannedQuantization, context: Step
     return calibration.make(calibrate, planned.arguments, (*planned.path, "calibration"), context)
 
 
-def _training(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> Call | None:
+def _training(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> UserCallable | None:
     reference, qat_path = pt2e.qat, (*path, "qat")
-    return Call(f"`{reference}`", qat_path, load_callable(reference, finder, qat_path)) if reference else None
+    return UserCallable(f"`{reference}`", qat_path, load_callable(reference, finder, qat_path)) if reference else None
 
 
-def _passes(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> dict[str, list[Call]]:
-    def call(reference: str, here: DocumentPath) -> Call:
-        return Call(f"`{reference}`", here, load_callable(reference, finder, here))
+def _passes(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> dict[str, list[UserCallable]]:
+    def call(reference: str, here: DocumentPath) -> UserCallable:
+        return UserCallable(f"`{reference}`", here, load_callable(reference, finder, here))
 
     return {
         hook: [call(reference, (*path, "passes", hook, index)) for index, reference in enumerate(references)]
@@ -212,7 +214,7 @@ def quantize_method(
     _check_unchanged(before, _first_outputs(prepared, how, written, finder), how.path)
     prepared = _run_passes("post_prepare", prepared, how, finder)
     with _undone(prepared, written):
-        if isinstance(how.finds, Call):
+        if isinstance(how.finds, UserCallable):
             _check_trainable(prepared, how.finds.path)
             _train(prepared, how.finds, finder)
         else:
@@ -296,7 +298,7 @@ def _first_outputs(
     graph_module: GraphModule, how: Quantization, written: set[str], finder: SourceFinder
 ) -> list[torch.Tensor]:
     """What a method computes for its first batch: the tensors of floating point. Empty if it is trained."""
-    batch = () if isinstance(how.finds, Call) else next(iter(how.finds.batches), ())
+    batch = () if isinstance(how.finds, UserCallable) else next(iter(how.finds.batches), ())
     if not batch:
         return []
     inputs = pytree.tree_map_only(torch.Tensor, torch.clone, batch)  # the method may write to its inputs
@@ -354,7 +356,7 @@ def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
         raise BuildError.at(path, message, hint)
 
 
-def _train(prepared: GraphModule, train: Call, finder: SourceFinder) -> None:
+def _train(prepared: GraphModule, train: UserCallable, finder: SourceFinder) -> None:
     for parameter in prepared.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     with wrap_user_error(train.path, train.name, finder), torch.enable_grad():

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from etbuild.comparison.compare import Method
+    from etbuild.comparison.compare import ComparedMethod
     from etbuild.export.archive import SavedExport
     from etbuild.runtime.program_files import ProgramFiles
 
@@ -225,14 +225,14 @@ class _Exported:
             content.update(adapter_weights.read(job.plan.adapters, content.keys(), context.inputs))
         return cls(job, saved, context, examples, content, programs)
 
-    def methods(self, names: list[str]) -> tuple[list[Method], dict[str, str]]:
+    def methods(self, names: list[str]) -> tuple[list[ComparedMethod], dict[str, str]]:
         """The methods with their weights and example inputs; and those that cannot be compared, with a note."""
         from torch.export.graph_signature import OutputKind
 
-        from etbuild.comparison.compare import Method
+        from etbuild.comparison.compare import ComparedMethod
         from etbuild.export import saved_examples
 
-        methods, skipped = list[Method](), dict[str, str]()
+        methods, skipped = list[ComparedMethod](), dict[str, str]()
         with accelerated() if self.job.options.accelerate else nullcontext():
             loaded = self.programs or load_methods(self.saved, self.content, names, self.context.finder)
         for name in names:
@@ -247,7 +247,7 @@ class _Exported:
             elif leaves is None:
                 skipped[name] = f"{_NOT} its example inputs have a dtype that safetensors cannot hold"
             else:
-                methods.append(Method(name, program, leaves, self.job.plan.comparisons[name]))
+                methods.append(ComparedMethod(name, program, leaves, self.job.plan.comparisons[name]))
         return methods, skipped
 
 
@@ -277,7 +277,7 @@ def _problem(exported: _Exported, wrong: dict[str, Any]) -> Problem:
     return Problem(wrong["problem"], ("methods", method.name), hints(where, hint))
 
 
-def _where(job: LoweringJob[ComparePlan], context: StepContext, method: Method, wrong: dict[str, Any]) -> str:
+def _where(job: LoweringJob[ComparePlan], context: StepContext, method: ComparedMethod, wrong: dict[str, Any]) -> str:
     """Where the difference begins, for people."""
     from etbuild.comparison.graph import is_quantized
 

@@ -27,7 +27,7 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Call:
+class MethodCall:
     """A call with its inputs.
 
     Attributes:
@@ -107,7 +107,7 @@ class Reference:
         """The module that has a method; the default one for an exported program from a file."""
         return self._prepared[name].module if name in self._prepared else self._root
 
-    def run(self, calls: Sequence[Call]) -> list[list[Any]]:
+    def run(self, calls: Sequence[MethodCall]) -> list[list[Any]]:
         """The outputs of calls, one after the other, as lists of tensors and numbers.
 
         Raises:
@@ -115,7 +115,7 @@ class Reference:
         """
         return [self._call(self._prepared, self._modules, call) for call in calls]
 
-    def run_float(self, calls: Sequence[Call]) -> list[list[Any]]:
+    def run_float(self, calls: Sequence[MethodCall]) -> list[list[Any]]:
         """The same without quantization."""
         prepared, modules = self._float
         return [self._call(prepared, modules, call) for call in calls]
@@ -174,7 +174,7 @@ class Reference:
     def _files_as_modules(self) -> dict[str, torch.nn.Module]:
         return {name: program.module(check_guards=False) for name, program in self._files.items()}
 
-    def _call(self, prepared: Mapping[str, PreparedMethod], modules: Modules, call: Call) -> list[Any]:
+    def _call(self, prepared: Mapping[str, PreparedMethod], modules: Modules, call: MethodCall) -> list[Any]:
         positional, keywords = pytree.tree_map(copied, call.inputs)
         path = ("methods", call.method)
         with torch.no_grad(), wrap_user_error(path, f"running `{call.method}`", self.context.finder):

@@ -14,7 +14,7 @@ from etkit.analysis.tables import size, table
 
 
 @dataclass
-class Folder:
+class DirectorySizes:
     """The programs of one folder, by name, and the size of each of their files in bytes, by digest."""
 
     programs: set[str] = field(default_factory=set)
@@ -52,7 +52,7 @@ def _leave_out_copies(folders: list[str]) -> bool:
     return True
 
 
-def by_folder(programs: Iterable[tuple[str, Path]], depth: int) -> dict[str, Folder]:
+def by_folder(programs: Iterable[tuple[str, Path]], depth: int) -> dict[str, DirectorySizes]:
     """Adds up programs.
 
     Args:
@@ -65,17 +65,17 @@ def by_folder(programs: Iterable[tuple[str, Path]], depth: int) -> dict[str, Fol
     Raises:
         InputError: An index is damaged.
     """
-    groups: dict[str, Folder] = {}
+    groups: dict[str, DirectorySizes] = {}
     for folder, index in programs:
         content = read_index(index)[1]
-        group = groups.setdefault("/".join(folder.split("/")[:depth]) or ".", Folder())
+        group = groups.setdefault("/".join(folder.split("/")[:depth]) or ".", DirectorySizes())
         group.programs.add(f"{folder}/{content['name']}")
         shipped = (artifact for artifact in content["artifacts"] if artifact["kind"] != "report")
         group.sizes.update({artifact["sha256"]: artifact["size"] for artifact in shipped})
     return dict(sorted(groups.items()))
 
 
-def as_json(groups: dict[str, Folder]) -> dict[str, Any]:
+def as_json(groups: dict[str, DirectorySizes]) -> dict[str, Any]:
     """Returns programs and bytes of each group and of all, as JSON."""
     shared = _shared(groups)
     return {
@@ -92,7 +92,7 @@ def as_json(groups: dict[str, Folder]) -> dict[str, Any]:
     }
 
 
-def as_text(groups: dict[str, Folder]) -> str:
+def as_text(groups: dict[str, DirectorySizes]) -> str:
     """Returns the same as a table."""
     content = as_json(groups)
     rows = [("folder", "programs", "size", "also in other folders")]
@@ -101,7 +101,7 @@ def as_text(groups: dict[str, Folder]) -> str:
     return table([*rows, ("all", str(content["programs"]), size(content["bytes"]), "")])
 
 
-def _shared(groups: dict[str, Folder]) -> set[str]:
+def _shared(groups: dict[str, DirectorySizes]) -> set[str]:
     """The digests of the files that several groups have."""
     seen: set[str] = set()
     shared: set[str] = set()

@@ -43,7 +43,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Part:
+class DelegatePart:
     """A part of a delegate, as the backend calls it, with its time in a call and the share of the whole call."""
 
     name: str
@@ -75,7 +75,7 @@ class TimedInstruction:
     runs: float
     time: Times
     share: float
-    parts: list[Part]
+    parts: list[DelegatePart]
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def _instruction(calls: Sequence[_Call], number: int, subject: Subject, scale: f
     parts = []
     for name in dict.fromkeys(name for call in calls for name in call.parts.get(number, {})):
         of_part = Times.of([call.parts.get(number, {}).get(name, 0) / scale for call in calls])
-        parts.append(Part(name, of_part, share(of_part.median, total)))
+        parts.append(DelegatePart(name, of_part, share(of_part.median, total)))
     return TimedInstruction(
         number=number,
         operator=of_program.name,

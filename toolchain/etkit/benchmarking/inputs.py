@@ -55,7 +55,7 @@ def of_manifest(
 
 
 def _of_reference(plan: Plan, tests: TestPlan, context: StepContext, sizes: Mapping[str, int]) -> dict[str, list[Any]]:
-    from etbuild.steps.reference import Call, Reference
+    from etbuild.steps.reference import MethodCall, Reference
     from etkit.testing import random_inputs
 
     examples = Reference.of_plan(plan, context).methods
@@ -70,7 +70,7 @@ def _of_reference(plan: Plan, tests: TestPlan, context: StepContext, sizes: Mapp
     for name, each in examples.items():
         own = {dim: size for dim, size in sizes.items() if dim in dims[name]}
         made = random_inputs.of_sizes(methods[name], tests.methods[name], each, own) if own else each
-        found[name] = [_ready(leaf) for leaf in Call(name, made).leaves]
+        found[name] = [_ready(leaf) for leaf in MethodCall(name, made).leaves]
     return found
 
 

@@ -68,15 +68,15 @@ class Workload:
         return " and ".join(f"`{name}`" for name in self.inputs)
 
     @cached_property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[TimedCall]:
         """The calls of one pass: that of the method, or those of a text, from the start of the cache."""
         if self.decoder is None:
-            return [Call(method, method, inputs) for method, inputs in self.inputs.items()]
+            return [TimedCall(method, method, inputs) for method, inputs in self.inputs.items()]
         return [*_text(self.decoder, self.inputs)]
 
 
 @dataclass(frozen=True)
-class Call:
+class TimedCall:
     """A call.
 
     Attributes:
@@ -201,13 +201,13 @@ def _position(method: ProgramMethod) -> tuple[int, bool] | None:
     return found[0] if len(found) == 1 else None
 
 
-def _text(decoder: Decoder, inputs: Mapping[str, list[Any]]) -> Iterator[Call]:
+def _text(decoder: Decoder, inputs: Mapping[str, list[Any]]) -> Iterator[TimedCall]:
     """The calls of one text."""
     if decoder.prefill is not None:
         given = _at(decoder, decoder.prefill, inputs[decoder.prefill], 0, decoder.prompt)
-        yield Call("prefill", decoder.prefill, given, decoder.prompt)
+        yield TimedCall("prefill", decoder.prefill, given, decoder.prompt)
     for position in range(decoder.prompt, decoder.prompt + decoder.new):
-        yield Call("decode", decoder.decode, _at(decoder, decoder.decode, inputs[decoder.decode], position, 1), 1)
+        yield TimedCall("decode", decoder.decode, _at(decoder, decoder.decode, inputs[decoder.decode], position, 1), 1)
 
 
 def _at(decoder: Decoder, method: str, inputs: Sequence[Any], position: int, count: int) -> list[Any]:

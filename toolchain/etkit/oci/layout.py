@@ -25,7 +25,7 @@ from etbuild.files import artifacts, json_file, regular_files
 from etbuild.files.digests import file_digest
 from etkit.oci import assembly, package
 from etkit.oci.descriptors import INDEX, Descriptor, document
-from etkit.oci.package import Made, Package
+from etkit.oci.package import Package, PackageFiles
 
 _VERSION = "oci-layout"
 _BLOCK = 1 << 20
@@ -37,7 +37,7 @@ def is_layout(directory: Path) -> bool:
     return (directory / _VERSION).is_file()
 
 
-def write(made: Made, directory: Path) -> None:
+def write(made: PackageFiles, directory: Path) -> None:
     """Writes a package as a directory, which appears complete. It replaces an earlier layout.
 
     Raises:
@@ -67,7 +67,7 @@ def _copy(source: IO[bytes], target: BinaryIO) -> None:
     shutil.copyfileobj(source, target, _BLOCK)
 
 
-def write_tar(made: Made, path: Path) -> None:
+def write_tar(made: PackageFiles, path: Path) -> None:
     """Writes the same files as a tar file. Equal packages give equal bytes. Errors: as `write`."""
 
     def write_to(target: BinaryIO) -> None:
@@ -89,7 +89,7 @@ class _Source:
     blob: Descriptor
 
 
-def _content(made: Made) -> dict[str, bytes | _Source]:
+def _content(made: PackageFiles) -> dict[str, bytes | _Source]:
     """The files of a layout by name, sorted."""
     content: dict[str, bytes | _Source] = {
         _VERSION: document({"imageLayoutVersion": "1.0.0"}),

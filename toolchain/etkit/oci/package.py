@@ -113,14 +113,16 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Made:
+class PackageFiles:
     """A package made from builds, and the files that hold its other blobs, by sha256: one of each program."""
 
     package: Package
     sources: Mapping[str, Sequence[Path]]
 
 
-def make(builds: Iterable[Path], annotations: Mapping[str, str], builder: str = provenance.UNNAMED_BUILDER) -> Made:
+def make(
+    builds: Iterable[Path], annotations: Mapping[str, str], builder: str = provenance.UNNAMED_BUILDER
+) -> PackageFiles:
     """Makes a package from finished builds. Reads only their indexes.
 
     Args:
@@ -159,10 +161,10 @@ def make(builds: Iterable[Path], annotations: Mapping[str, str], builder: str = 
         content["annotations"] = dict(sorted(annotations.items()))
     data = document(content)
     root = Descriptor.of(INDEX, data)
-    return Made(Package(root, programs, statements, {**documents, root.sha256: data}), sources)
+    return PackageFiles(Package(root, programs, statements, {**documents, root.sha256: data}), sources)
 
 
-def check_sources(made: Made, blob: Descriptor) -> None:
+def check_sources(made: PackageFiles, blob: Descriptor) -> None:
     """Compares the files of builds that should have a content with its digest.
 
     Raises:

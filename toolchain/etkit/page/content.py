@@ -73,7 +73,7 @@ class QuantizedWeight:
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodCard:
     """The card of a method.
 
     Attributes:
@@ -104,7 +104,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Content:
+class PageContent:
     """What a page shows.
 
     Attributes:
@@ -124,7 +124,7 @@ class Content:
 
     name: str
     facts: dict[str, str]
-    methods: list[Method]
+    methods: list[MethodCard]
     layers: dict[str, Any] | None
     blobs: dict[str, Any]
     duplicates: list[str] = field(default_factory=list)
@@ -142,7 +142,7 @@ def of_build(
     lowering: LoweringFacts,
     lines: SourceLines = NO_LINES,
     difference: Difference | None = None,
-) -> Content:
+) -> PageContent:
     """What the page of a build shows.
 
     Args:
@@ -165,7 +165,7 @@ def of_build(
         )
         for name in sorted(lowering["graphs"])
     ]
-    return Content(
+    return PageContent(
         name=index["name"],
         facts={"program": f"{pte['file']}, {size(pte['size'])}", "sha256": pte["sha256"], **_facts(index)},
         methods=methods,
@@ -189,7 +189,7 @@ def of_program(
     memory: Mapping[str, MemoryPlan],
     index: Index | None = None,
     difference: Difference | None = None,
-) -> Content:
+) -> PageContent:
     """What the page of any `.pte` shows.
 
     Args:
@@ -201,7 +201,7 @@ def of_program(
     """
     plans = index["inputs"]["plan"]["methods"] if index is not None else {}
     expected = dict.fromkeys(facts["external_keys"], "expected in named data")
-    return Content(
+    return PageContent(
         name=facts["file"],
         facts={
             "program": f"{facts['file']}, {size(facts['size'])}",
@@ -243,13 +243,15 @@ class _Source:
     lines: SourceLines
 
 
-def _method(name: str, method: Mapping[str, Any], graph: MethodGraph, memory: MemoryPlan, source: _Source) -> Method:
+def _method(
+    name: str, method: Mapping[str, Any], graph: MethodGraph, memory: MemoryPlan, source: _Source
+) -> MethodCard:
     where = {node: str(lines[0]) for node, lines in source.lines.of_method(name).items()}
     backends = [entry["backend"] for entry in source.plan.get("partitioners", ())]
     why = [_why(node, backends, bool(source.plan)) for node in graph["nodes"]]
     example = [*source.plan.get("example_inputs", ())]
     given = source.plan.get("example_kwargs", {})
-    return Method(
+    return MethodCard(
         name=name,
         inputs=[_value(value) for value in method["inputs"]],
         outputs=[_value(value) for value in method["outputs"]],

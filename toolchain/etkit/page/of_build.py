@@ -33,7 +33,7 @@ def write_page(
 
 def shown(
     directory: Path, name: str, lowering: LoweringFacts, lines: SourceLines, against: Path | None = None
-) -> content.Content:
+) -> content.PageContent:
     """What the page of a build shows. Arguments and errors are those of `write_page`."""
     index_path = directory / f"{name}.index.json"
     index = json_file.read(index_path, json_file.Format("an index", "index"))

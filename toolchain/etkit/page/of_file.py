@@ -12,7 +12,7 @@ from etkit.page import content
 from etkit.page.difference import difference
 
 
-def shown(path: Path, against: Path | None = None) -> content.Content:
+def shown(path: Path, against: Path | None = None) -> content.PageContent:
     """What the page of a `.pte` shows, which may come from any build. The index beside it adds what the file does not
     tell.
 

@@ -16,14 +16,14 @@ from typing import Any
 from etbuild.errors import printable
 from etkit.analysis import profile
 from etkit.page import timeline
-from etkit.page.content import Content
+from etkit.page.content import PageContent
 
 _HERE = Path(__file__).parent
 SCRIPTS = ("cytoscape.min.js", "cytoscape-dagre.min.js", "d3-hierarchy.min.js")
 """The libraries in the page, in the order in which they run. `scripts/README.md` says where they come from."""
 
 
-def render(content: Content) -> bytes:
+def render(content: PageContent) -> bytes:
     """The page, in UTF-8. The same content has the same bytes."""
     import jinja2
 

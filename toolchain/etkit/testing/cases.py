@@ -29,7 +29,7 @@ from etbuild.plan.test_specs import Metric, TestPlan
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session, unavailable
-from etbuild.steps.reference import Call, Reference
+from etbuild.steps.reference import MethodCall, Reference
 from etkit.testing import layers, random_inputs
 from etkit.testing.results import Result
 
@@ -48,7 +48,7 @@ class Case:
     """
 
     name: str
-    calls: Sequence[Call]
+    calls: Sequence[MethodCall]
     is_random: bool = False
 
 
@@ -83,7 +83,7 @@ class Tester:
         """The cases, in the order of the tests."""
         return self._cases
 
-    def expected(self, call: Call) -> list[Any]:
+    def expected(self, call: MethodCall) -> list[Any]:
         """The outputs of the model for one call with fresh state."""
         found: list[list[Any]] = child.result("PyTorch", partial(self._reference.run, [call]))
         return found[0]
@@ -95,7 +95,7 @@ class Tester:
         tolerance, quantized = self._tests.methods[method].tolerance, self._reference.is_quantized(method)
         return accuracy.differences(actual, expected, tolerance, quantized, name)
 
-    def tolerances(self, call: Call, expected: Sequence[torch.Tensor]) -> list[Tolerance]:
+    def tolerances(self, call: MethodCall, expected: Sequence[torch.Tensor]) -> list[Tolerance]:
         """How far each output of a call may be from the expected one."""
         of_method = self._tests.methods[call.method].tolerance
         quantized = self._reference.is_quantized(call.method)
@@ -119,20 +119,20 @@ class Tester:
     def _make_cases(self) -> Iterator[Case]:
         reference = self._reference
         for name, examples in reference.methods.items():
-            yield Case(f"{name}/example", [Call(name, examples)])
+            yield Case(f"{name}/example", [MethodCall(name, examples)])
             if reference.keeps_state(name):
-                yield Case(f"{name}/example-twice", [Call(name, examples), Call(name, examples)])
+                yield Case(f"{name}/example-twice", [MethodCall(name, examples), MethodCall(name, examples)])
             method = reference.planned(name)
             of_method = self._tests.methods[name]
             if of_method.random and random_inputs.all_alike(of_method, method, examples):
                 hint = f"write `tests.methods.{name}.ranges`"
                 print(f"note: all random integers for `{name}` are that of its example: {hint}", file=sys.stderr)
             for label, inputs in random_inputs.cases(name, method, of_method, self._tests.seed, examples):
-                yield Case(f"{name}/{label}", [Call(name, inputs)], is_random=True)
+                yield Case(f"{name}/{label}", [MethodCall(name, inputs)], is_random=True)
         for name, calls in self._tests.cases.items():
             yield Case(f"cases/{name}", [self._declared(call) for call in calls])
 
-    def _declared(self, call: planned.Call) -> Call:
+    def _declared(self, call: planned.CallSpec) -> MethodCall:
         """A call of the manifest. Raises InputError if its inputs are not those that the method takes."""
         module = self._reference.module(call.method)
         make = example_values.make_one
@@ -151,7 +151,7 @@ class Tester:
         if keywords.keys() != by_name.keys():
             names = ", ".join(by_name) or "none"
             raise InputError.at((*call.path, "kwargs"), f"the keyword inputs of `{call.method}` are: {names}")
-        return Call(call.method, (given, {name: keywords[name] for name in by_name}))
+        return MethodCall(call.method, (given, {name: keywords[name] for name in by_name}))
 
     # One case
 
@@ -204,7 +204,7 @@ class Tester:
         outputs = self._reference.run(case.calls)
         return outputs, self._reference.state(case.calls[-1].method)
 
-    def _inexact(self, call: Call, actual: list[Any], exact: list[Any]) -> str:
+    def _inexact(self, call: MethodCall, actual: list[Any], exact: list[Any]) -> str:
         """Which limit against the model without quantization the outputs break; empty if they break none."""
         limits = self._tests.methods[call.method]
         if limits.max_error is None and limits.min_sqnr is None:
@@ -253,7 +253,7 @@ class Tester:
         except EtbuildError as error:
             return f"\nthe search for the operator that parts failed: {error}"
 
-    def _searched(self, call: Call, state: dict[str, Any], expected: list[Any]) -> str:
+    def _searched(self, call: MethodCall, state: dict[str, Any], expected: list[Any]) -> str:
         name = call.method
         program = self._reference.exported(name)
         search = self._search(program, call, state)
@@ -265,14 +265,14 @@ class Tester:
                 return f"the passes of `passes.aten` change what `{name}` computes"
         return f"the exported graph of `{name}` computes something else than the model, before it is lowered"
 
-    def _search(self, program: ExportedProgram, call: Call, state: dict[str, Any]) -> Search:
+    def _search(self, program: ExportedProgram, call: MethodCall, state: dict[str, Any]) -> Search:
         tolerance, quantized = self._tests.methods[call.method].tolerance, self._reference.is_quantized(call.method)
         wrong = WrongCall(call.method, program, call.leaves, state, tolerance, quantized)
         finder = self._context.finder
         lines = SourceLines.of_programs({call.method: program}, finder.name_of)
         return Search(self._plan.lower_plan, wrong, finder, lines)
 
-    def _layers(self, call: Call) -> str:
+    def _layers(self, call: MethodCall) -> str:
         try:
             with self._context.stage(f"measure the layers of `{call.method}`"):
                 return str(child.result("the layers", partial(layers.text, self._reference, call)))
@@ -329,7 +329,7 @@ def _eager(reference: Reference) -> Callable[[str, list[Any]], list[Any]]:
         _, structure = pytree.tree_flatten(reference.methods[name], is_leaf=lambda value: value is None)
         if structure.num_leaves != len(inputs):
             raise BuildError.of(f"`{name}` takes {structure.num_leaves} inputs, not {len(inputs)}")
-        return reference.run_float([Call(name, pytree.tree_unflatten(inputs, structure))])[0]
+        return reference.run_float([MethodCall(name, pytree.tree_unflatten(inputs, structure))])[0]
 
     return call
 

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from etbuild.comparison import accuracy
 from etbuild.inputs.source_lines import Line, SourceLines, first_name
-from etbuild.steps.reference import Call, Reference
+from etbuild.steps.reference import MethodCall, Reference
 
 _SHOWN = 5
 
@@ -41,7 +41,7 @@ class Layer:
         return f"{self.sqnr:6.1f} dB  {self.name} ({self.operator}){where}"
 
 
-def measure(reference: Reference, call: Call) -> list[Layer]:
+def measure(reference: Reference, call: MethodCall) -> list[Layer]:
     """The layers of a method that quantization changes, the worst first.
 
     Args:
@@ -61,7 +61,7 @@ def measure(reference: Reference, call: Call) -> list[Layer]:
     return sorted((each for each in found if not math.isinf(each.sqnr) or each.sqnr < 0), key=lambda each: each.sqnr)
 
 
-def text(reference: Reference, call: Call) -> str:
+def text(reference: Reference, call: MethodCall) -> str:
     """The worst layers for people, one a line. Arguments are those of `measure`."""
     layers = measure(reference, call)
     if not layers:
