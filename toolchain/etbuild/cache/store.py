@@ -12,26 +12,32 @@ An entry counts as damaged only if its content proves it. If the disk is full or
 Locks are the kernel's (flock), so a killed process releases them. Processes that read or write entries share
 `locks/gc`; garbage collection takes it exclusively. So garbage collection removes nothing in use.
 
-The directory itself may be a link. Links inside it are not followed. Files with names that the cache does not use are
-kept.
+The directory itself may be a link. Maintenance follows no links to directories. Files with names that the cache does
+not use are kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from etbuild.cache import entries
 from etbuild.cache.entries import reason
 from etbuild.cache.record import Damaged, Entry, Record, Unreadable, write_record
 from etbuild.errors import BuildError, InputError
-from etbuild.files.directories import Folder, lock
-from etbuild.files.scratch import sweep_files
+from etbuild.files import locks
+from etbuild.files.scratch import HIDDEN, Scratch, sweep
+
+_GC = "gc"
+"""The name of the lock of garbage collection."""
 
 
 def default_directory() -> Path:
@@ -88,15 +94,15 @@ class Cache:
     def __init__(self, directory: Path, report: Callable[[str], None] = _report) -> None:
         self.directory = directory.absolute()
         self.report = report
+        self._unfinished = self.directory / entries.UNFINISHED
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with Folder.at(self.directory) as root:
-                for kind in entries.KINDS:
-                    root.make_parents(f"{kind}/any")
-                    root.enter(kind).close()
-                with root.enter("tmp") as made:
-                    sweep_files(made)
-            with self._lock("gc", fcntl.LOCK_SH):
+            for kind in entries.KINDS:
+                (self.directory / kind).mkdir(exist_ok=True)
+                if (self.directory / kind).is_symlink():
+                    raise NotADirectoryError(errno.ENOTDIR, f"`{kind}` is a link")
+            sweep(self._unfinished)
+            with self._lock(_GC, fcntl.LOCK_SH):
                 pass
         except OSError as error:
             message = f"{directory}: cannot be used as a cache: {reason(error)}"
@@ -118,18 +124,18 @@ class Cache:
         Raises:
             BuildError: The directory cannot be written to. The entry stays.
         """
-        place = entries.record_place(step, key)
+        path = entries.record_path(self.directory, step, key)
         try:
-            with self._lock("gc", fcntl.LOCK_SH) as root:
-                record = self._read(root, place)
+            with self._lock(_GC, fcntl.LOCK_SH):
+                record = self._read(path)
                 if record is None:
                     return None
                 try:
-                    self._copy_out(root, record, directory)
+                    self._copy_out(record, directory)
                 except (Damaged, Unreadable) as error:
-                    self.report(self._refuse(root, place, error))
+                    self.report(self._refuse(path, error))
                     return None
-                entries.touch(root, place)
+                entries.touch(path)
                 return [entry.name for entry in record.files]
         except OSError as error:
             self.report(f"{self.directory}: nothing was read: {reason(error)}")
@@ -151,9 +157,9 @@ class Cache:
             BuildError: The directory cannot be written to.
         """
         try:
-            with self._lock("gc", fcntl.LOCK_SH) as root:
+            with self._lock(_GC, fcntl.LOCK_SH):
                 try:
-                    entries.copy_out(root, Entry(name, size, sha256), directory)
+                    entries.copy_out(self.directory, Entry(name, size, sha256), directory)
                     return True
                 except (Damaged, Unreadable):
                     entries.remove_copies([name], directory)
@@ -173,10 +179,11 @@ class Cache:
             names: The files, relative to the directory.
         """
         try:
-            with self._lock("gc", fcntl.LOCK_SH) as root, Folder.at(directory) as source:
-                files = [entries.copy_in(root, source, name) for name in names]
+            with self._lock(_GC, fcntl.LOCK_SH), Scratch(self._unfinished, HIDDEN) as unfinished:
+                files = [entries.copy_in(self.directory, directory, name, unfinished.path) for name in names]
                 content = write_record(Record(step, key, files))
-                entries.write(root, entries.record_place(step, key), lambda file: file.write(content))
+                path = entries.record_path(self.directory, step, key)
+                entries.write(path, lambda file: file.write(content), unfinished.path)
         except OSError as error:
             self.report(f"{self.directory}: nothing was stored: {reason(error)}")
 
@@ -188,9 +195,9 @@ class Cache:
             digests: The sha256 of each, which is its name too, and which the caller has compared with its content.
         """
         try:
-            with self._lock("gc", fcntl.LOCK_SH) as root, Folder.at(directory) as source:
+            with self._lock(_GC, fcntl.LOCK_SH), Scratch(self._unfinished, HIDDEN) as unfinished:
                 for sha256 in digests:
-                    entries.take(root, source, sha256, sha256)
+                    entries.take(self.directory, directory, sha256, unfinished.path)
         except OSError as error:
             self.report(f"{self.directory}: nothing was stored: {reason(error)}")
 
@@ -211,12 +218,11 @@ class Cache:
         Raises:
             BuildError: The cache cannot be read.
         """
-        with self._upkeep(fcntl.LOCK_SH) as root:
-            places = self._find(root)
-            steps = [place.split("/")[1] for place in places["records"]]
-            records = {step: steps.count(step) for step in sorted(set(steps))}
-            size = sum(entries.sizes(root, places).values())
-            return Info(self.directory, records, len(places["blobs"]), size)
+        with self._upkeep(fcntl.LOCK_SH):
+            found = self._find()
+            steps = Counter(path.parts[-3] for path in found["records"])
+            size = sum(entries.sizes(found["records"] + found["blobs"]).values())
+            return Info(self.directory, dict(sorted(steps.items())), len(found["blobs"]), size)
 
     def verify(self) -> list[str]:
         """Reads all entries and drops the damaged ones.
@@ -228,16 +234,17 @@ class Cache:
             BuildError: The cache cannot be read.
         """
         damaged: list[str] = []
-        with self._upkeep(fcntl.LOCK_SH) as root:
-            places = self._find(root)
-            for kind, check in (("blobs", entries.check_blob), ("records", entries.check_record)):
-                for place in places[kind]:
-                    try:
-                        check(root, place)
-                    except FileNotFoundError:
-                        pass  # another process has dropped it meanwhile
-                    except (OSError, Damaged, Unreadable) as error:
-                        damaged.append(self._refuse(root, place, error))
+        with self._upkeep(fcntl.LOCK_SH):
+            found = self._find()
+            checks = {path: partial(entries.check_blob, path) for path in found["blobs"]}
+            checks |= {path: partial(entries.check_record, self.directory, path) for path in found["records"]}
+            for path, check in checks.items():
+                try:
+                    check()
+                except FileNotFoundError:
+                    pass  # another process has dropped it meanwhile
+                except (OSError, Damaged, Unreadable) as error:
+                    damaged.append(self._refuse(path, error))
         return damaged
 
     def gc(self, max_size: int) -> Removed:
@@ -252,119 +259,106 @@ class Cache:
             BuildError: A record cannot be read, so the blobs that it needs are unknown; or a file cannot be
                 removed.
         """
-        with self._upkeep(fcntl.LOCK_EX) as root:
-            places = self._find(root)
-            with root.enter("tmp") as tmp:
-                sweep_files(tmp)
-            for place in places["locks"]:
-                if place != "locks/gc":
-                    entries.sweep_lock(root, place)
-            sizes = entries.sizes(root, places)
-            records = [record for place in places["records"] for record in self._sized(root, place)]
-            kept, removed = _choose(records, sizes, max_size)
-            used = {place for record in kept for place in record.blobs}
-            unused = [place for place in places["blobs"] if place not in used]
-            for place in [*(record.place for record in removed), *unused]:
-                entries.remove(root, place)
-            before, after = sum(sizes.values()), sum(entries.sizes(root, places).values())
-            return Removed(len(removed), len(unused), before - after, after)
+        with self._upkeep(fcntl.LOCK_EX):
+            found = self._find()
+            sweep(self._unfinished)
+            for path in found["locks"]:
+                if path.name != _GC:
+                    entries.sweep_lock(path)
+            before = entries.sizes(found["records"] + found["blobs"])
+            records = [record for path in found["records"] for record in self._sized(path)]
+            kept, removed = _choose(records, before, max_size)
+            used = {path for record in kept for path in record.blobs}
+            unused = [path for path in found["blobs"] if path not in used]
+            for path in [*(record.path for record in removed), *unused]:
+                path.unlink(missing_ok=True)
+            after = sum(entries.sizes(list(before)).values())
+            return Removed(len(removed), len(unused), sum(before.values()) - after, after)
 
-    def _read(self, root: Folder, place: str) -> Record | None:
+    def _read(self, path: Path) -> Record | None:
         """Returns the record at a path. None if it does not exist, is damaged, or cannot be read."""
         try:
-            return entries.read(root, place)[0]
+            return entries.read(path)[0]
         except FileNotFoundError:
             return None
         except (OSError, Damaged) as error:
-            self.report(self._refuse(root, place, error))
+            self.report(self._refuse(path, error))
             return None
 
-    def _copy_out(self, root: Folder, record: Record, directory: Path) -> None:
+    def _copy_out(self, record: Record, directory: Path) -> None:
         """Copies all blobs of a record. If one cannot be copied, removes the copies that were made."""
         copied: list[str] = []
         try:
             for entry in record.files:
                 copied.append(entry.name)
-                entries.copy_out(root, entry, directory)
+                entries.copy_out(self.directory, entry, directory)
         except BaseException:  # an interrupt as well
             entries.remove_copies(copied, directory)
             raise
 
-    def _refuse(self, root: Folder, place: str, error: Exception) -> str:
+    def _refuse(self, path: Path, error: Exception) -> str:
         """Drops a damaged entry; keeps an entry that cannot be read now. Returns a message about it."""
-        what = f"{self.directory}: {entries.called(place)}"
+        what = f"{self.directory}: {entries.called(self.directory, path)}"
         if not isinstance(error, Damaged):
             return f"{what} cannot be read and is kept: {reason(error)}"
         try:
-            entries.remove(root, place)
+            path.unlink(missing_ok=True)
         except OSError as obstacle:
             return f"{what} was damaged, and cannot be removed ({reason(obstacle)}): {error}"
         return f"{what} was damaged and is removed: {error}"
 
-    def _find(self, root: Folder) -> dict[str, list[str]]:
+    def _find(self) -> dict[str, list[Path]]:
         """Returns the paths of the cache's files, by kind. Reports files that the cache did not make."""
-        ours, others = entries.find(root)
+        found, others = entries.find(self.directory)
         if others:
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-            listed = ", ".join(map(ascii, others[:3]))
+            listed = ", ".join(ascii(path.relative_to(self.directory).as_posix()) for path in others[:3])
             self.report(f"{self.directory}: not made by the cache, so it is kept: {listed}{more}")
-        return ours
+        return found
 
-    def _sized(self, root: Folder, place: str) -> Iterator[_Sized]:
+    def _sized(self, path: Path) -> Iterator[_Sized]:
         """Yields a record with what garbage collection needs. Yields nothing for a damaged record, which is dropped."""
         try:
-            record, status = entries.read(root, place)
+            record, status = entries.read(path)
         except Damaged as error:
-            self.report(self._refuse(root, place, error))
+            self.report(self._refuse(path, error))
         else:
-            blobs = {entries.blob_place(entry.sha256) for entry in record.files}
-            yield _Sized(place, status.st_mtime_ns, status.st_size, blobs)
+            blobs = {entries.blob_path(self.directory, entry.sha256) for entry in record.files}
+            yield _Sized(path, status.st_mtime_ns, status.st_size, blobs)
 
     @contextlib.contextmanager
-    def _upkeep(self, kind: int) -> Iterator[Folder]:
-        """Yields the cache's directory while it holds `locks/gc`: shared, or exclusively for garbage collection."""
+    def _upkeep(self, kind: int) -> Iterator[None]:
+        """Holds `locks/gc`: shared, or exclusively for garbage collection."""
         try:
-            with self._lock("gc", kind) as root:
-                yield root
+            with self._lock(_GC, kind):
+                yield
         except OSError as error:
             where = f" {error.filename}:" if error.filename else ""
             raise BuildError.of(f"{self.directory}:{where} {reason(error)}") from error
 
-    @contextlib.contextmanager
-    def _lock(self, name: str, kind: int) -> Iterator[Folder]:
-        """Yields the cache's directory while it holds a lock."""
-        with Folder.at(self.directory) as root, root.enter("locks") as locks:
-            while True:
-                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                descriptor = os.open(name, flags, 0o600, dir_fd=locks.descriptor)
-                try:
-                    lock(descriptor, kind)
-                    # Garbage collection may have removed the file meanwhile. Then other processes lock a new one.
-                    if locks.is_still(name, descriptor):
-                        yield root
-                        return
-                finally:
-                    os.close(descriptor)
+    def _lock(self, name: str, kind: int) -> contextlib.AbstractContextManager[None]:
+        """Holds a lock. Garbage collection may remove its file meanwhile; then it is made again."""
+        return locks.locked(self.directory / "locks" / name, kind, locks.LOCK_FILE)
 
 
 @dataclass(frozen=True)
 class _Sized:
     """A record with what garbage collection needs: when it was used last (ns), its own size in bytes, and its blobs."""
 
-    place: str
+    path: Path
     used: int
     size: int
-    blobs: set[str]
+    blobs: set[Path]
 
 
-def _choose(records: list[_Sized], sizes: dict[str, int], max_size: int) -> tuple[list[_Sized], list[_Sized]]:
+def _choose(records: list[_Sized], sizes: dict[Path, int], max_size: int) -> tuple[list[_Sized], list[_Sized]]:
     """Returns the records to keep, which are the most recently used ones that fit, and the records to remove."""
     kept: list[_Sized] = []
     removed: list[_Sized] = []
-    held: set[str] = set()
+    held: set[Path] = set()
     total = 0
-    for record in sorted(records, key=lambda record: (-record.used, record.place)):
-        cost = record.size + sum(sizes.get(place, 0) for place in record.blobs - held)
+    for record in sorted(records, key=lambda record: (-record.used, record.path)):
+        cost = record.size + sum(sizes.get(path, 0) for path in record.blobs - held)
         if not removed and total + cost <= max_size:
             kept.append(record)
             held |= record.blobs

@@ -9,6 +9,8 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from etbuild.errors import BuildError
-from etbuild.files import digests, regular_files
-from etbuild.files.directories import Folder
+from etbuild.files import digests, locks, regular_files
 from etbuild.files.scratch import HIDDEN, Scratch, write_error
 from etbuild.foreign_errors import wrap_system_errors
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 20
 _INDEX_BYTES = 1 << 26  # the largest index that is read; a thousand times the size of a large one
-_ETRECORD = re.compile(r"[\w-]+\.etrecord", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,15 @@ def staging(directory: Path) -> Iterator[Path]:
         BuildError: The directory cannot be made, the file system has no locks for `publish`, or the code inside meets a
             full disk or the like.
     """
-    with _beside(directory) as staged:
-        with contextlib.suppress(BlockingIOError), _turn(directory, fcntl.LOCK_SH | fcntl.LOCK_NB):
+    with _scratch_in(directory) as staged:
+        with contextlib.suppress(BlockingIOError), _publish_lock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB):
             pass
         yield staged
 
 
 @contextlib.contextmanager
-def _beside(directory: Path) -> Iterator[Path]:
-    """A new directory inside the target directory. It is removed at the end."""
+def _scratch_in(directory: Path) -> Iterator[Path]:
+    """A new directory inside a directory, which is made if it is missing. It is removed at the end."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         staged = Scratch(directory, HIDDEN)
@@ -96,177 +96,133 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     Raises:
         BuildError: The directory cannot be made, or a file or a link has its name.
     """
-    with _beside(directory.parent) as staged:
+    with _scratch_in(directory.parent) as staged:
         content = staged / "content"
         content.mkdir()
         yield content
         try:
-            with Folder.at(directory.parent) as parent, Folder.at(staged) as own:
-                _set_aside(parent, directory.name, own)
-                own.move(content.name, parent, directory.name)
+            _set_aside(directory, staged / "before")
+            content.rename(directory)
         except OSError as error:
             raise write_error(directory, error) from error
 
 
-def _set_aside(parent: Folder, name: str, staged: Folder) -> None:
+def _set_aside(directory: Path, aside: Path) -> None:
     """Moves a directory, if it exists, to where it is removed. Under its name it is always complete or absent."""
     try:
-        parent.enter(name).close()
-        parent.move(name, staged, "before")
+        _check_is_directory(directory)
+        directory.rename(aside)
     except FileNotFoundError:
         pass
     except OSError as error:
         if error.errno != errno.EXDEV:  # overlayfs does not move directories of a lower layer
             raise
-        parent.remove_tree(name)
+        shutil.rmtree(directory)
+
+
+def _check_is_directory(path: Path) -> None:
+    """Raises OSError if there is a file, or a link, which may lead anywhere. FileNotFoundError if there is nothing."""
+    mode = path.lstat().st_mode
+    if not stat.S_ISDIR(mode):
+        raise NotADirectoryError(errno.ENOTDIR, f"`{path.name}` is a {'link' if stat.S_ISLNK(mode) else 'file'}")
 
 
 def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
-    """Moves the artifacts of one build to their place, each by one atomic rename. Two builds take turns.
-
-    The index is moved last. Before anything is moved, the index of an earlier build is removed, with the files that it
-    lists and this build does not make. So an index never describes files of another build, and a renamed tag leaves no
-    old file behind. Nor does a removed method leave its ETRecord if the build makes ETRecords. Links in the directory
-    are not followed.
+    """Moves the artifacts of one build to their place. The index is the last of them.
 
     Raises:
         BuildError: A file cannot be moved there.
     """
-    with _turn(directory, fcntl.LOCK_EX) as place:
-        made = {artifact.file for artifact in artifacts}
-        _withdraw(place, artifacts[-1].file, made)
-        _remove(place, _other_etrecords(place, made))
-        for artifact in artifacts:
-            _move(artifact, place)
+    publish_together([artifacts], directory)
     return [replace_fields(artifact, directory=directory) for artifact in artifacts]
 
 
-def _other_etrecords(place: Folder, made: set[str]) -> list[str]:
-    """The ETRecords that stand beside those of a build and that it does not make."""
-    others = []
-    for parent in {name.partition("/")[0] for name in made if name.endswith(".etrecord") and "/" in name}:
-        with contextlib.suppress(OSError), place.enter(parent) as folder:  # it may not be there yet
-            others += [f"{parent}/{name}" for name in folder.names(_ETRECORD)]
-    return sorted({*others} - made)
+def publish_together(builds: list[list[Artifact]], directory: Path, removed: Sequence[str] = ()) -> None:
+    """Moves the artifacts of several builds to their place, each by one atomic rename. Two processes take turns.
 
-
-def publish_together(builds: list[list[Artifact]], directory: Path, aside: Path, removed: Sequence[str] = ()) -> None:
-    """Publishes several builds as one: all of their files appear, or the directory is again what it was.
-
-    If this process is killed meanwhile, no index of these builds is left, so no index describes files of another build.
+    The indexes are moved last. Before anything is moved, the indexes of earlier builds are removed, with the files that
+    they list and these builds do not make. So an index never describes files of another build, and a renamed tag leaves
+    no old file behind. Nor does a removed method leave its ETRecord if the builds make ETRecords. A link in place of a
+    file is replaced. If a directory, or a link in place of a directory, is in the way of a file, nothing is changed.
 
     Args:
         builds: The artifacts of each build. The index is the last of each.
         directory: Where they go.
-        aside: A new directory on the same file system, which keeps the earlier files meanwhile.
         removed: Files of the directory that are removed.
 
     Raises:
-        BuildError: A file cannot be moved.
+        BuildError: A file cannot be moved or removed.
     """
     indexes = [artifacts[-1] for artifacts in builds]
     others = [artifact for artifacts in builds for artifact in artifacts[:-1]]
     names = {artifact.file for artifact in [*indexes, *others]}
-    with _turn(directory, fcntl.LOCK_EX) as place, Folder.at(aside) as kept:
-        earlier = {name for index in indexes for name in _listed(place, index.file)}
-        safe: list[str] = []  # what can be put back
-        try:
-            for name in sorted(names.union(removed)):
-                _keep(place, name, kept)
-                safe.append(name)
-            for name in sorted(earlier.difference(safe)):
-                with contextlib.suppress(BuildError):  # whatever has this name, no build has made it
-                    _keep(place, name, kept)
-                    safe.append(name)
-            gone = [name for name in safe if name not in names]
-            _remove(place, [*(index.file for index in indexes), *gone])
-            for artifact in [*others, *indexes]:
-                _move(artifact, place)
-        except BaseException:  # an interrupt as well
-            _put_back(kept, safe, place)
-            raise
-        _remove_folders(place, gone)
+    with _publish_lock(directory, fcntl.LOCK_EX):
+        for name in sorted(names.union(removed)):
+            _check_is_free(directory, name)
+        outdated = {name for index in indexes for name in _listed(directory, index.file)} - names
+        _remove(directory, [index.file for index in indexes])
+        for name in sorted(outdated):
+            with contextlib.suppress(BuildError):  # whatever has this name, no build has made it
+                _remove(directory, [name])
+        _remove(directory, [*removed, *_other_etrecords(directory, names)])
+        for parent in {name.partition("/")[0] for name in outdated.union(removed) if "/" in name}:
+            with contextlib.suppress(OSError):  # another shard is in it
+                (directory / parent).rmdir()
+        for artifact in [*others, *indexes]:
+            _move(artifact, directory)
 
 
-def _keep(place: Folder, name: str, kept: Folder) -> None:
-    """Keeps a file under the same name in another directory, if there is one. Raises BuildError if a directory has the
-    name."""
+def _other_etrecords(directory: Path, names: set[str]) -> list[str]:
+    """The ETRecords in the directories of these builds' ETRecords that they do not make."""
+    parents = {name.partition("/")[0] for name in names if name.endswith(".etrecord") and "/" in name}
+    records = {f"{parent}/{path.name}" for parent in parents for path in (directory / parent).glob("*.etrecord")}
+    return sorted(records - names)
+
+
+def _check_is_free(directory: Path, name: str) -> None:
+    """Checks that no directory has the name of a file, and no link or file that of its directory."""
     try:
-        with place.holder(name) as (folder, file):
-            if folder.is_folder(file):
-                raise IsADirectoryError(errno.EISDIR, "a directory has this name")
-            kept.make_parents(name)
-            with kept.holder(name) as (target, _):
-                folder.link(file, target, file)
+        if stat.S_ISDIR(_place(directory, name).lstat().st_mode):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise write_error(place.path / name, error) from error
+        raise write_error(directory / name, error) from error
 
 
-def _put_back(kept: Folder, names: list[str], place: Folder) -> None:
-    """Restores the files that were kept, and removes those that were not there."""
-    for name in names:
-        with contextlib.suppress(OSError), place.holder(name) as (folder, file):
-            try:
-                with kept.holder(name) as (source, _):
-                    source.move(file, folder, file)
-            except FileNotFoundError:
-                folder.remove(file)
-    _remove_folders(place, names)
+def _place(directory: Path, name: str) -> Path:
+    """The path of an artifact. Raises OSError if its directory, such as that of shards, is a link or a file."""
+    path = directory / name
+    if path.parent != directory:
+        with contextlib.suppress(FileNotFoundError):
+            _check_is_directory(path.parent)
+    return path
 
 
-def _remove(place: Folder, names: Iterable[str]) -> None:
+def _remove(directory: Path, names: Iterable[str]) -> None:
     """Removes files. Those that are not there are no error."""
     for name in names:
         try:
-            with place.holder(name) as (folder, file):
-                folder.remove(file)
-        except FileNotFoundError:
-            pass
+            _place(directory, name).unlink(missing_ok=True)
         except OSError as error:
-            raise write_error(place.path / name, error) from error
-
-
-def _remove_folders(place: Folder, names: Iterable[str]) -> None:
-    """Removes the directories that have held these files and are empty now."""
-    for parent in {name.partition("/")[0] for name in names if "/" in name}:
-        with contextlib.suppress(OSError):  # another shard is in it
-            place.remove_empty(parent)
+            raise write_error(directory / name, error) from error
 
 
 @contextlib.contextmanager
-def _turn(directory: Path, kind: int) -> Iterator[Folder]:
-    """Opens a directory, and locks it against other processes that publish in it."""
+def _publish_lock(directory: Path, kind: int) -> Iterator[None]:
+    """Locks a directory against other processes that publish in it."""
     with contextlib.ExitStack() as held:
         try:
-            place = held.enter_context(Folder.at(directory))
-        except OSError as error:
-            raise write_error(directory, error) from error
-        try:
-            held.enter_context(place.locked(kind))
+            held.enter_context(locks.locked(directory, kind, locks.DIRECTORY))
         except BlockingIOError:
             raise
         except OSError as error:
             message = f"{directory}: cannot be locked against other builds: {error.strerror}"
             raise BuildError.of(message, "write to a directory of a local file system") from error
-        yield place
+        yield
 
 
-def _withdraw(place: Folder, index: str, kept: set[str]) -> None:
-    """Removes an index and the files of its program that it lists and that are not in `kept`."""
-    gone = _listed(place, index) - kept
-    try:
-        place.remove(index)
-    except OSError as error:
-        raise write_error(place.path / index, error) from error
-    for name in sorted(gone):
-        with contextlib.suppress(OSError), place.holder(name) as (folder, file):
-            folder.remove(file)
-    _remove_folders(place, gone)
-
-
-def _listed(place: Folder, index: str) -> set[str]:
+def _listed(directory: Path, index: str) -> set[str]:
     """The files that the index of a program lists and whose names are names of artifacts.
 
     The check of the names protects manifests and sources in the same directory. If the index is missing or is not one
@@ -274,8 +230,7 @@ def _listed(place: Folder, index: str) -> set[str]:
     """
     program = index.rsplit(".", 2)[0]
     try:
-        with place.open(index) as file:
-            artifacts = json.loads(file.read(_INDEX_BYTES))["artifacts"]
+        artifacts = json.loads(regular_files.read(directory / index, _INDEX_BYTES))["artifacts"]
         names = [artifact["file"] for artifact in artifacts]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return set()
@@ -288,17 +243,13 @@ def is_artifact_name(name: str, program: str) -> bool:
     return re.fullmatch(re.escape(program) + artifact, name, re.ASCII) is not None
 
 
-def _move(artifact: Artifact, place: Folder) -> None:
+def _move(artifact: Artifact, directory: Path) -> None:
     try:
-        place.make_parents(artifact.file)
-        with (
-            Folder.at(artifact.directory) as destination,
-            destination.holder(artifact.file) as (source, name),
-            place.holder(artifact.file) as (target, _),
-        ):
-            source.move(name, target, name)
+        path = _place(directory, artifact.file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        artifact.path.replace(path)
     except OSError as error:
-        raise write_error(place.path / artifact.file, error) from error
+        raise write_error(directory / artifact.file, error) from error
 
 
 def write(
@@ -377,7 +328,7 @@ def replace_by(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
     Raises:
         BuildError: The file cannot be written.
     """
-    with _beside(path.parent) as directory:
+    with _scratch_in(path.parent) as directory:
         written = write(directory, path.name, "file", write_to)
         try:
             written.path.replace(path)

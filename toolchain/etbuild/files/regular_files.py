@@ -11,12 +11,17 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
 
+class NotRegular(OSError):
+    """There is a directory, a device or the like where a regular file is needed."""
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
     """Opens a regular file for reading. Refuses devices and pipes, which may never end.
 
     Raises:
-        OSError: The file cannot be opened, or is not a regular file.
+        NotRegular: It is not a regular file.
+        OSError: The file cannot be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -24,7 +29,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+            raise NotRegular(errno.EINVAL, "not a regular file", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             yield file
     finally:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from etbuild.files import artifacts, regular_files
 from etbuild.files.artifacts import Artifact
 from etbuild.files.digests import file_digest
-from etbuild.files.directories import Folder, NotAFile, NotAFolder
 from etbuild.files.scratch import write_error
 from etkit.oci.descriptors import Descriptor
 
@@ -24,7 +24,7 @@ def publish(
     directory: Path,
     removed: Sequence[str] = (),
 ) -> None:
-    """Moves the files of programs into a directory, when all of them are complete: either all, or none.
+    """Moves the files of programs into a directory, when all of them are complete.
 
     Args:
         programs: The files by name, by the name of the program. The index comes last.
@@ -37,9 +37,7 @@ def publish(
         BuildError: A file cannot be moved there.
     """
     laid = [_laid(files, store, staged / "programs" / name) for name, files in programs.items()]
-    aside = staged / "aside"
-    aside.mkdir()
-    artifacts.publish_together(laid, directory, aside, removed)
+    artifacts.publish_together(laid, directory, removed)
 
 
 def _laid(files: Mapping[str, Descriptor], store: Path, place: Path) -> list[Artifact]:
@@ -80,14 +78,12 @@ def take_over(directory: Path, name: str, blob: Descriptor, store: Path) -> bool
     if target.exists():  # for another file with the same content
         return True
     try:
-        with Folder.at(directory) as top, top.holder(name) as (folder, file), folder.open(file) as opened:
-            if os.fstat(opened.fileno()).st_size != blob.size:
-                return False
-            os.link(file, target, src_dir_fd=folder.descriptor, follow_symlinks=False)
-        if not target.is_symlink() and file_digest(target) == blob.sha256:
+        status = (directory / name).lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size != blob.size:
+            return False
+        target.hardlink_to(directory / name)
+        if file_digest(target) == blob.sha256:
             return True
-    except (FileNotFoundError, NotAFile, NotAFolder):
-        return False
     except OSError:  # the file system has no links, or the file is another user's
         pass
     target.unlink(missing_ok=True)
