@@ -30,7 +30,7 @@ from etbuild.files import locks
 HIDDEN = ".etbuild-"
 """The prefix of directories next to a user's files."""
 
-_NAME = re.compile(r"(?:\.etbuild-|etbuild-[a-z]+-)[0-9a-f]{16}")  # the boot, and a random number
+_NAME = re.compile(r"(?:\.etbuild-|etbuild-[a-z]+-)[0-9a-f]{18}")  # the boot, and a random number
 _ABANDONED_SECONDS = 7 * 24 * 3600  # no build takes this long
 _CHILDREN_SECONDS = 1.0
 
@@ -60,7 +60,7 @@ class Scratch:
         self._busy = sweep(parent)
         self._lock: int | None = None
         while True:
-            self.path = parent / f"{prefix}{_boot()}{os.urandom(4).hex()}"
+            self.path = parent / f"{prefix}{_boot()}{os.urandom(5).hex()}"
             """The path of the directory."""
             _notify(self.path, True)
             self.path.mkdir(0o700)
