@@ -214,7 +214,7 @@ def test_the_collector_removes_what_was_not_used_for_longest(kept: Kept) -> None
 
 def test_the_collector_sweeps_what_killed_processes_left(kept: Kept) -> None:
     kept.store()
-    half = kept.root / "cache/tmp/.etbuild-0123456789abcdef"
+    half = kept.root / "cache/tmp/.etbuild-0123456789abcdef01"
     half.mkdir()
     (half / "half").write_bytes(b"half")
     os.utime(half, (0, 0))
@@ -353,7 +353,7 @@ LINKS = {
     f"records/method/{OTHER[:2]}/{OTHER}": OTHER,
     f"locks/program-{OTHER}": f"program-{OTHER}",
     "locks/letter": "letter",
-    "tmp/.etbuild-0123456789abcdef": "",
+    "tmp/.etbuild-0123456789abcdef01": "",
     "tmp/precious": "",
 }
 

@@ -113,7 +113,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_directories_of_another_user_stay(tmp_path: Path) -> None:
-    left = tmp_path / ".etbuild-0123456789abcdef"
+    left = tmp_path / ".etbuild-0123456789abcdef01"
     left.mkdir()
     os.chown(left, 65534, 65534)
     make_old(left)
@@ -124,7 +124,7 @@ def test_directories_of_another_user_stay(tmp_path: Path) -> None:
 def test_temporary_directories_are_swept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for word in ("again", "worker", "index"):
-        left = tmp_path / f"etbuild-{word}-0123456789abcdef"
+        left = tmp_path / f"etbuild-{word}-0123456789abcdef01"
         left.mkdir()
         (left / "file").write_text("")
         make_old(left)
@@ -135,7 +135,7 @@ def test_temporary_directories_are_swept_too(tmp_path: Path, monkeypatch: pytest
 
 def test_directories_of_another_machine_stay_for_a_week(tmp_path: Path) -> None:
     """A network file system may grant the lock to both machines."""
-    left = [tmp_path / ".etbuild-0123456789abcdef", tmp_path / "etbuild-again-0123456789abcdef"]
+    left = [tmp_path / ".etbuild-0123456789abcdef01", tmp_path / "etbuild-again-0123456789abcdef01"]
     for path in left:
         path.mkdir()
     sweep(tmp_path)
@@ -184,7 +184,7 @@ def test_a_file_system_without_locks_is_told_before_any_work(
         Cache(tmp_path / "cache")
     with temporary("again"):
         artifacts.replace(tmp_path / "file", b"")
-    left = tmp_path / "etbuild-again-0123456789abcdef"
+    left = tmp_path / "etbuild-again-0123456789abcdef01"
     left.mkdir()
     sweep(tmp_path)
     assert left.exists()
