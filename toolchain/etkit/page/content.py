@@ -290,7 +290,7 @@ def _format(value: TensorValue) -> str:
 
 
 def _why(node: GraphNode, backends: list[str], known: bool) -> str:
-    """Why no backend took an operator, as far as that is known; empty for a node that is none, or that one took."""
+    """Why no backend took an operator, as far as that is known. Empty if one took it, and for other nodes."""
     if "block" in node or node["operator"] in ("input", "output"):
         return ""
     if node.get("why_not"):
