@@ -126,12 +126,13 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
             tags[path].add(step)
         if "etbuild.backends" in base:
             waiting |= set(backends.values())
-        # A part may import another one: then its files are in both.
-        for part, begins in parts.items():
+        # A part may import another one: then its files are in both. Parts import what is outside, which comes last.
+        for part, begins in sorted(parts.items(), key=lambda item: item[0] == OUTSIDE):
             own = {module for root in begins for module in driver.below(root)}
             if own & waiting:
                 others = {module for root in PARTS[OUTSIDE] for module in driver.below(root)} - own
-                reached, _ = driver.reached(own & waiting, steps | others, base)
+                reached, left = driver.reached(own & waiting, steps | others, base)
+                waiting |= left - steps
                 for path in driver.paths(reached - base):
                     tags[path].add(f"{step}/{part}")
         for name in backends if step == "plan" else ():  # only the manifest's options are checked against their schemas

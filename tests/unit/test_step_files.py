@@ -7,6 +7,7 @@ import importlib
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,3 +107,31 @@ def test_no_step_imports_what_its_key_lacks(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_only_tools_run_is_in_no_key() -> None:
     assert not [name for name in step_files._steps() if not name.startswith("etbuild/")]
     assert "etbuild/version.py" not in step_files.of_steps(["export", "lower", "compare"], ALL_PARTS)
+
+
+def top_level_imports(text: str) -> set[str]:
+    """The modules of the driver that a module imports as soon as it is imported itself, and names in them."""
+    found: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.update({node.module, *(f"{node.module}.{alias.name}" for alias in node.names)})
+    return found
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_driver_of_an_action_has_what_its_modules_import(step: str) -> None:
+    files = files_of_checkout()
+    rules: dict[str, Any] = {}
+    exec((TABLE.parents[1] / "steps.bzl").read_text("utf-8"), rules)
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in files}
+    driver = set(rules["files_of_step"](step_files._steps(), step))
+    missing = {
+        (name, module)
+        for name in driver
+        if name.endswith(".py")
+        for module in top_level_imports(files[name].text()) & modules.keys()
+        if modules[module] not in driver
+    }
+    assert missing == set()
