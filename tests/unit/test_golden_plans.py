@@ -6,7 +6,7 @@ import pytest
 
 from etbuild.cli.main import main
 from etbuild.manifest import validate
-from etbuild.plan import test_specs as planned
+from etbuild.plan import model_tests as planned
 from etbuild.plan.parts import TensorExample
 from etbuild.plan.plan import from_manifest
 from tests.conftest import EXAMPLES, MANIFESTS, variant, variant_options

@@ -22,10 +22,10 @@ from etbuild.manifest import (
     executorch_options,
     language_model,
     metadata,
+    model_tests,
     parameters,
     runners,
     sections,
-    test_specs,
     variants,
     yaml_document,
 )
@@ -259,7 +259,7 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
         yield from _check_quantize(method.get("quantize"), ("methods", name, "quantize"), "recipe" in data)
     yield from _check_quantizers_fit(defaults, methods, lowered)
     yield from _check_checks(data, methods)
-    yield from test_specs.check(data, methods, _check_example_file)
+    yield from model_tests.check(data, methods, _check_example_file)
 
 
 def _check_model(model: sections.Model) -> Iterator[Problem]:

@@ -13,8 +13,8 @@ from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import importable
+from etbuild.plan.model_tests import TestPlan
 from etbuild.plan.plan import Plan
-from etbuild.plan.test_specs import TestPlan
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.processes.random_seeds import seed
 from etbuild.runtime import arguments, child

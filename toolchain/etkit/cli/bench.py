@@ -296,7 +296,7 @@ def _of_manifest(
     options: argparse.Namespace, first: Loaded, sizes: dict[str, int], timing: Timing
 ) -> dict[str, list[Any]]:
     from etbuild.manifest.positions import locating
-    from etbuild.plan.test_specs import tests_of
+    from etbuild.plan.model_tests import tests_of
     from etkit.benchmarking.inputs import of_manifest
 
     manifest, plan = first

@@ -22,8 +22,8 @@ from etkit.cli.program import add_program, build_into, check_program, load
 
 if TYPE_CHECKING:
     from etbuild.manifest.validate import Manifest
+    from etbuild.plan.model_tests import TestPlan
     from etbuild.plan.plan import Plan
-    from etbuild.plan.test_specs import TestPlan
     from etkit.testing.bundle import Bundle
 
 
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle:
     from etbuild.cli.terminal import Progress
-    from etbuild.plan.test_specs import tests_of
+    from etbuild.plan.model_tests import tests_of
     from etbuild.runtime import program_files
     from etkit.testing.run import TestOptions, opened
 

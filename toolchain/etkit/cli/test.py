@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
 def _tests(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> list[Result]:
     from etbuild.cli.terminal import Progress
     from etbuild.manifest.positions import locating
-    from etbuild.plan.test_specs import tests_of
+    from etbuild.plan.model_tests import tests_of
     from etbuild.runtime import program_files
     from etbuild.steps.lowering_options import processors
     from etkit.testing.results import Result

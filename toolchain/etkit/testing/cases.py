@@ -22,10 +22,10 @@ from etbuild.export import example_values
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
-from etbuild.plan import test_specs as planned
+from etbuild.plan import model_tests as planned
+from etbuild.plan.model_tests import Metric, TestPlan
 from etbuild.plan.parts import Tolerance
 from etbuild.plan.plan import Plan
-from etbuild.plan.test_specs import Metric, TestPlan
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session, unavailable

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 from etbuild.comparison import random_values
 from etbuild.errors import InputError
+from etbuild.plan.model_tests import MethodTests
 from etbuild.plan.parts import Dim, ExportMethod
-from etbuild.plan.test_specs import MethodTests
 from etbuild.steps.reference import Inputs
 
 _UNLIMITED = 4  # a dimension without a largest size is tested with this many times the size of the example

@@ -19,8 +19,8 @@ from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext, silent
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import importable
+from etbuild.plan.model_tests import TestPlan
 from etbuild.plan.plan import Plan
-from etbuild.plan.test_specs import TestPlan
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.runtime.program_files import ProgramFiles

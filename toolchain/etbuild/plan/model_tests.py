@@ -7,8 +7,8 @@ from typing import Any
 
 from etbuild.errors import DocumentPath
 from etbuild.manifest import example_inputs, sections
+from etbuild.manifest.model_tests import metrics
 from etbuild.manifest.sections import Checks, Manifest, Tests
-from etbuild.manifest.test_specs import metrics
 from etbuild.plan.part import Part
 from etbuild.plan.parts import Example, FileExample, Leaf, Options, Tolerance, callables_of, leaves_of, read_example
 
