@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from executorch.backends.transforms.utils import create_constant_placeholder, get_param_tensor, is_param_node
+from executorch.backends.transforms.utils import get_param_tensor, is_param_node
 from executorch.backends.xnnpack._passes import decompose_batch_norm, fuse_batch_norm
 from executorch.backends.xnnpack._passes.conv1d_unsqueeze_pass import Conv1dUnsqueezePass
 from executorch.backends.xnnpack._passes.fuse_activation_pass import FuseActivationPass
@@ -48,7 +48,7 @@ def corrected_graphs() -> Iterator[None]:
     - The kernel of a transposed convolution has another layout than that of a convolution, and ExecuTorch writes the
       first.
     """
-    created = _with_a_free_name(create_constant_placeholder)
+    created = _with_a_free_name(fuse_batch_norm.create_constant_placeholder)  # it may be replaced already
     with (
         replaced(XNNPACKPassManager, "transform", _transform),
         replaced(Conv1dUnsqueezePass, "insert_q_dq_pair", _quantize_if_the_kernel_is),
