@@ -185,7 +185,11 @@ def _problems(data: Any) -> Iterator[Problem]:
         return
     broken = {problem.path for problem in found if problem.path}
     above = {path[:length] for path in broken for length in range(len(path))}
-    for problem in _cross_checks(language_model.completed(_fitting(data, broken))):
+    fitting = language_model.completed(_fitting(data, broken))
+    if "methods" not in fitting and broken.isdisjoint({("methods",), ("model", "huggingface", "task")}):
+        hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
+        yield Problem("the key `methods` is missing", (), hint)
+    for problem in _cross_checks(fitting):
         path = problem.path or ()
         if path not in above and not any(path[:length] in broken for length in range(len(path) + 1)):
             yield problem
@@ -229,9 +233,6 @@ def _without(data: Any, places: AbstractSet[DocumentPath], path: DocumentPath = 
 def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
     """Yields the problems of a manifest that fits its schema, and that is completed."""
     model, defaults, methods = data.get("model", {}), data.get("defaults", {}), data.get("methods", {})
-    if "methods" not in data:
-        hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
-        yield Problem("the key `methods` is missing", (), hint)
     if "model" not in data and not (methods and all("program" in method for method in methods.values())):
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
     yield from language_model.check(data)
