@@ -155,9 +155,9 @@ class Check:
 
     def _of_input(self, example: ExampleInput, shapes: Shapes, path: DocumentPath) -> Iterator[Problem]:
         """Checks that dynamic shapes have the form of their input, and each dimension."""
+        kind = next((kind for kind in (*INPUTS, "of_model") if kind in example), None)
         if shapes is None:
             return
-        kind = next((kind for kind in INPUTS if kind in example), None)
         if kind == "value":
             yield Problem("a plain value has no dimensions", path, "write `null`")
         elif kind in ("list", "tuple"):
@@ -170,7 +170,7 @@ class Check:
                 yield from self.of_mapping(example["dict"], shapes, path)
             else:
                 yield Problem("the input is a mapping", path, "write a mapping by key, or `null`")
-        elif kind == "factory":
+        elif kind in ("factory", None):
             yield from self._of_factory(shapes, path)
         elif isinstance(shapes, list):
             yield from self._of_tensor(example.get("shape"), shapes, path)
@@ -178,7 +178,7 @@ class Check:
             yield Problem("the input is a tensor", path, "write a list of one entry for each dimension, or `null`")
 
     def _of_factory(self, shapes: Shapes, path: DocumentPath) -> Iterator[Problem]:
-        """Checks the ranges for the result of a factory. Its form is not known yet."""
+        """Checks the ranges for an input whose form is not known, such as the result of a factory."""
         if is_dim(shapes):
             yield from self._of_dim(shapes, None, path)
         elif shapes is not None:

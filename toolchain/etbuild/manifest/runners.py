@@ -48,7 +48,8 @@ def check(data: Manifest) -> Iterator[Problem]:
     if "runner" not in data:
         return
     runner, methods = data["runner"], data.get("methods", {})
-    huggingface = data.get("model", {}).get("huggingface", {})
+    model = data.get("model", {})
+    huggingface = model.get("huggingface", {})
     task = tasks.of(huggingface)
     if task is not None and task.runner != runner:
         message = f"`{runner}` does not run programs of `task: {huggingface['task']}`"
@@ -58,10 +59,10 @@ def check(data: Manifest) -> Iterator[Problem]:
         yield from _check_several(methods, _METHODS[runner])
     else:
         yield from _check_text(methods, data.get("share_mutable_buffers", False), "cache" in huggingface)
-    if huggingface and "cache" not in huggingface:
+    if "huggingface" in model and "cache" not in huggingface:
         hint = "add `cache: {max_length: 512}` to the model"
         yield Problem("the runner needs a model with a cache", ("runner",), hint)
-    for name in () if huggingface else _NEEDED_CONSTANTS[runner]:
+    for name in () if "huggingface" in model else _NEEDED_CONSTANTS[runner]:
         if name not in data.get("constant_methods", {}):
             hint = f"add `{name}` to `constant_methods`"
             yield Problem(f"the runner calls `{name}`, which a model from a factory does not tell", ("runner",), hint)

@@ -185,18 +185,28 @@ def _problems(data: Any) -> Iterator[Problem]:
         return
     broken = {problem.path for problem in found if problem.path}
     above = {path[:length] for path in broken for length in range(len(path))}
-    for problem in _cross_checks(language_model.completed(_fitting(data, broken))):
+    fitting = language_model.completed(_fitting(data, broken))
+    if "methods" not in fitting and ("methods",) not in broken:
+        hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
+        yield Problem("the key `methods` is missing", (), hint)
+    for problem in _cross_checks(fitting):
         path = problem.path or ()
         if path not in above and not any(path[:length] in broken for length in range(len(path) + 1)):
             yield problem
 
 
 _NAMES: tuple[DocumentPath, ...] = (("methods",), ("constant_methods",), ("named_data",), ("model", "adapters"))
-"""Mappings with names that other sections may use."""
+"""Mappings with names that other sections may use. What breaks the schema there becomes an empty mapping."""
+_STAND_INS: dict[DocumentPath, object] = {
+    ("model", "huggingface", "task"): "text-generation",
+    ("model", "huggingface", "cache"): {},
+    ("model", "huggingface", "max_source_length"): INT64[1],
+}
+"""What stands in place of a value that breaks the schema, because other checks would say that it is missing."""
 
 
 def _fitting(data: Any, broken: AbstractSet[DocumentPath]) -> Any:
-    """The manifest without what breaks its schema. What has a name becomes empty, so that the name is still known.
+    """The manifest without what breaks its schema.
 
     Args:
         data: The manifest.
@@ -205,7 +215,8 @@ def _fitting(data: Any, broken: AbstractSet[DocumentPath]) -> Any:
     while broken:
         data = _without(data, {_in_mapping(path) for path in broken})
         found = json_schema.problems("model", data)  # a key that is required may be gone now
-        broken = {path for problem in found if (path := problem.path) and path[:-1] not in _NAMES}
+        places = {problem.path for problem in found if problem.path}
+        broken = {path for path in places if path[:-1] not in _NAMES and path not in _STAND_INS}
     return data
 
 
@@ -222,16 +233,19 @@ def _without(data: Any, places: AbstractSet[DocumentPath], path: DocumentPath = 
         return [_without(part, places, (*path, index)) for index, part in enumerate(data)]
     if not isinstance(data, dict):
         return data
-    kept = {key: part for key, part in data.items() if path in _NAMES or (*path, key) not in places}
-    return {key: {} if (*path, key) in places else _without(part, places, (*path, key)) for key, part in kept.items()}
+    fitting = {}
+    for key, part in data.items():
+        here = (*path, key)
+        if here not in places:
+            fitting[key] = _without(part, places, here)
+        elif path in _NAMES or here in _STAND_INS:
+            fitting[key] = _STAND_INS.get(here, {})
+    return fitting
 
 
 def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
     """Yields the problems of a manifest that fits its schema, and that is completed."""
     model, defaults, methods = data.get("model", {}), data.get("defaults", {}), data.get("methods", {})
-    if "methods" not in data:
-        hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
-        yield Problem("the key `methods` is missing", (), hint)
     if "model" not in data and not (methods and all("program" in method for method in methods.values())):
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
     yield from language_model.check(data)
