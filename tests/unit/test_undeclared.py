@@ -17,7 +17,6 @@ import pytest
 from etbuild.errors import BuildError
 from etbuild.inputs import readable_places, undeclared
 from etbuild.processes import forked
-from etbuild.steps import apart
 
 
 def module(directory: Path, name: str) -> Path:
@@ -115,12 +114,21 @@ def test_a_temporary_file_without_a_name_makes_no_directory_readable(tmp_path: P
         run(tmp_path, code)
 
 
-def test_a_process_that_is_forked_is_known(tmp_path: Path) -> None:
-    """Nobody knows afterwards what it has read, so the result is not cached."""
+def test_what_a_forked_process_is_refused_fails_the_build(tmp_path: Path) -> None:
+    """It fails the build however the process ends, and even if it catches the error."""
+    code = (
+        "import os\nif os.fork() == 0:\n    try:\n        open('/etc/passwd')\n    finally:\n"
+        "        os._exit(0)\nos.wait()"
+    )
+    with pytest.raises(BuildError, match=r"model\.py:4, in <module>, opens /etc/passwd"):
+        run(tmp_path, code)
+
+
+def test_undeclared_reads_of_a_forked_process_are_known(tmp_path: Path) -> None:
     code = "import os\nif os.fork() == 0:\n    os.environ.get('HOME')\n    os._exit(0)\nos.wait()"
     with undeclared.unkeyed() as found:
         run(tmp_path, code)
-    assert found == {"starts a process"}
+    assert found == {"reads the environment variable `HOME`"}
 
 
 @pytest.fixture
@@ -193,6 +201,9 @@ OTHER_THREADS = {
     "a thread of a thread": "import threading\n"
     "inner = threading.Thread(target=Path(FILE).read_text)\nouter = threading.Thread(target=inner.start)\n"
     "outer.start()\nouter.join()\ninner.join()",
+    "a copy of a thread": "import multiprocessing, threading\n"
+    "process = multiprocessing.get_context('fork').Process(target=Path(FILE).read_text)\n"
+    "thread = threading.Thread(target=process.start)\nthread.start()\nthread.join()\nprocess.join()",
 }
 
 
@@ -263,8 +274,6 @@ PROCESSES = {
     "os.fork and os.execv": "pid = os.fork()\nif not pid:\n    os.execv('/bin/true', ['true'])\nos.waitpid(pid, 0)",
     "os.popen": "os.popen('true').close()",
     "pty.fork": "import pty\npid, _ = pty.fork()\nif not pid:\n    os.execv('/bin/true', ['true'])\nos.waitpid(pid, 0)",
-    "a forked process": "import multiprocessing\n"
-    "process = multiprocessing.get_context('fork').Process(target=abs, args=(1,))\nprocess.start()\nprocess.join()",
     "multiprocessing": "import multiprocessing\n"
     "process = multiprocessing.get_context('spawn').Process(target=abs, args=(1,))\nprocess.start()\nprocess.join()",
     "a thread": "import threading\nthread = threading.Thread(target=os.system, args=('true',))\n"
@@ -279,6 +288,18 @@ def test_a_process_that_is_started_is_known(name: str, tmp_path: Path, capfd: py
         run(tmp_path, f"import os\n{PROCESSES[name]}\n{PROCESSES[name]}")
     assert "starts a process" in found
     assert capfd.readouterr().err.count(", starts a process, which the key does not cover") == 1
+
+
+def test_another_interpreter_is_known(tmp_path: Path) -> None:
+    """In a process of its own: with a second interpreter, PyTorch's autograd refuses to work in a process."""
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+
+    def found() -> set[str]:
+        with undeclared.unkeyed() as found:
+            run(tmp_path, f"import {name} as interpreters\ninterpreters.destroy(interpreters.create())", name)
+        return set(found)
+
+    assert forked.run({"interpreters": found}, 1) == {"interpreters": {"starts another interpreter"}}
 
 
 def test_shared_memory_does_not_count_as_a_started_process(tmp_path: Path) -> None:
@@ -305,7 +326,7 @@ def test_what_a_watch_in_a_forked_process_finds_is_known(tmp_path: Path, capfd: 
         with undeclared.unkeyed() as exported:
             task()
         with undeclared.unkeyed() as lowered, undeclared.watched_reads({}, [], set()):
-            apart.run({"first": task, "second": task}, 1)
+            forked.run({"first": task, "second": task}, 1)
     assert built == exported == lowered == {"reads the environment variable `HOME`"}
     assert capfd.readouterr().err.count("note: ") == 1
 

@@ -291,7 +291,19 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
                 raise write_error(path, OSError(int(number[1]), os.strerror(int(number[1])))) from error
             raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)}") from error
         path.chmod(mode & 0o777)  # safetensors lets nobody else read it
+        _check_saved(path, others)
     return zeros
+
+
+def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Reads a file of tensors back. Raises BuildError if it has other content."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as saved:
+        for name, tensor in tensors.items():
+            if not torch.equal(_bytes(saved.get_tensor(name)), _bytes(tensor)):
+                message = f"{path.name}: `{name}` has other content than was written"
+                raise BuildError.of(message, "does a thread of the model change it, or is the disk faulty?")
 
 
 def _packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

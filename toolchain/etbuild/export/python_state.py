@@ -88,7 +88,7 @@ class PythonState:
         modules = [(child, name) for name, child in module.named_modules()]
         reached = self._walk.tensors([*modules, *((source, name) for name, source in by_name.items())])
         unlike = (torch.nn.Parameter, *_TRACED)
-        self.tensors = [tensor for tensor in reached if not _is(tensor, unlike)]
+        self.tensors = [tensor for tensor in reached if not isinstance(tensor, unlike)]
 
     def changes(self, kind: str = "") -> Iterator[Change]:
         """The tensors that were assigned since the state was recorded.

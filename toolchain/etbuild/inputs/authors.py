@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -17,8 +16,8 @@ IMPORT_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstr
 _COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
 # Modules of Python's library that open what their callers name. The caller counts as the one that opens it.
 _OPENERS = {
-    *("bz2", "codecs", "configparser", "ctypes", "fileinput", "glob", "gzip", "io", "linecache", "lzma", "os"),
-    *("pathlib", "shutil", "tarfile", "tempfile", "tokenize", "zipfile"),
+    *("bz2", "codecs", "configparser", "fileinput", "glob", "gzip", "io", "linecache", "lzma", "os", "pathlib"),
+    *("shutil", "tarfile", "tempfile", "tokenize", "zipfile"),
 }
 # Modules of Python's library that call what their callers name, in another thread or process.
 _CALLERS = {"asyncio", "concurrent", "multiprocessing", "threading"}
@@ -30,14 +29,16 @@ class Author:
 
     Attributes:
         place: The line, such as `model.py:12, in create`.
+        direct: Only Python's own library is between this line and the event.
         itself: Nothing is between this line and the event, except modules that open or call what they are told to.
         importing: The line is an import statement, or a call that imports.
         is_thread: The event is in a thread, whose stack does not contain the line that started it.
     """
 
     place: str
-    itself: bool = True
-    importing: bool = False
+    direct: bool
+    itself: bool
+    importing: bool
     is_thread: bool = False
 
 
@@ -54,39 +55,31 @@ def author_of(frame: FrameType | None) -> Author | None:
     Returns:
         None if no source caused it, or if a package did it while it was imported.
     """
-    itself, importing, inner = True, False, False
-    for current in _stack(frame):
-        file = current.f_code.co_filename
+    direct, itself, importing, inner = True, True, False, False
+    while frame is not None:
+        file = frame.f_code.co_filename
         if file in known_sources:
-            place = f"{known_sources[file]}:{current.f_lineno}, in {current.f_code.co_name}"
-            return Author(place, itself, importing)
+            place = f"{known_sources[file]}:{frame.f_lineno}, in {frame.f_code.co_name}"
+            return Author(place, direct, itself, importing)
         if file in IMPORT_MACHINERY:
             if inner:
                 return None
-            importing = importing or current.f_code.co_name != "get_data"  # `get_data` also reads resources
+            importing = importing or frame.f_code.co_name != "get_data"  # `get_data` also reads resources
         elif file not in _WRAPPERS:
-            if file.startswith(DRIVER) or _compiles(current) or _removes(current):
+            if file.startswith(DRIVER) or _compiles(frame) or _removes(frame):
                 return None
             inner = True
+            direct = direct and _is_python(file)
             itself = itself and (file.startswith("<") or _is_opener(file))
-    return Author("a thread of the model", itself=False, importing=importing, is_thread=True)
-
-
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame and those that called it, the innermost first."""
-    while frame is not None:
-        yield frame
         frame = frame.f_back
+    return Author("a thread of the model", direct=False, itself=False, importing=importing, is_thread=True)
 
 
 def is_running(frame: FrameType | None, real: str) -> bool:
     """Whether a file contains code that is on the stack. Python reads the lines of such a file to show them."""
-    return any(os.path.realpath(each.f_code.co_filename) == real for each in _stack(frame))
-
-
-def comes_from(frame: FrameType | None, modules: set[str]) -> bool:
-    """Whether code of one of these modules is on the stack."""
-    return any(each.f_globals.get("__name__") in modules for each in _stack(frame))
+    while frame is not None and os.path.realpath(frame.f_code.co_filename) != real:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _compiles(frame: FrameType) -> bool:
@@ -95,15 +88,23 @@ def _compiles(frame: FrameType) -> bool:
 
 def is_compiling(frame: FrameType | None) -> bool:
     """Whether a compiler of PyTorch is on the stack."""
-    return any(map(_compiles, _stack(frame)))
+    while frame is not None and not _compiles(frame):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _removes(frame: FrameType) -> bool:
-    """Whether a frame belongs to `shutil.rmtree`, which opens directories but reads no file."""
+    """Whether a directory is removed name by name. That opens files by descriptors, but reads nothing."""
     return frame.f_code.co_name.startswith("_rmtree")
+
+
+def _is_python(file: str) -> bool:
+    """Whether code belongs to Python's own library, or was made from a string."""
+    own, packages = python_directories("stdlib", "platstdlib"), python_directories("purelib", "platlib")
+    return file.startswith(("<", *own)) and not file.startswith(packages)
 
 
 def _is_opener(file: str) -> bool:
     libraries = python_directories("stdlib", "platstdlib")
-    library = next((directory for directory in libraries if file.startswith(directory)), None)
-    return library is not None and file[len(library) :].partition(os.sep)[0].removesuffix(".py") in _OPENERS | _CALLERS
+    own = next((directory for directory in libraries if file.startswith(directory)), None)
+    return own is not None and file[len(own) :].partition(os.sep)[0].removesuffix(".py") in _OPENERS | _CALLERS

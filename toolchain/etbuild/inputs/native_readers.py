@@ -1,4 +1,4 @@
-"""Makes functions that read something report it to Python's audit hooks. By themselves they do not."""
+"""Makes native functions that read files report it to Python's audit hooks. By themselves they do not."""
 
 from __future__ import annotations
 
@@ -12,21 +12,8 @@ from typing import Any
 
 from etbuild.patching import replaced
 
-ENVIRONMENT_READ = "etbuild.environment_read"
-"""The event of a variable that is read. Its arguments: the mapping, and the name."""
-ENVIRONMENT_LISTED = "etbuild.environment_listed"
-"""The event of all variables that are listed. Its argument: the mapping."""
-SHARED_MEMORY_OPENED = "etbuild.shared_memory_opened"
-"""The event of shared memory that is opened by its name. Its arguments are those of the system's function."""
-_OF_PYTHON = (
-    (os._Environ, "__getitem__", ENVIRONMENT_READ),
-    (os._Environ, "__iter__", ENVIRONMENT_LISTED),
-    (importlib.import_module("_posixsubprocess"), "fork_exec", "subprocess.Popen"),  # `multiprocessing` calls it
-    (importlib.import_module("_posixshmem"), "shm_open", SHARED_MEMORY_OPENED),
-)
-# Native functions that open files. Their first argument that can be a path is the path. The Python functions that call
-# them need no wrapper.
-_OF_PACKAGES = {
+# Their first argument that can be a path is the path. The Python functions that call them need no wrapper.
+_NATIVE = {
     "safetensors": ["safe_open"],
     "torch": ["from_file", "UntypedStorage.from_file"],  # all other storages are made by `UntypedStorage.from_file`
     "torch.jit": ["load"],  # it checks first whether the file exists
@@ -40,50 +27,42 @@ _OF_PACKAGES = {
 }
 
 
-@contextlib.contextmanager
-def reported() -> Iterator[None]:
-    """Within this context, the functions report what they do.
+def native_readers() -> Iterator[tuple[Any, str]]:
+    """The owner and the name of each function that reads files without reporting it.
 
-    Those of packages only do so if PyTorch is imported before: code that runs a model has done that.
+    Imports their modules first: modules that a source imports later take the functions from them.
     """
+    for module, names in _NATIVE.items():
+        if "torch" not in sys.modules:  # code that runs a model has imported torch before
+            return
+        for name in names:
+            above, _, attribute = name.rpartition(".")
+            owner = importlib.import_module(module)
+            yield functools.reduce(getattr, above.split(".") if above else [], owner), attribute
+
+
+@contextlib.contextmanager
+def told_everywhere(owner: Any, name: str) -> Iterator[None]:
+    """Makes a function report what it reads, also in modules that have imported it from its own module."""
+    opening = getattr(owner, name)
+    told: Any = _told(opening)
+    is_static = isinstance(owner, type) and name != "__init__"
+    modules = [module for module in list(sys.modules.values()) if type(module) is type(sys)]
     with contextlib.ExitStack() as stack:
-        for owner, name, event in _OF_PYTHON:
-            stack.enter_context(replaced(owner, name, _reporting(getattr(owner, name), event)))
-        for module, names in _OF_PACKAGES.items() if "torch" in sys.modules else ():
-            for name in names:
-                above, _, attribute = name.rpartition(".")
-                owner = functools.reduce(getattr, above.split(".") if above else [], importlib.import_module(module))
-                _replace_everywhere(stack, owner, attribute)
+        for module in modules:
+            if module is not owner and vars(module).get(name) is opening:
+                stack.enter_context(replaced(module, name, told))
+        stack.enter_context(replaced(owner, name, staticmethod(told) if is_static else told))
         yield
 
 
-def _replace_everywhere(stack: contextlib.ExitStack, owner: Any, name: str) -> None:
-    """Makes a function report the file that it opens, also in modules that have imported it from its own module."""
-    opening = getattr(owner, name)
-    reporting = _reporting_file(opening)
-    is_static = isinstance(owner, type) and name != "__init__"
-    for module in [module for module in list(sys.modules.values()) if type(module) is type(sys)]:
-        if module is not owner and vars(module).get(name) is opening:
-            stack.enter_context(replaced(module, name, reporting))
-    stack.enter_context(replaced(owner, name, staticmethod(reporting) if is_static else reporting))
-
-
-def _reporting(function: Callable[..., Any], event: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def reporting(*arguments: Any, **keywords: Any) -> Any:
-        sys.audit(event, *arguments)
-        return function(*arguments, **keywords)
-
-    return reporting
-
-
-def _reporting_file(opening: Callable[..., Any]) -> Callable[..., Any]:
+def _told(opening: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(opening)
-    def reporting(*arguments: Any, **keywords: Any) -> Any:
+    def told(*arguments: Any, **keywords: Any) -> Any:
         for file in (*arguments, keywords.get("filename"), keywords.get("f")):
             if isinstance(file, (str, bytes, os.PathLike)):
                 sys.audit("open", file, "r", os.O_RDONLY)
                 break
         return opening(*arguments, **keywords)
 
-    return reporting
+    return told

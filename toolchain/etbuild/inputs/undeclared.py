@@ -10,9 +10,11 @@ reporting it; the functions of PyTorch and safetensors that do so are wrapped, s
 
 from __future__ import annotations
 
+import _posixsubprocess
 import contextlib
 import functools
 import importlib
+import json
 import locale
 import os
 import shutil
@@ -26,16 +28,8 @@ from types import FrameType
 from typing import Any
 
 from etbuild.errors import BuildError, Problem
-from etbuild.inputs.authors import (
-    IMPORT_MACHINERY,
-    Author,
-    author_of,
-    comes_from,
-    is_compiling,
-    is_running,
-    known_sources,
-)
-from etbuild.inputs.native_readers import ENVIRONMENT_LISTED, ENVIRONMENT_READ, SHARED_MEMORY_OPENED, reported
+from etbuild.inputs.authors import IMPORT_MACHINERY, Author, author_of, is_compiling, is_running, known_sources
+from etbuild.inputs.native_readers import native_readers, told_everywhere
 from etbuild.inputs.readable_places import (
     installed_places,
     is_editable,
@@ -44,17 +38,19 @@ from etbuild.inputs.readable_places import (
     real_path,
     source_of_bytecode,
 )
+from etbuild.patching import replaced
 from etbuild.processes.environment import dropped, is_fixed, stays_set
+from etbuild.processes.process_state import high_copy
 
+_posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules
 _OF_THE_MACHINE = ("/etc/", "/usr/share/")  # libraries read their configuration here
 _HARDWARE = ("/dev/", "/proc/", "/sys/")  # libraries look here for processors and devices
 _SHARED_MEMORY = "/dev/shm/"
 _DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # these have no content to declare
 _DESCRIPTORS = "/proc/self/fd/"
-# `multiprocessing` connects to a process that it has started, which has to know its secret.
 _CONNECTORS = {f"multiprocessing.{name}" for name in ("forkserver", "managers", "resource_sharer")}
-_TRACKER = {"multiprocessing.resource_tracker"}  # starts a process that removes shared memory after others have ended
+_READING = (None, "r", "rb", "rt")
 _NOT_READING = os.O_ACCMODE | os.O_APPEND | os.O_CREAT | os.O_TRUNC  # O_RDONLY is 0
 _TIME_ZONES = "/usr/share/zoneinfo/"  # native code of Python's own library opens these
 
@@ -80,18 +76,53 @@ class Undeclared(Exception):
     """
 
 
+class _Told:
+    """A list of rows of words. Forked processes can append to it. The process that made it reads it.
+
+    The rows of its own process are also in memory, because a model may close descriptors that are not its own.
+    """
+
+    def __init__(self) -> None:
+        low = os.memfd_create("told")
+        try:
+            self.file = high_copy(low)
+        finally:
+            os.close(low)
+        self.process, self.own = os.getpid(), list[list[str]]()
+
+    def append(self, *words: str) -> None:
+        if [*words] in self.rows():
+            return
+        if os.getpid() == self.process:
+            self.own.append([*words])
+            return
+        with contextlib.suppress(OSError):
+            os.write(self.file, json.dumps(words).encode() + b"\n")
+
+    def rows(self) -> list[list[str]]:
+        try:
+            text = os.pread(self.file, os.fstat(self.file).st_size, 0)
+        except OSError:
+            text = b""
+        return [*self.own, *(json.loads(line) for line in text.splitlines())]
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.file)
+
+
 @dataclass
 class _Watch:
     """What the sources of one step may read, and what they have read in addition."""
 
     readable: set[str]  # declared files, and directories of installed code that the key covers
-    unkeyed_places: set[str]  # other directories of installed code: what libraries read there prevents caching
+    others: set[str]  # other directories of installed code: what libraries read there prevents caching
     packages: set[str]  # the top-level names that the import statements of the sources name
-    created: set[str] = field(default_factory=set)  # real paths of files and directories that the process has made
-    problems: list[Problem] = field(default_factory=list)  # are reported at the end, even if the code went on
+    made: set[str] = field(default_factory=set)  # real paths of files and directories that the process has made
+    told: _Told = field(default_factory=_Told)  # is reported at the end, even if the code went on
 
 
-_watches: list[_Watch] = []
+_watches: list[_Watch] = []  # a step in a forked process has its own watch, and reports to the outer one at its end
 _unkeyed: list[set[str]] = []
 
 
@@ -110,22 +141,32 @@ def watched_reads(sources: Mapping[str, str], data: Iterable[Path], packages: se
     _install_hook()
     known_sources.update(sources)
     files = {os.path.realpath(file) for file in [*sources, *map(str, data)]}
-    installed, unkeyed_places = installed_places(sources)
-    watch = _Watch(files | installed, unkeyed_places, packages)
+    installed, others = installed_places(sources)
+    watch = _Watch(files | installed, others, packages)
     before = set(sys.modules)
     _watches.append(watch)
     try:
-        with reported():
+        with _telling():
             yield
         _check_modules(watch, before)
     except Exception as error:
-        if watch.problems:
-            raise BuildError(watch.problems[:1]) from error
+        if problems := _problems(watch):
+            raise BuildError(problems[:1]) from error
         raise
     finally:
         _watches.pop()
-    if watch.problems:
-        raise BuildError(watch.problems[:1])
+        for what in [words[0] for words in watch.told.rows() if len(words) == 1]:
+            add_unkeyed({what})
+            if _watches:
+                _watches[-1].told.append(what)
+        problems = _problems(watch)
+        watch.told.close()
+    if problems:
+        raise BuildError(problems[:1])
+
+
+def _problems(watch: _Watch) -> list[Problem]:
+    return [Problem(words[0], _PLACE, words[1]) for words in watch.told.rows() if len(words) == 2]
 
 
 @contextlib.contextmanager
@@ -148,12 +189,13 @@ def add_unkeyed(found: set[str]) -> None:
         reasons |= found
 
 
-def _note(place: str, what: str, hint: str) -> None:
+def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
     if not _unkeyed:
         return
-    if what not in _unkeyed[0]:
+    if what not in _unkeyed[0] and [what] not in watch.told.rows():
         note = f"note: {place}, {what}, which the key does not cover, so the result is not cached: {hint}"
         print(note, file=sys.stderr)
+    watch.told.append(what)
     add_unkeyed({what})
 
 
@@ -170,10 +212,10 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 def _refuse(watch: _Watch, author: Author, what: str, why: str, hint: str) -> None:
     """Ends what the sources do, with an error. In a thread no error could name their line: a note has to do."""
     if author.is_thread:
-        _note(author.place, what, hint)
+        _note(watch, author.place, what, hint)
         return
     problem = Problem(f"{author.place}, {what}{why}", _PLACE, hint)
-    watch.problems.append(problem)
+    watch.told.append(problem.message, hint)
     raise Undeclared(str(problem))
 
 
@@ -187,31 +229,29 @@ def _is_left_to(author: Author, watch: _Watch, path: Any, what: str) -> bool:
         return False
     if real.startswith(_HARDWARE):
         return True
-    if not (real.startswith(_OF_THE_MACHINE) or _is_unkeyed_place(watch, path)):
+    if not (real.startswith(_OF_THE_MACHINE) or _is_in_others(watch, path)):
         return False
-    _note(author.place, what, "if the program depends on it, put its content into a source")
+    _note(watch, author.place, what, "if the program depends on it, put its content into a source")
     return True
 
 
 def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -> None:
-    del mode  # the flags say the same
-    if flags & _NOT_READING == 0 and _is_named_readable(watch, path):
+    if mode in _READING and flags & _NOT_READING == 0 and _is_named_readable(watch, path):
         return  # almost every file: following its links would take longer than reading a small module
     real = real_path(path)
     if real is None or real in _DEVICES or real.startswith(_TIME_ZONES):
         return
-    if not _reads(watch, real, flags) or _may_read(watch, path):
+    if not _reads(watch, real, mode, flags) or _may_read(watch, path):
         return
-    frame = sys._getframe(2)
-    author = author_of(frame)
-    if frame.f_code.co_name == "_fwalk":
+    author = author_of(sys._getframe(2))
+    if sys._getframe(2).f_code.co_name == "_fwalk":
         return  # it opens directories, by names that mean something else here, and lists each of them
     if author is None:
-        if is_compiling(frame):
-            watch.created.add(real)  # a compiled module is imported from this file
+        if is_compiling(sys._getframe(2)):
+            watch.made.add(real)  # a compiled module is imported from this file
         return
     shown = source_of_bytecode(os.fsdecode(path)) if author.importing else os.fsdecode(path)
-    if is_editable(real, watch.packages) or is_running(frame, real):
+    if is_editable(real, watch.packages) or is_running(sys._getframe(2), real):
         return
     if _is_left_to(author, watch, path, f"reads {shown}"):
         return
@@ -222,14 +262,18 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
         _refuse(watch, author, f"opens {shown}", _NOT_DECLARED, hint)
 
 
-def _reads(watch: _Watch, real: str, flags: int) -> bool:
+def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
     """Whether a file is opened for reading. Records new files: the process itself writes their content."""
     if os.path.isdir(real):  # noqa: PTH112 - a file without a name is made by opening its directory
         return False
-    if flags & os.O_TRUNC or (flags & os.O_CREAT and (flags & os.O_EXCL or not os.path.lexists(real))):
-        watch.created.add(real)
+    mode = mode or ""
+    appends = ("a" in mode or bool(flags & os.O_APPEND)) and "+" not in mode
+    creates = bool(flags & os.O_CREAT)
+    empty = "w" in mode or "x" in mode or bool(flags & os.O_TRUNC) or (creates and bool(flags & os.O_EXCL))
+    if empty or ((appends or creates) and not os.path.lexists(real)):
+        watch.made.add(real)
         return False
-    return flags & os.O_ACCMODE != os.O_WRONLY
+    return not appends and flags & os.O_ACCMODE != os.O_WRONLY
 
 
 def _listed(watch: _Watch, path: Any = None) -> None:
@@ -258,7 +302,7 @@ def _library_opened(watch: _Watch, name: Any) -> None:
     if not name or (_may_read(watch, name) if real is not None else _is_of_the_system(os.fsdecode(name))):
         return
     author = author_of(sys._getframe(2))
-    if author is not None and (author.itself or real is not None):
+    if author is not None and (author.direct or real is not None):
         _refuse(watch, author, f"loads the library {os.fsdecode(name)}", ", which is not declared", _LIBRARY)
 
 
@@ -272,37 +316,70 @@ def _is_of_the_system(library: str) -> bool:
 
 
 def _database_opened(watch: _Watch, name: Any) -> None:
-    """The name is that of a file, or a URI. A database may also be in memory."""
-    file, query = os.fsdecode(name), ""
-    if file.startswith("file:"):
-        address = urllib.parse.urlsplit(file)
-        file, query = urllib.parse.unquote(address.path), address.query
-    if file not in ("", ":memory:") and "memory" not in urllib.parse.parse_qs(query).get("mode", ()):
+    file = _file_of_database(os.fsdecode(name))
+    if file:
         _opened(watch, file)
 
 
+def _file_of_database(name: str) -> str | None:
+    """The file of a name that sqlite knows, which may be a URI; None for a database in memory."""
+    if name.startswith("file:"):
+        address = urllib.parse.urlsplit(name)
+        name = urllib.parse.unquote(address.path)
+        if "memory" in urllib.parse.parse_qs(address.query).get("mode", ()):
+            return None
+    return None if name in ("", ":memory:") else name
+
+
 def _connected(watch: _Watch, *arguments: Any) -> None:
-    frame = sys._getframe(2)
-    if isinstance(arguments[-1], (str, bytes)) and comes_from(frame, _CONNECTORS):
+    if isinstance(arguments[-1], (str, bytes)) and _is_own_connection(sys._getframe(2)):
         return
-    author = author_of(frame)
+    author = author_of(sys._getframe(2))
     if author is not None:
         _refuse(watch, author, "uses the network", ": the key does not cover its answers", _OUTSIDE)
 
 
 def _process_started(watch: _Watch, *arguments: Any) -> None:
-    del watch, arguments
-    frame = sys._getframe(2)
-    author = author_of(frame)
-    if author is not None and not comes_from(frame, _TRACKER):
-        _note(author.place, "starts a process", _OUTSIDE)
-
-
-def _shared_memory_opened(watch: _Watch, name: str, flags: int = 0, mode: int = 0o777) -> None:
-    del watch, name, mode
-    author = None if flags & os.O_CREAT else author_of(sys._getframe(2))
+    del arguments
+    author = author_of(sys._getframe(2))
     if author is not None:
-        _note(author.place, "reads shared memory", _OUTSIDE)
+        _note(watch, author.place, "starts a process", _OUTSIDE)
+
+
+def _told_fork_exec(*arguments: Any) -> Any:
+    """Wraps the function with which `multiprocessing` starts a process: Python reports it to no hook.
+
+    `subprocess` reports its processes itself.
+    """
+    if _watches and not _is_tracker(sys._getframe(1)):
+        _process_started(_watches[-1])
+    return _own_fork_exec(*arguments)
+
+
+def _told_shm_open(name: str, flags: int = 0, mode: int = 0o777) -> Any:
+    """Wraps the function that opens shared memory by its name: Python reports it to no hook."""
+    author = None if flags & os.O_CREAT or not _watches else author_of(sys._getframe(1))
+    if author is not None:
+        _note(_watches[-1], author.place, "reads shared memory", _OUTSIDE)
+    return _own_shm_open(name, flags, mode)
+
+
+def _is_tracker(frame: FrameType) -> bool:
+    """Whether the started process is the one that removes shared memory after others have ended."""
+    return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "multiprocessing.resource_tracker"
+
+
+def _is_own_connection(frame: FrameType | None) -> bool:
+    """Whether `multiprocessing` connects to a process that it has started. The other side has to know its secret."""
+    while frame is not None and frame.f_globals.get("__name__") not in _CONNECTORS:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _interpreter_started(watch: _Watch) -> None:
+    author = author_of(sys._getframe(2))
+    if author is not None:
+        _note(watch, author.place, "starts another interpreter", "call the code here: nobody sees what it reads there")
 
 
 def _asked(watch: _Watch, *arguments: Any) -> None:
@@ -316,7 +393,7 @@ def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
     del rest
     real = real_path(path)
     if real is not None and not os.path.lexists(real):
-        watch.created.add(real)
+        watch.made.add(real)
 
 
 def _renamed(watch: _Watch, old: Any, new: Any, *rest: Any) -> None:
@@ -325,57 +402,14 @@ def _renamed(watch: _Watch, old: Any, new: Any, *rest: Any) -> None:
     source, target = real_path(old), real_path(new)
     if source is None or target is None:
         return
-    if lies_in(source, watch.created):
-        watch.created.add(target)
-    elif lies_in(target, watch.created) and os.path.lexists(source) and not _may_read(watch, old):
+    if lies_in(source, watch.made):
+        watch.made.add(target)
+    elif lies_in(target, watch.made) and os.path.lexists(source) and not _may_read(watch, old):
         author = author_of(sys._getframe(2))
         if author is not None:
             shown = os.fsdecode(old)
             hint = _FILE.format(name=Path(shown).name, path=shown)
             _refuse(watch, author, f"moves or links {shown}", _NOT_DECLARED, hint)
-
-
-# Modules of Python's library whose callers decide which variables they read.
-_MAPPINGS = {
-    function.__code__.co_filename
-    for function in (os.getenv, Mapping.get, os.path.expandvars, Path.home, shutil.which, locale.setlocale)
-}
-_KWARGS = "the `kwargs` of the model are in the key"
-
-
-def _variable_read(watch: _Watch, environment: Any, variable: Any) -> None:
-    """Refuses or notes that a source reads an environment variable.
-
-    A building process sees few variables. Reading one that it never sees, or that always has the same value, is
-    harmless.
-    """
-    place, name = _place_that_reads_variables(sys._getframe(2)), os.fsdecode(variable)
-    if place is None:
-        return
-    if is_fixed():
-        if name in dropped() and variable not in environment:
-            why = ", which is set, but builds do not see it"
-            hint = "pass the value in the `kwargs` of the model, which are in the key"
-            _refuse(watch, Author(place), f"reads the environment variable `{name}`", why, hint)
-        if not (stays_set(name) or name == "PYTHONPATH"):
-            return
-    _note(place, f"reads the environment variable `{name}`", _KWARGS)
-
-
-def _variables_listed(watch: _Watch, environment: Any) -> None:
-    del watch, environment
-    place = _place_that_reads_variables(sys._getframe(2))
-    if place is not None:
-        _note(place, "lists the environment variables", _KWARGS)
-
-
-def _place_that_reads_variables(frame: FrameType) -> str | None:
-    reader: FrameType | None = frame.f_back  # `frame` is the wrapper that reports it
-    while reader is not None and reader.f_code.co_filename in _MAPPINGS and reader.f_code.co_name != "setdefault":
-        reader = reader.f_back
-    if reader is None or reader.f_code.co_filename not in known_sources:
-        return None
-    return f"{known_sources[reader.f_code.co_filename]}:{reader.f_lineno}, in {reader.f_code.co_name}"
 
 
 _HANDLERS: dict[str, Callable[..., None]] = {
@@ -389,13 +423,11 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "ctypes.dlopen": _library_opened,
     "sqlite3.connect": _database_opened,
     "builtins.input": _asked,
-    **dict.fromkeys(("os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"), _process_started),
-    **dict.fromkeys(("pty.spawn", "subprocess.Popen"), _process_started),
+    # `os.spawnv` and similar functions fork; the child then calls `os.exec`.
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "pty.spawn"), _process_started),
+    "cpython.PyInterpreterState_New": _interpreter_started,
     **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _connected),
     "urllib.Request": _connected,
-    ENVIRONMENT_READ: _variable_read,
-    ENVIRONMENT_LISTED: _variables_listed,
-    SHARED_MEMORY_OPENED: _shared_memory_opened,
 }
 
 
@@ -405,12 +437,12 @@ def _may_read(watch: _Watch, path: Any) -> bool:
     Bytecode counts as its source: Python looks for it beside a module that a package generates, and checks its time.
     """
     real = os.path.realpath(os.fsdecode(path))
-    created = any(lies_in(each, watch.created) for each in (real, source_of_bytecode(real)))
-    return created or any(lies_in(each, watch.readable) for each in places_of(path))
+    made = any(lies_in(each, watch.made) for each in (real, source_of_bytecode(real)))
+    return made or any(lies_in(each, watch.readable) for each in places_of(path))
 
 
-def _is_unkeyed_place(watch: _Watch, path: Any) -> bool:
-    return any(lies_in(place, watch.unkeyed_places) for place in places_of(path))
+def _is_in_others(watch: _Watch, path: Any) -> bool:
+    return any(lies_in(place, watch.others) for place in places_of(path))
 
 
 def _is_named_readable(watch: _Watch, path: Any) -> bool:
@@ -427,9 +459,73 @@ def _check_modules(watch: _Watch, before: set[str]) -> None:
         spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
         file = spec.origin if spec is not None and spec.has_location else None
         real = real_path(file) if file else None
-        if real is None or real in known_sources or _may_read(watch, file) or _is_unkeyed_place(watch, file):
+        if real is None or real in known_sources or _may_read(watch, file) or _is_in_others(watch, file):
             continue
         if is_editable(real, watch.packages):
             continue
         message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
         raise BuildError.at(_PLACE, message, _SOURCE)
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """Wraps the functions that read without reporting it. PyTorch is imported before, if its functions are used."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
+        stack.enter_context(replaced(os._Environ, "__iter__", _environment_listed))
+        stack.enter_context(replaced(_posixsubprocess, "fork_exec", _told_fork_exec))
+        stack.enter_context(replaced(_posixshmem, "shm_open", _told_shm_open))
+        for owner, name in native_readers():
+            stack.enter_context(told_everywhere(owner, name))
+        yield
+
+
+_own_fork_exec = _posixsubprocess.fork_exec
+_own_shm_open = _posixshmem.shm_open
+_own_getitem, _own_iter = os._Environ.__getitem__, os._Environ.__iter__
+# Modules of Python's library whose callers decide which variables they read.
+_MAPPINGS = {
+    function.__code__.co_filename
+    for function in (os.getenv, Mapping.get, os.path.expandvars, Path.home, shutil.which, locale.setlocale)
+}
+
+
+def _read_variable(place: str, name: str, is_there: bool) -> None:
+    """Refuses or notes that a source reads an environment variable.
+
+    A building process sees few variables. Reading one that it never sees, or that always has the same value, is
+    harmless.
+    """
+    if is_fixed():
+        if name in dropped() and not is_there:
+            author = Author(place, direct=True, itself=True, importing=False)
+            why = ", which is set, but builds do not see it"
+            hint = "pass the value in the `kwargs` of the model, which are in the key"
+            _refuse(_watches[-1], author, f"reads the environment variable `{name}`", why, hint)
+        if not (stays_set(name) or name == "PYTHONPATH"):
+            return
+    hint = "the `kwargs` of the model are in the key"
+    _note(_watches[-1], place, f"reads the environment variable `{name}`", hint)
+
+
+def _environment_read(environment: Any, name: Any) -> Any:
+    place = _place_that_reads_variables(sys._getframe(1))
+    if place is not None:
+        _read_variable(place, os.fsdecode(name), name in environment)
+    return _own_getitem(environment, name)
+
+
+def _environment_listed(environment: Any) -> Iterator[Any]:
+    place = _place_that_reads_variables(sys._getframe(1))
+    if place is not None:
+        hint = "the `kwargs` of the model are in the key"
+        _note(_watches[-1], place, "lists the environment variables", hint)
+    return _own_iter(environment)
+
+
+def _place_that_reads_variables(frame: FrameType | None) -> str | None:
+    while frame is not None and frame.f_code.co_filename in _MAPPINGS and frame.f_code.co_name != "setdefault":
+        frame = frame.f_back
+    if not _watches or frame is None or frame.f_code.co_filename not in known_sources:
+        return None
+    return f"{known_sources[frame.f_code.co_filename]}:{frame.f_lineno}, in {frame.f_code.co_name}"
