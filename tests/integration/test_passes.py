@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,3 +169,20 @@ def test_a_callable_that_is_not_there(make: Any) -> None:
     assert made.code == 2
     assert "passes.edge[0]: `passes` has no `edgee`" in made.err
     assert "did you mean `edge`?" in made.err
+
+
+def test_a_read_that_a_pass_hides_fails_the_build(build: Build, tmp_path: Path) -> None:
+    """Passes run in a child process, which has to tell its parent."""
+    (tmp_path / "secret.txt").write_text("7")
+    source = f"""\
+def edge(method, program):
+    try:
+        open({str(tmp_path / "secret.txt")!r}).read()
+    except Exception:
+        pass
+    return []
+"""
+    outcome = build(f'{MANIFEST}passes: {{edge: ["hiding:edge"]}}\n', model=MODEL, hiding=source)
+    assert outcome.code == 1
+    assert "hiding.py:3, in edge, opens" in outcome.err
+    assert "secret.txt, which is not a declared file" in outcome.err

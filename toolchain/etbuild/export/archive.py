@@ -35,7 +35,7 @@ from torch.export.pt2_archive._package import load_pt2
 from torch.utils import _pytree as pytree
 
 from etbuild.accelerate.exports import saving
-from etbuild.errors import InputError
+from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.export import derived_dims, saved_examples
 from etbuild.export.layout import (
