@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -34,6 +35,9 @@ from etkit.oci.connection import BLOCK, ERRORS, Adapter, answer, origin, reason
 from etkit.oci.logins import Login
 from etkit.oci.reference import Access, Reference
 
+if TYPE_CHECKING:
+    from typing import Self
+
 PASSING = (429, 500, 502, 503, 504)
 """The statuses of errors that pass."""
 
@@ -46,7 +50,7 @@ class NoAccess(InputError):
 
 
 @dataclass(frozen=True)
-class Document:
+class Answer:
     """The answer to a request for a small document.
 
     Attributes:
@@ -68,13 +72,15 @@ class Document:
 
 
 class Client:
-    """Requests to a repository. Errors name it. TLS is the default for a registry on another machine.
+    """Requests to a repository. Errors name it. TLS is the default for a registry on another machine. A `with`
+    statement closes the connections.
 
     Args:
         reference: The repository.
         access: How to reach the registry.
 
     Attributes:
+        reference: The repository.
         root: The address of the repository.
         stop: Ends the requests of all threads, and their pauses.
 
@@ -86,9 +92,9 @@ class Client:
     def __init__(self, reference: Reference, access: Access) -> None:
         insecure = access.plain_http or (reference.is_loopback and access.ca_file is None)
         base = f"{'http' if insecure else 'https'}://{logins.api_host(reference.registry)}"
+        self.reference = reference
         self.root = f"{base}/v2/{reference.repository}/"
         self.stop = threading.Event()
-        self._name, self._registry = f"{reference.registry}/{reference.repository}", reference.registry
         self._origin, self._stall_seconds = origin(base), access.stall_seconds
         self._lock = threading.Lock()
         self._basic: Login | None = None
@@ -99,7 +105,7 @@ class Client:
         self._adapter = Adapter(base, access.stall_seconds, self.stop)
         logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns if there are more threads than connections
         self._session = requests.Session()
-        self._session.verify = str(access.ca_file) if access.ca_file else True
+        self._verify: bool | str = str(access.ca_file) if access.ca_file else True
         self._session.auth = lambda request: request  # or else a login of ~/.netrc would replace that of Docker
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, self._adapter)
@@ -107,14 +113,24 @@ class Client:
             with self._errors("cannot be reached"):
                 greeting = self._send("GET", f"{base}/v2/")
                 if greeting.status_code == HTTPStatus.UNAUTHORIZED and not self._can_log_in(_challenge(greeting)[0]):
-                    hint = f"log in with `docker login {self._registry}`"
-                    raise InputError.of(f"{self._registry}: the registry wants a login, and there is none for it", hint)
+                    hint = f"log in with `docker login {self.reference.registry}`"
+                    raise InputError.of(
+                        f"{self.reference.registry}: the registry wants a login, and there is none for it", hint
+                    )
         except BaseException:  # an interrupt as well
             self.close()
             raise
 
     def __str__(self) -> str:
-        return self._name
+        return f"{self.reference.registry}/{self.reference.repository}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """Ends the requests of other threads, and closes the connections."""
@@ -154,14 +170,14 @@ class Client:
             response = self._send_with_login(kind, method, url, options)
         with closing(response):
             if response.status_code == HTTPStatus.UNAUTHORIZED:
-                hint = f"log in with `docker login {self._registry}`, or check the name and the password"
+                hint = f"log in with `docker login {self.reference.registry}`, or check the name and the password"
                 raise NoAccess.of(f"{self}: the registry wants a login", hint)
             if response.status_code == HTTPStatus.FORBIDDEN:
                 message = f"{self}: the registry does not allow this: {answer(response)}"
                 raise NoAccess.of(message, "does this login have the right to do it?")
             yield response
 
-    def document(self, place: str, headers: dict[str, str], limit: int, *also: HTTPStatus) -> Document:
+    def small(self, place: str, headers: dict[str, str], limit: int, *also: HTTPStatus) -> Answer:
         """Fetches a small document.
 
         Args:
@@ -179,7 +195,7 @@ class Client:
                 data = b"".join(self.body(response, limit))
         link = _next(response.headers.get("Link", ""))
         following = self.address(link, response.url) if link else None
-        return Document(response.status_code, response.headers, data, following)
+        return Answer(response.status_code, response.headers, data, following)
 
     def body(self, response: requests.Response, limit: int) -> Iterator[bytes]:
         """The blocks of a body.
@@ -248,7 +264,8 @@ class Client:
         while True:
             asked = 0.0
             try:
-                response = self._session.request(method, url, **options)
+                # Not as an attribute of the session: there $REQUESTS_CA_BUNDLE would come first.
+                response = self._session.request(method, url, verify=self._verify, **options)
                 if response.status_code not in PASSING or failures >= attempts.ATTEMPTS:
                     return response
                 response.close()
@@ -321,7 +338,7 @@ class Client:
     @functools.cached_property
     def _login(self) -> Login | None:
         """The user's login. It is looked for only if the registry wants one."""
-        return logins.find(self._registry)
+        return logins.find(self.reference.registry)
 
     def _renew(self, kind: str) -> bool:
         """Asks for a token for a kind of access, as its last challenge says. Returns whether there is one."""

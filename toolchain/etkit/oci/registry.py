@@ -10,21 +10,18 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
-from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 from urllib.parse import unquote
 
 from etbuild.errors import BuildError, InputError
 from etbuild.files import json_file
-from etkit.oci import reference
 from etkit.oci.attempts import Broken, Count, OnBytes
-from etkit.oci.client import PASSING, Client, Document, NoAccess
+from etkit.oci.client import PASSING, Answer, Client, NoAccess
 from etkit.oci.connection import BLOCK, answer
 from etkit.oci.descriptors import INDEX, MANIFEST, Descriptor, document
 from etkit.oci.package import DOCUMENT_BYTES
-from etkit.oci.reference import Access, Reference
+from etkit.oci.reference import is_tag
 
 _MOST_TAGS = 100_000
 _MOST_REFERRERS = 10_000
@@ -36,36 +33,8 @@ class NoSuchPackage(InputError):
     """A repository has no such tag or digest."""
 
 
-class Repository:
-    """A repository of a registry. A `with` statement closes its connections.
-
-    Args:
-        reference: The repository.
-        access: How to reach the registry.
-
-    Raises:
-        BuildError: The registry cannot be reached.
-        InputError: It asks for a login.
-    """
-
-    def __init__(self, reference: Reference, access: Access) -> None:
-        self.reference = reference
-        self._client = Client(reference, access)
-
-    def __str__(self) -> str:
-        return str(self._client)
-
-    def __enter__(self) -> Repository:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._client.close()
-
-    def stop(self) -> None:
-        """Ends what other threads do."""
-        self._client.stop.set()
+class Repository(Client):
+    """A repository of a registry. A `with` statement closes its connections. Arguments and errors: as `Client`."""
 
     def document(self, wanted: str) -> tuple[Descriptor, bytes]:
         """The manifest or image index that a tag or digest names now, with its descriptor.
@@ -75,7 +44,7 @@ class Repository:
             BuildError: The registry does not answer, or it sends other content than the digest says.
         """
         headers = {"Accept": f"{INDEX}, {MANIFEST}"}
-        found = self._client.document(f"manifests/{wanted}", headers, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        found = self.small(f"manifests/{wanted}", headers, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
         if found.status == HTTPStatus.NOT_FOUND:
             raise NoSuchPackage.of(f"{self.reference.at(wanted)}: there is no such package")
         if wanted.startswith("sha256:") and f"sha256:{hashlib.sha256(found.data).hexdigest()}" != wanted:
@@ -92,7 +61,7 @@ class Repository:
             raise BuildError.of(f"{self}: {blob.digest[7:23]} has {blob.size} bytes, and at most {limit} are read")
         kind = "manifests" if blob.media_type in (INDEX, MANIFEST) else "blobs"
         accept = {"Accept": blob.media_type} if kind == "manifests" else {}
-        data = self._client.document(f"{kind}/{blob.digest}", accept, blob.size).data
+        data = self.small(f"{kind}/{blob.digest}", accept, blob.size).data
         if not blob.describes(data):
             raise self._damaged(blob)
         return data
@@ -110,20 +79,20 @@ class Repository:
             OSError: The file cannot be written.
         """
         state, count = hashlib.sha256(), Count(on_bytes)
-        for again in self._client.attempts(count, f"{blob.digest[7:23]} cannot be fetched"):
+        for again in self.attempts(count, f"{blob.digest[7:23]} cannot be fetched"):
             with again:
                 part = {"Range": f"bytes={count.done}-"} if count.done else {}
-                with self._client.request("GET", f"blobs/{blob.digest}", part, stream=True) as response:
+                with self.request("GET", f"blobs/{blob.digest}", part, stream=True) as response:
                     if count.done and response.status_code == HTTPStatus.OK:  # the registry sends no parts
                         count.reach(0)
                         state = hashlib.sha256()
                         target.seek(0)
                         target.truncate()
-                    self._client.expect(response, HTTPStatus.PARTIAL_CONTENT if count.done else HTTPStatus.OK)
+                    self.expect(response, HTTPStatus.PARTIAL_CONTENT if count.done else HTTPStatus.OK)
                     begin = f"bytes {count.done}-"
                     if not response.headers.get("Content-Range", begin).startswith(begin):
                         raise BuildError.of(f"{self}: the registry sent another part of {blob.digest[7:23]}")
-                    for block in self._client.body(response, blob.size - count.done):
+                    for block in self.body(response, blob.size - count.done):
                         target.write(block)
                         state.update(block)
                         count.reach(count.done + len(block))
@@ -138,10 +107,10 @@ class Repository:
         Raises:
             BuildError: The registry does not answer.
         """
-        with self._client.request("HEAD", f"blobs/{blob.digest}") as response:
+        with self.request("HEAD", f"blobs/{blob.digest}") as response:
             if response.status_code == HTTPStatus.NOT_FOUND:
                 return False
-            self._client.expect(response, HTTPStatus.OK)
+            self.expect(response, HTTPStatus.OK)
             return True
 
     def mount(self, blob: Descriptor, other: str) -> bool:
@@ -154,7 +123,7 @@ class Repository:
         try:
             # A registry that does not mount it begins an upload, and ends that by itself. To delete it would need a
             # login with the right to delete.
-            with self._client.request("POST", place, kind=f"mount from {other}") as response:
+            with self.request("POST", place, kind=f"mount from {other}") as response:
                 return bool(response.status_code == HTTPStatus.CREATED)
         except NoAccess:  # to the other repository; if it is this one, the upload says so
             return False
@@ -166,38 +135,38 @@ class Repository:
             BuildError: The registry does not take it.
             OSError: The file cannot be read.
         """
-        client, place, count = self._client, "", Count(on_bytes)
+        place, count = "", Count(on_bytes)
         hint = "try again: what has arrived is not sent again"
-        for again in client.attempts(count, f"{blob.digest[7:23]} cannot be sent", hint):
+        for again in self.attempts(count, f"{blob.digest[7:23]} cannot be sent", hint):
             with again, source.open("rb") as file:
                 if place:
                     place, arrived = self._arrived(place)
                     count.reach(arrived)
                 if not place:
-                    with client.request("POST", "blobs/uploads/") as response:
-                        client.expect(response, HTTPStatus.ACCEPTED)
+                    with self.request("POST", "blobs/uploads/") as response:
+                        self.expect(response, HTTPStatus.ACCEPTED)
                         place = self._location(response)
                 if count.done < blob.size:
-                    place = self._send(place, _Rest(file, count, blob.size, client.stop))
+                    place = self._send_rest(place, _Rest(file, count, blob.size, self.stop))
                 joint = "&" if "?" in place else "?"
-                with client.request("PUT", f"{place}{joint}digest={blob.digest}") as response:
+                with self.request("PUT", f"{place}{joint}digest={blob.digest}") as response:
                     if response.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
                         raise Broken("the registry has forgotten the upload")
-                    client.expect(response, HTTPStatus.CREATED)
+                    self.expect(response, HTTPStatus.CREATED)
 
-    def _send(self, place: str, body: _Rest) -> str:
+    def _send_rest(self, place: str, body: _Rest) -> str:
         """Sends the rest of a blob. Returns the address of the next request."""
         content_range = f"{body.start}-{body.start + body.len - 1}"
         headers = {"Content-Type": "application/octet-stream", "Content-Range": content_range}
-        with self._client.request("PATCH", place, headers, data=body) as response:
+        with self.request("PATCH", place, headers, data=body) as response:
             if response.status_code in PASSING:
                 raise Broken(answer(response))
-            self._client.expect(response, HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT)
+            self.expect(response, HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT)
             return self._location(response)
 
     def _arrived(self, place: str) -> tuple[str, int]:
         """Where an upload goes on, and how many bytes of it have arrived; `""` if the registry has forgotten it."""
-        with self._client.request("GET", place) as response:
+        with self.request("GET", place) as response:
             if response.status_code != HTTPStatus.NO_CONTENT:
                 return "", 0
             _, _, last = response.headers.get("Range", "").partition("-")
@@ -210,7 +179,7 @@ class Repository:
         location = response.headers.get("Location", default)
         if not location:
             raise BuildError.of(f"{self}: the registry does not say where to send the blob")
-        return self._client.address(location)
+        return self.address(location)
 
     def put_document(self, name: str, blob: Descriptor, data: bytes) -> bool:
         """Stores a manifest or an image index under a tag or its digest.
@@ -222,12 +191,12 @@ class Repository:
             BuildError: The registry does not take it.
         """
         headers = {"Content-Type": blob.media_type}
-        for again in self._client.attempts(Count(), f"the manifest {blob.digest[7:23]} cannot be stored"):
-            with again, self._client.request("PUT", f"manifests/{name}", headers, data=data) as response:
+        for again in self.attempts(Count(), f"the manifest {blob.digest[7:23]} cannot be stored"):
+            with again, self.request("PUT", f"manifests/{name}", headers, data=data) as response:
                 if response.status_code == HTTPStatus.BAD_REQUEST:
                     # While another push writes the same blob again, a registry may not see it for a moment.
                     raise Broken(answer(response))
-                self._client.expect(response, HTTPStatus.CREATED)
+                self.expect(response, HTTPStatus.CREATED)
         stored = response.headers.get("Docker-Content-Digest", blob.digest)
         if stored != blob.digest:
             raise BuildError.of(f"{self}: the registry stored {stored[:80]} in place of {blob.digest}")
@@ -260,36 +229,34 @@ class Repository:
             BuildError: The registry does not answer, or its list is damaged.
         """
         place, missing = f"referrers/{subject.digest}", HTTPStatus.NOT_FOUND
-        found = self._client.document(place, {"Accept": INDEX}, DOCUMENT_BYTES, missing, HTTPStatus.BAD_REQUEST)
-        listed = found.status == HTTPStatus.OK and found.media_type == INDEX
-        manifests = self._all_referrers(found, place) if listed else self._tagged_referrers(subject)
+        first = self.small(place, {"Accept": INDEX}, DOCUMENT_BYTES, missing, HTTPStatus.BAD_REQUEST)
+        if first.status == HTTPStatus.OK and first.media_type == INDEX:
+            manifests: list[dict[str, Any]] = []
+            for part in self._parts(first, place, {"Accept": INDEX}):
+                if part.media_type != INDEX:
+                    raise BuildError.of(f"{self}: a part of {place} is a {part.media_type[:100]}, not a {INDEX}")
+                manifests += self._referrers(part.data, place)
+                if len(manifests) > _MOST_REFERRERS:
+                    raise self._endless(place)
+        else:
+            manifests = self._tagged_referrers(subject)
         return [Descriptor.parse(each) for each in manifests if each.get("artifactType") == artifact_type]
 
-    def _all_referrers(self, found: Document, place: str) -> list[dict[str, Any]]:
-        """All parts of a list of referrers, from the first one on."""
-        manifests = self._referrers(found.data, place)
-        for part in self._parts(found, place, {"Accept": INDEX}):
-            if part.media_type != INDEX:
-                raise BuildError.of(f"{self}: a part of {place} is a {part.media_type[:100]}, not a {INDEX}")
-            manifests += self._referrers(part.data, place)
-            if len(manifests) > _MOST_REFERRERS:
-                raise self._endless(place)
-        return manifests
-
-    def _parts(self, found: Document, place: str, headers: dict[str, str]) -> Iterator[Document]:
-        """The further parts of a list, each of which names the next. Each must be at `place`, the address of the list
-        in the repository, so none is on another server."""
-        whole = f"{self._client.root}{place}"
+    def _parts(self, part: Answer, place: str, headers: dict[str, str]) -> Iterator[Answer]:
+        """The parts of a list, from the first one on. Each names the next, which must be at `place`, the address of the
+        list in the repository, so none is on another server."""
+        yield part
+        whole = f"{self.root}{place}"
         seen = {whole}
-        while found.next is not None:
-            address, query, _ = found.next.partition("?")
+        while part.next is not None:
+            address, query, _ = part.next.partition("?")
             if not query or unquote(address) != whole:  # some write the colon of a digest as %3A
-                raise BuildError.of(f"{self}: {place} goes on at {found.next[:200]}, which is elsewhere")
-            if found.next in seen or len(seen) > _MOST_PARTS:
+                raise BuildError.of(f"{self}: {place} goes on at {part.next[:200]}, which is elsewhere")
+            if part.next in seen or len(seen) > _MOST_PARTS:
                 raise self._endless(place)
-            seen.add(found.next)
-            found = self._client.document(found.next, headers, DOCUMENT_BYTES)
-            yield found
+            seen.add(part.next)
+            part = self.small(part.next, headers, DOCUMENT_BYTES)
+            yield part
 
     def _endless(self, place: str) -> BuildError:
         return BuildError.of(f"{self}: {place} has no end")
@@ -297,16 +264,16 @@ class Repository:
     def _tagged_referrers(self, subject: Descriptor) -> list[dict[str, Any]]:
         """The list under the tag that takes the place of the interface for referrers; empty if there is none."""
         place = f"manifests/sha256-{subject.sha256}"
-        found = self._client.document(place, {"Accept": INDEX}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        found = self.small(place, {"Accept": INDEX}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
         return self._referrers(found.data, place) if found.status == HTTPStatus.OK else []
 
     def _referrers(self, data: bytes, place: str) -> list[dict[str, Any]]:
-        wanted = json_file.Format("a list of referrers", "package#referrers")
         try:
-            manifests: list[dict[str, Any]] = json_file.content(data, Path(place), wanted)["manifests"]
-            return manifests
+            content = json_file.content(data, Path(place), json_file.Format("a list of referrers", "package#referrers"))
         except InputError as error:
             raise BuildError.of(f"{self}: {error.problems[0].message}") from None
+        manifests: list[dict[str, Any]] = content["manifests"]
+        return manifests
 
     def tags(self) -> list[str]:
         """The tags of the repository, sorted.
@@ -316,29 +283,24 @@ class Repository:
             BuildError: The registry does not answer, or its list is damaged, leads elsewhere or has no end.
         """
         place = "tags/list"
-        first = self._client.document(f"{place}?n={_PAGE}", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        first = self.small(f"{place}?n={_PAGE}", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
         if first.status == HTTPStatus.NOT_FOUND:
             raise InputError.of(f"{self}: there is no such repository")
         tags = set[str]()
-        for found in chain([first], self._parts(first, place, {})):
-            page = self._page(found.data)
+        for part in self._parts(first, place, {}):
+            try:
+                page = list(json_file.parse(part.data)["tags"] or ())
+            except (ValueError, KeyError, TypeError) as error:
+                raise BuildError.of(f"{self}: the tags cannot be listed: {error}") from None
+            for tag in page:
+                if not (isinstance(tag, str) and is_tag(tag)):
+                    raise BuildError.of(f"{self}: the registry lists `{str(tag)[:100]}`, which cannot be a tag")
             tags.update(page)
             if len(tags) > _MOST_TAGS:
                 raise self._endless(place)
             if not page:  # some registries name a next part forever
                 break
         return sorted(tags)
-
-    def _page(self, data: bytes) -> list[str]:
-        """A part of the list of tags."""
-        try:
-            tags = list(json_file.parse(data)["tags"] or ())
-            wrong = [tag for tag in tags if not (isinstance(tag, str) and reference.is_tag(tag))]
-        except (ValueError, KeyError, TypeError) as error:
-            raise BuildError.of(f"{self}: the tags cannot be listed: {error}") from None
-        if wrong:
-            raise BuildError.of(f"{self}: the registry lists `{str(wrong[0])[:100]}`, which cannot be a tag")
-        return tags
 
     def _damaged(self, blob: Descriptor) -> BuildError:
         return BuildError.of(f"{self}: the registry sent other content than the digest {blob.sha256[:16]} says")

@@ -310,7 +310,7 @@ def in_parallel(repository: Repository, jobs: int, tasks: Sequence[Callable[[], 
             each.result()
         return [each.result() for each in futures]
     except BaseException:  # an interrupt as well
-        repository.stop()
+        repository.stop.set()
         raise
     finally:
         executor.shutdown(cancel_futures=True)
