@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from etbuild.cli import main
+from etkit.cpp import wrapper
 from etkit.cpp.wrapper import class_name, file_stem
 from tests.conftest import of_example
 from tests.helpers.runtime import run
@@ -158,7 +159,7 @@ def test_the_compiler_checks_a_call(call: str, error: str | None, tmp_path: Path
     from tests.helpers.cpp_headers import TENSOR, header
 
     report: Any = header([TENSOR], [TENSOR])
-    whole = Path(main.__file__).parents[1] / "cpp/typed_program.h"
+    whole = Path(wrapper.__file__).with_name("typed_program.h")
     source = f'#include "{whole}"\n{report}\nvoid call(net::Net& program) {{ (void)({call}); }}\n'
     made = compiled(source, tmp_path, "-fsyntax-only")
     if error is None:
