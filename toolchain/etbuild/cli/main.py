@@ -178,7 +178,7 @@ def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
     if verbs is None and words and not words[0].startswith("-"):
         manifest = words[0].endswith((".yaml", ".yml"))
         hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else None
-        hint = hint or did_you_mean(words[0], _listed())
+        hint = hint or did_you_mean(words[0], getattr(_people(), "VERBS", VERBS))
         raise InputError.of(f"there is no verb `{words[0]}`", hint)
     parser = command_parser(verbs)
     _, left = parser.parse_known_args(words, options)
