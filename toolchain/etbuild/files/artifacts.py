@@ -175,8 +175,9 @@ def publish_together(builds: list[list[Artifact]], directory: Path, removed: Seq
 def _other_etrecords(directory: Path, names: set[str]) -> list[str]:
     """The ETRecords in the directories of these builds' ETRecords that they do not make."""
     parents = {name.partition("/")[0] for name in names if name.endswith(".etrecord") and "/" in name}
-    records = {f"{parent}/{path.name}" for parent in parents for path in (directory / parent).glob("*.etrecord")}
-    return sorted(records - names)
+    paths = [path for parent in parents for path in (directory / parent).glob("*.etrecord")]
+    records = {f"{path.parent.name}/{path.name}" for path in paths if re.fullmatch(r"\w+", path.stem, re.ASCII)}
+    return sorted(records - names)  # methods have such names, and files of users may have others
 
 
 def _check_is_free(directory: Path, name: str) -> None:
