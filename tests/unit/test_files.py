@@ -50,10 +50,10 @@ def test_a_failed_build_leaves_the_files_of_the_last_one(tmp_path: Path) -> None
 
 def test_an_index_never_stands_beside_files_of_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(tmp_path, {"a.pte": b"old", "a.index.json": b"{}"})
-    failing_move(monkeypatch, 1)
+    failing_move(monkeypatch, 1, OSError)
     with pytest.raises(BuildError, match=r"a\.index\.json: cannot write the file: faulty"):
         publish(tmp_path, {"a.pte": b"new", "a.index.json": b"{}"})
-    assert tree(tmp_path) == {"a.pte": b"new"}
+    assert tree(tmp_path) == {"a.pte": b"old", "a.index.json": b"{}"}
 
 
 def test_a_write_that_fails_is_an_error(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def tree(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def failing_move(monkeypatch: pytest.MonkeyPatch, moves: int) -> None:
+def failing_move(monkeypatch: pytest.MonkeyPatch, moves: int, error: type[BaseException]) -> None:
     """Makes a move fail after this many."""
     move, left = os.replace, moves
 
@@ -256,7 +256,7 @@ def failing_move(monkeypatch: pytest.MonkeyPatch, moves: int) -> None:
         nonlocal left
         left -= 1
         if left == -1:
-            raise OSError(errno.EIO, "faulty")
+            raise error(errno.EIO, "faulty")
         move(source, target)
 
     monkeypatch.setattr(os, "replace", failing)
@@ -272,23 +272,45 @@ def publish_two(directory: Path, new: bytes, removed: tuple[str, ...] = ()) -> N
         artifacts.publish_together(builds, directory, removed)
 
 
-def test_two_builds_appear_together_or_without_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+@pytest.mark.parametrize("earlier", [True, False], ids=["over an earlier build", "new"])
+def test_two_builds_appear_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool, links: bool, error: type[BaseException]
+) -> None:
     """Each move fails once."""
-    new = {f"{name}.{file}": b"new" for name in ("a", "b") for file in ("pte", "x/1.ptd", "index.json")}
-    for moves in range(6):
-        (tmp_path / "mine").write_bytes(b"mine")
+    (tmp_path / "mine").write_bytes(b"mine")
+    if earlier:
         (tmp_path / "c.pte").write_bytes(b"removed")
         for name in ("a", "b"):
             listed = json.dumps({"artifacts": [{"file": f"{name}.pte"}, {"file": f"{name}.old.ptd"}]}).encode()
             publish(tmp_path, {f"{name}.pte": b"old", f"{name}.old.ptd": b"old", f"{name}.index.json": listed})
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    before, removed = tree(tmp_path), ("c.pte",) if earlier else ()
+    for moves in range(6):
         with monkeypatch.context() as patched:
-            failing_move(patched, moves)
-            with pytest.raises(BuildError):
-                publish_two(tmp_path, b"new", ("c.pte",))
-        assert not (tmp_path / "b.index.json").exists()
-        assert tree(tmp_path).get("a.index.json") == (b"new" if moves == 5 else None)
-        publish_two(tmp_path, b"new", ("c.pte",))
-        assert tree(tmp_path) == {"mine": b"mine", **new}
+            failing_move(patched, moves, error)
+            with pytest.raises((BuildError, KeyboardInterrupt)):
+                publish_two(tmp_path, b"new", removed)
+        assert tree(tmp_path) == before
+        assert not list(tmp_path.glob("*.x"))
+    publish_two(tmp_path, b"new", removed)
+    new = {f"{name}.{file}": b"new" for name in ("a", "b") for file in ("pte", "x/1.ptd", "index.json")}
+    assert tree(tmp_path) == {"mine": b"mine", **new}
+
+
+def test_only_etrecords_of_methods_are_removed(tmp_path: Path) -> None:
+    publish(tmp_path, {"a.etrecords/f.etrecord": b"", "a.etrecords/g.etrecord": b"", "a.index.json": b"{}"})
+    for name in ("my copy.etrecord", "f.v1.etrecord"):
+        (tmp_path / "a.etrecords" / name).write_bytes(b"mine")
+    publish(tmp_path, {"a.etrecords/f.etrecord": b"", "a.index.json": b"{}"})
+    records = sorted(path.name for path in (tmp_path / "a.etrecords").iterdir())
+    assert records == ["f.etrecord", "f.v1.etrecord", "my copy.etrecord"]
 
 
 def test_a_directory_in_the_way_of_one_of_two_builds_changes_nothing(tmp_path: Path) -> None:

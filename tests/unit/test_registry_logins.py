@@ -61,6 +61,24 @@ def test_an_upload_at_another_host_gets_no_login(login: Callable[[Server], str],
     assert other.logins == {""}
 
 
+def test_the_server_of_tokens_gets_no_token(login: Callable[[Server], str], tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(b"content")
+    with serving(lambda command, *asked: (200 if command == "GET" else 201, {}, b'{"token": "good"}')) as tokens:
+
+        def answer(command: str, path: str, login: str) -> Answer:
+            if login != "Bearer good":
+                asked = f'Bearer realm="http://127.0.0.1:{tokens.port}/token",service="s"'
+                return 401, {"Www-Authenticate": asked}, b"{}"
+            away = {"Location": f"http://127.0.0.1:{tokens.port}/upload"}
+            return (202, away, b"") if command == "POST" else (404, {}, b"")
+
+        with serving(answer) as server, repository(login(server)) as one, pytest.raises(EtbuildError):
+            one.upload(Descriptor.of("x/y", b"content"), tmp_path / "blob", lambda count: None)
+    assert "Bearer good" in server.logins
+    assert "Bearer good" not in tokens.logins
+    assert len(tokens.seen) > 1
+
+
 def test_only_the_registry_names_the_server_of_tokens(login: Callable[[Server], str]) -> None:
     with serving(lambda *asked: (200, {}, b'{"token": "t"}')) as thief:
         elsewhere = {"Www-Authenticate": f'Bearer realm="http://127.0.0.1:{thief.port}/token",service="s"'}

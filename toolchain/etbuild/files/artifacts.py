@@ -140,10 +140,10 @@ def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
 def publish_together(builds: list[list[Artifact]], directory: Path, removed: Sequence[str] = ()) -> None:
     """Moves the artifacts of several builds to their place, each by one atomic rename. Two processes take turns.
 
-    The indexes are moved last. Before anything is moved, the indexes of earlier builds are removed, with the files that
-    they list and these builds do not make. So an index never describes files of another build, and a renamed tag leaves
-    no old file behind. Nor does a removed method leave its ETRecord if the builds make ETRecords. A link in place of a
-    file is replaced. If a directory, or a link in place of a directory, is in the way of a file, nothing is changed.
+    All files appear, or the directory is again what it was. If this process is killed meanwhile, no index of these
+    builds is left: an index never describes files of another build. Files that an earlier index lists and these builds
+    do not make are removed, and so are ETRecords of removed methods, if the builds make ETRecords. A link in place of a
+    file is replaced.
 
     Args:
         builds: The artifacts of each build. The index is the last of each.
@@ -156,20 +156,59 @@ def publish_together(builds: list[list[Artifact]], directory: Path, removed: Seq
     indexes = [artifacts[-1] for artifacts in builds]
     others = [artifact for artifacts in builds for artifact in artifacts[:-1]]
     names = {artifact.file for artifact in [*indexes, *others]}
-    with _publish_lock(directory, fcntl.LOCK_EX):
+    with _scratch_in(directory) as earlier, _publish_lock(directory, fcntl.LOCK_EX):
         for name in sorted(names.union(removed)):
             _check_is_free(directory, name)
         outdated = {name for index in indexes for name in _listed(directory, index.file)} - names
-        _remove(directory, [index.file for index in indexes])
-        for name in sorted(outdated):
-            with contextlib.suppress(BuildError):  # whatever has this name, no build has made it
-                _remove(directory, [name])
-        _remove(directory, [*removed, *_other_etrecords(directory, names)])
-        for parent in {name.partition("/")[0] for name in outdated.union(removed) if "/" in name}:
-            with contextlib.suppress(OSError):  # another shard is in it
-                (directory / parent).rmdir()
-        for artifact in [*others, *indexes]:
-            _move(artifact, directory)
+        gone = [
+            *removed,
+            *_other_etrecords(directory, names),
+            *(name for name in outdated if _is_free(directory, name)),
+        ]
+        changed = sorted({*names, *gone})
+        for name in changed:
+            _keep(directory, name, earlier)
+        try:
+            _remove(directory, [*(index.file for index in indexes), *gone])
+            for artifact in [*others, *indexes]:
+                _move(artifact, directory)
+        except BaseException:  # an interrupt too
+            _put_back(earlier, changed, directory)
+            raise
+        _remove_empty(directory, gone)
+
+
+def _keep(directory: Path, name: str, earlier: Path) -> None:
+    """Keeps a file, if it is there, under the same name in another directory. Raises BuildError if that fails."""
+    try:
+        source, target = _place(directory, name), earlier / name
+        if os.path.lexists(source):
+            target.parent.mkdir(exist_ok=True)
+            try:
+                os.link(source, target, follow_symlinks=False)
+            except OSError:  # the file system has no links
+                shutil.copy2(source, target, follow_symlinks=False)
+    except OSError as error:
+        raise write_error(directory / name, error) from error
+
+
+def _put_back(earlier: Path, names: Sequence[str], directory: Path) -> None:
+    """Restores the files that were kept, and removes those that were not there."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            if os.path.lexists(earlier / name):
+                (directory / name).parent.mkdir(exist_ok=True)
+                (earlier / name).replace(directory / name)
+            else:
+                (directory / name).unlink(missing_ok=True)
+    _remove_empty(directory, names)
+
+
+def _remove_empty(directory: Path, names: Iterable[str]) -> None:
+    """Removes the directories that have held these files and are empty now."""
+    for parent in {name.partition("/")[0] for name in names if "/" in name}:
+        with contextlib.suppress(OSError):  # another shard is in it
+            (directory / parent).rmdir()
 
 
 def _other_etrecords(directory: Path, names: set[str]) -> list[str]:
@@ -189,6 +228,14 @@ def _check_is_free(directory: Path, name: str) -> None:
         pass
     except OSError as error:
         raise write_error(directory / name, error) from error
+
+
+def _is_free(directory: Path, name: str) -> bool:
+    try:
+        _check_is_free(directory, name)
+    except BuildError:  # whatever has this name, no build has made it
+        return False
+    return True
 
 
 def _place(directory: Path, name: str) -> Path:

@@ -66,7 +66,7 @@ def check(method: Method, path: DocumentPath, check_file: CheckFile) -> Iterator
     for name, example in keywords.items():
         yield from check_one(example, (*path, "example_kwargs", name), check_file)
     check_shapes = dynamic_shapes.Check()
-    if "dynamic_shapes" in method and (inputs or keywords):
+    if "dynamic_shapes" in method:
         yield from check_shapes.of_sequence(inputs, method["dynamic_shapes"], (*path, "dynamic_shapes"))
     by_name = method.get("dynamic_kwargs_shapes", {})
     yield from check_shapes.of_mapping(keywords, by_name, (*path, "dynamic_kwargs_shapes"))

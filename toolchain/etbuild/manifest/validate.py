@@ -177,22 +177,38 @@ def _quoting_in_short(problem: Problem) -> Problem:
 
 
 def _problems(data: Any) -> Iterator[Problem]:
-    """Yields the problems of a manifest's data. If the schema finds one, other checks report nothing at, above or below
-    its place, because a second error would only confuse."""
+    """Yields the problems of a manifest's data. If the schema finds one, other checks report nothing in its section,
+    which they see without the value that is wrong: a second error would only confuse."""
     found = json_schema.problems("model", data)
     yield from found
     if not isinstance(data, dict):
         return
     broken = {problem.path for problem in found if problem.path}
     above = {path[:length] for path in broken for length in range(len(path))}
+    sections_of_broken = {_section(path) for path in broken}
     fitting = language_model.completed(_fitting(data, broken))
     if "methods" not in fitting and ("methods",) not in broken:
         hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
         yield Problem("the key `methods` is missing", (), hint)
     for problem in _cross_checks(fitting):
         path = problem.path or ()
-        if path not in above and not any(path[:length] in broken for length in range(len(path) + 1)):
+        if path in above or any(path[:length] in broken for length in range(len(path) + 1)):
+            continue
+        if _section(path) not in sections_of_broken:
             yield problem
+
+
+_OF_INPUTS = {"dynamic_shapes": "example_inputs", "dynamic_kwargs_shapes": "example_kwargs"}
+
+
+def _section(path: DocumentPath) -> DocumentPath:
+    """What is checked as a whole: the inputs of a method with their shapes, or a method's other keys one by one. Of
+    everything else, the place itself, but the runner belongs to the task that it runs."""
+    if path == ("runner",):
+        return ("model", "huggingface", "task")
+    if len(path) > 2 and path[0] == "methods":
+        return (*path[:2], _OF_INPUTS.get(str(path[2]), path[2]))
+    return path
 
 
 _NAMES: tuple[DocumentPath, ...] = (("methods",), ("constant_methods",), ("named_data",), ("model", "adapters"))

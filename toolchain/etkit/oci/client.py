@@ -287,7 +287,7 @@ class Client:
             if kind in self._challenges and kind not in self._tokens:
                 self._renew(kind)
         for _ in range(_LOGINS):
-            login = self._authorization(kind)
+            login = self._authorization(kind) if origin(url) == self._origin else {}
             try:
                 response = self._send(method, url, **{**options, "headers": {**options["headers"], **login}})
             except ERRORS:
@@ -314,10 +314,12 @@ class Client:
 
         Only the registry itself may name the server of tokens, not one to which it has led. If it names none, the one
         of its last challenge is asked."""
+        if origin(refused.url) != self._origin:
+            return False
         with self._lock:
             if self._authorization(kind) != login:  # another thread has a new one
                 return True
-            if self._basic or origin(refused.url) != self._origin:
+            if self._basic:
                 return False
             scheme, challenge = _challenge(refused)
             if not self._can_log_in(scheme):

@@ -438,7 +438,10 @@ def check_files(path: Path, name: str, files: Mapping[str, Descriptor], where: s
         InputError: The index is damaged.
         BuildError: It lists other files, or has names that no build makes.
     """
-    data = regular_files.read(path, json_file.MAX_BYTES)
+    try:
+        data = regular_files.read(path, json_file.MAX_BYTES)
+    except OSError as error:
+        raise InputError.of(f"{path}: not an index: {error.strerror or error}") from error
     index: Index = json_file.content(data, path, json_file.Format("an index", "index"))
     program, _ = _program(data, index, where)
     expected = {file: (blob.sha256, blob.size) for file, blob in program.files.items()}
