@@ -102,7 +102,7 @@ def repository(options: argparse.Namespace, reference: Reference) -> Repository:
     """Reaches the repository of a reference as the options say.
 
     Raises:
-        InputError: The extra is not installed, the file of certificates is missing, or the registry wants a login.
+        InputError: The file of certificates is missing, or the registry wants a login.
         BuildError: The registry does not answer.
     """
     from etkit.oci.registry import Repository
@@ -114,7 +114,7 @@ def access(options: argparse.Namespace) -> Access:
     """How the options say to reach a registry.
 
     Raises:
-        InputError: The extra is not installed, or the options contradict each other.
+        InputError: The options contradict each other.
     """
     from etbuild.errors import InputError
     from etkit.oci.reference import Access
