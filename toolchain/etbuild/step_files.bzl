@@ -171,6 +171,7 @@ STEP_FILES = {
     "etbuild/manifest/dynamic_shapes.py": ["export/action", "lower/action", "plan", "report"],
     "etbuild/manifest/example_inputs.py": ["export/action", "lower/action", "plan", "report"],
     "etbuild/manifest/executorch_options.py": ["compare", "export", "lower", "plan", "report"],
+    "etbuild/manifest/fitting.py": ["plan"],
     "etbuild/manifest/language_model.py": ["export/action", "lower/action", "plan", "report"],
     "etbuild/manifest/mappings.py": ["plan"],
     "etbuild/manifest/metadata.py": ["plan"],
