@@ -200,6 +200,7 @@ def plan_program(
         mnemonic = "ExecutorchPlan",
         verb = "plan",
         progress = "Planning",
+        worker = True,
     )
     return plans
 
@@ -583,6 +584,7 @@ def report_program(ctx, plans, export, lowered, inputs = None, required = []):
         mnemonic = "ExecutorchReport",
         verb = "report",
         progress = "Checking",
+        worker = True,
     )
     return struct(index = index, report = report, tokenizer = tokenizer)
 
