@@ -1,5 +1,7 @@
 """Runs one verb of the driver (`etbuild`) as an action, in an environment that is the same on every machine."""
 
+load("@rules_executorch_host//:host.bzl", "EXEC_GROUP")
+load("//toolchain:steps.bzl", "STEPS")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":common.bzl", "ENVIRONMENT")
 load(":compat.bzl", "label_text", "memory_kwargs", "toolchain_kwargs")
@@ -12,6 +14,11 @@ _WORKER = {
     "supports-worker-cancellation": "1",
     "supports-workers": "1",
 }
+
+# More arguments of a rule whose actions are steps: a group of actions for each step, so that `exec_properties` can name it.
+EXEC_GROUPS = {
+    "exec_groups": {step: EXEC_GROUP(toolchains = [str(TOOLCHAIN_TYPE)]) for step in STEPS},
+} if EXEC_GROUP else {}
 
 def _with_torch(_os, _inputs):
     """Resources of an action that imports torch.
@@ -51,12 +58,16 @@ def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = Fa
       ctx: the context of the rule.
       arguments: Args, the result of `driver_arguments`.
       progress: string, what Bazel shows while the action runs, before the label of the target.
-      verb: string, the verb, if the toolchain may have a driver of its own for it.
+      verb: string, the verb, if it is a step: the toolchain may have a driver of its own for it, and the rule a group of
+        actions.
       torch: bool, whether the verb imports torch.
       worker: bool, whether the verb may run in a persistent worker.
       **kwargs: more arguments of `ctx.actions.run`: `inputs`, `outputs`, `mnemonic`.
     """
     toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
+    if verb and verb in getattr(ctx, "exec_groups", {}):
+        toolchain = ctx.exec_groups[verb].toolchains[TOOLCHAIN_TYPE]
+        kwargs["exec_group"] = verb
     requirements = {"block-network": "", "supports-path-mapping": ""}
     if worker and toolchain.supports_workers:
         requirements.update(_WORKER)

@@ -2,6 +2,7 @@
 
 load(
     "//rules:actions.bzl",
+    "EXEC_GROUPS",
     "TOOLCHAIN_TYPE",
     "bundle_program",
     "check_export",
@@ -258,4 +259,5 @@ Output groups, for `--output_groups=GROUP`:
     attrs = dict(PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),
     provides = [ExecutorchExportInfo, ExecutorchProgramInfo],
     toolchains = [str(TOOLCHAIN_TYPE)],
+    **EXEC_GROUPS
 )
