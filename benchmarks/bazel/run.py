@@ -2,9 +2,9 @@
 
     python -m benchmarks.bazel.run [--programs 8] [--backbones 3] [--repeat 1] [OPTION_OF_BAZEL ...]
 
-Each build begins with an empty output base, and so with new workers. An action's seconds are those of Bazel's profile. What
-the machine does besides lengthens all of them, so that the share of a kind of action tells more than its seconds. BAZEL7
-names the Bazel, as CONTRIBUTING.md says; without it, the one that BAZEL names is used.
+Each build begins with an empty output base, and so with new workers. An action's seconds are those of Bazel's profile.
+What the machine does besides lengthens all of them, so that the share of a kind of action tells more than its seconds.
+BAZEL7 names the Bazel, as CONTRIBUTING.md says; without it, the one that BAZEL names is used.
 """
 
 from __future__ import annotations
