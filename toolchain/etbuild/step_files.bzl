@@ -225,7 +225,7 @@ STEP_FILES = {
     "etbuild/processes/handover.py": ["compare/action", "export/action", "lower/action", "plan/outside", "report/action"],
     "etbuild/processes/import_without_gc.py": ["compare", "export", "lower"],
     "etbuild/processes/library_output.py": ["compare", "export", "lower", "plan/ethos-u", "plan/openvino", "plan/tosa", "plan/vgf", "report/ethos-u", "report/openvino", "report/tosa", "report/vgf"],
-    "etbuild/processes/memory.py": ["compare", "export", "lower"],
+    "etbuild/processes/memory.py": ["compare", "export", "lower", "plan", "report/outside"],
     "etbuild/processes/process_state.py": ["compare", "export", "lower", "plan/ethos-u", "plan/openvino", "plan/outside", "plan/tosa", "plan/vgf", "report/ethos-u", "report/openvino", "report/outside", "report/tosa", "report/vgf"],
     "etbuild/processes/random_seeds.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/processes/sandbox.py": ["compare/outside", "export/outside", "lower/outside", "plan/outside", "report/outside"],
