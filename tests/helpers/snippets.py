@@ -41,7 +41,7 @@ NOTES = (*VERDICTS, "with", "at", "file")
 _NEVER_RUN = ("cmake", "cpp", "text")
 LANGUAGES = ("cmake", "cpp", "ini", "json", "python", "sh", "starlark", "text", "yaml")
 
-_NOTE = re.compile(r"<!-- snippet (.*?)(?:: (.*?))? -->", re.DOTALL)
+_NOTE = re.compile(r"<!-- snippet ([a-z ]+):\s(.*?) -->", re.DOTALL)
 _OF_PAGE = re.compile(r"^<!-- snippets (\w+) ([a-z ]+): (.*) -->$", re.MULTILINE)
 _ITEM = re.compile(r"^( *(?:[-*]|\d+\.) +)\S")
 _NOT_CHECKED = ("changes/", "CHANGELOG.md", ".github/", "tools/reliability_template.md")
@@ -137,7 +137,7 @@ def _notes(before: str) -> dict[str, str]:
         if not comment.startswith("<!-- snippet "):
             break
         match = _NOTE.fullmatch(comment)
-        if match is None or match[1] not in NOTES or not (match[2] or "").strip():
+        if match is None or match[1] not in NOTES or not match[2].strip():
             notes["wrong"] = comment
         else:
             notes[match[1]] = textwrap.dedent(match[2]).strip()
@@ -194,8 +194,11 @@ def _of_line(line: str) -> Iterator[list[str]]:
     reader = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     reader.whitespace_split = True
     words: list[str] = []
-    for word in [*reader, ";"]:
-        if set(word) <= set("|&;"):
+    parts = iter([*reader, ";"])
+    for word in parts:
+        if set(word) <= set("<>"):
+            next(parts)  # the file
+        elif set(word) <= set("|&;"):
             while words and re.match(r"[A-Z_0-9]+=", words[0]):
                 words.pop(0)
             if words:
@@ -206,6 +209,14 @@ def _of_line(line: str) -> Iterator[list[str]]:
 
 
 def pattern(text: str, whole: bool) -> re.Pattern[str]:
-    """Returns what the output of a command must match: a line `...` stands for any lines, and other `...` for any text."""
-    lines = [r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line.rstrip()).replace(r"\.\.\.", ".*") + r"[ \t]*\n" for line in text.split("\n")]
-    return re.compile((r"\A" if whole else r"^") + "".join(lines) + (r"\s*\Z" if whole else ""), re.MULTILINE)
+    """Returns what the output of a command must match. A line `...` stands for any lines, other `...` for any text, and a
+    key for any key: it contains the digest of the driver."""
+
+    def of(line: str) -> str:
+        if line.strip() == "...":
+            return r"(?:.*\n)*?"
+        text = re.escape(line.rstrip()).replace(r"\.\.\.", ".*")
+        return re.sub(r"\b[0-9a-f]{64}\b", "[0-9a-f]{64}", text) + r"[ \t]*(?:\n|\Z)"
+
+    lines = "".join(of(line) for line in text.split("\n"))
+    return re.compile(rf"\A{lines}\s*\Z" if whole else f"^{lines}", re.MULTILINE)
