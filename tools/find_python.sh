@@ -1,23 +1,27 @@
 #!/bin/sh
-# Prints the path of the newest supported Python that can make virtual environments. The variable PYTHON, such as 3.12, asks
-# for one version, which may also be one of pyenv or uv. If there is none, it installs Debian's or Ubuntu's python3-venv.
+# find_python.sh [VERSION]: prints the path of the newest supported Python that can make virtual environments, or of VERSION
+# (such as 3.12), which may be one of pyenv or uv too. If there is none, it installs Debian's or Ubuntu's package.
 set -eu
 here=$(dirname "$0")
-VERSIONS=${PYTHON:-3.13 3.12 3.11 3.14 3.10}   # not all packages of the lock are tried with the last two
+wanted=${1:-}
+versions=${wanted:-3.13 3.12 3.11 3.14 3.10}   # nothing is tested with the last two
 
-# The interpreter itself: a command of pyenv is a script.
-usable() { "$1" -c 'import ensurepip, sys, venv; print(sys.executable)' 2>/dev/null; }
+# usable COMMAND VERSION: prints the path of the interpreter, since a command of pyenv is a script.
+usable() {
+  "$1" -c 'import ensurepip, sys, venv; assert "%d.%d" % sys.version_info[:2] == sys.argv[1]; print(sys.executable)' "$2" 2>/dev/null
+}
 find_one() {
-  for version in $VERSIONS; do
-    if usable "python$version"; then return; fi
+  for version in $versions; do
+    if usable "python$version" "$version"; then return; fi
   done
-  [ -n "${PYTHON:-}" ] || return 1
-  usable "$(pyenv prefix "$PYTHON" 2>/dev/null)/bin/python" || usable "$(uv python find "$PYTHON" 2>/dev/null)"
+  [ -n "$wanted" ] || return 1
+  usable "$(pyenv prefix "$wanted" 2>/dev/null)/bin/python" "$wanted" || usable "$(uv python find "$wanted" 2>/dev/null)" "$wanted"
 }
 
 if find_one; then exit; fi
-echo "No Python with venv is there (${VERSIONS}). Installing the system's package python${PYTHON:-3}-venv." >&2
-"$here/apt_install.sh" "python${PYTHON:-3}-venv" || true
+package=python${wanted:-3}-venv
+echo "There is no Python ($versions) with its venv module. Installing the system's package $package." >&2
+"$here/apt_install.sh" "$package" || true
 if find_one; then exit; fi
-echo "Install Python 3.11, 3.12 or 3.13 with its venv module (on Debian and Ubuntu: python3-venv), and try again." >&2
+echo "Install Python ${wanted:-3.11, 3.12 or 3.13} with its venv module (on Debian and Ubuntu: $package), and try again." >&2
 exit 1

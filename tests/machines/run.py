@@ -110,12 +110,13 @@ def run_machine(base: Path, user: str, commands: list[str]) -> list[Row]:
     root = Path(tempfile.mkdtemp(prefix=f"{base.name}-{user}.", dir=base.parent))
     subprocess.run(["cp", "--archive", "--reflink=auto", f"{base}/.", root], check=True)
     root.chmod(0o755)
-    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+    for name in ("resolv.conf", "hosts"):
+        shutil.copy(Path("/etc", name), root / "etc" / name)
     subprocess.run(["git", "bundle", "create", "--quiet", root / "source.bundle", "HEAD"], cwd=REPOSITORY, check=True)
     if user != "root":
         enter(root, "root", f"useradd --create-home --shell /bin/bash {user}")
         (root / "etc/sudoers.d" / user).write_text(f"{user} ALL=(ALL) NOPASSWD:ALL\n", encoding="utf-8")
-    enter(root, user, "cd; git clone --quiet /source.bundle rules_executorch")
+    enter(root, user, "cd; git -c advice.detachedHead=false clone --quiet /source.bundle rules_executorch")
     size = gigabytes(root)
     rows: list[Row] = []
     for command in commands:
@@ -149,7 +150,7 @@ def enter(root: Path, user: str, command: str) -> int:
 
 
 def gigabytes(root: Path) -> float:
-    """Returns what the files of a machine take on the disk, in units of 10^9 bytes. A file with two names counts once."""
+    """Returns what the files of a machine take on the disk, in units of 10^9 bytes. A file counts once."""
     found = subprocess.check_output(["du", "--summarize", "--one-file-system", "--block-size=1", root], text=True)
     return int(found.split()[0]) / 1e9
 
