@@ -18,6 +18,8 @@ PYTHON :=
 endif
 FIND_PYTHON = tools/find_python.sh $(PYTHON)
 VENV := .venv$(PYTHON:%=-%)
+# pip shows its progress on a terminal.
+PIP_QUIET := $(shell [ -t 2 ] || echo --quiet)
 # The extras of the driver that the tests need.
 EXTRAS := delta ethos-u gguf huggingface openvino registry sbom
 comma := ,
@@ -97,10 +99,11 @@ venv: $(VENV)/ready
 
 # The versions are those of the lock, so that the command line and Bazel compute the same key.
 $(VENV)/ready: $(LOCKS) tests/requirements.txt pyproject.toml tools/find_python.sh
+	@echo "== Installs PyTorch, ExecuTorch, the driver and the developers' tools in $(VENV), which takes a few minutes."
 	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(VENV)
 	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==[^ ]*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
-	$(VENV)/bin/pip install --quiet $$(grep '^torch==' $(VENV)/constraints.txt)
-	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[$(subst $() $(),$(comma),$(EXTRAS))]' \
+	$(VENV)/bin/pip install $(PIP_QUIET) $$(grep '^torch==' $(VENV)/constraints.txt)
+	$(VENV)/bin/pip install $(PIP_QUIET) --constraint $(VENV)/constraints.txt --editable '.[$(subst $() $(),$(comma),$(EXTRAS))]' \
 	  --requirement tests/requirements.txt
 	touch $@
 
