@@ -87,7 +87,7 @@ venv: $(VENV)/ready
 # The versions are those of the lock, so that the command line and Bazel compute the same key.
 $(VENV)/ready: $(LOCKS) tests/requirements.txt pyproject.toml tools/find_python.sh
 	python=$$(tools/find_python.sh); $$python -m venv --clear $(VENV)
-	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==[^ ]*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
+	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==.*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
 	$(VENV)/bin/pip install --quiet $$(grep '^torch==' $(VENV)/constraints.txt)
 	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[$(subst $() $(),$(comma),$(EXTRAS))]' \
 	  --requirement tests/requirements.txt
