@@ -101,7 +101,7 @@ venv: $(VENV)/ready
 $(VENV)/ready: $(LOCKS) tests/requirements.txt pyproject.toml tools/find_python.sh
 	@echo "== Installs PyTorch, ExecuTorch, the driver and the developers' tools in $(VENV), which takes a few minutes."
 	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(VENV)
-	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==[^ ]*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
+	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==.*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
 	$(VENV)/bin/pip install $(PIP_QUIET) $$(grep '^torch==' $(VENV)/constraints.txt)
 	$(VENV)/bin/pip install $(PIP_QUIET) --constraint $(VENV)/constraints.txt --editable '.[$(subst $() $(),$(comma),$(EXTRAS))]' \
 	  --requirement tests/requirements.txt
