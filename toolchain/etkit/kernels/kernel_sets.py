@@ -187,6 +187,17 @@ def operator_of(entry: dict[str, Any]) -> str:
     return name if "::" in name else f"aten::{name}"
 
 
+def scalar_type(dtype: str) -> str:
+    """PyTorch's name of a dtype in C++, such as `Float` for `float32`.
+
+    Raises:
+        InputError: This version knows no such dtype.
+    """
+    if dtype not in DTYPES:
+        raise InputError.of(f"ExecuTorch 1.5 has no {dtype}", "a newer ExecuTorch made the selection or the program")
+    return _SCALAR_TYPES[DTYPES.index(dtype)]
+
+
 # PyTorch's names of `DTYPES`, in the same order
 _SCALAR_TYPES = (
     *("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "ComplexHalf", "ComplexFloat"),

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib.util
 import io
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,27 @@ FILES = (SOURCE, DECLARATIONS, DTYPES)
 
 _LISTS = ("kernels/portable/functions.yaml", "kernels/quantized/quantized.yaml")
 _REGISTERED = re.compile(r'^\s*Kernel\(\s*"([^"]+)"', re.MULTILINE)
-_UNSIGNED = {"Uint64": "UInt64"}
-"""How ExecuTorch 1.5 misspells a dtype in `DTYPES`, and its name in C++."""
+
+# What ExecuTorch's portable kernels compute some dtypes in.
+_HALVES, _HALVES_COMPUTED_IN = {"float16", "bfloat16"}, "float32"
+_INTEGERS, _INTEGERS_COMPUTED_IN = {*(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)), "bool"}, "float64"
+
+_DTYPES_TEMPLATE = """\
+// Made by etbuild.
+#pragma once
+
+// ExecuTorch's kernels ask whether they need the code for a dtype. A name that is not here gets all dtypes: some kernels call
+// themselves by another name than their operator's, and the linker leaves out those that are not registered. GCC removes
+// code only if it inlines this, and only with `__builtin_strcmp`.
+[[gnu::always_inline]] inline constexpr bool should_include_kernel_dtype(
+    const char* operator_name, executorch::aten::ScalarType scalar_type) {
+  using executorch::aten::ScalarType;
+  (void)operator_name;
+  (void)scalar_type;
+  return
+$cases      true;
+}
+"""
 
 _TEMPLATES = {
     "RegisterCodegenUnboxedKernels.cpp": """\
@@ -107,14 +127,15 @@ def make(selection: Path, lists: Sequence[Path]) -> dict[str, bytes]:
     lists = lists or _lists_of_executorch()
     _check(selection, selected, chosen, [kernel_sets.read(path) for path in lists])
     entries = _entries(lists, chosen)
-    [made] = forked.run({"writing C++": functools.partial(_generate, selection, list(entries.values()))}, 1).values()
+    task = functools.partial(_generate, selection, list(entries.values()))
+    [made] = forked.run({"writing C++": task}, 1).values()
     registered = set(_REGISTERED.findall(made[SOURCE]))
     if lost := sorted(entries.keys() - registered):
         raise BuildError.of(
             f"ExecuTorch's generator wrote no registration of {', '.join(f'`{name}`' for name in lost)}",
             f"compare the keys of these kernels in {', '.join(map(str, lists))} with those in {selection}",
         )
-    return {name: text.encode() for name, text in made.items()}
+    return {name: text.encode() for name, text in {**made, DTYPES: _dtypes(chosen)}.items()}
 
 
 def _lists_of_executorch() -> list[Path]:
@@ -153,11 +174,10 @@ def _entries(lists: Sequence[Path], chosen: KernelSet) -> dict[str, Any]:
 
 
 def _generate(selection: Path, entries: list[Any]) -> Mapping[str, str]:
-    """The contents of the files. Runs in a child, because the generator takes its arguments from the command line."""
+    """The contents of `SOURCE` and `DECLARATIONS`. Runs in a child, because the generator takes its arguments from the command line."""
     import torchgen
     import yaml
     from executorch.codegen import gen
-    from executorch.codegen.tools.gen_selected_op_variants import write_selected_op_variants
 
     aten = Path(torchgen.__file__).with_name("packaged") / "ATen/native"
     printed = io.StringIO()
@@ -179,10 +199,25 @@ def _generate(selection: Path, entries: list[Any]) -> Mapping[str, str]:
             }
             sys.argv = ["gen", *(f"--{name}={value}" for name, value in options.items())]
             gen.main()
-            write_selected_op_variants(str(selection), str(made))
-            texts = {name: (made / name).read_text() for name in FILES}
+            texts = {name: (made / name).read_text() for name in (SOURCE, DECLARATIONS)}
     except (Exception, SystemExit) as error:  # it asserts, and has no errors of its own
         reason = f"{type(error).__name__}: {error} {printed.getvalue()}".strip()
         raise BuildError.of(f"ExecuTorch's generator cannot read {selection} or the lists of kernels: {reason}") from error
-    texts[DTYPES] = re.sub("|".join(_UNSIGNED), lambda match: _UNSIGNED[match[0]], texts[DTYPES])
     return texts
+
+
+def _dtypes(chosen: KernelSet) -> str:
+    """The content of `DTYPES`.
+
+    ExecuTorch's tool for it knows no dtypes that kernels compute in, and GCC makes larger code of what it writes.
+    """
+    cases = []
+    for operator, dtypes in sorted(chosen.kernels.items()):
+        if dtypes is not None and not chosen.whole:
+            names = dtypes | ({_HALVES_COMPUTED_IN} if dtypes & _HALVES else set())
+            names |= {_INTEGERS_COMPUTED_IN} if dtypes & _INTEGERS else set()
+            types = sorted(kernel_sets.scalar_type(name) for name in names)
+            checks = " || ".join(f"scalar_type == ScalarType::{name}" for name in types) or "true"
+            name = json.dumps(operator.removeprefix("aten::"))
+            cases.append(f"      __builtin_strcmp(operator_name, {name}) == 0 ? {checks} :\n")
+    return _DTYPES_TEMPLATE.replace("$cases", "".join(cases))
