@@ -10,7 +10,7 @@ A comment that readers do not see stands on the line before a block, perhaps wit
 | `at: PATH` | the place of a part of a manifest, such as `defaults.quantize`; the default is the top of the file |
 | `file: NAME` | the block is this file of the page's project, in which the commands of the page run |
 | `output of: COMMAND` | the block is what the command prints; a line `...` stands for any lines, `...` in a line for any text |
-| `part of: COMMAND` | the lines of the block stand in what the command prints |
+| `part of: COMMAND` | the lines of the block are among those that the command prints, in this order |
 | `parsed: REASON` | commands are checked, but do not run; Python is compiled, and what it imports is imported |
 | `run by: TEST` | this file of tests reads the page |
 | `signature of: NAME` | a generated page has it: `MODULE:NAME` in Python, `FILE:NAME` in Starlark |
@@ -38,7 +38,7 @@ PROGRAMS = frozenset(
 VERDICTS = ("output of", "part of", "parsed", "run by", "signature of", "not run")
 """The comments that say how a block is checked. A block has at most one."""
 NOTES = (*VERDICTS, "with", "at", "file")
-_NEVER_RUN = ("cmake", "cpp", "text")
+_NEVER_RUN = ("cmake", "text")
 LANGUAGES = ("cmake", "cpp", "ini", "json", "python", "sh", "starlark", "text", "yaml")
 
 _NOTE = re.compile(r"<!-- snippet ([a-z ]+):\s(.*?) -->", re.DOTALL)
@@ -210,7 +210,12 @@ def _of_line(line: str) -> Iterator[list[str]]:
 
 def pattern(text: str, whole: bool) -> re.Pattern[str]:
     """Returns what the output of a command must match. A line `...` stands for any lines, other `...` for any text, and a
-    key for any key: it contains the digest of the driver."""
+    key for any key: it contains the digest of the driver.
+
+    Args:
+        text: What a page shows.
+        whole: Whether that is everything. Otherwise, other lines may be before, between and after those that are shown.
+    """
 
     def of(line: str) -> str:
         if line.strip() == "...":
@@ -218,5 +223,5 @@ def pattern(text: str, whole: bool) -> re.Pattern[str]:
         text = re.escape(line.rstrip()).replace(r"\.\.\.", ".*")
         return re.sub(r"\b[0-9a-f]{64}\b", "[0-9a-f]{64}", text) + r"[ \t]*(?:\n|\Z)"
 
-    lines = "".join(of(line) for line in text.split("\n"))
-    return re.compile(rf"\A{lines}\s*\Z" if whole else f"^{lines}", re.MULTILINE)
+    lines = [of(line) for line in text.split("\n")]
+    return re.compile("".join([r"\A", *lines, r"\s*\Z"]) if whole else r"(?:.*\n)*?".join(["^", *lines]), re.MULTILINE)
