@@ -17,7 +17,8 @@ A comment that readers do not see stands on the line before a block, perhaps wit
 | `not run: REASON` | nothing of it is checked |
 
 `<!-- snippets LANGUAGE parsed: REASON -->` says so for each block of the page in this language that has no such comment.
-The language of an indented block is `sh` if it begins with a command, and `text` otherwise.
+The language of an indented block is `sh` if it begins with a command, and `text` otherwise. A row of a table is a block too
+if its first cell is `WORKSPACE`, `MODULE.bazel` or pip, and its second one is code.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ LANGUAGES = ("cmake", "cpp", "ini", "json", "python", "sh", "starlark", "text", 
 _NOTE = re.compile(r"<!-- snippet ([a-z ]+):\s(.*?) -->", re.DOTALL)
 _OF_PAGE = re.compile(r"^<!-- snippets (\w+) ([a-z ]+): (.*) -->$", re.MULTILINE)
 _ITEM = re.compile(r"^( *(?:[-*]|\d+\.) +)\S")
+_ROW = re.compile(r"\| (?:`(?:MODULE\.bazel|WORKSPACE)`|(pip)) \| `(.*)` \|$")
 _NOT_CHECKED = ("changes/", "CHANGELOG.md", ".github/", "tools/reliability_template.md")
 
 
@@ -117,6 +119,9 @@ def blocks(page: str, text: str) -> Iterator[Snippet]:
             number += 1
             if heading := re.match(r"(#+) +(.*)", line):
                 headings[len(heading[1]) - 1 :] = [heading[2].strip("`")]
+            if row := _ROW.match(line):
+                language, notes = ("sh", {"parsed": "it needs a package index"}) if row[1] else ("starlark", {})
+                yield Snippet(page, start + 1, language, row[2], notes, tuple(headings))
             if line.strip():
                 item = _ITEM.match(line)
                 content = len(item[1]) if item else content if indent >= content > 0 else 0
@@ -167,6 +172,40 @@ def mistakes(snippet: Snippet) -> Iterator[str]:
     test = notes.get("run by")
     if test and (not (ROOT / test).is_file() or snippet.page not in (ROOT / test).read_text("utf-8")):
         yield f"{snippet.place}: {test} does not exist, or does not read {snippet.page}"
+
+
+def starlark_file(snippet: Snippet) -> str:
+    """Returns which kind of file a block of Starlark is a part of."""
+    text = f"{snippet.before}\n{snippet.text}"
+    if "rules/buck2:" in text:
+        return "BUCK"
+    if re.search(r"^(bazel_dep|executorch\.\w+|module)\(|= use_(extension|repo_rule)\(", text, re.MULTILINE):
+        return "MODULE.bazel"
+    if "rules:repositories.bzl" in text or re.match(r"\s*(executorch|local)_repositor", text):
+        return "WORKSPACE"
+    return "defs.bzl" if re.search(r"^def |= rule\(", text, re.MULTILINE) else "BUILD"
+
+
+def loads(snippet: Snippet) -> bool:
+    """Returns whether a block of Starlark loads names."""
+    return bool(re.search(r"\bload\(|use_extension\(|use_repo_rule\(", snippet.text))
+
+
+def continued(snippet: Snippet) -> str:
+    """Returns a block of Starlark after what it continues: if it loads nothing, the last block before it, in its section or
+    in one around it, that loads something into the same file."""
+    before = [
+        each
+        for each in snippets()
+        if each.page == snippet.page
+        and each.line < snippet.line
+        and snippet.section[: len(each.section)] == each.section
+        and (each.language, each.verdict) == ("starlark", "run")
+        and starlark_file(each) == starlark_file(snippet)
+        and loads(each)
+    ]
+    own = f"{snippet.before}\n{snippet.text}\n".lstrip("\n")
+    return own if loads(snippet) or not before else f"{before[-1].text}\n{own}"
 
 
 def is_command(line: str) -> bool:
