@@ -26,7 +26,7 @@ An edit runs only the actions that it reaches:
 This rule writes the plan of a manifest and builds nothing else:
 
 ```starlark
-load("@rules_executorch//rules:actions.bzl", "TOOLCHAIN_TYPE", "plan_program")
+load("@rules_executorch//rules:actions.bzl", "EXEC_GROUPS", "TOOLCHAIN_TYPE", "plan_program")
 load("@rules_executorch//rules:defs.bzl", "PROGRAM_ATTRS")
 
 def _program_plan_impl(ctx):
@@ -37,6 +37,7 @@ program_plan = rule(
     implementation = _program_plan_impl,
     attrs = {name: PROGRAM_ATTRS[name] for name in ["manifest", "named_data"]},
     toolchains = [str(TOOLCHAIN_TYPE)],
+    **EXEC_GROUPS
 )
 ```
 """
@@ -64,13 +65,16 @@ load(
     "reproduce_arguments",
 )
 load("//rules/private:compat.bzl", "label_text")
-load("//rules/private:driver.bzl", "driver_arguments", "run_driver")
+load("//rules/private:driver.bzl", "driver_arguments", "run_driver", _EXEC_GROUPS = "EXEC_GROUPS")
 load("//rules/private:library.bzl", "check_packages", "data_of", "installed_of")
 load("//rules/private:names.bzl", "named_as", "named_beside", "place", "repository_path")
 load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
 
 # A rule that calls these functions has `toolchains = [str(TOOLCHAIN_TYPE)]`.
 TOOLCHAIN_TYPE = _TOOLCHAIN_TYPE
+
+# It may also have `**EXEC_GROUPS`. Then `exec_properties` of its targets can name one step: `{"lower.Pool": "large"}`.
+EXEC_GROUPS = _EXEC_GROUPS
 
 def program_name(ctx, variant = ""):
     """Returns the name of the program that a target builds.
@@ -202,6 +206,7 @@ def plan_program(
         mnemonic = "ExecutorchPlan",
         verb = "plan",
         progress = "Planning",
+        worker = True,
     )
     return plans
 
@@ -587,6 +592,7 @@ def report_program(ctx, plans, export, lowered, inputs = None, required = []):
         mnemonic = "ExecutorchReport",
         verb = "report",
         progress = "Checking",
+        worker = True,
     )
     return struct(index = index, report = report, tokenizer = tokenizer)
 

@@ -19,9 +19,19 @@ PY_INFOS = [py_info for py_info in [{infos}] if py_info]
 CC_COMMON = {cc_common}
 CC_INFO = {cc_info}
 
+# The function that makes a group of actions with an execution platform of its own, if this Bazel has it.
+EXEC_GROUP = {exec_group}
+
 # The platform of this machine.
 HOST_PLATFORM = {platform}
 '''
+
+def _is_before(repository_ctx, *version):
+    """Whether this Bazel is older than a version, a number or two. Debian's own do not know their version: 4.2 or 7.7."""
+    known = native.bazel_version.split(".")
+    if known[0].isdigit():
+        return tuple([int(number) for number in known[:len(version)]]) < version
+    return not hasattr(repository_ctx, "watch")
 
 def _own(repository_ctx, name):
     """Returns an expression for a global of Bazel's own rules of languages; its value is None in a Bazel without them.
@@ -29,12 +39,7 @@ def _own(repository_ctx, name):
     A file that names a global which is not there cannot be loaded. `native.legacy_globals` has those that are there, in
     Bazel 7.7 and later, also with `--incompatible_stop_exporting_language_modules`. Earlier ones always have all of them.
     """
-    version = native.bazel_version.split(".")
-    if version[0].isdigit():
-        old = (int(version[0]), int(version[1])) < (7, 7)
-    else:  # Debian's Bazel 4 does not know its version
-        old = not hasattr(repository_ctx, "watch")
-    return name if old else "getattr(getattr(native, \"legacy_globals\", None), \"{}\", None)".format(name)
+    return name if _is_before(repository_ctx, 7, 7) else "getattr(getattr(native, \"legacy_globals\", None), \"{}\", None)".format(name)
 
 def _host_repository_impl(repository_ctx):
     py_info = repository_ctx.attr.py_info
@@ -43,6 +48,7 @@ def _host_repository_impl(repository_ctx):
     repository_ctx.file("host.bzl", _HOST.format(
         cc_common = _own(repository_ctx, "cc_common"),
         cc_info = _own(repository_ctx, "CcInfo"),
+        exec_group = "None" if _is_before(repository_ctx, 5) else "exec_group",
         infos = ", ".join([_own(repository_ctx, "PyInfo")] + (["_PyInfo"] if py_info else [])),
         platform = repr(repository_ctx.attr.platform),
         loads = "\nload(\"{}\", _PyInfo = \"PyInfo\")\n".format(py_info) if py_info else "",
