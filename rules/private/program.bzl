@@ -21,7 +21,7 @@ load(
 )
 load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
 load(":compat.bzl", "RUNS_VALIDATIONS")
-load(":configuration.bzl", "one_configuration")
+load(":configuration.bzl", "configuration_of_program")
 load(":driver.bzl", "MEMORY")
 load(":library.bzl", "LIBRARIES", "library_of")
 load(":test_inputs.bzl", "ProgramInputsInfo")
@@ -233,12 +233,16 @@ _CONFIGURATION_ATTRS = {
               "flag `--@rules_executorch//toolchain:one_configuration` says.",
         values = ["", "one", "target"],
     ),
+    "toolchain": attr.string(
+        doc = "The name of the toolchain that builds the program, of an `executorch.toolchain`. Default: what the flag " +
+              "`--@rules_executorch//toolchain:name` says, or the first that runs on the execution platform.",
+    ),
     "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
 }
 
 executorch_program = rule(
     implementation = _executorch_program_impl,
-    cfg = one_configuration,
+    cfg = configuration_of_program,
     doc = """Builds an ExecuTorch program from a manifest.
 
 ```starlark
