@@ -299,8 +299,8 @@ def test_coverage_finds_the_sources_of_models(both: Workspace) -> None:
 
 
 def test_a_size_report_finds_the_programs_that_an_app_needs(both: Workspace) -> None:
-    """Here the app is a file of a genrule over files of the program. All of the program counts, and no program that only
-    a tool needs."""
+    """Here the app is a file of a genrule over files of the program. All of the program counts, and no program that
+    only a tool needs."""
     both.build(f"//{PACKAGE}:sizes", *WORKERS)
     report = json.loads(both.output(f"{PACKAGE}/sizes.json").read_text("utf-8"))
     shipped = sum(both.output(f"{PACKAGE}/net.{kind}").stat().st_size for kind in ("pte", "all.ptd"))

@@ -76,7 +76,7 @@ def _bazel() -> dict[str, Any]:
     }
 
 
-# What files of other repositories define: that of host_repository, on a machine where nothing is known, and Bazel's own.
+# What files of other repositories define: Bazel's own, and that of host_repository on a machine where nothing is known.
 _FILES = ("@rules_executorch_host//:host.bzl", "@bazel_tools//tools/build_defs/repo:utils.bzl")
 _GENERATED: dict[str, Any] = {
     "CC_COMMON": None,
