@@ -2,9 +2,10 @@
 
 load("//rules:providers.bzl", "ExecutorchProgramInfo", "ExecutorchProgramInputsInfo")
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
+load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":common.bzl", "read_by")
 load(":driver_script.bzl", "without_spaces")
-load(":library.bzl", "data_of", "library_of")
+load(":library.bzl", "check_packages", "data_of", "installed_of", "library_of")
 load(":names.bzl", "check_unique", "named_beside", "repository_path")
 
 # The providers of targets that can be tested and measured.
@@ -38,6 +39,7 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
     """
     made, program = program[ExecutorchProgramInfo], program[ExecutorchProgramInputsInfo]
     libraries = [library_of(ctx, dep) for dep in deps]
+    check_packages(ctx.label, installed_of(libraries), ctx.toolchains[TOOLCHAIN_TYPE])
     own = named_beside(srcs, program.manifest)
     sources = program.inputs.sources.to_list() + own
     _check_once(sources, "srcs")
