@@ -311,6 +311,19 @@ def test_bazel_7_gives_the_properties_of_one_step_to_its_actions_only(
     assert {name for name, info in found.items() if "Region: north" in info} == {*STEPS}
 
 
+def test_bazel_7_runs_all_steps_on_the_machines_that_a_target_needs(
+    package: Workspace, bazel7: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`exec_compatible_with` says nothing about groups of actions."""
+    said = tmp_path / "actions.txt"
+    platforms = f"--extra_execution_platforms=@platforms//host,//{PACKAGE}:with_sdk"
+    vendor = f"--extra_toolchains=//{PACKAGE}:vendor_toolchain"
+    for target, expected in (("net", "@platforms//host"), ("with_vendor", f"//{PACKAGE}:with_sdk")):
+        actions_of = f'mnemonic("Executorch.*", //{PACKAGE}:{target})'
+        bazel7(package.directory, "aquery", actions_of, platforms, vendor, f"--output_file={said}")
+        found = set(re.findall(r"^ +Execution platform: (\S+)$", said.read_text(), re.MULTILINE))
+        assert {name.replace("@@", "@").removeprefix("@//") for name in found} == {expected.removeprefix("@//")}
+
 
 def test_bazel_7_finds_the_results_of_another_configuration(
     package: Workspace, bazel7: Callable[..., Path], tmp_path: Path
