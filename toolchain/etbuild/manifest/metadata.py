@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from etbuild.errors import Problem, unknown
 from etbuild.manifest import adapters
@@ -36,7 +35,7 @@ def check(metadata: Metadata, model: Model) -> Iterator[Problem]:
         yield Problem(message, ("metadata", "weights_licenses", name), hint, at_key=True)
 
 
-def as_annotations(metadata: Mapping[str, Any]) -> dict[str, str]:
+def as_annotations(metadata: Metadata) -> dict[str, str]:
     """The annotations of a program.
 
     Args:

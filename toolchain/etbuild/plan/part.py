@@ -73,9 +73,9 @@ class Part:
         """The values of the fields, by name."""
         return dict(zip(self._FIELDS, self._values(), strict=True))
 
-    def as_part(self, kind: type[P]) -> P:
-        """The part of this class that has the same values, of which this one may have more."""
-        return kind(**{name: self.__dict__[name] for name in kind._FIELDS})
+    def as_part(self, kind: type[P], **others: Any) -> P:
+        """The part of this class that has the same values, of which this one may have more; `others` replace some."""
+        return kind(**{name: self.__dict__[name] for name in kind._FIELDS if name not in others}, **others)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:

@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 from etbuild import backends
 from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
+from etbuild.manifest.sections import Compare, Options, Ranges
 from etbuild.plan.part import Part, Readers, each_of, optional, plain, same
 
 QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
 """The points of quantization at which passes over a method run, in order."""
 Names = tuple[str, ...]
-Options = dict[str, Any]
-"""Values that users choose: keyword arguments of a callable, options of a backend, a Hugging Face configuration."""
 
 
 class FactoryCall(Part):
@@ -747,9 +746,9 @@ class Tolerance(Part):
     of_largest: float
 
     @classmethod
-    def read(cls, given: Mapping[str, float]) -> Tolerance:
-        """Reads a tolerance from a manifest. What is not there is 0."""
-        return cls(*(float(given.get(key, 0.0)) for key in cls._FIELDS))
+    def of_manifest(cls, given: Mapping[str, float] | None) -> Tolerance | None:
+        """A tolerance of a manifest. What is not there is 0."""
+        return None if given is None else cls(*(float(given.get(key, 0.0)) for key in cls._FIELDS))
 
 
 class MethodComparison(Part):
@@ -761,13 +760,20 @@ class MethodComparison(Part):
         leave_out: Why the method is not compared; None if it is.
     """
 
+    _READERS: ClassVar[Readers] = {"tolerance": optional(Tolerance.from_json), "ranges": each_of(plain)}
+
     tolerance: Tolerance | None
     ranges: tuple[tuple[float, float] | None, ...]
     leave_out: str | None
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> MethodComparison:
-        """Reads the settings of a manifest, or what `to_json` returned."""
-        tolerance = document.get("tolerance")
-        ranges = tuple(None if each is None else (each[0], each[1]) for each in document.get("ranges", ()))
-        return cls(None if tolerance is None else Tolerance.read(tolerance), ranges, document.get("leave_out"))
+    def of_manifest(cls, compare: Compare, method: str) -> MethodComparison:
+        """What `checks.compare` says of a method."""
+        own = compare.get("methods", {}).get(method, {})
+        tolerance = Tolerance.of_manifest(own.get("tolerance", compare.get("tolerance")))
+        return cls(tolerance, pairs(own.get("ranges", [])), own.get("leave_out", compare.get("leave_out")))
+
+
+def pairs(ranges: Ranges) -> tuple[tuple[float, float] | None, ...]:
+    """The smallest and the largest number of each range of a manifest."""
+    return tuple(None if each is None else (each[0], each[1]) for each in ranges)
