@@ -415,7 +415,11 @@ def tensor_content(weight: torch.Tensor) -> bytes:
 
 
 def _check_untagged(
-    method: str, delegate: LoweredBackendModule, keys: dict[str, Any], owners: set[str | None], shards: dict[str, str]
+    method: str,
+    delegate: LoweredBackendModule,
+    keys: dict[str, object],
+    owners: set[str | None],
+    shards: dict[str, str],
 ) -> None:
     """Fails if a delegate with weights of several tags may have untagged blobs that come from tagged weights.
 

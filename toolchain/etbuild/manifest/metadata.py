@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from etbuild.errors import Problem, unknown
 from etbuild.manifest import adapters
@@ -41,6 +41,6 @@ def as_annotations(metadata: Metadata) -> dict[str, str]:
     Args:
         metadata: The metadata of a plan.
     """
-    texts = {**metadata, "authors": ", ".join(metadata.get("authors", ()))}
-    named = {annotation: texts[key] for key, annotation in _ANNOTATIONS.items() if texts.get(key)}
+    texts: Mapping[str, object] = {**metadata, "authors": ", ".join(metadata.get("authors", ()))}
+    named = {annotation: str(texts[key]) for key, annotation in _ANNOTATIONS.items() if texts.get(key)}
     return {**metadata.get("labels", {}), **named}

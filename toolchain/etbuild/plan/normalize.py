@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
@@ -27,7 +26,7 @@ TEST_CHECKS = ("max_error", "min_sqnr", "metric")
 PLAN_SCHEMA = "executorch-plan/v2"
 
 
-def normalized(manifest: Manifest) -> dict[str, Any]:
+def normalized(manifest: Manifest) -> dict[str, object]:
     """The plan of a checked manifest, as JSON data.
 
     Fills in every default and writes the manifest's `defaults` into each method. Sorts mappings by key, so that a

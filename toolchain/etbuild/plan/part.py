@@ -69,7 +69,7 @@ class Part:
         """A copy with other values for these fields."""
         return type(self)(**{**self.fields(), **fields})
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """The values of the fields, by name."""
         return dict(zip(self._FIELDS, self._values(), strict=True))
 
@@ -93,7 +93,7 @@ class Part:
         given = {**cls._LEFT_OUT, **document}
         return cls(**{name: cls._READERS.get(name, plain)(given[name]) for name in cls._FIELDS})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The part as JSON data, the reverse of `from_json`."""
         fields = self.fields().items()
         return {name: _json(value) for name, value in fields if (name, value) not in self._LEFT_OUT.items()}

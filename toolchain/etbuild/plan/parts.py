@@ -85,7 +85,7 @@ class ContainerExample(Part):
     kind: str
     parts: Mapping[int | str, Example]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """An object with one key, the kind."""
         content = {key: part.to_json() for key, part in self.parts.items()}
         return {self.kind: content if self.kind == "dict" else list(content.values())}
@@ -203,7 +203,7 @@ class TorchaoEntry(Part):
         """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""
         return super().from_json({"group_size": None, "kwargs": {}, **document})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The object with either `kwargs` or `group_size`."""
         content = super().to_json()
         del content["group_size" if self.from_code else "kwargs"]
@@ -368,7 +368,7 @@ class HuggingFace(Part):
         """The key of `model_class` is `class`."""
         return super().from_json({"model_class" if key == "class" else key: document[key] for key in document})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The key of `model_class` is `class`. A configuration without changed keys is the name of its file."""
         content = super().to_json()
         if isinstance(self.config, ConfigFile) and not self.config.set:
