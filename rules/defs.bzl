@@ -57,6 +57,7 @@ load(
 load("//rules/private:size_report.bzl", _executorch_size_report = "executorch_size_report")
 load("//rules/private:test.bzl", _executorch_program_test = "executorch_program_test")
 load("//rules/private:test_suite.bzl", _executorch_program_test_suite = "executorch_program_test_suite")
+load("//toolchain:py_toolchain.bzl", _executorch_py_toolchain = "executorch_py_toolchain")
 load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain")
 
 ExecutorchExportInfo = _ExecutorchExportInfo
@@ -77,6 +78,7 @@ executorch_program_test = _executorch_program_test
 executorch_program_test_suite = _executorch_program_test_suite
 executorch_programs = _executorch_programs
 executorch_push = _executorch_push
+executorch_py_toolchain = _executorch_py_toolchain
 executorch_selected_ops = _executorch_selected_ops
 executorch_size_report = _executorch_size_report
 executorch_toolchain = _executorch_toolchain

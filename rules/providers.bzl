@@ -50,6 +50,9 @@ ExecutorchLibraryInfo = provider(
     fields = {
         "data": "depset of File: files that programs with this library have among their data. It can be left out.",
         "files": "depset of File: the sources, including those of its dependencies.",
+        "installed": "depset of struct(name, library, is_certain): the Python packages that its dependencies need: the name of " +
+                     "each as indexes write it, the label of the library that needs it, and whether the name stands in its " +
+                     "metadata. It can be left out.",
         "sources": "depset of struct(name, file): the same sources. `name` is the import path, such as " +
                    "`models/common/net.py`.",
     },

@@ -71,6 +71,10 @@ def toolchain_kwargs(toolchain_type):
     """
     return {"toolchain": toolchain_type} if hasattr(config_common, "toolchain_type") else {}
 
+def reserves_memory():
+    """Says whether actions can say how much memory they need. Every Bazel that has `toolchain_type` has `resource_set`."""
+    return hasattr(config_common, "toolchain_type")
+
 def memory_kwargs(resource_set):
     """Returns the arguments of `ctx.actions.run` that say how much memory and how many CPUs an action needs.
 
@@ -78,9 +82,9 @@ def memory_kwargs(resource_set):
       resource_set: function, as `ctx.actions.run` takes it.
 
     Returns:
-      dict of arguments; empty if this Bazel does not have them. Every Bazel that has `toolchain` has `resource_set`.
+      dict of arguments; empty if this Bazel does not have them.
     """
-    return {"resource_set": resource_set} if hasattr(config_common, "toolchain_type") else {}
+    return {"resource_set": resource_set} if reserves_memory() else {}
 
 def label_text(label):
     """Returns a label as users write it. Use it only in messages.

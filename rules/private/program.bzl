@@ -2,6 +2,7 @@
 
 load(
     "//rules:actions.bzl",
+    "EXEC_GROUPS",
     "TOOLCHAIN_TYPE",
     "bundle_program",
     "check_export",
@@ -21,6 +22,7 @@ load(
 load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
 load(":compat.bzl", "RUNS_VALIDATIONS")
 load(":configuration.bzl", "one_configuration")
+load(":driver.bzl", "MEMORY")
 load(":library.bzl", "LIBRARIES", "library_of")
 load(":test_inputs.bzl", "ProgramInputsInfo")
 
@@ -183,6 +185,13 @@ PROGRAM_ATTRS = {
     "parameters": attr.string_dict(
         doc = "Values of the manifest's `parameters`, as texts: `{\"layers\": \"4\"}`.",
     ),
+    "resource_set": attr.string(
+        doc = "How much memory Bazel reserves for each action that imports torch, so that no more of them run at the same " +
+              "time than fit. The default is 1.5 GB. A step that took more says so, with the value to write. Bazel 4 and 5 " +
+              "reserve nothing.",
+        default = "default",
+        values = MEMORY.keys(),
+    ),
     "sharded_named_data": attr.string_list(
         doc = "All tags under the manifest's `named_data` that have a `shard_size`. Each becomes the output directory " +
               "`NAME.TAG`. The build fails when the two differ.",
@@ -258,4 +267,5 @@ Output groups, for `--output_groups=GROUP`:
     attrs = dict(PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),
     provides = [ExecutorchExportInfo, ExecutorchProgramInfo],
     toolchains = [str(TOOLCHAIN_TYPE)],
+    **EXEC_GROUPS
 )

@@ -1,9 +1,10 @@
 """Arguments of the driver for a target that runs a finished program: in a test or a benchmark."""
 
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
+load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":common.bzl", "read_by")
 load(":driver_script.bzl", "without_spaces")
-load(":library.bzl", "data_of", "library_of")
+load(":library.bzl", "check_packages", "data_of", "installed_of", "library_of")
 load(":names.bzl", "check_unique", "named_beside", "repository_path")
 
 def located(ctx, prefix, file):
@@ -33,6 +34,7 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
       struct of `arguments` (a list of words of a shell that has `rlocation`) and `files` (a list of Files).
     """
     libraries = [library_of(ctx, dep) for dep in deps]
+    check_packages(ctx.label, installed_of(libraries), ctx.toolchains[TOOLCHAIN_TYPE])
     own = named_beside(srcs, program.manifest)
     sources = program.inputs.sources.to_list() + own
     _check_once(sources, "srcs")

@@ -292,6 +292,22 @@ def test_actions_run_on_machines_that_their_packages_are_for(package: Workspace)
     assert "toolchain" in package.build(f"//{PACKAGE}:with_vendor", "--nobuild", other, expect=1).err
 
 
+def test_bazel_7_gives_the_properties_of_one_step_to_its_actions_only(
+    package: Workspace, bazel7: Callable[..., Path], tmp_path: Path
+) -> None:
+    properties = 'exec_properties = {"lower.Pool": "large", "Region": "north"},'
+    package.edit(f"{PACKAGE}/BUILD", 'name = "net",\n    srcs', f'name = "net",\n    {properties}\n    srcs')
+    said = tmp_path / "actions.txt"
+    try:
+        bazel7(package.directory, "aquery", f'mnemonic("Executorch.*", //{PACKAGE}:net)', f"--output_file={said}")
+    finally:
+        package.write(f"{PACKAGE}/BUILD", BUILD)
+    found = dict(re.findall(r"Mnemonic: (\w+)\n(?:  .*\n)*?  ExecutionInfo: {(.*)}", said.read_text()))
+    assert found.keys() > set(STEPS)
+    assert {name for name, info in found.items() if "Pool: large" in info} == {"ExecutorchLower"}
+    assert {name for name, info in found.items() if "Region: north" in info} == found.keys()
+
+
 def test_bazel_7_finds_the_results_of_another_configuration(
     package: Workspace, bazel7: Callable[..., Path], tmp_path: Path
 ) -> None:

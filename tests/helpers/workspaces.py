@@ -145,7 +145,8 @@ def packages() -> Path:
 
     built = bazel("build", "//toolchain:etbuild")
     assert built.returncode == 0, built.stderr
-    return Path(bazel("info", "output_base").stdout.strip()) / "external" / packages_repository(bazel)
+    output_base = Path(bazel("info", "output_base").stdout.strip())
+    return (output_base / "external" / packages_repository(bazel)).resolve()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from tools.reference.markdown import docstring, fence, fence_indented, table
+from tools.reference.markdown import docstring, fence, fence_indented, signature, table
 from tools.reference.markdown import page as markdown_page
 from tools.reference.starlark import Call, Loader
 
@@ -47,7 +47,7 @@ def _public(name: str, value: Any, file: str) -> Iterator[str]:
     load = fence("starlark", f'load("{file}", "{name}")')
     if isinstance(value, FunctionType):
         yield f"{'Macro' if next(_parameters(value), '') == 'name' else 'Function'}.\n\n{load}"
-        yield fence("starlark", f"{name}({', '.join(_parameters(value))})")
+        yield signature("starlark", f"{name}({', '.join(_parameters(value))})", f"{file}:{name}")
         yield docstring(inspect.getdoc(value) or "", "starlark")
     elif isinstance(value, Call) and value.function == "module_extension":
         yield "Module extension."

@@ -82,6 +82,7 @@ _GENERATED: dict[str, Any] = {
     "CC_COMMON": None,
     "CC_INFO": None,
     "EXEC_COMPATIBLE_WITH": [],
+    "EXEC_GROUP": None,
     "HOST_PLATFORM": None,
     "PACKAGES": [],
     "PY_INFOS": [],

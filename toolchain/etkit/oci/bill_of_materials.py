@@ -12,6 +12,7 @@ import uuid
 from typing import Any
 
 from etbuild.errors import InputError
+from etbuild.extras import install_hint
 from etbuild.manifest import metadata
 from etbuild.results import Index
 from etkit.oci.descriptors import Descriptor
@@ -26,7 +27,7 @@ try:
     from packageurl import PackageURL
 except ImportError:
     message = "a bill of materials needs the package `cyclonedx-python-lib`"
-    raise InputError.of(message, "pip install 'etbuild[sbom]'") from None
+    raise InputError.of(message, install_hint("sbom")) from None
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 _NAMESPACE = uuid.UUID("8b0c4fd4-6d3c-5a0e-9d5c-3b1a0f4f1b52")  # of these bills
