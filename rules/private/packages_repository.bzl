@@ -18,7 +18,6 @@ EXTRAS = [
     "gguf",
     "huggingface",
     "openvino",
-    "registry",
     "sbom",
     "vgf",
     "watch",
