@@ -21,7 +21,7 @@ VENV := .venv$(PYTHON:%=-%)
 # pip shows its progress on a terminal.
 PIP_QUIET := $(shell [ -t 2 ] || echo --quiet)
 # The extras of the driver that the tests need.
-EXTRAS := delta ethos-u gguf huggingface openvino registry sbom
+EXTRAS := delta ethos-u gguf huggingface openvino sbom
 comma := ,
 LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
 BAZEL = $$(tools/find_bazel.sh)

@@ -9,9 +9,9 @@ writes
     DIRECTORY/binaries/NAME/PATH        each large binary of a package: it is linked, and never copied
     DIRECTORY/python                    a line that ends with the name of the interpreter, such as `python3.12`
 
-LIST names installed files, as `py_library` targets have them. Its lines are `ROOT=DIRECTORY`, a directory on Python's path,
-and `RUNFILE=PATH`, the name of a file in the directory of runfiles and where it is; the roots come first, and Python finds a
-module in the first one that has it.
+LIST names installed files, as `py_library` targets have them. Its lines have two words with a tab between them: `ROOT` and a
+directory on Python's path; or the name of a file in the directory of runfiles, and where it is. The roots come first, and
+Python finds a module in the first one that has it.
 
 The bytecode is that of the interpreter that runs this. Every patch release of its version can run it, but not every one
 writes the same. Everything else depends only on the packages. Uses only the standard library.
@@ -104,7 +104,7 @@ class Files:
 def listed(path: str) -> Files:
     """Reads a LIST."""
     with open(path, encoding="utf-8") as file:
-        lines = [line.rstrip("\n").partition("=")[::2] for line in file]
+        lines = [line.rstrip("\n").partition("\t")[::2] for line in file]
     roots = {name: number for number, name in enumerate(name for key, name in lines if key == "ROOT")}
     found: dict[str, tuple[int, str]] = {}
     by_root: dict[str, list[str]] = {}

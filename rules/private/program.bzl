@@ -21,7 +21,7 @@ load(
 )
 load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo", "ExecutorchProgramInputsInfo")
 load(":compat.bzl", "RUNS_VALIDATIONS")
-load(":configuration.bzl", "one_configuration")
+load(":configuration.bzl", "configuration_of_program")
 load(":driver.bzl", "MEMORY")
 load(":library.bzl", "LIBRARIES", "covered_sources", "library_of")
 
@@ -235,12 +235,16 @@ _OWN_ATTRS = {
     "pte": attr.output(
         doc = "The macro sets it: `NAME.pte`.",
     ),
+    "toolchain": attr.string(
+        doc = "The name of the toolchain that builds the program, of an `executorch.toolchain`. Default: what the flag " +
+              "`--@rules_executorch//toolchain:name` says, or the first that runs on the execution platform.",
+    ),
     "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
 }
 
 executorch_program = rule(
     implementation = _executorch_program_impl,
-    cfg = one_configuration,
+    cfg = configuration_of_program,
     doc = """Builds an ExecuTorch program from a manifest.
 
 ```starlark

@@ -81,7 +81,7 @@ executorch_push(
 )
 ```
 
-`bazel run :push` pushes; it needs the extra `registry` of the toolchain. More options of `etbuild push` can follow:
+`bazel run :push` pushes. More options of `etbuild push` can follow:
 `bazel run :push -- --registry localhost:5000`. Only files that the registry does not have are sent.
 
 Values for `{STABLE_GIT_COMMIT}` and the like are what the program of Bazel's `--workspace_status_command` prints.

@@ -82,7 +82,7 @@ _GENERATED: dict[str, Any] = {
     "CC_COMMON": None,
     "CC_INFO": None,
     "EXEC_COMPATIBLE_WITH": [],
-    "EXEC_GROUP": None,
+    "EXEC_GROUP": _record("exec_group"),
     "HOST_PLATFORM": None,
     "PACKAGES": [],
     "PY_INFOS": [],

@@ -57,7 +57,7 @@ class Assigned:
     """
 
     buffers: list[str] = field(default_factory=list)
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, object] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
     retyped: dict[str, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
     reshaped: dict[str, tuple[torch.Size, torch.Size]] = field(default_factory=dict)

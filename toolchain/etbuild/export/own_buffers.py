@@ -88,7 +88,7 @@ class _TracedCall:
 
     def __init__(self, root: torch.nn.Module) -> None:
         self.first = {name: value for name, value in root._buffers.items() if value is not None}
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, torch.Tensor] = {}
         self._root = root
         self._children = [(name, child, dict(child._buffers)) for name, child in root.named_modules() if name]
         self._places = [

@@ -18,7 +18,7 @@ def add(verbs: Any) -> None:
         verbs,
         "push",
         "push a package to a registry",
-        "Sends only what the registry does not have. Needs the extra `registry`.",
+        "Sends only what the registry does not have.",
     )
     parser.add_argument(
         "layout", type=Path, metavar="LAYOUT", help="the directory that `etbuild package` or executorch_package wrote"
