@@ -42,7 +42,6 @@ py_library(
     srcs = ["site-packages/numpy/__init__.py", "site-packages/tiny_layers/__init__.py"],
     data = [
         "site-packages/numpy-2.0.dist-info/METADATA",
-        "site-packages/Tiny_Layers-1.0.dist-info/METADATA",
     ],
 )
 
@@ -254,13 +253,25 @@ def test_data_of_libraries_is_data_of_the_program(both: Workspace) -> None:
     assert (runfiles / "blocks.txt").exists()
 
 
-def test_a_package_that_the_toolchain_lacks_is_named(package: Workspace) -> None:
-    """In a configuration of its own, where Bazel has not looked at the library yet."""
-    said = package.build(f"//{PACKAGE}:net", "--nobuild", "--compilation_mode=dbg").err
+NUMPY = '"site-packages/numpy-2.0.dist-info/METADATA"'
+
+
+def test_a_package_that_the_toolchain_lacks_is_an_error(package: Workspace) -> None:
+    said = wrong(package, NUMPY, NUMPY + ', "site-packages/Tiny_Layers-1.0.dist-info/METADATA"')
+    assert f"//{PACKAGE}:net: `deps` names //{PACKAGE}:layers, which needs Python packages" in said
+    assert "that the toolchain does not have: tiny-layers. " in said
+    assert "write `extra_requirements`" in said
+
+
+def test_a_package_without_metadata_is_noted(package: Workspace) -> None:
+    """It is known by what is imported, and it may be called otherwise."""
+    package.edit(f"{PACKAGE}/BUILD", NUMPY, '"other/__init__.py"')
+    try:
+        said = package.build(f"//{PACKAGE}:net", "--nobuild").err
+    finally:
+        package.edit(f"{PACKAGE}/BUILD", '"other/__init__.py",\n    ]', NUMPY + ",\n    ]")
     [note] = [line for line in said.splitlines() if "Python packages" in line]
-    assert f"//{PACKAGE}:blocks: `deps` names //{PACKAGE}:layers, which needs Python packages" in note
-    assert "not in the locks of the toolchain: tiny-layers. " in note
-    assert "write `more_requirements`" in note
+    assert "that the toolchain does not have: tiny-layers. " in note
 
 
 def test_two_libraries_with_one_import_path_are_named(package: Workspace) -> None:
