@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import EACH_EXAMPLE
 from tests.helpers import commands
-from tests.helpers.workspaces import WORKERS, Result, Workspace
+from tests.helpers.workspaces import REPOSITORY, WORKERS, Result, Workspace
 
 PROGRAMS = {
     "encoder_decoder/encoder_decoder": ["encoder", "decoder"],
@@ -50,6 +50,19 @@ def names(directory: Path) -> set[str]:
 def as_made_before(checkout: Workspace, built: Result, disk_cache: Path) -> None:
     """The examples again, after tests that edited the outputs."""
     checkout.build("//examples/...", f"--disk_cache={disk_cache}")
+
+
+def test_the_first_target_of_the_readme(checkout: Workspace) -> None:
+    """Its program and report are those that the README shows for the command line."""
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    for language, file in (("python", "model.py"), ("yaml", "net.yaml"), ("starlark", "BUILD")):
+        found = re.search(rf"```{language}\n(.*?)```", readme, re.DOTALL)
+        assert found
+        checkout.write(f"models/net/{file}", found[1])
+    checkout.build("//models/net")
+    for file in ("net.pte", "net.report.json"):
+        digest = sha256(checkout.output(f"models/net/{file}"))[:16]
+        assert re.search(rf"^    out/{re.escape(file)} .* {digest}$", readme, re.MULTILINE), (file, digest)
 
 
 def test_every_example_is_built(checkout: Workspace, built: Result) -> None:
