@@ -19,7 +19,7 @@ from etbuild.cli import main as driver
 
 HERE = Path(__file__).resolve().parent
 RUNNER = HERE.parents[1] / "tests/helpers/run_kernels.cc"
-ROWS = {"all": "all portable kernels", "operators": "the selected operators", "dtypes": "and only their dtypes"}
+ROWS = {"everything": "all portable kernels", "operators": "the selected operators", "dtypes": "and only their dtypes"}
 
 
 def main() -> int:
@@ -27,7 +27,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--executorch", type=Path, required=True, metavar="DIR", help="a checkout of ExecuTorch")
     parser.add_argument("--build", type=Path, default=Path("build/kernels"), metavar="DIR", help="for what is built")
-    parser.add_argument("--wheel", type=Path, default=Path(executorch.__path__[0]), help="the unpacked wheel of another machine")
+    parser.add_argument(
+        "--wheel", type=Path, default=Path(executorch.__path__[0]), help="the unpacked wheel of another machine"
+    )
     parser.add_argument("--toolchain-file", type=Path, help="CMake's file for another machine")
     parser.add_argument("programs", type=Path, nargs="+", metavar="PTE")
     options = parser.parse_args()

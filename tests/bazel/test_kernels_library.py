@@ -146,7 +146,11 @@ def device(checkout: Workspace) -> Iterator[Workspace]:
     checkout.write("examples/device/functions.yaml", "- op: add.Scalar_out\n  kernels: [{kernel_name: my::add}]\n")
     manifest = (checkout.directory / "examples/mlp/model.yaml").read_text()
     checkout.write("examples/device/mlp.yaml", manifest.replace("[xnnpack]", "[]"))
-    for file in (HELPERS / "run_kernels.cc", HELPERS / "small_kernels.cc", checkout.directory / "examples/mlp/model.py"):
+    for file in (
+        HELPERS / "run_kernels.cc",
+        HELPERS / "small_kernels.cc",
+        checkout.directory / "examples/mlp/model.py",
+    ):
         shutil.copy(file, package)
     yield checkout
     shutil.rmtree(package)
@@ -168,9 +172,7 @@ def test_a_program_runs_with_just_its_kernels(device: Workspace) -> None:
     check(device.output("examples/device/mlp.pte"), str(device.output("examples/device/run")))
 
 
-def test_the_library_is_for_the_target_platform(
-    device: Workspace, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_library_is_for_the_target_platform(device: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
     wheel = aarch64.wheel(tmp_path_factory.mktemp("wheel"))
     device.build("//examples/device:mlp", "--//toolchain:one_configuration")
     program = shutil.copy(device.output("examples/device/mlp.pte"), tmp_path_factory.mktemp("program"))

@@ -45,14 +45,19 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.split() == [str(tmp_path / "made" / name) for name in FILES]
     assert registered(made) == ["aten::mm.out", "aten::relu.out"]
     assert "torch::executor::native::relu_out(context, self_base, out_base);" in made[SOURCE]
-    assert re.findall(r"Tensor & (\w+)\(torch::executor::KernelRuntimeContext", made[DECLARATIONS]) == ["mm_out", "relu_out"]
+    assert re.findall(r"Tensor & (\w+)\(torch::executor::KernelRuntimeContext", made[DECLARATIONS]) == [
+        "mm_out",
+        "relu_out",
+    ]
     assert cases(made) == {"mm.out": ["Float"], "relu.out": ["Float"]}
     assert str(tmp_path) not in "".join(made.values())
 
 
 def test_dtypes_that_kernels_compute_in(tmp_path: Path) -> None:
     """The portable kernels compute float16 in float32, and some integers in float64."""
-    made = written(selection(tmp_path, aten__relu=[HALF], aten__mm=[HALF, FLOAT], aten__add=[LONG], aten__sin=["default"]))
+    made = written(
+        selection(tmp_path, aten__relu=[HALF], aten__mm=[HALF, FLOAT], aten__add=[LONG], aten__sin=["default"])
+    )
     assert cases(made) == {"add.out": ["Double", "Long"], "mm.out": ["Float", "Half"], "relu.out": ["Float", "Half"]}
 
 
@@ -62,7 +67,10 @@ def test_the_first_list_wins(tmp_path: Path) -> None:
     kernels = "- op: {}.out\n  kernels: [{{arg_meta: null, kernel_name: theirs::{}}}]\n"
     own = "- func: my::op.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)\n  variants: function\n"
     second.write_text(
-        kernels.format("relu", "relu") + kernels.format("mm", "mm") + own + "  kernels: [{arg_meta: null, kernel_name: my::op}]\n"
+        kernels.format("relu", "relu")
+        + kernels.format("mm", "mm")
+        + own
+        + "  kernels: [{arg_meta: null, kernel_name: my::op}]\n"
     )
     file = selection(tmp_path, aten__relu=[FLOAT], aten__mm=[FLOAT], my__op=[FLOAT])
     made = written(file, "--functions", str(first), "--functions", str(second))

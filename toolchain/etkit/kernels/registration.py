@@ -37,7 +37,10 @@ _REGISTERED = re.compile(r'^\s*Kernel\(\s*"([^"]+)"', re.MULTILINE)
 
 # What ExecuTorch's portable kernels compute some dtypes in.
 _HALVES, _HALVES_COMPUTED_IN = {"float16", "bfloat16"}, "float32"
-_INTEGERS, _INTEGERS_COMPUTED_IN = {*(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)), "bool"}, "float64"
+_INTEGERS, _INTEGERS_COMPUTED_IN = (
+    {*(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)), "bool"},
+    "float64",
+)
 
 _DTYPES_TEMPLATE = """\
 // Made by etbuild.
@@ -207,7 +210,9 @@ def _generate(selection: Path, entries: Mapping[str, Any]) -> Mapping[str, str]:
                 "if PyTorch does not have the operator, write `func:` with its schema in the list, and not `op:`",
             ) from error
         reason = f"{type(error).__name__}: {error} {printed.getvalue()}".strip()
-        raise BuildError.of(f"ExecuTorch's generator cannot read {selection} or the lists of kernels: {reason}") from error
+        raise BuildError.of(
+            f"ExecuTorch's generator cannot read {selection} or the lists of kernels: {reason}"
+        ) from error
     return texts
 
 
