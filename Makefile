@@ -21,7 +21,7 @@ VENV := .venv$(PYTHON:%=-%)
 # pip shows its progress on a terminal.
 PIP_QUIET := $(shell [ -t 2 ] || echo --quiet)
 # The extras of the driver that the tests need.
-EXTRAS := delta ethos-u gguf huggingface openvino registry sbom
+EXTRAS := delta ethos-u gguf huggingface openvino sbom
 comma := ,
 LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
 BAZEL = $$(tools/find_bazel.sh)
@@ -101,7 +101,7 @@ venv: $(VENV)/ready
 $(VENV)/ready: $(LOCKS) tests/requirements.txt pyproject.toml tools/find_python.sh
 	@echo "== Installs PyTorch, ExecuTorch, the driver and the developers' tools in $(VENV), which takes a few minutes."
 	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(VENV)
-	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==[^ ]*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
+	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==.*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
 	$(VENV)/bin/pip install $(PIP_QUIET) $$(grep '^torch==' $(VENV)/constraints.txt)
 	$(VENV)/bin/pip install $(PIP_QUIET) --constraint $(VENV)/constraints.txt --editable '.[$(subst $() $(),$(comma),$(EXTRAS))]' \
 	  --requirement tests/requirements.txt

@@ -128,10 +128,15 @@ def executorch_cc_library(name, program, runtime, namespace = "", **kwargs):
     ```cpp
     #include "models/net_cc.h"
 
-    net::Net model("models");  // the directory of net.pte
-    if (model.load() != etbuild::Error::Ok) { ... }
-    const std::array<float, 8> input = {...};
-    auto results = model.forward(input);
+    int main() {
+      net::Net model("models");  // the directory of net.pte
+      if (model.load() != etbuild::Error::Ok) {
+        return 1;
+      }
+      const std::array<float, 8> input = {0, 1, 2, 3, 4, 5, 6, 7};
+      auto results = model.forward(input);
+      return results.ok() ? 0 : 1;
+    }
     ```
 
     The class has a method for each method of the program. The compiler checks the dtypes and the static shapes of arguments.

@@ -49,6 +49,17 @@ def watch(repository_ctx, file):
         repository_ctx.watch(path)
     return path
 
+def unblocked(repository_ctx):
+    """Returns the arguments of `repository_ctx.download` that start a download without waiting for it.
+
+    Args:
+      repository_ctx: the context of the repository rule.
+
+    Returns:
+      dict of arguments; empty before Bazel 7.1, which downloads one file after the other.
+    """
+    return {"block": False} if hasattr(repository_ctx, "watch") else {}
+
 def reproducible(module_ctx):
     """Returns the result of a module extension that depends on nothing but its tags, so that no lockfile has to keep it.
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import EACH_EXAMPLE
 from tests.helpers import commands
-from tests.helpers.workspaces import WORKERS, Result, Workspace
+from tests.helpers.workspaces import REPOSITORY, WORKERS, Result, Workspace
 
 PROGRAMS = {
     "encoder_decoder/encoder_decoder": ["encoder", "decoder"],
@@ -204,7 +204,8 @@ def test_bazel_7_builds_a_program_in_its_hermetic_sandbox(
 ) -> None:
     """An action sees its inputs, and what docs/scale.md mounts. The packages beside the PEX are not there."""
     python = (packages / "venv/bin/python").resolve()
-    mounts = {"/usr", "/etc", "/usr/bin:/bin", "/usr/lib:/lib", "/usr/lib64:/lib64", str(python.parents[1])}
+    page = (REPOSITORY / "docs/scale.md").read_text("utf-8")
+    mounts = {*re.findall(r"--sandbox_add_mount_pair=(/\S+)", page), str(python.parents[1])}
     sandbox = ["--experimental_use_hermetic_linux_sandbox", f"--@rules_executorch//toolchain:python={python}"]
     sandbox += [f"--sandbox_add_mount_pair={mount}" for mount in sorted(mounts)]
     outputs = bazel7(checkout.directory, "build", "//examples/mlp", *sandbox)

@@ -10,14 +10,15 @@ A comment that readers do not see stands on the line before a block, perhaps wit
 | `at: PATH` | the place of a part of a manifest, such as `defaults.quantize`; the default is the top of the file |
 | `file: NAME` | the block is this file of the page's project, in which the commands of the page run |
 | `output of: COMMAND` | the block is what the command prints; a line `...` stands for any lines, `...` in a line for any text |
-| `part of: COMMAND` | the lines of the block stand in what the command prints |
+| `part of: COMMAND` | the lines of the block are among those that the command prints, in this order |
 | `parsed: REASON` | commands are checked, but do not run; Python is compiled, and what it imports is imported |
 | `run by: TEST` | this file of tests reads the page |
 | `signature of: NAME` | a generated page has it: `MODULE:NAME` in Python, `FILE:NAME` in Starlark |
 | `not run: REASON` | nothing of it is checked |
 
 `<!-- snippets LANGUAGE parsed: REASON -->` says so for each block of the page in this language that has no such comment.
-The language of an indented block is `sh` if it begins with a command, and `text` otherwise.
+The language of an indented block is `sh` if it begins with a command, and `text` otherwise. A row of a table is a block too
+if its first cell is `WORKSPACE`, `MODULE.bazel` or pip, and its second one is code.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ PROGRAMS = frozenset(
 VERDICTS = ("output of", "part of", "parsed", "run by", "signature of", "not run")
 """The comments that say how a block is checked. A block has at most one."""
 NOTES = (*VERDICTS, "with", "at", "file")
-_NEVER_RUN = ("cmake", "cpp", "text")
+_NEVER_RUN = ("cmake", "text")
 LANGUAGES = ("cmake", "cpp", "ini", "json", "python", "sh", "starlark", "text", "yaml")
 
 _NOTE = re.compile(r"<!-- snippet ([a-z ]+):\s(.*?) -->", re.DOTALL)
 _OF_PAGE = re.compile(r"^<!-- snippets (\w+) ([a-z ]+): (.*) -->$", re.MULTILINE)
 _ITEM = re.compile(r"^( *(?:[-*]|\d+\.) +)\S")
+_ROW = re.compile(r"\| (?:`(?:MODULE\.bazel|WORKSPACE)`|(pip)) \| `(.*)` \|$")
 _NOT_CHECKED = ("changes/", "CHANGELOG.md", ".github/", "tools/reliability_template.md")
 
 
@@ -117,6 +119,9 @@ def blocks(page: str, text: str) -> Iterator[Snippet]:
             number += 1
             if heading := re.match(r"(#+) +(.*)", line):
                 headings[len(heading[1]) - 1 :] = [heading[2].strip("`")]
+            if row := _ROW.match(line):
+                language, notes = ("sh", {"parsed": "it needs a package index"}) if row[1] else ("starlark", {})
+                yield Snippet(page, start + 1, language, row[2], notes, tuple(headings))
             if line.strip():
                 item = _ITEM.match(line)
                 content = len(item[1]) if item else content if indent >= content > 0 else 0
@@ -169,6 +174,40 @@ def mistakes(snippet: Snippet) -> Iterator[str]:
         yield f"{snippet.place}: {test} does not exist, or does not read {snippet.page}"
 
 
+def starlark_file(snippet: Snippet) -> str:
+    """Returns which kind of file a block of Starlark is a part of."""
+    text = f"{snippet.before}\n{snippet.text}"
+    if "rules/buck2:" in text:
+        return "BUCK"
+    if re.search(r"^(bazel_dep|executorch\.\w+|module)\(|= use_(extension|repo_rule)\(", text, re.MULTILINE):
+        return "MODULE.bazel"
+    if "rules:repositories.bzl" in text or re.match(r"\s*(executorch|local)_repositor", text):
+        return "WORKSPACE"
+    return "defs.bzl" if re.search(r"^def |= rule\(", text, re.MULTILINE) else "BUILD"
+
+
+def loads(snippet: Snippet) -> bool:
+    """Returns whether a block of Starlark loads names."""
+    return bool(re.search(r"\bload\(|use_extension\(|use_repo_rule\(", snippet.text))
+
+
+def continued(snippet: Snippet) -> str:
+    """Returns a block of Starlark after what it continues: if it loads nothing, the last block before it, in its section or
+    in one around it, that loads something into the same file."""
+    before = [
+        each
+        for each in snippets()
+        if each.page == snippet.page
+        and each.line < snippet.line
+        and snippet.section[: len(each.section)] == each.section
+        and (each.language, each.verdict) == ("starlark", "run")
+        and starlark_file(each) == starlark_file(snippet)
+        and loads(each)
+    ]
+    own = f"{snippet.before}\n{snippet.text}\n".lstrip("\n")
+    return own if loads(snippet) or not before else f"{before[-1].text}\n{own}"
+
+
 def is_command(line: str) -> bool:
     """Returns whether a line begins with a program that pages may call, or with a prompt."""
     words = line.split()
@@ -210,7 +249,12 @@ def _of_line(line: str) -> Iterator[list[str]]:
 
 def pattern(text: str, whole: bool) -> re.Pattern[str]:
     """Returns what the output of a command must match. A line `...` stands for any lines, other `...` for any text, and a
-    key for any key: it contains the digest of the driver."""
+    key for any key: it contains the digest of the driver.
+
+    Args:
+        text: What a page shows.
+        whole: Whether that is everything. Otherwise, other lines may be before, between and after those that are shown.
+    """
 
     def of(line: str) -> str:
         if line.strip() == "...":
@@ -218,5 +262,5 @@ def pattern(text: str, whole: bool) -> re.Pattern[str]:
         text = re.escape(line.rstrip()).replace(r"\.\.\.", ".*")
         return re.sub(r"\b[0-9a-f]{64}\b", "[0-9a-f]{64}", text) + r"[ \t]*(?:\n|\Z)"
 
-    lines = "".join(of(line) for line in text.split("\n"))
-    return re.compile(rf"\A{lines}\s*\Z" if whole else f"^{lines}", re.MULTILINE)
+    lines = [of(line) for line in text.split("\n")]
+    return re.compile("".join([r"\A", *lines, r"\s*\Z"]) if whole else r"(?:.*\n)*?".join(["^", *lines]), re.MULTILINE)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXAMPLES, MANIFESTS
+from tests.helpers.cpp_headers import COMPILE, TENSOR, whole_header
 from tests.helpers.snippets import ROOT, Snippet, pattern, snippets
 
 PRINTED = ("output of", "part of")
@@ -75,7 +76,7 @@ def test_a_page(
 ) -> None:
     project = Project(tmp_path, page, cli_built)
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "snippets"}
+    names: dict[str, object] = {"__name__": "snippets", "__file__": str(tmp_path / "snippets.py")}
     for snippet in filter(is_run, project.snippets):
         if snippet.language == "python":
             run_python(snippet, names)
@@ -103,7 +104,8 @@ def check_session(project: Project, snippet: Snippet) -> None:
 
 
 def compare(snippet: Snippet, shown: str, said: str, whole: bool) -> None:
-    assert pattern(shown, whole).search(said), f"{snippet.place} is not what is printed:\n{said}"
+    if not pattern(shown, whole).search(said):
+        pytest.fail(f"{snippet.place}: the page shows\n{shown}\nand this is printed:\n{said}", pytrace=False)
 
 
 def run_python(snippet: Snippet, names: dict[str, object]) -> None:
@@ -111,3 +113,19 @@ def run_python(snippet: Snippet, names: dict[str, object]) -> None:
     if snippet.verdict == "parsed":
         statements.body = [each for each in statements.body if isinstance(each, ast.Import | ast.ImportFrom)]
     exec(compile(statements, snippet.place, "exec"), names)
+
+
+CPP = [pytest.param(each, id=each.place) for each in snippets() if each.language == "cpp" and each.verdict == "run"]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiles C++: install g++")
+@pytest.mark.parametrize("snippet", CPP)
+def test_cpp(snippet: Snippet, tmp_path: Path) -> None:
+    """It compiles with the header of a program `net`, which has the path that the code includes."""
+    for name in re.findall(r'#include "(.*)"', snippet.text):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(whole_header([TENSOR], [TENSOR]))
+    (tmp_path / "main.cc").write_text(f"{snippet.before}\n{snippet.text}\n")
+    command = [*COMPILE, f"-I{tmp_path}", "-fsyntax-only", str(tmp_path / "main.cc")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{snippet.place}: {done.stderr}"
