@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_flag, add_parser
 from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ def add(verbs: Any) -> None:
         metavar="PATH",
         help="a manifest, or a directory with manifests (default: the current directory)",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--check",
-        action="store_true",
-        help="write nothing; print a diff, and exit with code 1 if there is one, or if a target disagrees with its "
+        "write nothing; print a diff, and exit with code 1 if there is one, or if a target disagrees with its "
         "manifest in a way that only you can fix",
     )
     system = parser.add_mutually_exclusive_group()
-    system.add_argument("--bazel", action="store_true", help="write BUILD files (default in a workspace of Bazel)")
-    system.add_argument("--buck2", action="store_true", help="write BUCK files (default in a project of Buck2)")
+    add_flag(system, "--bazel", "write BUILD files (default in a workspace of Bazel)")
+    add_flag(system, "--buck2", "write BUCK files (default in a project of Buck2)")
 
 
 def run(options: argparse.Namespace) -> int:
