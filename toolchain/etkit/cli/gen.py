@@ -75,12 +75,12 @@ def _workspace(directory: Path, options: argparse.Namespace) -> tuple[System, Pa
 
     systems = [BAZEL] if options.bazel else [BUCK2] if options.buck2 else [BAZEL, BUCK2]
     here = directory.resolve()
-    for place in (here, *here.parents):
-        found = [system for system in systems if any((place / name).exists() for name in system.roots)]
+    for above in (here, *here.parents):
+        found = [system for system in systems if any((above / name).exists() for name in system.roots)]
         if len(found) > 1:
-            raise InputError.of(f"{place}: a workspace of Bazel and a project of Buck2", "use --bazel or --buck2")
+            raise InputError.of(f"{above}: a workspace of Bazel and a project of Buck2", "use --bazel or --buck2")
         if found:
-            return found[0], place
+            return found[0], above
     what = " or ".join({BAZEL: "a workspace of Bazel", BUCK2: "a project of Buck2"}[system] for system in systems)
     raise InputError.of(f"{here}: not in {what}", "its root has a file such as WORKSPACE, MODULE.bazel or .buckconfig")
 
