@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -36,6 +37,20 @@ COMMON = {
     "visibility": ["//attributes:__subpackages__"],
 }
 NOT_OF_SUITES = ("exec_compatible_with", "exec_properties", "target_compatible_with")
+
+
+def test_libraries_of_the_bzl_files(checkout: Workspace) -> None:
+    checkout.build("//rules/...")
+
+
+def test_bazel_7_builds_libraries_of_the_bzl_files(checkout: Workspace, bazel7: Callable[..., Path]) -> None:
+    bazel7(checkout.directory, "build", "//rules/...")
+
+
+def test_bazel_7_loads_the_rules_without_globals_of_languages(checkout: Workspace, bazel7: Callable[..., Path]) -> None:
+    """As in Bazel 9. The flag breaks Bazel's own rules for Java, so this only loads: these targets are `manual`."""
+    flag = "--incompatible_stop_exporting_language_modules"
+    bazel7(checkout.directory, "build", "//examples/cpp:all", "--nobuild", flag)
 
 
 @pytest.fixture(scope="module")
