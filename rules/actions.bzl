@@ -26,7 +26,7 @@ An edit runs only the actions that it reaches:
 This rule writes the plan of a manifest and builds nothing else:
 
 ```starlark
-load("@rules_executorch//rules:actions.bzl", "TOOLCHAIN_TYPE", "plan_program")
+load("@rules_executorch//rules:actions.bzl", "EXEC_GROUPS", "TOOLCHAIN_TYPE", "plan_program")
 load("@rules_executorch//rules:defs.bzl", "PROGRAM_ATTRS")
 
 def _program_plan_impl(ctx):
@@ -37,6 +37,7 @@ program_plan = rule(
     implementation = _program_plan_impl,
     attrs = {name: PROGRAM_ATTRS[name] for name in ["manifest", "named_data"]},
     toolchains = [str(TOOLCHAIN_TYPE)],
+    **EXEC_GROUPS
 )
 ```
 """
@@ -64,13 +65,16 @@ load(
     "reproduce_arguments",
 )
 load("//rules/private:compat.bzl", "label_text")
-load("//rules/private:driver.bzl", "driver_arguments", "run_driver")
-load("//rules/private:library.bzl", "data_of")
+load("//rules/private:driver.bzl", "driver_arguments", "run_driver", _EXEC_GROUPS = "EXEC_GROUPS")
+load("//rules/private:library.bzl", "check_packages", "data_of", "installed_of")
 load("//rules/private:names.bzl", "named_as", "named_beside", "place", "repository_path")
 load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
 
 # A rule that calls these functions has `toolchains = [str(TOOLCHAIN_TYPE)]`.
 TOOLCHAIN_TYPE = _TOOLCHAIN_TYPE
+
+# It may also have `**EXEC_GROUPS`. Then `exec_properties` of its targets can name one step: `{"lower.Pool": "large"}`.
+EXEC_GROUPS = _EXEC_GROUPS
 
 def program_name(ctx, variant = ""):
     """Returns the name of the program that a target builds.
@@ -160,6 +164,8 @@ def plan_program(
     """
     _check(lists_error(methods, backends, named_data, sharded_named_data))
     _check(("parameters", parameters_error(parameters)) if parameters_error(parameters) else None)
+    if inputs:
+        check_packages(ctx.label, inputs.installed, ctx.toolchains[TOOLCHAIN_TYPE])
 
     plans = struct(
         name = name,
@@ -200,6 +206,7 @@ def plan_program(
         mnemonic = "ExecutorchPlan",
         verb = "plan",
         progress = "Planning",
+        worker = True,
     )
     return plans
 
@@ -235,6 +242,7 @@ def program_inputs(
 
       - `sources`: depset of named files, the sources, including those of the libraries.
       - `source_files`: depset of File, the same files.
+      - `installed`: depset, the Python packages that the libraries need.
       - `data`, `weights`, `tokenizer`, `adapters`: lists of named files.
     """
     listed = {"adapters": adapters, "data": data, "tokenizer": tokenizer, "weights": weights}
@@ -247,6 +255,7 @@ def program_inputs(
     of_libraries = [file for file in data_of(libraries).to_list() if file not in known]
     files["data"] = files["data"] + named_beside(of_libraries, manifest)
     named = struct(
+        installed = installed_of(libraries),
         source_files = depset(srcs, transitive = [library.files for library in libraries]),
         sources = depset(named_beside(srcs, manifest), transitive = [library.sources for library in libraries]),
         **files
@@ -583,6 +592,7 @@ def report_program(ctx, plans, export, lowered, inputs = None, required = []):
         mnemonic = "ExecutorchReport",
         verb = "report",
         progress = "Checking",
+        worker = True,
     )
     return struct(index = index, report = report, tokenizer = tokenizer)
 

@@ -19,7 +19,8 @@ def main(arguments: list[str]) -> None:
     options = [word[2:].partition("=")[::2] for word in words if word.startswith("--")]
     one = dict(options)
     last = Path(words[-1])
-    read = [Path(word) for word in words if not word.startswith("-") and word != str(last) and Path(word).exists()]
+    words = [word for word in words if not word.startswith("-")]
+    read = [Path(word) for word in words if word != str(last) and Path(word).exists()]
     read += [
         Path(value.rpartition("=")[2]) for name, value in options if name in ("data", "source", "inputs", "lowering")
     ]

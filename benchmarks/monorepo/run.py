@@ -204,7 +204,8 @@ def packages() -> Path:
         return subprocess.run([*bazel, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert developers("build", "//toolchain:etbuild").returncode == 0
-    return Path(developers("info", "output_base").stdout.strip()) / "external" / packages_repository(developers)
+    output_base = Path(developers("info", "output_base").stdout.strip())
+    return (output_base / "external" / packages_repository(developers)).resolve()
 
 
 def rules_to_edit(directory: Path) -> Path:

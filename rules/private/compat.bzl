@@ -49,6 +49,17 @@ def watch(repository_ctx, file):
         repository_ctx.watch(path)
     return path
 
+def unblocked(repository_ctx):
+    """Returns the arguments of `repository_ctx.download` that start a download without waiting for it.
+
+    Args:
+      repository_ctx: the context of the repository rule.
+
+    Returns:
+      dict of arguments; empty before Bazel 7.1, which downloads one file after the other.
+    """
+    return {"block": False} if hasattr(repository_ctx, "watch") else {}
+
 def reproducible(module_ctx):
     """Returns the result of a module extension that depends on nothing but its tags, so that no lockfile has to keep it.
 
@@ -71,6 +82,10 @@ def toolchain_kwargs(toolchain_type):
     """
     return {"toolchain": toolchain_type} if hasattr(config_common, "toolchain_type") else {}
 
+def reserves_memory():
+    """Says whether actions can say how much memory they need. Every Bazel that has `toolchain_type` has `resource_set`."""
+    return hasattr(config_common, "toolchain_type")
+
 def memory_kwargs(resource_set):
     """Returns the arguments of `ctx.actions.run` that say how much memory and how many CPUs an action needs.
 
@@ -78,9 +93,9 @@ def memory_kwargs(resource_set):
       resource_set: function, as `ctx.actions.run` takes it.
 
     Returns:
-      dict of arguments; empty if this Bazel does not have them. Every Bazel that has `toolchain` has `resource_set`.
+      dict of arguments; empty if this Bazel does not have them.
     """
-    return {"resource_set": resource_set} if hasattr(config_common, "toolchain_type") else {}
+    return {"resource_set": resource_set} if reserves_memory() else {}
 
 def label_text(label):
     """Returns a label as users write it. Use it only in messages.

@@ -1,8 +1,10 @@
 """Runs one verb of the driver (`etbuild`) as an action, in an environment that is the same on every machine."""
 
+load("@rules_executorch_host//:host.bzl", "EXEC_GROUP")
+load("//toolchain:steps.bzl", "STEPS")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":common.bzl", "ENVIRONMENT")
-load(":compat.bzl", "label_text", "memory_kwargs", "toolchain_kwargs")
+load(":compat.bzl", "label_text", "memory_kwargs", "reserves_memory", "toolchain_kwargs")
 
 # The driver can be a persistent worker, and one process can run several actions at the same time.
 _WORKER = {
@@ -13,19 +15,62 @@ _WORKER = {
     "supports-workers": "1",
 }
 
-def _with_torch(_os, _inputs):
-    """Resources of an action that imports torch.
+# More arguments of a rule whose actions are steps: a group of actions for each step, so that `exec_properties` can name it.
+EXEC_GROUPS = {
+    "exec_groups": {step: EXEC_GROUP(toolchains = [str(TOOLCHAIN_TYPE)]) for step in STEPS},
+} if EXEC_GROUP else {}
 
-    It needs about 400 MB for a small model and 3 GB for a large one. Bazel would assume 250 MB.
+# The memory that Bazel reserves for an action that imports torch, in MB, by the values of the attribute `resource_set`. The names
+# are those of bazel-lib. The default is for small models, which need about 400 MB; Bazel would assume 250 MB.
+MEMORY = {
+    "default": 1500,
+    "mem_512m": 512,
+    "mem_1g": 1024,
+    "mem_2g": 2048,
+    "mem_4g": 4096,
+    "mem_8g": 8192,
+    "mem_16g": 16384,
+    "mem_32g": 32768,
+}
 
-    Args:
-      _os: string, the operating system. Not used.
-      _inputs: int, the number of inputs. Not used.
+# Bazel takes only functions of the top level, and tells them nothing about the action but the number of its inputs.
+def _default(_os, _inputs):
+    return {"cpu": 1, "memory": MEMORY["default"]}
 
-    Returns:
-      dict of resources: a number of CPUs, and memory in MB.
-    """
-    return {"cpu": 1, "memory": 1500}
+def _mem_512m(_os, _inputs):
+    return {"cpu": 1, "memory": MEMORY["mem_512m"]}
+
+def _mem_1g(_os, _inputs):
+    return {"cpu": 1, "memory": MEMORY["mem_1g"]}
+
+def _mem_2g(_os, _inputs):
+    return {"cpu": 1, "memory": MEMORY["mem_2g"]}
+
+def _mem_4g(_os, _inputs):
+    return {"cpu": 1, "memory": MEMORY["mem_4g"]}
+
+def _mem_8g(_os, _inputs):
+    return {"cpu": 1, "memory": MEMORY["mem_8g"]}
+
+def _mem_16g(_os, _inputs):
+    return {"cpu": 1, "memory": MEMORY["mem_16g"]}
+
+def _mem_32g(_os, _inputs):
+    return {"cpu": 1, "memory": MEMORY["mem_32g"]}
+
+_RESERVES = {
+    "default": _default,
+    "mem_512m": _mem_512m,
+    "mem_1g": _mem_1g,
+    "mem_2g": _mem_2g,
+    "mem_4g": _mem_4g,
+    "mem_8g": _mem_8g,
+    "mem_16g": _mem_16g,
+    "mem_32g": _mem_32g,
+}
+
+# The steps that say when they took more memory than was reserved for them.
+_MEASURED = ["export", "lower", "compare"]
 
 def driver_arguments(ctx, verb):
     """Returns the first arguments of an action. The caller adds more and passes them to `run_driver`.
@@ -42,7 +87,22 @@ def driver_arguments(ctx, verb):
     arguments.set_param_file_format("multiline")
     arguments.use_param_file("@%s", use_always = True)
     arguments.add(verb)
+    if verb in _MEASURED and reserves_memory():
+        arguments.add(MEMORY[_resource_set(ctx)], format = "--reserved-memory=%s")
     return arguments
+
+def _resource_set(ctx):
+    """Returns the attribute `resource_set` of a target; `default` if its rule does not have it."""
+    return getattr(ctx.attr, "resource_set", "default")
+
+def _has_group(ctx, verb):
+    """Whether the actions of a verb are a group of their own.
+
+    `exec_compatible_with` of a target holds for the actions outside of groups only, and it has to hold for all of them.
+    """
+    if not verb or verb not in getattr(ctx, "exec_groups", {}):
+        return False
+    return not ctx.attr.exec_compatible_with
 
 def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = False, **kwargs):
     """Declares an action that runs one verb of the driver. The rule must require the toolchain.
@@ -51,18 +111,22 @@ def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = Fa
       ctx: the context of the rule.
       arguments: Args, the result of `driver_arguments`.
       progress: string, what Bazel shows while the action runs, before the label of the target.
-      verb: string, the verb, if the toolchain may have a driver of its own for it.
+      verb: string, the verb, if it is a step: the toolchain may have a driver of its own for it, and the rule a group of
+        actions.
       torch: bool, whether the verb imports torch.
       worker: bool, whether the verb may run in a persistent worker.
       **kwargs: more arguments of `ctx.actions.run`: `inputs`, `outputs`, `mnemonic`.
     """
     toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
+    if _has_group(ctx, verb):
+        toolchain = ctx.exec_groups[verb].toolchains[TOOLCHAIN_TYPE]
+        kwargs["exec_group"] = verb
     requirements = {"block-network": "", "supports-path-mapping": ""}
     if worker and toolchain.supports_workers:
         requirements.update(_WORKER)
     kwargs.update(toolchain_kwargs(TOOLCHAIN_TYPE))
     if torch:
-        kwargs.update(memory_kwargs(_with_torch))
+        kwargs.update(memory_kwargs(_RESERVES[_resource_set(ctx)]))
     ctx.actions.run(
         executable = toolchain.drivers[verb] if verb else toolchain.driver,
         arguments = [arguments],

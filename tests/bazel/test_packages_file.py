@@ -43,7 +43,7 @@ local_path_override(
 )
 
 executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")
-executorch.packages({arguments})
+executorch.toolchain({arguments})
 use_repo(executorch, "rules_executorch_packages")
 """
 LIBRARY = """\
@@ -52,7 +52,7 @@ module(name = "library", version = "0.1.0")
 bazel_dep(name = "rules_executorch", version = "0.1.0")
 
 executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")
-executorch.packages({extras})
+executorch.toolchain({extras})
 """
 FILE = "@rules_executorch_packages//:packages.pex"
 
@@ -148,7 +148,7 @@ def test_the_python_of_actions_is_an_input_and_must_not_change(user: User, bazel
             'extras = ["sbom"]', "", "`requirements` lacks packages of the extra `sbom`: boolean-py", id="extra"
         ),
         pytest.param(
-            'more_requirements = ["//:more.lock"]',
+            'extra_requirements = ["//:more.lock"]',
             "",
             "the file of `packages` has no smaller, and the lock has smaller 2.0",
             id="packages of the user's own",
@@ -175,7 +175,7 @@ def test_bazel_7_takes_the_file_and_the_extras_of_other_modules(user: User, in_b
     holds_the_packages(user, unpacked(in_bazel7))
     user.write(extras='extras = ["sbom"]')
     assert "`requirements` lacks packages of the extra `sbom`: boolean-py" in in_bazel7("build", FILE).stderr
-    user.write('more_requirements = ["//:more.lock"]')
+    user.write('extra_requirements = ["//:more.lock"]')
     assert "has no smaller, and the lock has smaller 2.0" in in_bazel7("build", FILE).stderr
     user.write(extras='extras = ["sbomb"]')
     assert "There is no extra `sbomb`." in (said := in_bazel7("build", FILE).stderr)

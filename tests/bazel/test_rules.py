@@ -20,6 +20,7 @@ MACROS = {
     "executorch_cc_library": ('program = ":net", runtime = ":runtime"', [""]),
     "executorch_embed": ('program = ":net", runtime = ":runtime"', [""]),
     "executorch_lock": ('program = ":net", lock = "net.lock.json"', ["", "_test"]),
+    "executorch_program": ('manifest = "net.yaml"', [""]),
     "executorch_program_test": ('program = ":net"', [""]),
     "executorch_program_test_suite": ('programs = [":net"]', ["", ".net"]),
     "executorch_programs": ('manifest = "net.yaml", variants = {"ios": {}}', ["", ".ios"]),

@@ -64,8 +64,9 @@ def test_bazel_7_builds_in_the_rules_own_repository(
     checkout: Workspace, disk_cache: Path, bazel7: Callable[..., Path]
 ) -> None:
     checkout.build("//examples/mlp", f"--disk_cache={disk_cache}")
-    made = bazel7(checkout.directory, "build", "//examples/mlp")
+    made = bazel7(checkout.directory, "build", "//examples/mlp:mlp.pte")
     assert (made / "examples/mlp/mlp.pte").read_bytes() == checkout.output("examples/mlp/mlp.pte").read_bytes()
+    assert (made / "examples/mlp/mlp.comparison.json").exists()  # who builds a file has it checked too
 
 
 def test_bazel_7_has_the_flags_of_later_versions(

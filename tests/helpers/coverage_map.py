@@ -135,6 +135,7 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("constant_methods", "custom_ops", "entries", "inputs", "kinds_of_modules", "pt2_files"),
         *_integration("runner_contract", "several_modules", "source_lines", "steps"),
     ),
+    "toolchain/etbuild/extras.py": _core(*_integration("huggingface")),
     "toolchain/etbuild/files/": _core(
         *_integration("inspect", "named_data", "programs_of_others", "shards"), *_faults("file_faults", "surroundings")
     ),
@@ -195,7 +196,9 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/configuration.bzl": _RULES,
     "toolchain/drivers.bzl": _RULES,
     "toolchain/launch": _RULES,
+    "toolchain/locks.py": _RULES,
     "toolchain/on_demand.py": _RULES,
+    "toolchain/pex_file.py": _RULES,
     "toolchain/python_driver.bzl": _RULES,
     "toolchain/runfiles.bzl": _RULES,
     "toolchain/split_packages": _RULES,

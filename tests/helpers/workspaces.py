@@ -24,8 +24,9 @@ NOT_COPIED = shutil.ignore_patterns("bazel-*", "bazel7-*", "__pycache__", "test_
 SHORT_LIVED = ("--host_jvm_args=-XX:TieredStopAtLevel=1", "--host_jvm_args=-XX:+UseSerialGC")
 """Options before the verb. A server that lives for minutes spends a third of its time on compiling itself otherwise."""
 
-WORKERS = ("--strategy=ExecutorchExport=worker", "--strategy=ExecutorchLower=worker")
-"""The options that run the actions which import PyTorch in persistent workers."""
+STEPS = ("Plan", "Export", "Lower", "Compare", "Report")
+WORKERS = tuple(f"--strategy=Executorch{step}=worker" for step in STEPS)
+"""The options that run the steps in persistent workers."""
 
 
 @dataclass
@@ -145,7 +146,8 @@ def packages() -> Path:
 
     built = bazel("build", "//toolchain:etbuild")
     assert built.returncode == 0, built.stderr
-    return Path(bazel("info", "output_base").stdout.strip()) / "external" / packages_repository(bazel)
+    output_base = Path(bazel("info", "output_base").stdout.strip())
+    return (output_base / "external" / packages_repository(bazel)).resolve()
 
 
 @pytest.fixture(scope="session")

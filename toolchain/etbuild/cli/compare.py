@@ -13,10 +13,12 @@ from etbuild.cli.options import (
     add_path,
     add_positions,
     add_repeatable,
+    add_reserved_memory,
     add_step_parser,
     exported,
     inputs,
     lowering_options,
+    tell_memory,
     with_positions,
 )
 
@@ -28,6 +30,7 @@ def add(verbs: Any) -> None:
         "plan", type=Path, metavar="COMPARE_PLAN", help="the file that `etbuild plan --compare-plan` wrote"
     )
     add_positions(parser)
+    add_reserved_memory(parser)
     add_exported(parser)
     add_path(parser, "--examples FILE", "the file that `etbuild export --examples` wrote", required=True)
     add_data(parser)
@@ -49,6 +52,7 @@ def run(options: argparse.Namespace) -> int:
     options.restart()
     with with_positions(options, options.lines):
         _compare(options)
+    tell_memory(options)
     return 0
 
 

@@ -11,9 +11,11 @@ from etbuild.cli.options import (
     add_path,
     add_positions,
     add_repeatable,
+    add_reserved_memory,
     add_step_parser,
     declared,
     inputs,
+    tell_memory,
     with_positions,
 )
 from etbuild.errors import InputError
@@ -26,6 +28,7 @@ def add(verbs: Any) -> None:
         "plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
     )
     add_positions(parser)
+    add_reserved_memory(parser)
     add_declared(parser)
     add_path(parser, "--inputs FILE", "write the digests of everything that the export reads to FILE", required=True)
     add_repeatable(parser, "--method NAME=FILE", "write this method to FILE instead of into DIR", dest="methods")
@@ -65,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
                     (staged / name).unlink()
             files.check_unchanged()
         artifacts.replace(options.inputs, digests.canonical_json(files.digests))
+    tell_memory(options)
     return 0
 
 

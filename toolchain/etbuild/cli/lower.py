@@ -13,11 +13,13 @@ from etbuild.cli.options import (
     add_path,
     add_positions,
     add_repeatable,
+    add_reserved_memory,
     add_step_parser,
     declared,
     exported,
     inputs,
     lowering_options,
+    tell_memory,
     with_positions,
 )
 from etbuild.errors import InputError, did_you_mean
@@ -34,6 +36,7 @@ def add(verbs: Any) -> None:
     parser = add_step_parser(verbs, "lower", "Lower an export: the second step of a build")
     parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote")
     add_positions(parser)
+    add_reserved_memory(parser)
     add_exported(parser)
     add_data(parser)
     part = parser.add_mutually_exclusive_group()
@@ -50,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
     run_part = _lower if options.method is None else _lower_method
     with with_positions(options, options.lines):
         run_part(options)
+    tell_memory(options)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -320,6 +321,35 @@ def with_positions(options: argparse.Namespace, lines: Path | None = None) -> It
     if options.unused_inputs is not None:
         names = "".join(f"{path}\n" for path in (options.positions, lines) if path is not None)
         artifacts.replace(options.unused_inputs, names.encode())
+
+
+RESOURCE_SETS = {"mem_512m": 512, "mem_1g": 1024, **{f"mem_{size}g": 1024 * size for size in (2, 4, 8, 16, 32)}}
+"""The memory that a target can reserve, in MB, by the values of its attribute `resource_set`."""
+
+
+def add_reserved_memory(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that says how much memory is reserved for a step."""
+    parser.add_argument(
+        "--reserved-memory",
+        type=whole(1),
+        metavar="MB",
+        help="how much memory the build system reserved for this step; a note says if it took more",
+    )
+
+
+def tell_memory(options: argparse.Namespace) -> None:
+    """Prints a note if this step took more memory than `--reserved-memory` says."""
+    from etbuild.processes import memory
+
+    taken, reserved = memory.peak() >> 20, options.reserved_memory
+    if reserved is None or taken <= reserved:
+        return
+    fitting = [name for name, size in RESOURCE_SETS.items() if taken <= size] or [*RESOURCE_SETS][-1:]
+    print(
+        f"note: this step took {taken} MB of memory, and {reserved} MB were reserved for it: "
+        f'write `resource_set = "{fitting[0]}"` in its target',
+        file=sys.stderr,
+    )
 
 
 def add_rule_names(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

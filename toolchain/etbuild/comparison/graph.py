@@ -24,7 +24,7 @@ class Graph:
         state: Its buffers by name, which calls change. Several methods may share them.
         """
         self._program = program
-        self._content: dict[str, Any] = {**program.constants, **program.state_dict}
+        self._content: dict[str, object] = {**program.constants, **program.state_dict}
         self.state = state
 
     def call(self, leaves: Sequence[Any], rounding: Rounding | None = None) -> tuple[list[Any], int]:

@@ -115,7 +115,7 @@ def write_reason(directory: Path, name: str, reason: str) -> None:
     _write_facts(directory, {"name": name, "why_not": reason, "emitted": "", "weights": []})
 
 
-def _write_facts(directory: Path, facts: dict[str, Any]) -> None:
+def _write_facts(directory: Path, facts: dict[str, object]) -> None:
     artifacts.write(directory, _METHOD, "lowered", canonical_json({"schema": _SCHEMA, **facts}))
 
 

@@ -90,7 +90,7 @@ class PreparedMethod:
     module: torch.nn.Module
     entry: Callable[..., Any]
     arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
+    keywords: dict[str, object]
     shapes: DynamicShapes
     quantized: torch.fx.GraphModule | None = None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 
-def mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
+def mapping(data: Mapping[str, object], key: str) -> dict[str, object]:
     """The mapping under a key; empty if there is none. The document may break its schema."""
     value = data.get(key)
     return value if isinstance(value, dict) else {}

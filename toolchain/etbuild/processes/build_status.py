@@ -177,10 +177,9 @@ def out_of_memory(what: str) -> Problem:
 
 
 def _peak() -> str:
-    import resource
+    from etbuild.processes import memory
 
-    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return f"the largest process so far took {max(resource.getrusage(each).ru_maxrss for each in who) / 1e6:.1f} GB"
+    return f"the largest process so far took {memory.peak() / 1e9:.1f} GB"
 
 
 def in_words(stage: str | None) -> str:

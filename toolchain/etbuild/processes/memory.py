@@ -1,6 +1,15 @@
-"""Gives memory that Python and PyTorch have freed back to the operating system."""
+"""The memory of this process: how much it took, and giving back what it has freed."""
 
 import ctypes
+import resource
+import sys
+
+_UNIT = 1 if sys.platform == "darwin" else 1024  # of `ru_maxrss`, in bytes
+
+
+def peak() -> int:
+    """The most bytes that one process took so far: this one, or one that it has waited for."""
+    return _UNIT * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def give_back() -> None:

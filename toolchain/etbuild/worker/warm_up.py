@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -30,20 +31,46 @@ def warm(verb: str) -> None:
     Args:
         verb: The name of the command.
     """
-    if verb in ("export", "lower", "build"):
+    if verb in ("plan", "report"):
+        _import_step(verb)
+    if verb in ("export", "lower", "compare", "build"):
         toolchain.check_installed()
         _warm_export()
+    if verb == "compare":
+        _warm_comparison()
     if verb in ("lower", "build"):
         _warm_lowering()
     if verb == "build":
         step_files.remember()
+    if verb in ("report", "build"):
         toolchain.toolchain()
+
+
+@functools.cache
+def _import_step(step: str) -> None:
+    """Imports the modules of the driver that the step needs for every program, and what they import.
+
+    They are named by their files: an `import` here would make them files of every step.
+    """
+    for file in step_files.of_steps([step]):
+        if file.endswith(".py"):
+            importlib.import_module(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    gc.collect()
+    gc.freeze()
 
 
 @functools.cache
 def _warm_export() -> None:
     with _quiet_and_alone():
         _tiny_program()
+
+
+@functools.cache
+def _warm_comparison() -> None:
+    with _quiet_and_alone():
+        import executorch.runtime  # noqa: F401
+
+        _import_step("compare")
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any
 
 from etbuild.cli.options import add_parser, add_path
 from etbuild.errors import printable
+from etbuild.extras import install_hint
 from etkit.cli import registry_options
 
 
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     access = registry_options.access(options)
     patches = not options.no_patches and delta.has_library()
     if not patches and not options.no_patches:
-        print("note: no patches are made: pip install 'etbuild[delta]'", file=sys.stderr)
+        print(f"note: no patches are made: {install_hint('delta')}", file=sys.stderr)
     with places.opened(options.before, access) as before, places.opened(options.after, access) as after:
         made, contents = delta.make(before, after, patches, options.partial)
         if options.out is not None:

@@ -16,7 +16,7 @@ def add(verbs: Any) -> None:
         verbs,
         "history",
         "list the versions of programs in a repository, with size, delegation and memory",
-        "Reads manifests, indexes and reports only. Needs the extra `registry`.",
+        "Reads manifests, indexes and reports only.",
     )
     parser.add_argument("repository", metavar="REPOSITORY", help="a repository of a registry: REGISTRY/REPOSITORY")
     add_path(parser, "--svg FILE", "also draw a plot")

@@ -18,7 +18,7 @@ def add(verbs: Any) -> None:
         verbs,
         "push",
         "push a package to a registry",
-        "Sends only what the registry does not have. Needs the extra `registry`.",
+        "Sends only what the registry does not have.",
     )
     parser.add_argument(
         "layout", type=Path, metavar="LAYOUT", help="the directory that `etbuild package` or executorch_package wrote"
@@ -32,6 +32,9 @@ def add(verbs: Any) -> None:
         "--tag TAG",
         "a tag of the package, which may hold stamp values, such as v-{STABLE_GIT_COMMIT}",
         dest="tags",
+    )
+    add_repeatable(
+        parser, "--tag-file FILE", "a text file with more such tags, one a line", dest="tag_files", type=Path
     )
     add_repeatable(
         parser,
@@ -72,7 +75,8 @@ def run(options: argparse.Namespace) -> int:
     if options.registry:
         target = reference.moved(target, options.registry)
     stamps = reference.read_stamps(options.stamp_files)
-    tags = [reference.tag(tag, stamps) for tag in options.tags] + ([target.tag] if target.tag else [])
+    wanted = options.tags + [tag for path in options.tag_files for tag in reference.read_lines(path, "tags")]
+    tags = [reference.tag(tag, stamps) for tag in wanted] + ([target.tag] if target.tag else [])
     forward_tags = [reference.tag(tag, stamps) for tag in options.forward_tags]
     both = sorted(set(tags) & set(forward_tags))
     if both:
@@ -95,6 +99,6 @@ def run(options: argparse.Namespace) -> int:
         registry_options.print_json(content, moved, {"tags": tags, "stay": stay})
         return 0
     print(registry_options.summary("sent", moved))
-    for wanted in [*tags, content.root.digest]:
-        print(target.at(wanted))
+    for name in [*tags, content.root.digest]:
+        print(target.at(name))
     return 0

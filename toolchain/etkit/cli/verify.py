@@ -17,7 +17,7 @@ def add(verbs: Any) -> None:
         verbs,
         "verify",
         "compare every file of a package or of a build with its digest",
-        "Compares the provenance in a package with the files too. A package in a registry needs the extra `registry`.",
+        "Compares the provenance in a package with the files too.",
     )
     parser.add_argument(
         "place",

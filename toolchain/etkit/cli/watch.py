@@ -13,6 +13,7 @@ from typing import Any
 from etbuild.cli.options import add_parser, declared, settings
 from etbuild.cli.options import inputs as declared_inputs
 from etbuild.errors import EtbuildError, InputError, check_current_directory, printable
+from etbuild.extras import install_hint
 from etkit.cli import build
 
 _MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
     check_current_directory()
     if find_spec("watchfiles") is None:
-        raise InputError.of("`etbuild watch` needs the package `watchfiles`", "pip install 'etbuild[watch]'")
+        raise InputError.of("`etbuild watch` needs the package `watchfiles`", install_hint("watch"))
     places = _places(options)
     warm("build")
     try:
