@@ -197,12 +197,18 @@ def test_packages_for_other_machines_are_checked_and_not_unpacked(user: User, ba
     assert "toolchain_type" in said
     assert "execution platform" in said
     user.write('platform = "osx_arm"')
-    assert "There is no platform `osx_arm`. Known: linux_aarch64, linux_x86_64, osx_aarch64" in bazel4("build", FILE).stderr
+    assert (
+        "There is no platform `osx_arm`. Known: linux_aarch64, linux_x86_64, osx_aarch64"
+        in bazel4("build", FILE).stderr
+    )
     user.write(f'platform = "{other}"')
     text = (user.directory / "WORKSPACE").read_text()
     (user.directory / "WORKSPACE").write_text(re.sub(r"packages = \{.*?\}, ", "", text))
     said = bazel4("build", FILE).stderr
-    assert f"cannot install packages for {other}: build packages.pex on such a machine, and name it with `packages`" in said
+    assert (
+        f"cannot install packages for {other}: build packages.pex on such a machine, and name it with `packages`"
+        in said
+    )
 
 
 def test_a_file_without_its_digest_is_refused(user: User, bazel4: Run) -> None:
