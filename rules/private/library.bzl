@@ -40,18 +40,59 @@ def _installed(files):
     named = named or [place.split("/")[0].replace(".py", "") for place in places]
     return {name.lower().replace("_", "-").replace(".", "-"): True for name in named}.keys()
 
-def _note_packages(ctx, target, files):
+def _note_packages(ctx, target, missing):
     """Tells the user about packages that the toolchain does not have. A toolchain of the user's own may have them."""
-    missing = [name for name in _installed(files) if name not in PACKAGES]
-    if missing:
-        # buildifier: disable=print
-        print("{}: `deps` names {}, which needs Python packages that are not in the locks of the toolchain: {}. {}".format(
-            label_text(ctx.label),
-            label_text(target.label),
-            ", ".join(sorted(missing)),
-            "A model can import packages of the toolchain only. To add these, write `more_requirements`: see `Packages of " +
-            "your own` in docs/getting-started.md.",
-        ))
+
+    # buildifier: disable=print
+    print("{}: `deps` names {}, which needs Python packages that are not in the locks of the toolchain: {}. {}".format(
+        label_text(ctx.label),
+        label_text(target.label),
+        ", ".join(sorted(missing)),
+        "A model can import packages of the toolchain only. To add these, write `more_requirements`: see `Packages of " +
+        "your own` in docs/getting-started.md.",
+    ))
+
+_PythonLibraryInfo = provider(
+    doc = "A library of Python's own rules, as programs use it.",
+    fields = {
+        "library": "ExecutorchLibraryInfo.",
+        "missing": "list of string: the packages that it needs and that the locks of the toolchain lack.",
+    },
+)
+
+def _python_library(ctx, target):
+    """Looks at each file of a library of Python's own rules, and returns _PythonLibraryInfo."""
+    py = _py_info(target)
+    imports = py.imports.to_list()
+    sources = {file: True for file in py.transitive_sources.to_list()}
+    runfiles = target[DefaultInfo].default_runfiles.files.to_list()
+    files = [file for file in sources if file.extension == "py" and _place_in_site_packages(file) == None]
+    named = [
+        struct(name = name, file = file)
+        for file in files
+        for name in _names(runfiles_path(ctx, file), imports)
+    ]
+    return _PythonLibraryInfo(
+        library = ExecutorchLibraryInfo(
+            data = depset([
+                file
+                for file in runfiles
+                if file not in sources and file.extension != "pyc" and _place_in_site_packages(file) == None
+            ]),
+            files = depset(files),
+            sources = depset(named),
+        ),
+        missing = [name for name in _installed(sources.keys() + runfiles) if name not in PACKAGES],
+    )
+
+def _python_library_impl(target, ctx):
+    return [_python_library(ctx, target)] if _py_info(target) and ExecutorchLibraryInfo not in target else []
+
+# For attributes that take `LIBRARIES`: Bazel then looks at the files of a library once, and not for each program that uses it.
+python_library = aspect(
+    implementation = _python_library_impl,
+    doc = "Describes a library of Python's own rules as programs use it.",
+)
 
 def library_of(ctx, target):
     """Returns the sources of a library, and its data.
@@ -66,25 +107,12 @@ def library_of(ctx, target):
     """
     if ExecutorchLibraryInfo in target:
         return target[ExecutorchLibraryInfo]
-    py = _py_info(target)
-    imports = py.imports.to_list()
-    sources = {file: True for file in py.transitive_sources.to_list()}
-    runfiles = target[DefaultInfo].default_runfiles.files.to_list()
-    _note_packages(ctx, target, sources.keys() + runfiles)
-    files = [file for file in sources if file.extension == "py" and _place_in_site_packages(file) == None]
-    return ExecutorchLibraryInfo(
-        data = depset([
-            file
-            for file in runfiles
-            if file not in sources and file.extension != "pyc" and _place_in_site_packages(file) == None
-        ]),
-        files = depset(files),
-        sources = depset([
-            struct(name = name, file = file)
-            for file in files
-            for name in _names(runfiles_path(ctx, file), imports)
-        ]),
-    )
+
+    # Rules of the user's own may not have the aspect.
+    found = target[_PythonLibraryInfo] if _PythonLibraryInfo in target else _python_library(ctx, target)
+    if found.missing:
+        _note_packages(ctx, target, found.missing)
+    return found.library
 
 def data_of(libraries):
     """Returns the data of libraries.
@@ -150,6 +178,7 @@ _LIBRARY_ATTRS = {
     ),
     "deps": attr.label_list(
         doc = "Libraries that `srcs` import: `executorch_library`, or `py_library` and other rules that provide `PyInfo`.",
+        aspects = [python_library],
         providers = LIBRARIES,
     ),
     "import_root": attr.string(

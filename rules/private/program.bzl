@@ -23,7 +23,7 @@ load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
 load(":compat.bzl", "RUNS_VALIDATIONS")
 load(":configuration.bzl", "one_configuration")
 load(":driver.bzl", "MEMORY")
-load(":library.bzl", "LIBRARIES", "library_of")
+load(":library.bzl", "LIBRARIES", "library_of", "python_library")
 load(":test_inputs.bzl", "ProgramInputsInfo")
 
 def manifest_name(ctx):
@@ -156,6 +156,7 @@ PROGRAM_ATTRS = {
     ),
     "deps": attr.label_list(
         doc = "Libraries that `srcs` import: `executorch_library`, or `py_library` and other rules that provide `PyInfo`.",
+        aspects = [python_library],
         providers = LIBRARIES,
     ),
     "export": attr.label(
