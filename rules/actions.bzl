@@ -66,7 +66,7 @@ load(
 )
 load("//rules/private:compat.bzl", "label_text")
 load("//rules/private:driver.bzl", "driver_arguments", "run_driver", _EXEC_GROUPS = "EXEC_GROUPS")
-load("//rules/private:library.bzl", "data_of")
+load("//rules/private:library.bzl", "check_packages", "data_of", "installed_of")
 load("//rules/private:names.bzl", "named_as", "named_beside", "place", "repository_path")
 load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
 
@@ -164,6 +164,8 @@ def plan_program(
     """
     _check(lists_error(methods, backends, named_data, sharded_named_data))
     _check(("parameters", parameters_error(parameters)) if parameters_error(parameters) else None)
+    if inputs:
+        check_packages(ctx.label, inputs.installed, ctx.toolchains[TOOLCHAIN_TYPE])
 
     plans = struct(
         name = name,
@@ -240,6 +242,7 @@ def program_inputs(
 
       - `sources`: depset of named files, the sources, including those of the libraries.
       - `source_files`: depset of File, the same files.
+      - `installed`: depset, the Python packages that the libraries need.
       - `data`, `weights`, `tokenizer`, `adapters`: lists of named files.
     """
     listed = {"adapters": adapters, "data": data, "tokenizer": tokenizer, "weights": weights}
@@ -252,6 +255,7 @@ def program_inputs(
     of_libraries = [file for file in data_of(libraries).to_list() if file not in known]
     files["data"] = files["data"] + named_beside(of_libraries, manifest)
     named = struct(
+        installed = installed_of(libraries),
         source_files = depset(srcs, transitive = [library.files for library in libraries]),
         sources = depset(named_beside(srcs, manifest), transitive = [library.sources for library in libraries]),
         **files

@@ -2,83 +2,109 @@
 
 load("//rules/private:compat.bzl", "reproducible")
 load("//rules/private:host_repository.bzl", "host_repository")
-load("//rules/private:packages_repository.bzl", "EXTRAS", "check_extras", "packages_repository")
+load("//rules/private:packages_repository.bzl", "PACKAGES_ATTRS", "check_extras", "locks_of", "packages_repository")
+load("//rules/private:platforms.bzl", "check_platform")
+load("//rules/private:toolchains_repository.bzl", "packages_of", "toolchains_repository")
 
 def _extras(module_ctx):
     """Returns the extras that any module asks for. They fit together: an extra adds packages and changes none."""
     extras = {}
     for module in module_ctx.modules:
-        for tag in module.tags.packages:
+        for tag in module.tags.toolchain:
             check_extras(tag.extras, module.name or "of the root")
-            extras.update({extra: True for extra in tag.extras})
-    return sorted(extras)
+            if not module.is_root:
+                extras.update({extra: True for extra in tag.extras})
+    return extras
+
+def _check_name(name):
+    wrong = [char for char in name.elems() if not (char.isalnum() or char == "_") or char != char.lower()]
+    if wrong or not name:
+        fail("executorch.toolchain: `{}` is no name: use lower-case letters, digits and `_`".format(name))
+
+def _toolchains_of_root(module_ctx):
+    """Returns the tags of the root module by name. The default toolchain is there without a tag, as the last one."""
+    found = {}
+    for module in module_ctx.modules:
+        for tag in module.tags.toolchain if module.is_root else []:
+            _check_name(tag.name)
+            if tag.name in found:
+                fail("the root module calls executorch.toolchain(name = \"{}\") twice: {}".format(
+                    tag.name,
+                    "keep one call, or give another `name`",
+                ))
+            check_platform(tag.platform)
+            found[tag.name] = tag
+    found.setdefault("default", None)
+    return found
+
+def _py_info(tags):
+    """Returns the `py_info` of the tags."""
+    found = {tag.py_info: True for tag in tags if tag and tag.py_info}.keys()
+    if len(found) > 1:
+        fail("the root module names two files as `py_info`: {}".format(", ".join([str(label) for label in found])))
+    return found[0] if found else None
 
 def _executorch_impl(module_ctx):
-    tags = [tag for module in module_ctx.modules if module.is_root for tag in module.tags.packages]
-    if len(tags) > 1:
-        fail("the root module calls executorch.packages(...) {} times: keep one call".format(len(tags)))
-    locks = {"extras": _extras(module_ctx)}
-    kwargs = {}
-    py_info = None
-    for tag in tags:
-        py_info = tag.py_info
-        kwargs.update({"packages": tag.packages, "pip_args": tag.pip_args, "python": tag.python})
-        locks["more_requirements"] = tag.more_requirements
-        if tag.requirements:
-            locks["requirements"] = tag.requirements
-    host_repository(name = "rules_executorch_host", platform = "@platforms//host", py_info = py_info, **locks)
-    packages_repository(name = "rules_executorch_packages", **dict(kwargs, **locks))
+    tags = _toolchains_of_root(module_ctx)
+    locks, of_modules = {}, _extras(module_ctx)
+    for name, tag in tags.items():
+        kwargs = {attribute: getattr(tag, attribute) for attribute in PACKAGES_ATTRS} if tag else {}
+        extras = dict(of_modules, **{extra: True for extra in kwargs.get("extras", [])})
+        kwargs["extras"] = sorted(extras)
+        locks[name] = locks_of(kwargs["extras"], kwargs.get("extra_requirements", []), kwargs.get("requirements"))
+        packages_repository(name = packages_of(name), **kwargs)
+    toolchains_repository(
+        name = "rules_executorch_toolchains",
+        locks = locks,
+        toolchains = {name: tag.platform if tag else "" for name, tag in tags.items()},
+    )
+    host_repository(name = "rules_executorch_host", platform = "@platforms//host", py_info = _py_info(tags.values()))
     return reproducible(module_ctx)
 
-_PACKAGES_ATTRS = {
-    "extras": attr.string_list(
-        doc = "Extra packages that some backends and kinds of models need: {}.".format(
-            ", ".join(["`{}`".format(extra) for extra in EXTRAS]),
-        ) + " The toolchain has the extras of all modules.",
-    ),
-    "more_requirements": attr.label_list(
-        doc = "Locks in pip's format with packages of your own, which the toolchain has in addition.",
-    ),
-    "packages": attr.string_dict(
-        doc = "A `packages.pex` that was built before, such as by CI: `{\"url\": \"https://...\", \"sha256\": \"...\"}`. Then " +
-              "pip does not run.",
-    ),
-    "pip_args": attr.string_list(
-        doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with an index of CPU builds of torch.",
+_TOOLCHAIN_ATTRS = dict(PACKAGES_ATTRS, **{
+    "name": attr.string(
+        doc = "The name of the toolchain: lower-case letters, digits and `_`. `--@rules_executorch//toolchain:name=NAME` builds " +
+              "with it. Its packages are in `@rules_executorch_packages_NAME`, and those of the default one in " +
+              "`@rules_executorch_packages`.",
+        default = "default",
     ),
     "py_info": attr.label(
         doc = "A `.bzl` file with a `PyInfo`, for Python libraries that do not provide Bazel's own. Bazel 9 has none: with " +
-              "rules_python, write `\"@rules_python//python:py_info.bzl\"`.",
+              "rules_python, write `\"@rules_python//python:py_info.bzl\"`. It holds for all toolchains.",
     ),
-    "python": attr.string(
-        doc = "The path of a Python 3.11. Default: `python3.11` on the PATH.",
-    ),
-    "requirements": attr.label(
-        doc = "A lock in pip's format that replaces the lock of the rules. To add packages, use `more_requirements`.",
-    ),
-}
+})
 
-_packages = tag_class(
-    doc = "How the packages are built. The call is optional. The `extras` of every module count, and all else of the root " +
-          "module only.",
-    attrs = _PACKAGES_ATTRS,
+_toolchain = tag_class(
+    doc = "A toolchain: torch, ExecuTorch and what they need. The call is optional: without it, there is the toolchain " +
+          "`default` with the locks of the rules, which is always the last one if it is not called. The `extras` of other " +
+          "modules are in all toolchains; all else counts in the root module only.",
+    attrs = _TOOLCHAIN_ATTRS,
 )
 
 executorch = module_extension(
     implementation = _executorch_impl,
-    doc = """Declares `@rules_executorch_packages`: torch, ExecuTorch and what they need. Also declares
-`@rules_executorch_host`, which downloads nothing: what the rules have to know about Bazel and this machine.
+    doc = """Declares toolchains, each with its Python packages: torch, ExecuTorch and what they need.
 
 ```starlark
 bazel_dep(name = "rules_executorch", version = "0.1.0")
 
 executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")
-executorch.packages(extras = ["huggingface"])
+executorch.toolchain(extras = ["huggingface"])
+executorch.toolchain(
+    name = "next",
+    python_version = "3.12",
+    requirements = "//third_party:next.lock",
+)
 ```
 
-The last two lines are optional. Without them, there are no extra packages, and pip uses the indexes of its own
+The last lines are optional. Without them there is one toolchain without extra packages, and pip uses the indexes of its own
 configuration. The Linux build of torch from the default index also works, but it installs CUDA packages that lowering does
 not use.
+
+`rules_executorch` registers the toolchains. Bazel takes the first one whose packages run on the execution platform;
+`--@rules_executorch//toolchain:name=next` chooses one by its name. Packages are fetched when a program is built with them.
+The extension also declares `@rules_executorch_toolchains`, the hub with the toolchains, and `@rules_executorch_host`, what the
+rules have to know about Bazel and this machine.
 """,
-    tag_classes = {"packages": _packages},
+    tag_classes = {"toolchain": _toolchain},
 )

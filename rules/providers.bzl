@@ -28,6 +28,18 @@ ExecutorchProgramInfo = provider(
     },
 )
 
+ExecutorchProgramInputsInfo = provider(
+    doc = "What a program was built from. `executorch_program` provides it. A rule of your own that provides this and " +
+          "`ExecutorchProgramInfo` can be the `program` of `executorch_program_test` and `executorch_benchmark`.",
+    fields = {
+        "inputs": "struct: the result of `program_inputs` of actions.bzl.",
+        "manifest": "File: the manifest.",
+        "name": "string: the name of the program, the `name` of `plan_program`.",
+        "parameters": "dict of string to string: the values of the manifest's parameters.",
+        "variant": "string: the variant of the manifest; empty for the manifest without one.",
+    },
+)
+
 ExecutorchExportInfo = provider(
     doc = "The exported methods of a program. `executorch_program` provides it, so that programs that export the same can " +
           "share one export.",
@@ -50,6 +62,9 @@ ExecutorchLibraryInfo = provider(
     fields = {
         "data": "depset of File: files that programs with this library have among their data. It can be left out.",
         "files": "depset of File: the sources, including those of its dependencies.",
+        "installed": "depset of struct(name, library, is_certain): the Python packages that its dependencies need: the name of " +
+                     "each as indexes write it, the label of the library that needs it, and whether the name stands in its " +
+                     "metadata. It can be left out.",
         "sources": "depset of struct(name, file): the same sources. `name` is the import path, such as " +
                    "`models/common/net.py`.",
     },

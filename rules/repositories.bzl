@@ -5,7 +5,8 @@ With a MODULE.bazel file, use `bazel_dep(name = "rules_executorch")` instead of 
 
 load("//rules/private:host_repository.bzl", "host_repository")
 load("//rules/private:huggingface_checkpoint.bzl", _huggingface_checkpoint = "huggingface_checkpoint")
-load("//rules/private:packages_repository.bzl", "LOCK_ATTRS", "packages_repository")
+load("//rules/private:packages_repository.bzl", "check_extras", "locks_of", "packages_repository")
+load("//rules/private:toolchains_repository.bzl", "packages_of", "toolchains_repository")
 
 huggingface_checkpoint = _huggingface_checkpoint
 
@@ -28,29 +29,40 @@ def executorch_repositories(register = True, py_info = None, **kwargs):
 
     These further arguments say how the packages are built:
 
-    - `extras`: list of string, the extra packages that some backends and kinds of models need, such as `["huggingface"]`.
-    - `more_requirements`: list of labels, locks in pip's format with packages of your own, which the toolchain has in
+    - `extra_requirements`: list of labels, locks in pip's format with packages of your own, which the toolchain has in
       addition.
+    - `extras`: list of string, the extra packages that some backends and kinds of models need, such as `["huggingface"]`.
     - `packages`: dict, a `packages.pex` that was built before, such as by CI: `{"url": "https://...", "sha256": "..."}`.
     - `pip_args`: list of string, more arguments for pip, such as `["--extra-index-url", ...]`.
-    - `python`: string, the path of a Python 3.11. Default: `python3.11` on the PATH.
+    - `platform`: string, the machines that `packages` is for, such as `linux_aarch64`. Default: machines like this one.
+    - `python_interpreter`: string, the path of the Python, or its name on the PATH. Default: the newest of `python3.13`,
+      `python3.12` and `python3.11` on the PATH that has the module `venv`.
+    - `python_interpreter_target`: label, the same by its label.
+    - `python_version`: string, the version of Python, such as `3.12`. An interpreter of another version is refused.
     - `requirements`: label, a lock in pip's format that replaces the lock of the rules. To add packages, use
-      `more_requirements`.
+      `extra_requirements`.
 
     Args:
       register: bool, whether to register the default toolchain. If false, register a toolchain of your own
         (`executorch_toolchain`).
       py_info: label of a `.bzl` file with a `PyInfo`, for Python libraries that do not provide Bazel's own. Bazel 9 has none:
         with rules_python, write `"@rules_python//python:py_info.bzl"`.
-      **kwargs: `extras`, `more_requirements`, `packages`, `pip_args`, `python` and `requirements`, as above.
+      **kwargs: the arguments above.
     """
-    locks = {name: value for name, value in kwargs.items() if name in LOCK_ATTRS}
+    check_extras(kwargs.get("extras", []))
     host_repository(
         name = "rules_executorch_host",
         platform = "@local_config_platform//:host",
         py_info = py_info,
-        **locks
     )
-    packages_repository(name = "rules_executorch_packages", **kwargs)
+    packages_repository(name = packages_of("default"), **kwargs)
+    toolchains_repository(
+        name = "rules_executorch_toolchains",
+        locks = {"default": [
+            str(lock)
+            for lock in locks_of(kwargs.get("extras", []), kwargs.get("extra_requirements", []), kwargs.get("requirements"))
+        ]},
+        toolchains = {"default": kwargs.get("platform", "")},
+    )
     if register:
-        native.register_toolchains("@rules_executorch//toolchain:default")
+        native.register_toolchains("@rules_executorch_toolchains//:all")

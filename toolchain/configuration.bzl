@@ -1,4 +1,4 @@
-"""The flags of the command line: whether programs have one configuration, and the interpreter of remote executors."""
+"""The flags of the command line: whether programs have one configuration, which toolchain builds, and which interpreter."""
 
 FlagInfo = provider(
     doc = "A flag of the command line.",
@@ -14,13 +14,35 @@ configuration_flag = rule(
     doc = "A flag of the command line.",
 )
 
+def _name_flag_impl(ctx):
+    if ctx.build_setting_value not in [""] + ctx.attr.known:
+        fail("There is no toolchain `{}`. Known: {}.".format(ctx.build_setting_value, ", ".join(ctx.attr.known)))
+    return []
+
+name_flag = rule(
+    implementation = _name_flag_impl,
+    attrs = {"known": attr.string_list(doc = "The names of all toolchains.")},
+    build_setting = config.string(flag = True),
+    doc = "A flag of the command line: the name of a toolchain. Empty: the first that runs on the execution platform.",
+)
+
+PackagesInfo = provider(
+    doc = "The Python packages of a driver.",
+    fields = {"names": "list of string: their names, as indexes write them, such as `typing-extensions`."},
+)
+
 PythonInfo = provider(
     doc = "The interpreter on machines that have no virtual environment with the packages, such as remote executors.",
-    fields = {"path": "string: an absolute path, or a name that is looked up on the PATH of actions."},
+    fields = {
+        "file": "File: the interpreter, if it is made or fetched by the build; else None.",
+        "files": "depset of File: what the interpreter needs, with itself; empty without `file`.",
+        "path": "string: an absolute path, or a name that is looked up on the PATH of actions. Empty: the name that the " +
+                "packages have in their first line, such as `python3.12`.",
+    },
 )
 
 def _python_flag_impl(ctx):
-    return [PythonInfo(path = ctx.build_setting_value)]
+    return [PythonInfo(file = None, files = depset(), path = ctx.build_setting_value)]
 
 python_flag = rule(
     implementation = _python_flag_impl,

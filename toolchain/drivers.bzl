@@ -1,17 +1,116 @@
 """The driver, and a driver for each step of a build."""
 
+load(":driver_sources.bzl", "driver_sources")
 load(":etbuild/step_files.bzl", "STEP_FILES")
 load(":python_driver.bzl", "python_driver")
+load(":split_packages.bzl", "split_packages")
 load(":steps.bzl", "STEPS", "files_of_step")
+load(":toolchain.bzl", "TOOLCHAIN_TYPE", "executorch_toolchain")
 
-def drivers(name, srcs, **kwargs):
-    """Declares the driver `NAME`, and the driver `NAME_STEP` of each step.
+# Labels, and not strings: another repository calls these macros too.
+_NAME = Label("//toolchain:name")
+_NO_NAME = Label("//toolchain:no_name")
+_SOURCES = Label("//toolchain:sources")
+_SOURCES_OF_STEP = {step: Label("//toolchain:sources_" + step) for step in STEPS}
+
+def sources_of_drivers(name, srcs, main):
+    """Declares the sources `NAME`, and the sources `NAME_STEP` of each step.
 
     Args:
       name: string.
       srcs: list of files, all of the Python package.
-      **kwargs: other attributes of `python_driver`.
+      main: label, the `etbuild/__main__.py` of the package.
     """
-    python_driver(name = name, srcs = srcs, **kwargs)
+    driver_sources(name = name, srcs = srcs, main = main)
     for step in STEPS:
-        python_driver(name = "{}_{}".format(name, step), srcs = files_of_step(STEP_FILES, step), **kwargs)
+        driver_sources(name = "{}_{}".format(name, step), srcs = files_of_step(STEP_FILES, step), main = main)
+
+def drivers(name, driver, **kwargs):
+    """Declares the toolchain `NAME`, its driver `DRIVER`, and the driver `DRIVER_STEP` of each step.
+
+    Args:
+      name: string.
+      driver: string.
+      **kwargs: attributes of `python_driver`.
+    """
+    python_driver(name = driver, sources = _SOURCES, **kwargs)
+    for step in STEPS:
+        python_driver(name = "{}_{}".format(driver, step), sources = _SOURCES_OF_STEP[step], **kwargs)
+    executorch_toolchain(
+        name = name,
+        driver = ":" + driver,
+        supports_workers = True,
+        **{step: ":{}_{}".format(driver, step) for step in STEPS}
+    )
+
+def toolchain_of_packages(name, driver, repository, package_names):
+    """Declares the toolchain `NAME` for the packages of a repository, and `NAME_split` for machines without their repository.
+
+    Args:
+      name: string.
+      driver: string, the name of the driver.
+      repository: string such as `@rules_executorch_packages`, a `packages_repository`.
+      package_names: list of string, the names of the packages in its locks.
+    """
+    drivers(
+        name,
+        driver = driver,
+        interpreter = repository + "//:python.json",
+        package_names = package_names,
+        packages = repository + "//:packages.pex",
+    )
+    split_packages(
+        name = driver + "_packages",
+        packages = repository + "//:packages.pex",
+    )
+    drivers(
+        name + "_split",
+        driver = driver + "_split",
+        package_names = package_names,
+        packages = ":{}_packages".format(driver),
+    )
+
+def named_toolchain(name, toolchain_name, toolchain, exec_compatible_with):
+    """Declares a `toolchain()` that Bazel can choose if the flag `//toolchain:name` has its name, or is empty.
+
+    Args:
+      name: string.
+      toolchain_name: string, its name for the flag.
+      toolchain: label of an `executorch_toolchain`.
+      exec_compatible_with: list of labels, the constraints of the machines that its packages run on.
+    """
+    native.config_setting(
+        name = name + ".named",
+        flag_values = {_NAME: toolchain_name},
+    )
+    native.alias(
+        name = name + ".wanted",
+        actual = select({
+            ":{}.named".format(name): ":{}.named".format(name),
+            "//conditions:default": _NO_NAME,
+        }),
+    )
+    native.toolchain(
+        name = name,
+        exec_compatible_with = exec_compatible_with,
+        target_settings = [":{}.wanted".format(name)],
+        toolchain = toolchain,
+        toolchain_type = TOOLCHAIN_TYPE,
+    )
+
+def registered_toolchains(toolchains, remote = False):
+    """Declares the `toolchain()` of each toolchain of packages. Bazel takes them in this order.
+
+    Args:
+      toolchains: list of struct, `TOOLCHAINS` of `toolchains_repository`.
+      remote: bool, whether they are those for remote executors.
+    """
+    for number, each in enumerate(toolchains):
+        form = "_split" if remote or not each.runs_here else ""
+        named_toolchain(
+            # The targets of a pattern are registered by their names: 00_first, 01_second.
+            name = "{}{}_{}".format(number // 10, number % 10, each.name),
+            exec_compatible_with = each.exec_compatible_with,
+            toolchain = each.toolchain + form,
+            toolchain_name = each.name,
+        )

@@ -28,7 +28,17 @@ if [ -x "$python" ]; then
   fi
   export PYTHONDONTWRITEBYTECODE=1
 else
-  python=$(command -v -- "%{python}") || { echo "There is no %{python} on this machine (PATH=$PATH). %{hint}" >&2; exit 1; }
+  python=%{python} file=%{python_file}
+  if [ -n "$file" ]; then
+    python=$(rlocation "$file")
+  elif [ -z "$python" ]; then # the first line names it
+    named=$packages
+    [ ! -d "$named" ] || named=$packages/python
+    read -r line < "$named" || true
+    case $line in '#!'*) python=${line##* } ;; *) python=python3 ;; esac
+  fi
+  found=$(command -v -- "$python") || { echo "There is no $python on this machine (PATH=$PATH). %{hint}" >&2; exit 1; }
+  python=$found
   if [ ! -d "$packages" ]; then
     echo "note: this is slow where packages are not unpacked, because they are compressed and have no bytecode." \
       "Build with --extra_toolchains=@rules_executorch//toolchain:remote" >&2

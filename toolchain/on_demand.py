@@ -1,6 +1,6 @@
 """Makes packages available that a machine has only in archives, and writes each to disk when it is imported.
 
-    python3.11 on_demand.py PACKAGES DIRECTORY
+    python3 on_demand.py PACKAGES DIRECTORY
 
 makes DIRECTORY a virtual environment with all packages of PACKAGES: packages.pex, or the directory that
 split_packages.py makes from it. At first the environment has only the descriptions of the packages (`*.dist-info`).
@@ -39,8 +39,9 @@ from importlib.machinery import (
     SourceFileLoader,
 )
 
-PYTHON = (3, 11)
-"""The version of Python that the locks are for."""
+SHEBANG = "#!/usr/bin/env python"
+"""How the first line of the packages begins, of a PEX file or of the file `python` in a directory. The version of their
+Python follows."""
 
 AT_ONCE = "-at-once"
 """The unit of the files that the environment begins with. A `-` in the name of a unit is in no module's name."""
@@ -289,10 +290,10 @@ def install(packages: str) -> None:
 def make(packages: str, directory: str) -> None:
     """Makes a virtual environment with the packages, for the interpreter that runs this."""
     packages, directory = os.path.abspath(packages), os.path.abspath(directory)
-    site = os.path.join(directory, "lib", "python{}.{}".format(*PYTHON), "site-packages")
+    site = os.path.join(directory, "lib", "python{}.{}".format(*sys.version_info), "site-packages")
     os.makedirs(site)
     os.makedirs(os.path.join(directory, "bin"))
-    python = os.path.realpath(sys.executable)
+    python = _home()
     os.symlink(python, os.path.join(directory, "bin", "python"))
     with open(os.path.join(directory, "pyvenv.cfg"), "w", encoding="utf-8") as file:
         file.write(f"home = {os.path.dirname(python)}\ninclude-system-site-packages = false\n")
@@ -303,13 +304,24 @@ def make(packages: str, directory: str) -> None:
         file.write(f"import {module}; {module}.install({packages!r})\n")
 
 
-def check_python() -> None:
-    """Exits if another version of Python runs this."""
-    if sys.version_info[:2] != PYTHON:
-        found, needed = (".".join(map(str, version)) for version in (sys.version_info[:2], PYTHON))
+def _home() -> str:
+    """The path of this interpreter beside its standard library. An interpreter of the build may be a link to a file that
+    is alone in a cache; one that is installed may be found by a link from another directory."""
+    python = os.path.abspath(sys.executable)
+    library = os.path.join(os.path.dirname(python), "..", "lib", "python{}.{}".format(*sys.version_info), "os.py")
+    return python if os.path.exists(library) else os.path.realpath(python)
+
+
+def check_python(packages: str) -> None:
+    """Exits if the packages are for another version of Python than the one that runs this."""
+    with open(os.path.join(packages, "python") if os.path.isdir(packages) else packages, "rb") as file:
+        first = file.readline(len(SHEBANG) + 80).decode("ascii", "replace").strip()
+    needed = first.removeprefix(SHEBANG)
+    found = "{}.{}".format(*sys.version_info)
+    if needed not in (first, found):
         sys.exit(f"{sys.executable} is Python {found}, but the packages are for Python {needed}")
 
 
 if __name__ == "__main__":
-    check_python()
+    check_python(sys.argv[1])
     make(*sys.argv[1:])

@@ -1,51 +1,18 @@
 """The rule python_driver: Python sources and their packages as one executable."""
 
-load(":configuration.bzl", "PythonInfo")
+load(":configuration.bzl", "PackagesInfo", "PythonInfo")
+load(":driver_sources.bzl", "DriverSourcesInfo")
 load(":runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
 load(":split_packages.bzl", "INTERPRETER_HINT")
 
-_MAIN = "etbuild/__main__.py"
-
-# Copies each file of "$@" to a path in the directory $1: a path and its file take turns. Lists the files in the file $2.
-_COPY = """
-directory=$1; digests=$2; shift 2
-while [ $# -gt 0 ]; do
-  mkdir -p "$directory/${1%/*}"
-  cp -L "$2" "$directory/$1"
-  shift 2
-done
-(cd "$directory"; find . -type f | LC_ALL=C sort | xargs cksum) > "$digests"
-"""
-
-def _package(ctx):
-    """Returns a directory with the sources, and a file that lists them.
-
-    An action with one directory starts faster than one with 300 files. Bazel 7 does not look into a directory to find out
-    whether a worker has to start again; so the list of files is there too.
-    """
-    digests = ctx.actions.declare_file(ctx.label.name + ".sources.txt")
-    directory = ctx.actions.declare_directory(ctx.label.name + ".sources")
-    root = ctx.file.main.short_path[:-len(_MAIN)]
-    arguments = ctx.actions.args()
-    arguments.add(directory.path)
-    arguments.add(digests)
-    for file in ctx.files.srcs:
-        if not file.short_path.startswith(root):
-            fail("{}: `srcs`: {} is not in the directory of {}".format(ctx.label, file.short_path, ctx.file.main.short_path))
-        arguments.add(file.short_path[len(root):])
-        arguments.add(file)
-    ctx.actions.run_shell(
-        inputs = ctx.files.srcs,
-        outputs = [directory, digests],
-        arguments = [arguments],
-        command = _COPY,
-        mnemonic = "CopyDriver",
-        progress_message = "Copying the driver of %s" % ctx.label,
-    )
-    return [directory, digests]
+def _names_of_packages(ctx):
+    """Returns the names of the packages that a driver has."""
+    packages = ctx.attr.packages
+    return packages[PackagesInfo].names if PackagesInfo in packages else ctx.attr.package_names
 
 def _python_driver_impl(ctx):
-    package, digests = _package(ctx)
+    sources = ctx.attr.sources[DriverSourcesInfo]
+    python = ctx.attr.python[PythonInfo]
 
     # The suffix is needed: a directory in the same runfiles may have the name of the target.
     launcher = ctx.actions.declare_file(ctx.label.name + ".sh")
@@ -54,19 +21,23 @@ def _python_driver_impl(ctx):
         output = launcher,
         substitutions = {
             "%{hint}": INTERPRETER_HINT,
-            "%{main}": _MAIN,
+            "%{main}": sources.main,
             "%{on_demand}": quoted(runfiles_path(ctx, ctx.file._on_demand)),
             "%{packages}": quoted(runfiles_path(ctx, ctx.file.packages)),
-            "%{package}": quoted(runfiles_path(ctx, package)),
-            "%{python}": ctx.attr._python[PythonInfo].path,
+            "%{package}": quoted(runfiles_path(ctx, sources.directory)),
+            "%{python}": quoted(python.path),
+            "%{python_file}": quoted(runfiles_path(ctx, python.file) if python.file else ""),
             "%{runfiles}": RUNFILES_INIT,
         },
         is_executable = True,
     )
-    files = ctx.files.interpreter + [package, digests, ctx.file.packages, ctx.file._on_demand]
-    runfiles = ctx.runfiles(files)
+    files = ctx.files.interpreter + [sources.directory, sources.digests, ctx.file.packages, ctx.file._on_demand]
+    runfiles = ctx.runfiles(files, transitive_files = python.files)
     runfiles = runfiles.merge(ctx.attr._runfiles[DefaultInfo].default_runfiles)
-    return [DefaultInfo(executable = launcher, files = depset([launcher]), runfiles = runfiles)]
+    return [
+        DefaultInfo(executable = launcher, files = depset([launcher]), runfiles = runfiles),
+        PackagesInfo(names = _names_of_packages(ctx)),
+    ]
 
 _PYTHON_DRIVER_ATTRS = {
     "interpreter": attr.label(
@@ -74,19 +45,23 @@ _PYTHON_DRIVER_ATTRS = {
               "actions with another Python differ.",
         allow_single_file = True,
     ),
-    "main": attr.label(
-        doc = "The `etbuild/__main__.py` of the Python package. It is one of `srcs`.",
-        allow_single_file = True,
-        mandatory = True,
+    "package_names": attr.string_list(
+        doc = "The names of the packages, as indexes write them, if `packages` does not tell.",
     ),
     "packages": attr.label(
-        doc = "The PEX file that `packages_repository` builds, or the directory that `split_packages` makes from it.",
+        doc = "The PEX file that `packages_repository` builds, or the directory that `split_packages` makes.",
         allow_single_file = True,
         mandatory = True,
     ),
-    "srcs": attr.label_list(
-        doc = "All files of the Python package.",
-        allow_files = True,
+    "python": attr.label(
+        doc = "The interpreter where the packages are not unpacked.",
+        default = Label("//toolchain:python"),
+        providers = [PythonInfo],
+    ),
+    "sources": attr.label(
+        doc = "The sources, a `driver_sources`.",
+        mandatory = True,
+        providers = [DriverSourcesInfo],
     ),
     "_launcher": attr.label(
         allow_single_file = True,
@@ -95,9 +70,6 @@ _PYTHON_DRIVER_ATTRS = {
     "_on_demand": attr.label(
         allow_single_file = True,
         default = Label("//toolchain:on_demand.py"),
-    ),
-    "_python": attr.label(
-        default = Label("//toolchain:python"),
     ),
     "_runfiles": attr.label(
         default = RUNFILES_LIBRARY,

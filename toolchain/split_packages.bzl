@@ -1,61 +1,201 @@
-"""The rule split_packages: the packages in the form for remote executors."""
+"""The rules split_packages and installed_packages: the packages in the form for remote executors, from a PEX file or from
+Python libraries."""
 
-load(":configuration.bzl", "PythonInfo")
+load("@rules_executorch_host//:host.bzl", "PY_INFOS")
+load(":configuration.bzl", "PackagesInfo", "PythonInfo")
 
 # The environment is that of the actions of the driver (//rules/private:driver.bzl). The tree has to be there: some executors
-# make only the directories above it.
+# make only the directories above it. A PEX file names its Python in its first line.
 _SPLIT = """\
 set -eu
-python=$(command -v -- "$1") || { echo "There is no $1 on this machine (PATH=$PATH). $2" >&2; exit 1; }
-mkdir -p "$5"
-exec "$python" -E -s -S "$3" "$4" "$5"
+python=$1 hint=$2 script=$3
+shift 3
+if [ -z "$python" ]; then
+  read -r line < "$1" || true
+  case $line in
+    '#!'*) python=${line##* } ;;
+    *) echo "$1 does not name its Python in its first line" >&2; exit 1 ;;
+  esac
+fi
+found=$(command -v -- "$python") || { echo "There is no $python on this machine (PATH=$PATH). $hint" >&2; exit 1; }
+for directory; do :; done
+mkdir -p "$directory"
+exec "$found" -E -s -S "$script" "$@"
 """
 
 # What to do on a machine without the interpreter.
 INTERPRETER_HINT = (
-    "Install Python 3.11 there, or say where it is: --@rules_executorch//toolchain:python=PATH. " +
+    "Install it there, or say where it is: --@rules_executorch//toolchain:python=PATH. " +
     "A hermetic sandbox also needs --sandbox_add_mount_pair=DIRECTORY"
 )
 
-def _split_packages_impl(ctx):
+# What the driver imports (`dependencies` in pyproject.toml), as indexes write it.
+REQUIRED = [
+    "executorch",
+    "jinja2",
+    "jsonschema",
+    "pyyaml",
+    "rich",
+    "ruamel-yaml",
+    "safetensors",
+    "torch",
+]
+
+def _split(ctx, packages, inputs, requirements, progress):
+    """Declares the action that splits packages, and returns the directory.
+
+    Args:
+      ctx: the context of the rule.
+      packages: list of what the script reads: File or Args.
+      inputs: depset of File.
+      requirements: dict, execution requirements.
+      progress: string, what Bazel shows.
+
+    Returns:
+      File.
+    """
+    python = ctx.attr.python[PythonInfo]
     directory = ctx.actions.declare_directory(ctx.label.name)
-    arguments = ctx.actions.args()
-    arguments.add(ctx.attr._python[PythonInfo].path)
-    arguments.add(INTERPRETER_HINT)
-    arguments.add(ctx.file._script)
-    arguments.add(ctx.file.packages)
-    arguments.add_all([directory], expand_directories = False)
+    first = ctx.actions.args()
+    first.add(python.file or python.path)
+    first.add(INTERPRETER_HINT)
+    first.add(ctx.file._script)
+    last = ctx.actions.args()
+    last.add_all([directory], expand_directories = False)
     ctx.actions.run_shell(
         command = _SPLIT,
-        arguments = [arguments],
+        arguments = [first] + packages + [last],
         env = {"LC_ALL": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONHASHSEED": "0"},
-        execution_requirements = {"block-network": "", "supports-path-mapping": ""},
-        inputs = [ctx.file.packages, ctx.file._script, ctx.file._module],
+        execution_requirements = dict({"block-network": ""}, **requirements),
+        inputs = depset([ctx.file._script, ctx.file._module], transitive = [inputs, python.files]),
         mnemonic = "ExecutorchPackages",
         outputs = [directory],
-        progress_message = "Splitting the packages for remote executors",
+        progress_message = progress,
+    )
+    return directory
+
+def _split_packages_impl(ctx):
+    packages = ctx.actions.args()
+    packages.add(ctx.file.packages)
+    directory = _split(
+        ctx,
+        [packages],
+        depset([ctx.file.packages]),
+        {"supports-path-mapping": ""},
+        "Splitting the packages for remote executors",
     )
     return [DefaultInfo(files = depset([directory]))]
+
+_SCRIPT_ATTRS = {
+    "_module": attr.label(
+        allow_single_file = True,
+        default = Label("//toolchain:on_demand.py"),
+    ),
+    "_script": attr.label(
+        allow_single_file = True,
+        default = Label("//toolchain:split_packages.py"),
+    ),
+}
 
 split_packages = rule(
     implementation = _split_packages_impl,
     doc = "Splits a PEX file into files that an action can use without unpacking all of them.",
-    attrs = {
-        "packages": attr.label(
+    attrs = dict(
+        _SCRIPT_ATTRS,
+        packages = attr.label(
             doc = "The PEX file that `packages_repository` builds.",
             allow_single_file = True,
             mandatory = True,
         ),
-        "_module": attr.label(
-            allow_single_file = True,
-            default = Label("//toolchain:on_demand.py"),
-        ),
-        "_python": attr.label(
+        python = attr.label(
+            doc = "The interpreter.",
             default = Label("//toolchain:python"),
+            providers = [PythonInfo],
         ),
-        "_script": attr.label(
-            allow_single_file = True,
-            default = Label("//toolchain:split_packages.py"),
+    ),
+)
+
+def _root(path):
+    return "ROOT\t" + path
+
+def _external_file(file):
+    return "{}\t{}".format(file.short_path[len("../"):], file.path)
+
+def _main_file(file):
+    return "MAIN/{}\t{}".format(file.short_path, file.path)
+
+def name_in_indexes(name):
+    """Returns the name of a package as indexes write it.
+
+    Args:
+      name: string, such as `Typing_Extensions`.
+
+    Returns:
+      string, such as `typing-extensions`.
+    """
+    return name.lower().replace("_", "-").replace(".", "-")
+
+def _installed_packages_impl(ctx):
+    infos = [dep[py_info] for dep in ctx.attr.deps for py_info in PY_INFOS if py_info in dep]
+    files = depset(transitive = [info.transitive_sources for info in infos] + [
+        dep[DefaultInfo].default_runfiles.files
+        for dep in ctx.attr.deps
+    ])
+    names = {}
+    external, main = [], []
+    for file in files.to_list():
+        if file.basename == "METADATA" and file.dirname.endswith(".dist-info"):
+            names[name_in_indexes(file.dirname.split("/")[-1].split("-")[0])] = True
+        if file.short_path.startswith("../"):
+            external.append(file)
+        else:
+            main.append(file)
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        fail("the driver needs packages that `deps` do not have: {}. Lock them together with torch: {}".format(
+            ", ".join(missing),
+            "`dependencies` in pyproject.toml of rules_executorch has their versions",
+        ), attr = "deps")
+
+    # One line a file, in a file: there are tens of thousands.
+    listing = ctx.actions.args()
+    listing.set_param_file_format("multiline")
+    roots = depset(transitive = [info.imports for info in infos], order = "preorder").to_list()
+    listing.add_all([
+        root.replace(ctx.workspace_name + "/", "MAIN/", 1) if root.startswith(ctx.workspace_name + "/") else root
+        for root in roots
+    ], map_each = _root)
+    listing.add_all(external, map_each = _external_file)
+    listing.add_all(main, map_each = _main_file)
+    list_file = ctx.actions.declare_file(ctx.label.name + ".txt")
+    ctx.actions.write(list_file, listing)
+    arguments = ctx.actions.args()
+    arguments.add("--files", list_file)
+
+    # The script opens only the files in the list. A sandbox would first make a link to each.
+    directory = _split(
+        ctx,
+        [arguments],
+        depset([list_file], transitive = [files]),
+        {"no-sandbox": "1"},
+        "Packing the Python packages of %s" % ctx.label,
+    )
+    return [DefaultInfo(files = depset([directory])), PackagesInfo(names = sorted(names))]
+
+installed_packages = rule(
+    implementation = _installed_packages_impl,
+    doc = "Packs the installed packages of Python libraries into files that an action can use quickly.",
+    attrs = dict(
+        _SCRIPT_ATTRS,
+        deps = attr.label_list(
+            doc = "The packages: `py_library` and other rules that provide `PyInfo`, such as `@pypi//torch`.",
+            mandatory = True,
+            providers = [[py_info] for py_info in PY_INFOS],
         ),
-    },
+        python = attr.label(
+            doc = "The interpreter, a `python_of_build`.",
+            mandatory = True,
+            providers = [PythonInfo],
+        ),
+    ),
 )

@@ -1,29 +1,40 @@
 """Makes the form of the packages for remote executors, which an action can use without unpacking all of them.
 
-    python3.11 split_packages.py PACKAGES.pex DIRECTORY
+    python3 split_packages.py PACKAGES.pex DIRECTORY
+    python3 split_packages.py --files LIST DIRECTORY
 
 writes
     DIRECTORY/NAME.unit                 the files of the package NAME, and the bytecode of its modules
     DIRECTORY/-at-once.unit             the files that belong to no package
     DIRECTORY/binaries/NAME/PATH        each large binary of a package: it is linked, and never copied
+    DIRECTORY/python                    a line that ends with the name of the interpreter, such as `python3.12`
 
-The bytecode is that of the interpreter that runs this. Every Python 3.11 can run it, but not every one writes the same.
-Everything else depends only on the PEX file. Uses only the standard library.
+LIST names installed files, as `py_library` targets have them. Its lines have two words with a tab between them: `ROOT` and a
+directory on Python's path; or the name of a file in the directory of runfiles, and where it is. The roots come first, and
+Python finds a module in the first one that has it.
+
+The bytecode is that of the interpreter that runs this. Every patch release of its version can run it, but not every one
+writes the same. Everything else depends only on the packages. Uses only the standard library.
 """
 
 from __future__ import annotations
 
+import base64
 import concurrent.futures
+import hashlib
 import importlib.util
 import marshal
 import os
+import re
 import struct
 import sys
 import warnings
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from on_demand import Unit, check_python, is_executable, units
+from on_demand import SHEBANG, Unit, check_python, is_executable, units
 
 _LARGE = 1 << 20  # bytes
 _BINARIES = (b"\x7fELF", b"!<arch>\n", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -33,13 +44,138 @@ _UNCHECKED = 0b1
 """The flag of bytecode that stays valid whatever the time of its source is."""
 
 
-def main(pex: str, directory: str) -> None:
+@dataclass
+class Pex:
+    """The packages in a PEX file."""
+
+    path: str
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all files in the site directory."""
+        with zipfile.ZipFile(self.path) as archive:
+            return archive.namelist()
+
+    def part(self, names: list[str]) -> Pex:
+        """What another process needs to read some of the files."""
+        del names
+        return self
+
+    @cached_property
+    def _archive(self) -> zipfile.ZipFile:
+        return zipfile.ZipFile(self.path)
+
+    def read(self, name: str) -> tuple[bytes, bool]:
+        """The content of a file, and whether it is executable."""
+        entry = self._archive.getinfo(name)
+        return self._archive.read(entry), is_executable(entry)
+
+
+@dataclass
+class Files:
+    """The packages as files of other build targets."""
+
+    paths: dict[str, str]
+    """Where each file of the site directory is."""
+
+    made: dict[str, bytes] = field(default_factory=dict)
+    """The files that no target has: the RECORD of each package. rules_python leaves it out."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all files in the site directory."""
+        return [*self.paths, *self.made]
+
+    def part(self, names: list[str]) -> Files:
+        """What another process needs to read some of the files."""
+        return Files(
+            {name: self.paths[name] for name in names if name in self.paths},
+            {name: self.made[name] for name in names if name in self.made},
+        )
+
+    def read(self, name: str) -> tuple[bytes, bool]:
+        """The content of a file, and whether it is executable."""
+        if name in self.made:
+            return self.made[name], False
+        with open(self.paths[name], "rb") as file:
+            return file.read(), bool(os.fstat(file.fileno()).st_mode & 0o100)
+
+
+def listed(path: str) -> Files:
+    """Reads a LIST."""
+    with open(path, encoding="utf-8") as file:
+        lines = [line.rstrip("\n").partition("\t")[::2] for line in file]
+    roots = {name: number for number, name in enumerate(name for key, name in lines if key == "ROOT")}
+    found: dict[str, tuple[int, str]] = {}
+    by_root: dict[str, list[str]] = {}
+    for runfile, place in lines:
+        root = runfile
+        while root and root not in roots:
+            root = root.rpartition("/")[0]
+        if not root or runfile == root or runfile.endswith(".pyc"):
+            continue
+        name = runfile[len(root) + 1 :]
+        by_root.setdefault(root, []).append(name)
+        if name not in found or roots[root] < found[name][0]:
+            found[name] = (roots[root], place)
+    files = Files({name: place for name, (_, place) in found.items()})
+    for root, names in by_root.items():
+        own = sorted(name for name in names if found[name][0] == roots[root])
+        described = {name.partition("/")[0] for name in own if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)}
+        if len(described) == 1 and f"{next(iter(described))}/RECORD" not in files.paths:
+            files.made[f"{described.pop()}/RECORD"] = _record(files, own)
+    return files
+
+
+def _record(files: Files, names: list[str]) -> bytes:
+    """The rows of a RECORD, as pip writes them: the keys of programs hold the digests in it."""
+
+    def row(name: str) -> str:
+        with open(files.paths[name], "rb") as file:
+            digest = base64.urlsafe_b64encode(hashlib.file_digest(file, "sha256").digest()).decode().rstrip("=")
+        quoted = '"' + name.replace('"', '""') + '"' if re.search('[",]', name) else name
+        return f"{quoted},sha256={digest},{os.path.getsize(files.paths[name])}\n"
+
+    with concurrent.futures.ThreadPoolExecutor(_processors()) as pool:
+        return "".join(pool.map(row, names)).encode()
+
+
+def check_tags(files: Files) -> None:
+    """Exits if a package is for another version of Python than the one that runs this."""
+    for name in sorted(files.paths):
+        if not name.endswith(".dist-info/WHEEL"):
+            continue
+        tags = re.findall(r"^Tag: (\S+)", files.read(name)[0].decode(), re.MULTILINE)
+        if tags and not any(_fits(tag, sys.version_info[1]) for tag in tags):
+            package = name.partition(".dist-info/")[0]
+            sys.exit(
+                f"{package} is for {tags[0]}, and the interpreter of the toolchain is Python 3.{sys.version_info[1]} "
+                f"({sys.executable}): use packages and an interpreter of one version"
+            )
+
+
+def _fits(tag: str, minor: int) -> bool:
+    """Whether a wheel with a tag, such as `cp311-cp311-linux_x86_64` or `py2.py3-none-any`, is for a version of Python."""
+    pythons, abis, _ = tag.split("-", 2)
+    for python in pythons.split("."):
+        match = re.fullmatch(r"(cp|py)3(\d*)", python)
+        is_exact = python.startswith("cp") and not {"abi3", "none"}.intersection(abis.split("."))
+        if match is not None and (int(match[2] or 0) == minor if is_exact else int(match[2] or 0) <= minor):
+            return True
+    return False
+
+
+def main(packages: Pex | Files, directory: str) -> None:
     """Writes all units."""
-    with zipfile.ZipFile(pex) as archive:
-        by_unit = units(archive.namelist())
+    by_unit = units(packages.names)
     # The largest first, so that no processor waits for it at the end.
-    work = [(pex, directory, unit, names) for unit, names in sorted(by_unit.items(), key=lambda item: -len(item[1]))]
+    work = [
+        (packages.part(names), directory, unit, names)
+        for unit, names in sorted(by_unit.items(), key=lambda item: -len(item[1]))
+    ]
     os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, "python"), "w", encoding="utf-8") as file:
+        file.write(f"{SHEBANG}{sys.version_info[0]}.{sys.version_info[1]}\n")
     # Unlike a pool of `multiprocessing`, this one fails if a process is killed, for example because memory is scarce.
     with concurrent.futures.ProcessPoolExecutor(_processors()) as pool:
         for _ in pool.map(_write, work):
@@ -52,27 +188,25 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
-def _write(work: tuple[str, str, str, list[str]]) -> None:
-    pex, directory, unit, names = work
-    with zipfile.ZipFile(pex) as archive:
-        Unit.make(
-            os.path.join(directory, f"{unit}.unit"), _files(archive, names, os.path.join(directory, "binaries", unit))
-        )
+def _write(work: tuple[Pex | Files, str, str, list[str]]) -> None:
+    packages, directory, unit, names = work
+    Unit.make(
+        os.path.join(directory, f"{unit}.unit"), _files(packages, names, os.path.join(directory, "binaries", unit))
+    )
 
 
-def _files(archive: zipfile.ZipFile, names: list[str], binaries: str) -> Iterator[tuple[str, bytes, bool]]:
+def _files(packages: Pex | Files, names: list[str], binaries: str) -> Iterator[tuple[str, bytes, bool]]:
     """Writes the large binaries to a directory, and returns the other files: for each its name, its content, and
     whether it is executable."""
     for name in sorted(names):
-        entry = archive.getinfo(name)
-        content = archive.read(entry)
+        content, executable = packages.read(name)
         if len(content) >= _LARGE and content.startswith(_BINARIES):
             path = os.path.join(binaries, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755), "wb") as file:
                 file.write(content)
             continue
-        yield name, content, is_executable(entry)
+        yield name, content, executable
         if name.endswith(".py"):
             yield from _bytecode(name, content)
 
@@ -91,5 +225,10 @@ def _bytecode(name: str, source: bytes) -> Iterator[tuple[str, bytes, bool]]:
 
 
 if __name__ == "__main__":
-    check_python()
-    main(*sys.argv[1:])
+    if sys.argv[1] == "--files":
+        installed = listed(sys.argv[2])
+        check_tags(installed)
+        main(installed, sys.argv[3])
+    else:
+        check_python(sys.argv[1])
+        main(Pex(sys.argv[1]), sys.argv[2])

@@ -1,6 +1,6 @@
 """The rule executorch_toolchain: it chooses the driver that plans, exports and lowers programs."""
 
-load(":configuration.bzl", "FlagInfo")
+load(":configuration.bzl", "FlagInfo", "PackagesInfo")
 load(":steps.bzl", "STEPS")
 
 TOOLCHAIN_TYPE = Label("//toolchain:toolchain_type")
@@ -12,6 +12,8 @@ def _executorch_toolchain_impl(ctx):
         driver = default.files_to_run,
         drivers = {step: (driver or ctx.attr.driver)[DefaultInfo].files_to_run for step, driver in steps.items()},
         lines = ctx.attr._lines[FlagInfo].value,
+        # The names of the driver's Python packages. None: it does not tell.
+        packages = ctx.attr.driver[PackagesInfo].names if PackagesInfo in ctx.attr.driver else None,
         runfiles = default.default_runfiles,
         supports_workers = ctx.attr.supports_workers,
     )]

@@ -3,10 +3,11 @@
 It downloads nothing, so that a build which only loads the rules does not wait for the packages.
 """
 
-load(":packages_repository.bzl", "LOCK_ATTRS", "locked_packages")
+load(":compat.bzl", "is_before", "own_global")
+load(":pythons.bzl", "PYTHONS_JSON", "pythons_on_path")
 
 _BUILD = """\
-exports_files(["host.bzl"], visibility = ["//visibility:public"])
+exports_files(["host.bzl", "{pythons}"], visibility = ["//visibility:public"])
 """
 
 _HOST = '''\
@@ -22,60 +23,27 @@ CC_INFO = {cc_info}
 # The function that makes a group of actions with an execution platform of its own, if this Bazel has it.
 EXEC_GROUP = {exec_group}
 
-# The names of the Python packages in the locks of the toolchain.
-PACKAGES = {packages}
-
-# The constraints of execution platforms that packages which are built on this machine run on.
-EXEC_COMPATIBLE_WITH = {constraints}
-
 # The platform of this machine.
 HOST_PLATFORM = {platform}
 '''
 
-# The names of operating systems and processors, as Java and `uname` give them, and in @platforms.
-_OS = {"linux": "linux", "mac os x": "macos"}
-_CPU = {"aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64", "x86_64": "x86_64"}
-
-def _is_before(repository_ctx, *version):
-    """Whether this Bazel is older than a version, a number or two. Debian's own do not know their version: 4.2 or 7.7."""
-    known = native.bazel_version.split(".")
-    if known[0].isdigit():
-        return tuple([int(number) for number in known[:len(version)]]) < version
-    return not hasattr(repository_ctx, "watch")
-
-def _own(repository_ctx, name):
-    """Returns an expression for a global of Bazel's own rules of languages; its value is None in a Bazel without them.
-
-    A file that names a global which is not there cannot be loaded. `native.legacy_globals` has those that are there, in
-    Bazel 7.7 and later, also with `--incompatible_stop_exporting_language_modules`. Earlier ones always have all of them.
-    """
-    return name if _is_before(repository_ctx, 7, 7) else "getattr(getattr(native, \"legacy_globals\", None), \"{}\", None)".format(name)
-
-def _constraints(repository_ctx):
-    """Returns the constraints of this machine; those that have no name in @platforms are left out."""
-    system = repository_ctx.os.name.lower()
-    machine = getattr(repository_ctx.os, "arch", None) or repository_ctx.execute(["uname", "-m"]).stdout.strip()
-    found = [("os", _OS.get(system)), ("cpu", _CPU.get(machine))]
-    return ["@platforms//{}:{}".format(kind, value) for kind, value in found if value]
-
 def _host_repository_impl(repository_ctx):
     py_info = repository_ctx.attr.py_info
-    repository_ctx.file("BUILD", _BUILD, executable = False)
+    repository_ctx.file("BUILD", _BUILD.format(pythons = PYTHONS_JSON), executable = False)
+    repository_ctx.file(PYTHONS_JSON, pythons_on_path(repository_ctx), executable = False)
     repository_ctx.file("host.bzl", _HOST.format(
-        cc_common = _own(repository_ctx, "cc_common"),
-        cc_info = _own(repository_ctx, "CcInfo"),
-        exec_group = "None" if _is_before(repository_ctx, 5) else "exec_group",
-        constraints = repr(_constraints(repository_ctx)),
-        infos = ", ".join([_own(repository_ctx, "PyInfo")] + (["_PyInfo"] if py_info else [])),
+        cc_common = own_global(repository_ctx, "cc_common"),
+        cc_info = own_global(repository_ctx, "CcInfo"),
+        exec_group = "None" if is_before(repository_ctx, 5) else "exec_group",
+        infos = ", ".join([own_global(repository_ctx, "PyInfo")] + (["_PyInfo"] if py_info else [])),
         platform = repr(repository_ctx.attr.platform),
-        packages = repr(locked_packages(repository_ctx)),
         loads = "\nload(\"{}\", _PyInfo = \"PyInfo\")\n".format(py_info) if py_info else "",
     ), executable = False)
 
 host_repository = repository_rule(
     implementation = _host_repository_impl,
     doc = "What the rules have to know about Bazel and this machine.",
-    attrs = dict(LOCK_ATTRS, **{
+    attrs = {
         "platform": attr.string(
             doc = "The label of this machine's platform. It is another one with WORKSPACE files than with MODULE.bazel.",
             mandatory = True,
@@ -84,6 +52,8 @@ host_repository = repository_rule(
             doc = "A `.bzl` file with a `PyInfo`, such as `@rules_python//python:py_info.bzl`, for Python rules that do " +
                   "not provide Bazel's own.",
         ),
-    }),
+    },
     configure = True,
+    # Where the interpreters are. Here, and not where the packages are built: a PATH changes often.
+    environ = ["PATH"],
 )

@@ -1,6 +1,6 @@
 """The rule executorch_library: Python sources that several programs share. Libraries of Python's own rules work too."""
 
-load("@rules_executorch_host//:host.bzl", "PACKAGES", "PY_INFOS")
+load("@rules_executorch_host//:host.bzl", "PY_INFOS")
 load("//rules:providers.bzl", "ExecutorchLibraryInfo")
 load("//toolchain:runfiles.bzl", "runfiles_path")
 load(":common.bzl", "import_root")
@@ -31,62 +31,89 @@ def _place_in_site_packages(file):
     before, _, after = ("/" + file.short_path).rpartition("/site-packages/")
     return after if before else None
 
-def _installed(files):
-    """Returns the names of the packages that files belong to, as locks have them."""
+def _installed(target, files):
+    """Returns the installed packages that files belong to, as `ExecutorchLibraryInfo` has them."""
     places = [place for place in [_place_in_site_packages(file) for file in files] if place]
     named = [place.split("/")[0].split("-")[0] for place in places if ".dist-info/" in place]
 
     # Without their metadata, packages are known by what they are imported as.
-    named = named or [place.split("/")[0].replace(".py", "") for place in places]
-    return {name.lower().replace("_", "-").replace(".", "-"): True for name in named}.keys()
+    names = named or [place.split("/")[0].replace(".py", "") for place in places]
+    unique = {name.lower().replace("_", "-").replace(".", "-"): True for name in names}.keys()
+    return [struct(name = name, library = label_text(target.label), is_certain = bool(named)) for name in unique]
 
-def _note_packages(ctx, target, missing):
-    """Tells the user about packages that the toolchain does not have. A toolchain of the user's own may have them."""
+def check_packages(label, installed, toolchain):
+    """Fails if libraries need packages that the toolchain does not have: the model could not import them.
+
+    A name that was not found in the metadata of a package, but is what it is imported as, need not be that of the package.
+    Then a note tells the user.
+
+    Args:
+      label: Label of the target, for the message.
+      installed: depset of struct(name, library, is_certain), the result of `installed_of`.
+      toolchain: ToolchainInfo. A toolchain of the user's own need not tell which packages it has.
+    """
+    known = getattr(toolchain, "packages", None)
+    if known == None:
+        return
+    has = {name: True for name in known}
+    missing = [package for package in installed.to_list() if package.name not in has]
+    if not missing:
+        return
+    message = "{}: `deps` names {}, which needs Python packages that the toolchain does not have: {}. {}".format(
+        label_text(label),
+        " and ".join(sorted({package.library: True for package in missing})),
+        ", ".join(sorted({package.name: True for package in missing})),
+        "A model can import packages of the toolchain only. To add these, write `extra_requirements`: see `Packages of " +
+        "your own` in docs/getting-started.md.",
+    )
+    if [package for package in missing if package.is_certain]:
+        fail(message)
 
     # buildifier: disable=print
-    print("{}: `deps` names {}, which needs Python packages that are not in the locks of the toolchain: {}. {}".format(
-        label_text(ctx.label),
-        label_text(target.label),
-        ", ".join(sorted(missing)),
-        "A model can import packages of the toolchain only. To add these, write `more_requirements`: see `Packages of " +
-        "your own` in docs/getting-started.md.",
-    ))
+    print(message)
+
+def installed_of(libraries):
+    """Returns the installed packages of libraries.
+
+    Args:
+      libraries: list of ExecutorchLibraryInfo. Rules of the user's own can leave `installed` out.
+
+    Returns:
+      depset of struct(name, library, is_certain).
+    """
+    return depset(transitive = [library.installed for library in libraries if hasattr(library, "installed")])
 
 _PythonLibraryInfo = provider(
     doc = "A library of Python's own rules, as programs use it.",
-    fields = {
-        "library": "ExecutorchLibraryInfo.",
-        "missing": "list of string: the packages that it needs and that the locks of the toolchain lack.",
-    },
+    fields = {"library": "ExecutorchLibraryInfo."},
 )
 
 def _python_library(ctx, target):
-    """Looks at each file of a library of Python's own rules, and returns _PythonLibraryInfo."""
+    """Looks at each file of a library of Python's own rules, and returns ExecutorchLibraryInfo."""
     py = _py_info(target)
     imports = py.imports.to_list()
     sources = {file: True for file in py.transitive_sources.to_list()}
     runfiles = target[DefaultInfo].default_runfiles.files.to_list()
     files = [file for file in sources if file.extension == "py" and _place_in_site_packages(file) == None]
-    named = [
-        struct(name = name, file = file)
-        for file in files
-        for name in _names(runfiles_path(ctx, file), imports)
-    ]
-    return _PythonLibraryInfo(
-        library = ExecutorchLibraryInfo(
-            data = depset([
-                file
-                for file in runfiles
-                if file not in sources and file.extension != "pyc" and _place_in_site_packages(file) == None
-            ]),
-            files = depset(files),
-            sources = depset(named),
-        ),
-        missing = [name for name in _installed(sources.keys() + runfiles) if name not in PACKAGES],
+    return ExecutorchLibraryInfo(
+        data = depset([
+            file
+            for file in runfiles
+            if file not in sources and file.extension != "pyc" and _place_in_site_packages(file) == None
+        ]),
+        files = depset(files),
+        installed = depset(_installed(target, sources.keys() + runfiles)),
+        sources = depset([
+            struct(name = name, file = file)
+            for file in files
+            for name in _names(runfiles_path(ctx, file), imports)
+        ]),
     )
 
 def _python_library_impl(target, ctx):
-    return [_python_library(ctx, target)] if _py_info(target) and ExecutorchLibraryInfo not in target else []
+    if ExecutorchLibraryInfo in target or not _py_info(target):
+        return []
+    return [_PythonLibraryInfo(library = _python_library(ctx, target))]
 
 # For attributes that take `LIBRARIES`: Bazel then looks at the files of a library once, and not for each program that uses it.
 python_library = aspect(
@@ -102,17 +129,14 @@ def library_of(ctx, target):
       target: Target with one of the providers in `LIBRARIES`.
 
     Returns:
-      ExecutorchLibraryInfo. It leaves out installed packages (`site-packages`): the toolchain has those. A note names what the
-      toolchain lacks.
+      ExecutorchLibraryInfo. It leaves out installed packages (`site-packages`): the toolchain has those. `check_packages`
+      looks whether it does.
     """
     if ExecutorchLibraryInfo in target:
         return target[ExecutorchLibraryInfo]
 
     # Rules of the user's own may not have the aspect.
-    found = target[_PythonLibraryInfo] if _PythonLibraryInfo in target else _python_library(ctx, target)
-    if found.missing:
-        _note_packages(ctx, target, found.missing)
-    return found.library
+    return target[_PythonLibraryInfo].library if _PythonLibraryInfo in target else _python_library(ctx, target)
 
 def data_of(libraries):
     """Returns the data of libraries.
@@ -124,6 +148,22 @@ def data_of(libraries):
       depset of File.
     """
     return depset(transitive = [library.data for library in libraries if hasattr(library, "data")])
+
+def covered_sources(ctx):
+    """Returns the provider by which `bazel coverage` finds the Python sources of a target.
+
+    Args:
+      ctx: the context of the rule. It has the attributes `srcs` and `deps`.
+
+    Returns:
+      InstrumentedFilesInfo.
+    """
+    return coverage_common.instrumented_files_info(
+        ctx,
+        dependency_attributes = ["deps"],
+        extensions = ["py"],
+        source_attributes = ["srcs"],
+    )
 
 def _import_root(ctx):
     root = import_root(ctx.label.package, ctx.attr.import_root)
@@ -151,8 +191,10 @@ def _executorch_library_impl(ctx):
         ExecutorchLibraryInfo(
             data = data,
             files = files,
+            installed = installed_of(libraries),
             sources = depset(sources, transitive = [library.sources for library in libraries]),
         ),
+        covered_sources(ctx),
     ] + _py_infos(ctx, root)
 
 def _py_infos(ctx, root):

@@ -8,6 +8,8 @@ it again.
 
 load(":compat.bzl", "watch")
 load(":downloads.bzl", "check_sha256")
+load(":platforms.bzl", "check_platform", "host_platform")
+load(":pythons.bzl", "VERSIONS", "about")
 
 # The extras in pyproject.toml. requirements-EXTRA.lock holds the packages that an extra adds to the lock.
 EXTRAS = [
@@ -16,7 +18,6 @@ EXTRAS = [
     "gguf",
     "huggingface",
     "openvino",
-    "registry",
     "sbom",
     "vgf",
     "watch",
@@ -24,15 +25,56 @@ EXTRAS = [
 
 _LOCK = Label("//toolchain:requirements.lock")
 _LOCKS_OF_EXTRAS = {extra: Label("//toolchain:requirements-{}.lock".format(extra)) for extra in EXTRAS}
+_CUDA_LOCK = Label("//toolchain:requirements-cuda.lock")
+
+# The interpreters on the PATH.
+_PYTHONS = Label("@rules_executorch_host//:pythons.json")
+
+# The environment variables that pip and what it runs read: where packages come from, and how to get there.
+_PIP = [
+    "CACHE_DIR",
+    "CERT",
+    "CLIENT_CERT",
+    "CONFIG_FILE",
+    "EXTRA_INDEX_URL",
+    "FIND_LINKS",
+    "INDEX_URL",
+    "KEYRING_PROVIDER",
+    "NO_BINARY",
+    "NO_CACHE_DIR",
+    "NO_INDEX",
+    "ONLY_BINARY",
+    "PREFER_BINARY",
+    "PROXY",
+    "RETRIES",
+    "TIMEOUT",
+    "TRUSTED_HOST",
+    "USE_FEATURE",
+]
+_ENVIRON = ["PIP_" + name for name in _PIP] + [
+    "ALL_PROXY",
+    "CURL_CA_BUNDLE",
+    "HOME",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NETRC",
+    "NO_PROXY",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "all_proxy",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+]
+
+# What the builder imports.
+_BUILDER_MODULES = [Label("//toolchain:locks.py"), Label("//toolchain:pex_file.py")]
 
 _BUILD = """\
-exports_files(["packages.pex", "python.json"], visibility = ["//visibility:public"])
-"""
-
-# Prints the version, and the path behind all links.
-_FIND_PYTHON = """\
-import os, sys, venv
-print("%d.%d" % sys.version_info[:2], os.path.realpath(sys.executable))
+exports_files({}, visibility = ["//visibility:public"])
 """
 
 def check_extras(extras, module = ""):
@@ -53,29 +95,25 @@ def check_extras(extras, module = ""):
 def _locks(repository_ctx):
     """Returns the options of the builder that name locks, each with the path of its lock."""
     attributes = repository_ctx.attr
-    of_extras = "--extra" if attributes.requirements == _LOCK else "--covers"
-    locks = [("--requirements", watch(repository_ctx, attributes.requirements))]
-    locks.append(("--cuda", watch(repository_ctx, attributes._cuda_requirements)))
+    of_extras = "--covers" if attributes.requirements else "--extra"
+    locks = [("--requirements", watch(repository_ctx, attributes.requirements or _LOCK))]
+    locks.append(("--cuda", watch(repository_ctx, _CUDA_LOCK)))
     locks += [(of_extras, watch(repository_ctx, _LOCKS_OF_EXTRAS[extra])) for extra in sorted(attributes.extras)]
-    return locks + [("--more", watch(repository_ctx, lock)) for lock in attributes.more_requirements]
+    return locks + [("--more", watch(repository_ctx, lock)) for lock in attributes.extra_requirements]
 
-def locked_packages(repository_ctx):
-    """Returns the names of the packages in all locks.
+def locks_of(extras = [], extra_requirements = [], requirements = None):
+    """Returns the locks with the packages of a toolchain.
 
     Args:
-      repository_ctx: the context of a repository rule that has `LOCK_ATTRS`.
+      extras: list of string.
+      extra_requirements: list of labels.
+      requirements: label, or None.
 
     Returns:
-      list of string: names as indexes write them, such as `typing-extensions`.
+      list of labels. What a CUDA build of torch needs is among them: whether it is there depends on the index.
     """
-    check_extras(repository_ctx.attr.extras)
-    names = {}
-    for option, lock in _locks(repository_ctx):
-        for line in repository_ctx.read(lock).split("\n") if option != "--covers" else []:
-            name, pinned, _ = line.partition("==")
-            if pinned and line[0] not in " #-":
-                names[name.partition("[")[0].strip().lower().replace("_", "-").replace(".", "-")] = True
-    return sorted(names)
+    ours = [_LOCK] + [_LOCKS_OF_EXTRAS[extra] for extra in extras]
+    return ([requirements] if requirements else ours) + [_CUDA_LOCK] + extra_requirements
 
 def _download(repository_ctx):
     """Downloads packages.pex, through Bazel's repository cache, and returns the arguments of the builder."""
@@ -97,97 +135,165 @@ def _build_arguments(repository_ctx):
         watch(repository_ctx, repository_ctx.attr._build_requirements),
     ]
 
-def _packages_repository_impl(repository_ctx):
-    check_extras(repository_ctx.attr.extras)
-    python = repository_ctx.attr.python
-    if not python:
-        # `which` returns None if it finds nothing.
-        python = repository_ctx.which("python3.11") or ""
-    if not python:
-        fail("No python3.11 on the PATH. Install it, or name another interpreter of Python 3.11 with `python`.")
-    found = repository_ctx.execute([python, "-c", _FIND_PYTHON])
-    version, _, executable = found.stdout.strip().partition(" ")
-    if version != "3.11":
-        fail("{} is not a Python 3.11 with its `venv` module (on Debian: python3.11-venv). It says: {}{}".format(
-            python,
-            found.stdout,
-            found.stderr,
-        ))
-    watch(repository_ctx, executable)
+def _chosen_python(repository_ctx):
+    """Returns the interpreter that the attributes name, or the best one on the PATH."""
+    attributes = repository_ctx.attr
+    if attributes.python_interpreter_target:
+        if attributes.python_interpreter:
+            fail("`python_interpreter` and `python_interpreter_target` both name an interpreter: remove one of them.")
+        return repository_ctx.path(attributes.python_interpreter_target)
+    if attributes.python_interpreter:
+        python = attributes.python_interpreter
+        found = python if "/" in python else repository_ctx.which(python)  # `which` returns None if it finds nothing
+        if not found:
+            fail("`python_interpreter`: there is no {} on the PATH.".format(python))
+        return found
+    pythons = json.decode(repository_ctx.read(watch(repository_ctx, _PYTHONS)))
+    for version in [attributes.python_version] if attributes.python_version else VERSIONS:
+        if version in pythons["found"]:
+            return pythons["found"][version]
+    fail("There is no {} on the PATH that can build the packages. {}{}".format(
+        "python" + attributes.python_version if attributes.python_version else " or ".join([
+            "python" + version
+            for version in VERSIONS
+        ]),
+        "".join([problem + ". " for problem in pythons["problems"]]),
+        "Install it with its `venv` module (on Debian: python3.11-venv), or name another interpreter with " +
+        "`python_interpreter` or `python_interpreter_target`.",
+    ))
 
-    # The builder's files are watched before it runs: Bazel starts the rule again if it does not know one of them yet.
-    builder = watch(repository_ctx, repository_ctx.attr._builder)
-    locks = []
-    for option, lock in _locks(repository_ctx):
-        locks += [option, lock]
-    source = _download(repository_ctx) if repository_ctx.attr.packages else _build_arguments(repository_ctx)
-    repository_ctx.report_progress("unpacking packages.pex" if repository_ctx.attr.packages else "building packages.pex")
+def _find_python(repository_ctx):
+    """Returns the path of the interpreter that builds the packages and runs the driver."""
+    python = _chosen_python(repository_ctx)
+    told = about(repository_ctx, python)
+    if not told.version:
+        fail("{} cannot build the packages, which need Python {}: {}".format(
+            python,
+            " or ".join([repository_ctx.attr.python_version] if repository_ctx.attr.python_version else VERSIONS),
+            told.problem,
+        ))
+    if repository_ctx.attr.python_version not in ["", told.version]:
+        fail("{} is Python {}, and `python_version` asks for {}.".format(
+            python,
+            told.version,
+            repository_ctx.attr.python_version,
+        ))
+    watch(repository_ctx, told.executable)
+    return python
+
+# The stages of the builder, as Bazel's line of progress shows them.
+_PROGRESS = {
+    "compile": "compiling the packages to bytecode",
+    "download": "downloading the packages with pip",
+    "pack": "packing packages.pex",
+    "unpack": "unpacking the packages",
+}
+
+def _run_builder(repository_ctx, command):
+    """Runs the builder. It prints what it does and how long that took."""
     result = repository_ctx.execute(
-        [python, builder] + locks + source + ["--out", repository_ctx.path("."), "--"] + repository_ctx.attr.pip_args,
+        command + ["--out", repository_ctx.path("."), "--"] + repository_ctx.attr.pip_args,
         timeout = 3600,
         # Unset only the variables that would change what the locks mean. Everything else, such as pip's configuration, is
         # the user's choice.
         environment = {
+            "PIP_CONSTRAINT": "",
             "PIP_REQUIREMENT": "",
             "PIP_TARGET": "",
+            "PYTHONDONTWRITEBYTECODE": "1",  # of its own modules, which are files of the rules
             "PYTHONHOME": "",
             "PYTHONNOUSERSITE": "1",
             "PYTHONPATH": "",
         },
+        quiet = False,
     )
     if result.return_code:
         fail("The packages of rules_executorch cannot be built:\n{}{}".format(result.stdout, result.stderr))
-    repository_ctx.file("BUILD", _BUILD, executable = False)
 
-# The locks. Another repository rule reads the names in them.
-LOCK_ATTRS = {
-    "extras": attr.string_list(
-        doc = "Extra packages that some backends and kinds of models need, such as `[\"huggingface\"]`. Known: {}.".format(
-            ", ".join(["`{}`".format(extra) for extra in EXTRAS]),
-        ),
-    ),
-    "more_requirements": attr.label_list(
+def _packages_repository_impl(repository_ctx):
+    attributes = repository_ctx.attr
+    check_extras(attributes.extras)
+    check_platform(attributes.platform)
+    here = host_platform(repository_ctx)
+    is_foreign = attributes.platform not in ["", here]
+    if is_foreign and not attributes.packages:
+        fail("pip on this machine ({}) cannot install packages for {}: build packages.pex on such a machine, and name it {}".format(
+            here,
+            attributes.platform,
+            "with `packages`.",
+        ))
+    python = _find_python(repository_ctx)
+
+    # The builder's files are watched before it runs: Bazel starts the rule again if it does not know one of them yet.
+    builder = watch(repository_ctx, attributes._builder)
+    for module in _BUILDER_MODULES:
+        watch(repository_ctx, module)
+    arguments = ["--platform", attributes.platform] if is_foreign else []
+    for option, lock in _locks(repository_ctx):
+        arguments += [option, lock]
+    arguments += _download(repository_ctx) if attributes.packages else _build_arguments(repository_ctx)
+    stages = ["unpack", "compile"] if attributes.packages else ["download", "unpack", "compile", "pack"]
+    for stage in [""] if is_foreign else stages:
+        repository_ctx.report_progress(_PROGRESS.get(stage, "checking packages.pex"))
+        _run_builder(repository_ctx, [python, builder] + arguments + (["--stage", stage] if stage else []))
+    files = ["packages.pex"] + ([] if is_foreign else ["python.json"])
+    repository_ctx.file("BUILD", _BUILD.format(repr(files)), executable = False)
+
+# The attributes of a toolchain of packages, for MODULE.bazel files and for WORKSPACE files.
+PACKAGES_ATTRS = {
+    "extra_requirements": attr.label_list(
         doc = "Locks in pip's format with packages of your own, which the toolchain has in addition. Every requirement has " +
               "`==` and the sha256 of each of its files.",
         allow_files = True,
     ),
+    "extras": attr.string_list(
+        doc = "Extra packages that some backends and kinds of models need: {}.".format(
+            ", ".join(["`{}`".format(extra) for extra in EXTRAS]),
+        ),
+    ),
+    "packages": attr.string_dict(
+        doc = "A `packages.pex` that was built before, such as by CI: `{\"url\": \"https://...\", \"sha256\": \"...\"}`. Then " +
+              "pip does not run. The file has to have the packages of the lock and of the extras, for the platform.",
+    ),
+    "pip_args": attr.string_list(
+        doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with an index of CPU builds of torch. pip " +
+              "also reads its own configuration. Every file must match a hash in the lock.",
+    ),
+    "platform": attr.string(
+        doc = "The machines that the packages run on: `linux_x86_64`, `linux_aarch64`, `osx_aarch64` or `osx_x86_64`. For " +
+              "another kind of machine than this one, such as executors of another kind, `packages` has to name a file that " +
+              "was built there. Default: machines like this one.",
+    ),
+    "python_interpreter": attr.string(
+        doc = "The Python that builds the packages and runs the driver: its path, or its name on the PATH. Default: the " +
+              "newest of `python3.13`, `python3.12` and `python3.11` on the PATH that has the module `venv`.",
+    ),
+    "python_interpreter_target": attr.label(
+        doc = "The same by its label, such as `@python_3_12_host//:python` of rules_python.",
+        allow_files = True,
+    ),
+    "python_version": attr.string(
+        doc = "The version of Python, such as `3.12`. An interpreter of another version is refused.",
+    ),
     "requirements": attr.label(
         doc = "A lock in pip's format that replaces the lock of the rules. It has to have the packages of the `extras` too. " +
-              "To add packages, use `more_requirements`.",
+              "To add packages, use `extra_requirements`.",
         allow_single_file = True,
-        default = _LOCK,
-    ),
-    "_cuda_requirements": attr.label(
-        allow_single_file = True,
-        default = Label("//toolchain:requirements-cuda.lock"),
     ),
 }
 
-_PACKAGES_ATTRS = dict(LOCK_ATTRS, **{
-    "packages": attr.string_dict(
-        doc = "A `packages.pex` that was built before: `{\"url\": \"https://...\", \"sha256\": \"...\"}`. Then pip does not " +
-              "run. The file has to have the packages of the lock and of the extras, for this kind of machine.",
-    ),
-    "pip_args": attr.string_list(
-        doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with PyTorch's index of CPU builds. pip " +
-              "also reads its own configuration. Every file must match a hash in the lock.",
-    ),
-    "python": attr.string(
-        doc = "The path of a Python 3.11. Default: `python3.11` on the PATH.",
-    ),
-    "_build_requirements": attr.label(
-        allow_single_file = True,
-        default = Label("//toolchain:requirements-build.lock"),
-    ),
-    "_builder": attr.label(
-        allow_single_file = True,
-        default = Label("//toolchain:build_packages.py"),
-    ),
-})
-
 packages_repository = repository_rule(
     implementation = _packages_repository_impl,
-    doc = "Builds `packages.pex` from locks with hashes, or downloads it. It needs Python 3.11. To build it, it needs a " +
-          "package index.",
-    attrs = _PACKAGES_ATTRS,
+    doc = "Builds `packages.pex` from locks with hashes, or downloads it. To build it, it needs a package index.",
+    attrs = dict(PACKAGES_ATTRS, **{
+        "_build_requirements": attr.label(
+            allow_single_file = True,
+            default = Label("//toolchain:requirements-build.lock"),
+        ),
+        "_builder": attr.label(
+            allow_single_file = True,
+            default = Label("//toolchain:build_packages.py"),
+        ),
+    }),
+    environ = _ENVIRON,
 )

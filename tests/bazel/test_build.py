@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import EACH_EXAMPLE
 from tests.helpers import commands
-from tests.helpers.workspaces import WORKERS, Result, Workspace
+from tests.helpers.workspaces import REPOSITORY, WORKERS, Result, Workspace
 
 PROGRAMS = {
     "encoder_decoder/encoder_decoder": ["encoder", "decoder"],
@@ -50,6 +50,19 @@ def names(directory: Path) -> set[str]:
 def as_made_before(checkout: Workspace, built: Result, disk_cache: Path) -> None:
     """The examples again, after tests that edited the outputs."""
     checkout.build("//examples/...", f"--disk_cache={disk_cache}")
+
+
+def test_the_first_target_of_the_readme(checkout: Workspace) -> None:
+    """Its program and report are those that the README shows for the command line."""
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    for language, file in (("python", "model.py"), ("yaml", "net.yaml"), ("starlark", "BUILD")):
+        found = re.search(rf"```{language}\n(.*?)```", readme, re.DOTALL)
+        assert found
+        checkout.write(f"models/net/{file}", found[1])
+    checkout.build("//models/net")
+    for file in ("net.pte", "net.report.json"):
+        digest = sha256(checkout.output(f"models/net/{file}"))[:16]
+        assert re.search(rf"^    out/{re.escape(file)} .* {digest}$", readme, re.MULTILINE), (file, digest)
 
 
 def test_every_example_is_built(checkout: Workspace, built: Result) -> None:
@@ -204,7 +217,8 @@ def test_bazel_7_builds_a_program_in_its_hermetic_sandbox(
 ) -> None:
     """An action sees its inputs, and what docs/scale.md mounts. The packages beside the PEX are not there."""
     python = (packages / "venv/bin/python").resolve()
-    mounts = {"/usr", "/etc", "/usr/bin:/bin", "/usr/lib:/lib", "/usr/lib64:/lib64", str(python.parents[1])}
+    page = (REPOSITORY / "docs/scale.md").read_text("utf-8")
+    mounts = {*re.findall(r"--sandbox_add_mount_pair=(/\S+)", page), str(python.parents[1])}
     sandbox = ["--experimental_use_hermetic_linux_sandbox", f"--@rules_executorch//toolchain:python={python}"]
     sandbox += [f"--sandbox_add_mount_pair={mount}" for mount in sorted(mounts)]
     outputs = bazel7(checkout.directory, "build", "//examples/mlp", *sandbox)

@@ -56,7 +56,7 @@ def _apps(split):
     return rule(
         implementation = _apps_impl,
         attrs = {
-            "program": attr.label(cfg = split),
+            "program": attr.label(allow_files = True, cfg = split),
             "_allowlist_function_transition": attr.label(default = ALLOWLIST),
         },
     )
@@ -111,7 +111,7 @@ executorch_program(
 
 apps(
     name = "apps",
-    program = ":net",
+    program = ":net.pte",
 )
 
 apps_for_apple(

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import executorch
 import pytest
 import torch
 
@@ -18,14 +17,11 @@ from etbuild.cli import main
 from etkit.cpp import wrapper
 from etkit.cpp.wrapper import class_name, file_stem
 from tests.conftest import of_example
+from tests.helpers.cpp_headers import COMPILE, PACKAGE
 from tests.helpers.runtime import run
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="compiles C++: install g++")
 
-PACKAGE = Path(executorch.__path__[0])
-INCLUDE = [f"-I{PACKAGE}/include", f"-I{PACKAGE}/include/executorch/runtime/core/portable_type/c10"]
-DEFINES = ["-DC10_USING_CUSTOM_GENERATED_MACROS", "-DET_EVENT_TRACER_ENABLED"]
-COMPILE = ["g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror=narrowing", *DEFINES, *INCLUDE]
 LIBRARIES = [
     f"-L{PACKAGE}/lib",
     f"-Wl,-rpath,{PACKAGE}/lib",

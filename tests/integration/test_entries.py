@@ -532,12 +532,22 @@ LOST = {
     "code.Net.h": "Net.h = Net.h + x; return Net.h * 1",
     "step.h": "return self.step(x)",
     "n": "self._buffers['n'] = self.n + x; return self.n * 1",
+    "i": "self.__dict__['i'] = self.i + x; return self.i * 1",
     "hidden[0].k": "self.hidden[0].k = self.hidden[0].k + x; return self.hidden[0].k * 1",
     "m": "self.m.data = self.m + x; return self.m * 1",
     "child.weight": "self.child.weight.data = self.child.weight + x; return self.child.weight * 1",
 }
 REFUSED = {
     "assigns a tensor of shape (4, 4) to the buffer `n`": "self.n = torch.cat([self.n, x]); return self.n.sum(0)",
+    "assigns a tensor of shape (6, 4) to the buffer `n`": (
+        "self._buffers['n'] = torch.cat([self.n, x, x]); return self.n.sum(0)"
+    ),
+    "assigns a tensor of shape (3, 4) to the buffer `n`": (
+        "self.__dict__['n'] = self.n[:1] + x.new_ones(3, 4); return self.n"
+    ),
+    "assigns a tensor of shape (4, 4) to the buffer `norm.running_mean`": (
+        "self.norm.running_mean = self.norm.running_mean + x.new_ones(4, 4); return self.norm.running_mean.sum(0)"
+    ),
     "assigns torch.float32 to the buffer `i`, which is torch.int64": "self.i = self.i + x; return self.i * 1",
     "makes the parameter `w`": "self.w = torch.nn.Parameter(torch.ones(4)); return self.w * x",
     "makes the parameter `l.weight`": "self.l = torch.nn.Linear(4, 4); return self.l(x)",
@@ -570,7 +580,7 @@ class Net(torch.nn.Module):
         self.pair, self.window = (torch.zeros(2, 4), 1), [torch.zeros(2, 4), torch.ones(2, 4)]
         self.register_buffer("n", torch.zeros(2, 4))
         self.register_buffer("m", torch.zeros(2, 4))
-        self.child = torch.nn.Embedding(2, 4)
+        self.child, self.norm = torch.nn.Embedding(2, 4), torch.nn.BatchNorm1d(4)
         self.hidden = [torch.nn.Module()]
         self.hidden[0].register_buffer("k", torch.zeros(2, 4))
         self.register_buffer("i", torch.zeros(2, 4, dtype=torch.int64))

@@ -528,7 +528,7 @@ def test_what_to_install_without_transformers(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "model.huggingface: `huggingface` needs transformers" in done.stderr
-    assert "pip install 'etbuild[huggingface]'" in done.stderr
+    assert "pip install 'transformers" in done.stderr
 
 
 def distributions(path: Path) -> dict[str, Any]:

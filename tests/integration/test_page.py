@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +107,25 @@ CHAIN: MethodGraph = {
     "blocks": [{"backend": "XnnpackBackend", "bytes": 8}],
     "weights": [],
 }
+
+
+@of_example("tiny_lm")
+def test_the_call_that_a_page_shows_can_be_pasted(
+    cli_built: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a program with named data: without its file, ExecuTorch's runtime would crash."""
+    path = cli_built("tiny_lm")
+    page = path.with_suffix(".report.html").read_text("utf-8")
+    monkeypatch.chdir(path.parent)
+    for method in ("decode", "prefill"):
+        shown = re.search(f'aria-label="A call of {method}">(.*?)</pre>', page, re.DOTALL)
+        assert shown
+        *statements, call = ast.parse(html.unescape(shown[1])).body
+        assert isinstance(call, ast.Expr)
+        names: dict[str, object] = {}
+        exec(compile(ast.Module(statements, []), "page", "exec"), names)
+        (scores,) = eval(compile(ast.Expression(call.value), "page", "eval"), names)
+        assert scores.shape == (1, 256)
 
 
 def test_the_page_of_a_build_shows_everything_in_both_colours(built: Outcome, chromium: Browser) -> None:

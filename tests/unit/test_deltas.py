@@ -218,7 +218,7 @@ def test_without_the_library_whole_files_are_fetched(
     monkeypatch.setattr(delta, "has_library", lambda: False)
     assert main.main(["delta", *map(str, places), "--json"]) == 0
     captured = capsys.readouterr()
-    assert "etbuild[delta]" in captured.err
+    assert "pip install 'bsdiff4" in captured.err
     assert json.loads(captured.out)["programs"]["net"]["net.pte"]["how"] == "fetch"
 
 

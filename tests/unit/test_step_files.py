@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from etbuild import backends
 from etbuild.inputs import step_files
+from etbuild.steps import pipeline
 from tools.step_files import ACTION, OUTSIDE, PARTS, STEPS, TABLE, files_of_checkout, table
 
 ALL_PARTS = {*PARTS, *backends.BACKENDS} - {OUTSIDE}
@@ -102,6 +105,23 @@ def test_no_step_imports_what_its_key_lacks(monkeypatch: pytest.MonkeyPatch) -> 
     assert not any(type(finder).__module__ == step_files.__name__ for finder in sys.meta_path)
     with step_files.only(["export"], ["program_files"]):
         importlib.import_module(others[2])
+
+
+IMPORTED = """
+import sys
+from etbuild.inputs import step_files
+from etbuild.steps import pipeline
+with step_files.only([sys.argv[1]], []):
+    __import__(f"etbuild.steps.{sys.argv[1]}")
+"""
+
+
+@pytest.mark.parametrize("step", [step.name for step in pipeline.STEPS])
+def test_the_module_of_a_step_imports_nothing_that_its_key_lacks(step: str) -> None:
+    """In a process that has imported no other step."""
+    environment = {**os.environ, "PYTHONPATH": str(TABLE.parents[1])}
+    done = subprocess.run([sys.executable, "-c", IMPORTED, step], env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_what_only_tools_run_is_in_no_key() -> None:

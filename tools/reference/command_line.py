@@ -42,7 +42,8 @@ _LINE = 100  # the maximum length of a line of a usage, in characters
 
 def page() -> str:
     """Returns the page."""
-    return markdown_page("Command line", "the parsers of toolchain/etbuild/cli", _blocks(main.command_parser()))
+    tested = "text not run: the parsers print these lines"
+    return markdown_page("Command line", "the parsers of toolchain/etbuild/cli", _blocks(main.command_parser()), tested)
 
 
 def _blocks(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -16,6 +16,7 @@ from tools.reference.markdown import page as markdown_page
 from tools.reference.schema_words import Schema, Words, spaced
 
 _SOURCE = "schemas/model.schema.json"
+_TESTED = "yaml run by: tests/unit/test_snippets.py"
 _NAME = "NAME"  # stands for a name that the user chooses
 _LONGEST = 100  # the maximum length of an example on one line, in characters
 _INDEX = "[N]"  # stands for the number of an entry of a list
@@ -24,7 +25,7 @@ _INDEX = "[N]"  # stands for the number of an entry of a list
 def page(root: Path) -> str:
     """Returns the page."""
     schema = json.loads((root / _SOURCE).read_text("utf-8"))
-    return markdown_page("Manifest keys", _SOURCE, _Page(schema).blocks())
+    return markdown_page("Manifest keys", _SOURCE, _Page(schema).blocks(), _TESTED)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,18 @@ from tools.markdown_links import slug
 _FENCE = "```"
 
 
-def page(title: str, source: str, blocks: Iterable[str]) -> str:
-    """Returns a page with a title, a comment that names its source, and blocks separated by empty lines."""
+def page(title: str, source: str, blocks: Iterable[str], snippets: str = "") -> str:
+    """Returns a page with a title, a comment that names its source, and blocks separated by empty lines.
+
+    Args:
+        title: Its heading.
+        source: What it is made from.
+        blocks: Its content.
+        snippets: How its code is tested: what `tests/helpers/snippets.py` reads in a comment of a whole page.
+    """
     note = f"<!-- Generated from {source} by `make reference`. Do not edit this page. -->"
-    return "\n\n".join([f"# {title}", note, *(block for block in blocks if block)]) + "\n"
+    tested = f"<!-- snippets {snippets} -->" if snippets else ""
+    return "\n\n".join([f"# {title}", note, *(block for block in (tested, *blocks) if block)]) + "\n"
 
 
 def link(text: str, heading: str | None = None) -> str:
@@ -36,6 +44,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def fence(language: str, code: str) -> str:
     """Returns a block of code."""
     return f"{_FENCE}{language}\n{code.strip(chr(10))}\n{_FENCE}"
+
+
+def signature(language: str, code: str, of: str) -> str:
+    """Returns a block that shows how a name is used: `MODULE:NAME` in Python, `FILE:NAME` in Starlark. Tests compare it."""
+    return f"<!-- snippet signature of: {of} -->\n{fence(language, code)}"
 
 
 def fence_indented(text: str, language: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.reference.markdown import docstring, fence, sections, table
+from tools.reference.markdown import docstring, fence, sections, signature, table
 from tools.reference.markdown import page as markdown_page
 
 PUBLIC = {
@@ -55,7 +55,7 @@ def _blocks(packages: Path) -> Iterator[str]:
             found = _find(packages, module, name)
             yield f"### {name}"
             yield fence("python", f"from {module} import {name}")
-            yield from found.blocks(name)
+            yield from found.blocks(module, name)
 
 
 @dataclass
@@ -66,22 +66,25 @@ class _Found:
     following: ast.stmt | None
     source: str
 
-    def blocks(self, name: str) -> Iterator[str]:
+    def blocks(self, module: str, name: str) -> Iterator[str]:
         if isinstance(self.node, ast.ClassDef):
-            yield from self._class(self.node)
+            yield from self._class(self.node, module)
         elif isinstance(self.node, ast.FunctionDef):
-            yield from self._function(self.node, name)
+            yield from self._function(self.node, name, f"{module}:{name}")
         else:
-            yield fence("python", self._text(self.node))
+            yield signature("python", self._text(self.node), f"{module}:{name}")
             yield _string(self.following) or ""
 
     def _text(self, node: ast.AST) -> str:
         return ast.get_source_segment(self.source, node) or ""
 
-    def _function(self, node: ast.FunctionDef, name: str) -> Iterator[str]:
-        returns = f" -> {self._text(node.returns)}" if node.returns else ""
-        arguments = [text for text in self._arguments(node.args) if text not in ("self", "cls")]
-        yield fence("python", f"{name}({', '.join(arguments)}){returns}")
+    def _function(self, node: ast.FunctionDef, name: str, of: str) -> Iterator[str]:
+        returns = self._text(node.returns) if node.returns else ""
+        if any("property" in self._text(decorator) for decorator in node.decorator_list):
+            yield signature("python", f"{name}: {returns}", of)
+        else:
+            arguments = [text for text in self._arguments(node.args) if text not in ("self", "cls")]
+            yield signature("python", f"{name}({', '.join(arguments)}){f' -> {returns}' if returns else ''}", of)
         yield docstring(ast.get_docstring(node) or "", "python")
 
     def _arguments(self, arguments: ast.arguments) -> Iterator[str]:
@@ -101,10 +104,12 @@ class _Found:
     def _argument(self, argument: ast.arg, default: ast.expr | None) -> str:
         return self._text(argument) + (f" = {self._text(default)}" if default else "")
 
-    def _class(self, node: ast.ClassDef) -> Iterator[str]:
+    def _class(self, node: ast.ClassDef, module: str) -> Iterator[str]:
         bases = ", ".join(self._text(base) for base in node.bases)
         decorators = "".join(f"@{self._text(decorator)}\n" for decorator in node.decorator_list)
-        yield fence("python", f"{decorators}class {node.name}{f'({bases})' if bases else ''}")
+        yield signature(
+            "python", f"{decorators}class {node.name}{f'({bases})' if bases else ''}", f"{module}:{node.name}"
+        )
         text = ast.get_docstring(node) or ""
         yield docstring(text, "python", skip=("Attributes",))
         yield self._fields(node, sections(text).get("Attributes", {}))
@@ -112,7 +117,7 @@ class _Found:
             if isinstance(method, ast.FunctionDef) and (method.name == "__init__" or not method.name.startswith("_")):
                 shown = node.name if method.name == "__init__" else f"{node.name}.{method.name}"
                 yield f"#### {shown}"
-                yield from self._function(method, shown)
+                yield from self._function(method, shown, f"{module}:{node.name}.{method.name}")
 
     def _fields(self, node: ast.ClassDef, said: dict[str, str]) -> str:
         """Returns a table of the fields of a class, with and without type annotations."""

@@ -398,7 +398,7 @@ def missing(name: str, path: DocumentPath, options: Options | None = None) -> li
     with _named(name, "it looked for what it needs", path):
         needs = backend.needs if options is None else backend.needs_for(options)
         absent = [need for need in needs if not need.there()]
-    return [Problem(f"the backend `{name}` needs {need.what}", path, need.install) for need in absent]
+    return [Problem(f"the backend `{name}` needs {need.what}", path, need.hint()) for need in absent]
 
 
 @contextlib.contextmanager

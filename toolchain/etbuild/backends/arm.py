@@ -13,6 +13,7 @@ from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, Context, Need, Options, Partitioners, QuantizerContext
 from etbuild.backends.needs import extra
+from etbuild.extras import install_hint
 from etbuild.patching import replaced
 from etbuild.processes.library_output import shown_if_it_fails
 
@@ -42,8 +43,7 @@ def _converter_runs() -> bool:
 
 _CONVERTER_NEED = Need(
     "Arm's model converter in a form that runs on this system",
-    "install it so: pip install 'etbuild[vgf]', on a system with glibc 2.38 or later; "
-    f"or set {_CONVERTER} to one that runs",
+    lambda: f"on a system with glibc 2.38 or later: {install_hint('vgf')}; or set {_CONVERTER} to one that runs",
     _converter_runs,
 )
 

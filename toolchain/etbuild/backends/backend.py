@@ -96,13 +96,17 @@ class Need:
 
     Attributes:
         what: Its name, as in "the backend `NAME` needs WHAT".
-        install: How the user can install it.
+        install: How the user can install it, or what returns it.
         there: Returns whether it is installed. Must be fast, and must not import anything.
     """
 
     what: str
-    install: str
+    install: str | Callable[[], str]
     there: Callable[[], bool]
+
+    def hint(self) -> str:
+        """Returns how the user can install it."""
+        return self.install if isinstance(self.install, str) else self.install()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from etbuild.backends.backend import Need
+from etbuild.extras import install_hint
 
 
 def package(module: str) -> Callable[[], bool]:
@@ -27,7 +28,7 @@ def package(module: str) -> Callable[[], bool]:
 
 def extra(name: str, what: str, module: str) -> Need:
     """Returns the need for a package that an extra of this distribution installs."""
-    return Need(what, f"install it so: pip install 'etbuild[{name}]'", package(module))
+    return Need(what, lambda: install_hint(name), package(module))
 
 
 def sdk(variable: str, what: str, holds: str, install: str) -> Need:

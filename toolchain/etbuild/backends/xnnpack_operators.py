@@ -6,9 +6,12 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+from executorch.backends.xnnpack.partition.config.gemm_configs import GEMMConfig
 from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
+from torch.fx import Node
 
 from etbuild.backends.backend import Partitioners
 from etbuild.patching import replaced
@@ -33,6 +36,8 @@ def corrected_operators(partitioners: Partitioners, delegate_id: str) -> Iterato
             if partitioner.delegation_spec.backend_id == delegate_id:
                 for config in partitioner.target_partitioner_configs.values():
                     changed.enter_context(replaced(config, "check_constraints", _of_usual_tensors(config, written)))
+                    if isinstance(config, GEMMConfig):
+                        changed.enter_context(replaced(config, "_get_bias_deps", _counting_each(config)))
         yield
 
 
@@ -58,6 +63,20 @@ def _of_usual_tensors(config: Any, written_buffers: Callable[[Any], set[str]]) -
         return not written or all(each.name not in written for each in config.get_node_and_deps(node, program))
 
     return checked
+
+
+def _counting_each(config: Any) -> Callable[[Any, Any, Any], Any]:
+    """Returns the search for the bias of a layer, which counts also an input that is the layer's weight.
+
+    ExecuTorch looks for a bias only if a layer has three different inputs.
+    """
+    find = config._get_bias_deps
+
+    def found(layer: Any, program: Any, precision: Any) -> Any:
+        inputs = [each for each in layer.args if isinstance(each, Node)]
+        return find(SimpleNamespace(args=layer.args, all_input_nodes=inputs), program, precision)
+
+    return found
 
 
 def _is_of_images(node: Any) -> bool:

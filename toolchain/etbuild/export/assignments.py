@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from etbuild.errors import BuildError, DocumentPath, Problem
-from etbuild.export.own_buffers import storage, writing_own_buffers
+from etbuild.export.own_buffers import same_shape, storage, writing_own_buffers
 from etbuild.export.python_state import BUFFERS, PARAMETERS, Change, PythonState
 from etbuild.export.written_buffers import read_tensors
 from etbuild.folding import folded
@@ -57,7 +57,7 @@ class Assigned:
     """
 
     buffers: list[str] = field(default_factory=list)
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, object] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
     retyped: dict[str, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
     reshaped: dict[str, tuple[torch.Size, torch.Size]] = field(default_factory=dict)
@@ -70,6 +70,12 @@ class Assigned:
         """Adds assignments to places other than buffers. Each place keeps the value from before its first change."""
         for change in changes:
             self.attributes.setdefault(change.name, change.before)
+
+    def lose(self, name: str, before: Any, after: Any) -> None:
+        """Notes that an assignment to a buffer is lost. `before` and `after` are its values, or None."""
+        self.buffers.append(name)
+        if _is_tensor(before) and _is_tensor(after) and not same_shape(before, after):
+            self.reshaped[name] = (before.shape, after.shape)
 
     def wants_run(self, program: ExportedProgram) -> bool:
         """Whether the method must be run to find what it assigns, and whether that changes what it computes."""
@@ -129,9 +135,9 @@ class Assigned:
         """The names of tensors whose assignments are lost and whose previous values the method reads."""
         targets = read_tensors(program)
         constants = [program.constants[target] for target in targets & program.constants.keys()]
-        places = {memory(constant) for constant in constants if _is_tensor(constant)}
+        memories = {memory(constant) for constant in constants if _is_tensor(constant)}
         by_content = {
-            name for name, before in self.attributes.items() if _is_tensor(before) and memory(before) in places
+            name for name, before in self.attributes.items() if _is_tensor(before) and memory(before) in memories
         }
         return ({*self.buffers, *self.attributes} & targets) | by_content
 

@@ -88,10 +88,10 @@ class _TracedCall:
 
     def __init__(self, root: torch.nn.Module) -> None:
         self.first = {name: value for name, value in root._buffers.items() if value is not None}
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, torch.Tensor] = {}
         self._root = root
         self._children = [(name, child, dict(child._buffers)) for name, child in root.named_modules() if name]
-        self._places = [
+        self._memories = [
             (name, tensor, storage(tensor))
             for name, tensor in (*root.named_buffers(), *root.named_parameters())
             if not is_traceable_wrapper_subclass(tensor)
@@ -116,13 +116,14 @@ class _TracedCall:
             The results of the method, with copies of those that are the old tensor of a buffer, or a view of it.
         """
         for path, child, before in self._children:
-            now = child._buffers
-            assigned.buffers += [f"{path}.{name}" for name in before if now.get(name) is not before[name]]
-        assigned.buffers += [name for name, tensor, place in self._places if storage(tensor) != place]
+            for name, first in before.items():
+                if _read_as(child, name) is not first:
+                    assigned.lose(f"{path}.{name}", first, _read_as(child, name))
+        assigned.buffers += [name for name, tensor, memory in self._memories if storage(tensor) != memory]
         last = self._root._buffers
         for name in {**self.first, **last}:
-            if last.get(name) is not self.first.get(name):
-                self._note(assigned, name, last.get(name))
+            if _read_as(self._root, name) is not self.first.get(name):
+                self._note(assigned, name, _read_as(self._root, name))
         names = [name for name in self.values if name in assigned.written]
         written = {storage(self.first[name]) for name in names}
         if written:
@@ -139,11 +140,8 @@ class _TracedCall:
             assigned.attributes[name] = None
             return
         first = self.first[name]
-        if last is None or name not in self.values or last is not self.values[name]:
-            assigned.buffers.append(name)
-        elif not _same_shape(first, last):
-            assigned.buffers.append(name)
-            assigned.reshaped[name] = (first.shape, last.shape)
+        if last is None or name not in self.values or last is not self.values[name] or not same_shape(first, last):
+            assigned.lose(name, first, last)
         else:
             assigned.written.add(name)
             if first.dtype != last.dtype:
@@ -159,7 +157,12 @@ def _is_input(value: torch.Tensor) -> bool:
     return slot is None or slot.proxy.node.op == "placeholder"
 
 
-def _same_shape(first: torch.Tensor, last: torch.Tensor) -> bool:
+def _read_as(module: torch.nn.Module, name: str) -> Any:
+    """What a method reads as a buffer of a module: an attribute of this name comes first. None if there is none."""
+    return vars(module).get(name, module._buffers.get(name))
+
+
+def same_shape(first: torch.Tensor, last: torch.Tensor) -> bool:
     """Whether both tensors have the same fixed sizes. Dynamic sizes are not compared, because that would fix them."""
     return first.dim() == last.dim() and all(
         type(size) is int and size == own for own, size in zip(first.shape, last.shape, strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from etbuild.manifest import (
     adapters,
     example_inputs,
     executorch_options,
+    fitting,
     language_model,
     metadata,
     model_tests,
@@ -29,6 +29,7 @@ from etbuild.manifest import (
     variants,
     yaml_document,
 )
+from etbuild.manifest.parameters import mapping
 from etbuild.manifest.variants import Merged
 from etbuild.manifest.yaml_document import Document
 
@@ -177,86 +178,16 @@ def _quoting_in_short(problem: Problem) -> Problem:
 
 
 def _problems(data: Any) -> Iterator[Problem]:
-    """Yields the problems of a manifest's data. If the schema finds one, other checks report nothing in its section,
-    which they see without the value that is wrong: a second error would only confuse."""
+    """Yields the problems of a manifest's data: those that its schema finds, and those of the parts that fit it."""
     found = json_schema.problems("model", data)
     yield from found
     if not isinstance(data, dict):
         return
-    broken = {problem.path for problem in found if problem.path}
-    above = {path[:length] for path in broken for length in range(len(path))}
-    sections_of_broken = {_section(path) for path in broken}
-    fitting = language_model.completed(_fitting(data, broken))
-    if "methods" not in fitting and ("methods",) not in broken:
+    if "methods" not in data and "task" not in mapping(mapping(data, "model"), "huggingface"):
         hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
         yield Problem("the key `methods` is missing", (), hint)
-    for problem in _cross_checks(fitting):
-        path = problem.path or ()
-        if path in above or any(path[:length] in broken for length in range(len(path) + 1)):
-            continue
-        if _section(path) not in sections_of_broken:
-            yield problem
-
-
-_OF_INPUTS = {"dynamic_shapes": "example_inputs", "dynamic_kwargs_shapes": "example_kwargs"}
-
-
-def _section(path: DocumentPath) -> DocumentPath:
-    """What is checked as a whole: the inputs of a method with their shapes, or a method's other keys one by one. Of
-    everything else, the place itself, but the runner belongs to the task that it runs."""
-    if path == ("runner",):
-        return ("model", "huggingface", "task")
-    if len(path) > 2 and path[0] == "methods":
-        return (*path[:2], _OF_INPUTS.get(str(path[2]), path[2]))
-    return path
-
-
-_NAMES: tuple[DocumentPath, ...] = (("methods",), ("constant_methods",), ("named_data",), ("model", "adapters"))
-"""Mappings with names that other sections may use. What breaks the schema there becomes an empty mapping."""
-_STAND_INS: dict[DocumentPath, object] = {
-    ("model", "huggingface", "task"): "text-generation",
-    ("model", "huggingface", "cache"): {},
-    ("model", "huggingface", "max_source_length"): INT64[1],
-}
-"""What stands in place of a value that breaks the schema, because other checks would say that it is missing."""
-
-
-def _fitting(data: Any, broken: AbstractSet[DocumentPath]) -> Any:
-    """The manifest without what breaks its schema.
-
-    Args:
-        data: The manifest.
-        broken: The places that break the schema.
-    """
-    while broken:
-        data = _without(data, {_in_mapping(path) for path in broken})
-        found = json_schema.problems("model", data)  # a key that is required may be gone now
-        places = {problem.path for problem in found if problem.path}
-        broken = {path for path in places if path[:-1] not in _NAMES and path not in _STAND_INS}
-    return data
-
-
-def _in_mapping(path: DocumentPath) -> DocumentPath:
-    """The place, or that of the list that it is in."""
-    while isinstance(path[-1], int):
-        path = path[:-1]
-    return path
-
-
-def _without(data: Any, places: AbstractSet[DocumentPath], path: DocumentPath = ()) -> Any:
-    """A part of a manifest without some values of mappings. `path` is its place."""
-    if isinstance(data, list):
-        return [_without(part, places, (*path, index)) for index, part in enumerate(data)]
-    if not isinstance(data, dict):
-        return data
-    fitting = {}
-    for key, part in data.items():
-        here = (*path, key)
-        if here not in places:
-            fitting[key] = _without(part, places, here)
-        elif path in _NAMES or here in _STAND_INS:
-            fitting[key] = _STAND_INS.get(here, {})
-    return fitting
+    broken = {problem.path for problem in found if problem.path}
+    yield from fitting.other_problems(data, broken, lambda part: _cross_checks(language_model.completed(part)))
 
 
 def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
+from etbuild.extras import install_hint
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs import gguf_header
 
@@ -64,9 +65,8 @@ def _check_header(name: str, file: Path, place: DocumentPath) -> None:
     try:
         from gguf import GGML_QUANT_SIZES
     except ImportError as error:
-        hint = "pip install 'etbuild[huggingface,gguf]'; in Bazel, add \"gguf\" to the `extras` of the packages"
         message = f"`{name}` needs the package gguf, which cannot be imported: {error}"
-        raise BuildError.at(place, message, hint) from None
+        raise BuildError.at(place, message, install_hint("huggingface", "gguf")) from None
     blocks = {int(kind): (int(of_block), int(size)) for kind, (of_block, size) in GGML_QUANT_SIZES.items()}
     try:
         with file.open("rb") as opened:
@@ -96,7 +96,7 @@ def _is_left_out(tensor: str, known: Collection[str]) -> bool:
     return tensor not in known and "exps" not in tensor and not tensor.startswith("rope_")
 
 
-def _differences(of_file: dict[str, Any], module: Any) -> Iterator[str]:
+def _differences(of_file: dict[str, object], module: Any) -> Iterator[str]:
     """The differences between the configuration in a file and that of the module."""
     config = module.config.get_text_config(decoder=True)
     rotation = getattr(config, "rope_parameters", None) or {}

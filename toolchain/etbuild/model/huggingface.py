@@ -18,6 +18,7 @@ import torch
 
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import first_cause
+from etbuild.extras import install_hint
 from etbuild.foreign_errors import from_exception
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
@@ -118,9 +119,8 @@ def _import() -> ModuleType:
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
-        hint = "pip install 'etbuild[huggingface]'; in Bazel, add \"huggingface\" to the `extras` of the packages"
         message = f"`huggingface` needs transformers, which cannot be imported: {error}"
-        raise BuildError.at(_PATH, message, hint) from None
+        raise BuildError.at(_PATH, message, install_hint("huggingface")) from None
 
 
 def _class(transformers: ModuleType, name: str) -> Any:

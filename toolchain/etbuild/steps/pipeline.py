@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -162,7 +161,6 @@ class Pipeline:
 
     def _run(self, step: Step) -> None:
         """Runs a step, which imports no module of the driver that its key lacks."""
-        import_module(f"etbuild.steps.{step.name}")  # it names functions of other steps that this one may not call
         if step.schema is None:
             step.run(self)
             return

@@ -17,7 +17,6 @@ from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.processes import arithmetic
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.steps.export import Modules, create_module, export_methods
 from etbuild.steps.lowering_options import LoweringOptions
 
 if TYPE_CHECKING:
@@ -153,6 +152,7 @@ def export_with_weights(
 ) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
     """The shards and the methods, exported with their weights: the module itself decides how its weights are loaded."""
     from etbuild.model import adapter_weights, weights_files
+    from etbuild.steps.export import Modules, create_module, export_methods
 
     with context.stage("create the module"):
         root = create_module(export_plan, context, lower_plan.weights)

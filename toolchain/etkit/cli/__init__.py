@@ -28,6 +28,7 @@ VERBS = (
     "sbom",
     "affected",
     "selected-ops",
+    "kernels",
     "cpp",
     "ci-summary",
     "sizes",

@@ -175,11 +175,27 @@ def _dtypes(keys: list[str]) -> frozenset[str] | None:
 
 def _of_function(entry: dict[str, Any]) -> tuple[str, frozenset[str] | None]:
     """One entry of a list of kernels: `op: add.out` or `func: my::add.out(Tensor a, ...) -> ...`, and its `kernels`."""
-    name = entry["op"] if "op" in entry else entry["func"].partition("(")[0]
     aliases = entry.get("type_alias") or {}
     made_for_all = any(not kernel.get("arg_meta") for kernel in entry.get("kernels", [{}]))
     dtypes = frozenset(DTYPES[_SCALAR_TYPES.index(dtype)] for names in aliases.values() for dtype in names)
-    return name if "::" in name else f"aten::{name}", None if made_for_all or not dtypes else dtypes
+    return operator_of(entry), None if made_for_all or not dtypes else dtypes
+
+
+def operator_of(entry: dict[str, Any]) -> str:
+    """The operator of an entry in a list of kernels, such as `aten::add.out`."""
+    name: str = entry["op"] if "op" in entry else entry["func"].partition("(")[0]
+    return name if "::" in name else f"aten::{name}"
+
+
+def scalar_type(dtype: str) -> str:
+    """PyTorch's name of a dtype in C++, such as `Float` for `float32`.
+
+    Raises:
+        InputError: This version knows no such dtype.
+    """
+    if dtype not in DTYPES:
+        raise InputError.of(f"ExecuTorch 1.5 has no {dtype}", "a newer ExecuTorch made the selection or the program")
+    return _SCALAR_TYPES[DTYPES.index(dtype)]
 
 
 # PyTorch's names of `DTYPES`, in the same order

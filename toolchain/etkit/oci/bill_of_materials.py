@@ -12,6 +12,7 @@ import uuid
 from typing import Any
 
 from etbuild.errors import InputError
+from etbuild.extras import install_hint
 from etbuild.manifest import metadata
 from etbuild.results import Index
 from etkit.oci.descriptors import Descriptor
@@ -26,7 +27,7 @@ try:
     from packageurl import PackageURL
 except ImportError:
     message = "a bill of materials needs the package `cyclonedx-python-lib`"
-    raise InputError.of(message, "pip install 'etbuild[sbom]'") from None
+    raise InputError.of(message, install_hint("sbom")) from None
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 _NAMESPACE = uuid.UUID("8b0c4fd4-6d3c-5a0e-9d5c-3b1a0f4f1b52")  # of these bills
@@ -99,7 +100,7 @@ def _installed_license(name: str, version: str) -> str | None:
         return None
     if found["Version"].partition("+")[0] != version.partition("+")[0]:
         return None
-    stated = found["License-Expression"] or found["License"]
+    stated = found.get("License-Expression") or found.get("License")
     if stated and "\n" not in stated and len(stated) < 200:
         return str(stated)
     kinds = [each.rpartition(" :: ")[2] for each in found.get_all("Classifier", []) if each.startswith("License :: ")]

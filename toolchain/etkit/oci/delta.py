@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError, InputError
+from etbuild.extras import install_hint
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.foreign_errors import wrap_library_errors
@@ -236,7 +237,7 @@ def patched(old: bytes, patch: bytes, blob: Descriptor, name: str) -> bytes:
         import bsdiff4
     except ImportError:
         message = "a delta with patches needs the package `bsdiff4`"
-        raise InputError.of(message, "pip install 'etbuild[delta]'") from None
+        raise InputError.of(message, install_hint("delta")) from None
     _check_patch(patch, blob.size, name)
     with wrap_library_errors(BuildError, None, f"{name}: the patch is damaged"):
         new: bytes = bsdiff4.patch(old, patch)

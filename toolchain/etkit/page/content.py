@@ -271,6 +271,7 @@ def _value(value: Value) -> str:
 
 
 def _call(file: str, method: str, inputs: Iterable[Value]) -> str:
+    """A call to paste. `open_program` finds the named data, without which ExecuTorch's own runtime would crash."""
     arguments = [
         f"torch.zeros({value['shape']}, dtype=torch.{value['dtype']}){_format(value)}"
         if "dtype" in value
@@ -278,8 +279,9 @@ def _call(file: str, method: str, inputs: Iterable[Value]) -> str:
         for value in inputs
     ]
     return (
-        f"program = Runtime.get().load_program({file!r})\n"
-        f"program.load_method({method!r}).execute([{', '.join(arguments)}])"
+        "import etbuild\nimport torch\n\n"
+        f"program = etbuild.open_program({file!r})\n"
+        f"program.method({method!r})({', '.join(arguments)})"
     )
 
 
@@ -308,7 +310,7 @@ def _fallback(graph: MethodGraph, where: Mapping[str, str], why: Sequence[str]) 
         for node, reason in zip(graph["nodes"], why, strict=True)
         if "block" not in node and node["operator"] not in ("input", "output")
     )
-    return [Operator(*place, count) for place, count in counted.items()]
+    return [Operator(*key, count) for key, count in counted.items()]
 
 
 def _quantized(graph: MethodGraph) -> list[QuantizedWeight]:

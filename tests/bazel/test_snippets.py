@@ -1,0 +1,200 @@
+"""Loads and analyses the Starlark of the project's pages as a user pastes it. `tests/helpers/snippets.py` collects it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.snippets import Snippet, continued, snippets, starlark_file
+from tests.helpers.workspaces import REPOSITORY, Workspace
+
+STUB = """\
+load("@rules_executorch//rules:defs.bzl", "ExecutorchProgramInfo")
+
+def _stub_impl(ctx):
+    file = ctx.actions.declare_file(ctx.label.name + ".stub")
+    ctx.actions.write(file, "")
+    return [
+        DefaultInfo(files = depset([file])),
+        ExecutorchProgramInfo(
+            backends = [],
+            index = file,
+            methods = [],
+            named_data = {},
+            pte = file,
+            report = file,
+            tokenizer = None,
+        ),
+    ]
+
+stub = rule(implementation = _stub_impl)
+"""
+"""What a page says the reader has already: a target that stands for a program, and for a file."""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
+"""
+ELSEWHERE = re.compile(
+    r'"(?:@(?!rules_executorch|platforms|bazel_tools)(\w+))?//(?!conditions|visibility)([\w/-]*):?([\w.-]*)"'
+)
+
+
+def of(*kinds: str) -> list[Snippet]:
+    """The blocks that are parts of such files."""
+    return [
+        each
+        for each in snippets()
+        if each.language == "starlark" and each.verdict == "run" and starlark_file(each) in kinds
+    ]
+
+
+def package(snippet: Snippet) -> str:
+    return "snippets/" + re.sub(r"\W", "_", snippet.place)
+
+
+@pytest.fixture(scope="module")
+def analysed(checkout: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What Bazel says about all blocks. Each is a package, and labels of other packages and repositories are stubs."""
+    stubs: dict[tuple[str, str], set[str]] = {}
+    written: list[str] = []
+
+    def write(path: str, text: str) -> None:
+        written.append(path)
+        checkout.write(path, text)
+
+    write("snippets/BUILD", "")
+    write("snippets/stub.bzl", STUB)
+    for snippet in of("BUILD", "defs.bzl"):
+        text = continued(snippet)
+        for repository, folder, name in ELSEWHERE.findall(text):
+            stubs.setdefault((repository, folder), set()).add(name or folder.rpartition("/")[2])
+        if starlark_file(snippet) == "defs.bzl":
+            write(f"{package(snippet)}/defs.bzl", text)
+            text = "".join(
+                f'load(":defs.bzl", "{name}")\n' for name in re.findall(r"^(\w+) = rule\(", text, re.MULTILINE)
+            )
+        write(f"{package(snippet)}/BUILD", f'load("//snippets:stub.bzl", "stub")\n\n{text}')
+    overrides = []
+    for (repository, folder), names in stubs.items():
+        text = 'load("@rules_executorch//snippets:stub.bzl", "stub")\n\n' + "".join(
+            f'stub(name = "{name}", visibility = ["//visibility:public"])\n' for name in sorted(names)
+        )
+        if repository:
+            root = tmp_path_factory.mktemp(repository)
+            (root / "WORKSPACE").touch()
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            (root / folder / "BUILD").write_text(text)
+            overrides.append(f"--override_repository={repository}={root}")
+        else:
+            write(f"{folder}/BUILD", text)
+    done = checkout.bazel(
+        "build", checkout.override, *overrides, "--nobuild", "--keep_going", "--color=no", "//snippets/..."
+    )
+    yield done.stderr
+    for path in written:
+        (checkout.directory / path).unlink()
+
+
+@pytest.mark.parametrize("snippet", [pytest.param(each, id=each.place) for each in of("BUILD", "defs.bzl")])
+def test_a_build_file(snippet: Snippet, analysed: str) -> None:
+    assert "Analyzed" in analysed, analysed
+    wrong = [
+        line for line in analysed.splitlines() if re.search(rf"{package(snippet)}\b", line) and "WARNING" not in line
+    ]
+    if wrong:
+        pytest.fail(f"{snippet.place}: Bazel does not load this block\n" + "\n".join(wrong), pytrace=False)
+
+
+def test_a_workspace_file(checkout: Workspace, tmp_path: Path, output_root: Path, packages: Path) -> None:
+    """All blocks in one file, in the order that Bazel wants, and without what an earlier block has too."""
+    found = of("WORKSPACE")
+    assert found
+    root = Workspace(tmp_path, output_root, packages)
+    (tmp_path / "third_party").mkdir()
+    (tmp_path / "third_party/rules_executorch").symlink_to(checkout.directory)
+    stubs = REPOSITORY / "tests/bazel/stubs"
+    lines = [f'local_repository(name = "{name.name}", path = "{name}")' for name in stubs.iterdir()]
+    lines += [ast.unparse(each) for snippet in found for each in ast.parse(snippet.text).body]
+    first = ("local_repository(", "load(")
+    ordered = sorted(
+        dict.fromkeys(lines), key=lambda line: next((n for n, call in enumerate(first) if line.startswith(call)), 2)
+    )
+    text = "\n".join(ordered)
+    root.write("WORKSPACE", text)
+    root.write("BUILD", "")
+    root.write("models/BUILD", 'exports_files(["more.lock"])')
+    root.write("models/more.lock", "")
+    done = root.bazel("query", root.override, "//...")
+    root.stop()
+    places = ", ".join(each.place for each in found)
+    assert done.returncode == 0, f"{places}: {done.stderr}\nin {text}"
+
+
+def test_a_module_file(
+    checkout: Workspace,
+    tmp_path: Path,
+    packages: Path,
+    modern_bazel: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    """Each block is the file of a module. Bazel evaluates the extension for all of them."""
+    root = ['module(name = "root")', 'bazel_dep(name = "rules_executorch", version = "0.1.0")']
+    root.append(f'local_path_override(module_name = "rules_executorch", path = "{checkout.directory}")')
+    root.append('executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")')
+    root.append('use_repo(executorch, "rules_executorch_host")')
+    places = {}
+    for number, snippet in enumerate(of("MODULE.bazel")):
+        name = f"page{number}"
+        places[name] = snippet.place
+        text = continued(snippet)
+        if "bazel_dep(" not in text:
+            text = f'bazel_dep(name = "rules_executorch", version = "0.1.0")\n{text}'
+        directory = tmp_path / "modules" / name
+        (directory / "models").mkdir(parents=True)
+        (directory / "models/BUILD").write_text('exports_files(["more.lock"])')
+        (directory / "models/more.lock").touch()
+        (directory / "MODULE.bazel").write_text(f'module(name = "{name}", version = "1")\n{text}')
+        root.append(f'bazel_dep(name = "{name}", version = "1")')
+        root.append(f'local_path_override(module_name = "{name}", path = "modules/{name}")')
+    workspace = tmp_path
+    (workspace / "MODULE.bazel").write_text("\n".join(root))
+    (workspace / "BUILD").touch()
+    done = modern_bazel(workspace, [packages, checkout.directory], "query", "@rules_executorch_host//...")
+    assert done.returncode == 0, f"{places}: {done.stderr}"
+
+
+def flags() -> list[Snippet]:
+    """The lines of `.bazelrc` in docs/scale.md and docs/worker.md."""
+    return [
+        each
+        for each in snippets()
+        if each.language == "text" and each.text.startswith("build") and each.verdict == "run by"
+    ]
+
+
+@pytest.mark.parametrize("snippet", [pytest.param(each, id=each.place) for each in flags()])
+def test_options_of_bazelrc(snippet: Snippet, checkout: Workspace) -> None:
+    options = [
+        word for line in snippet.text.splitlines() for word in line.split()[1:] if "hermetic_linux_sandbox" not in word
+    ]
+    done = checkout.bazel("canonicalize-flags", "--for_command=build", "--", *options)
+    assert done.returncode == 0, f"{snippet.place}: {done.stderr}"
+
+
+def test_a_rule_of_the_user_declares_one_action(checkout: Workspace) -> None:
+    [snippet] = [each for each in of("defs.bzl") if "program_plan = rule(" in each.text]
+    checkout.write("documented/defs.bzl", continued(snippet))
+    checkout.write("documented/net.yaml", MANIFEST)
+    checkout.write(
+        "documented/BUILD", 'load(":defs.bzl", "program_plan")\n\nprogram_plan(name = "net", manifest = "net.yaml")\n'
+    )
+    assert checkout.build("//documented:net").mnemonics == ["ExecutorchPlan"]
+    assert checkout.output("documented/net.plan.json").read_text().startswith("{")
+    for name in ("defs.bzl", "net.yaml", "BUILD"):
+        (checkout.directory / "documented" / name).unlink()

@@ -1,0 +1,39 @@
+"""The command that installs an extra names packages, and the same as `pyproject.toml`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import tomllib
+from packaging.requirements import Requirement
+
+from etbuild.extras import install_hint
+
+REPOSITORY = Path(__file__).parents[2]
+EXTRAS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("extra", sorted(EXTRAS))
+def test_an_extra_is_installed_by_its_packages(extra: str) -> None:
+    command, _, in_bazel = install_hint(extra).partition("; ")
+    pip, install, *packages = shlex.split(command)
+    assert (pip, install) == ("pip", "install")
+    assert {str(Requirement(package)) for package in packages} == {str(Requirement(text)) for text in EXTRAS[extra]}
+    assert f'"{extra}"' in in_bazel
+
+
+def test_without_metadata_only_bazel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [])
+    assert (
+        install_hint("gguf", "huggingface") == 'in Bazel, add "gguf" and "huggingface" to the `extras` of the toolchain'
+    )
+
+
+def test_nothing_names_this_package_as_one_of_an_index() -> None:
+    files = subprocess.check_output(["git", "ls-files", "*.md", "toolchain/*.py"], cwd=REPOSITORY, text=True).split()
+    texts = {file: (REPOSITORY / file).read_text("utf-8") for file in files if not file.startswith("changes/")}
+    assert [file for file, text in texts.items() if re.search(r"pip install\s+'?etbuild", text)] == []

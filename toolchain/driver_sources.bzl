@@ -1,0 +1,86 @@
+"""The rule driver_sources: the Python sources of the driver, without the packages that they need."""
+
+load("@rules_executorch_host//:host.bzl", "PY_INFOS")
+
+DriverSourcesInfo = provider(
+    doc = "The sources of the driver, as its actions have them.",
+    fields = {
+        "digests": "File: a list of the files in `directory`, with their checksums.",
+        "directory": "File: a directory with the sources.",
+        "main": "string: the path of the file in `directory` that Python runs.",
+    },
+)
+
+_MAIN = "etbuild/__main__.py"
+
+# Copies each file of "$@" to a path in the directory $1: a path and its file take turns. Lists the files in the file $2.
+_COPY = """
+directory=$1; digests=$2; shift 2
+while [ $# -gt 0 ]; do
+  mkdir -p "$directory/${1%/*}"
+  cp -L "$2" "$directory/$1"
+  shift 2
+done
+(cd "$directory"; find . -type f | LC_ALL=C sort | xargs cksum) > "$digests"
+"""
+
+def _driver_sources_impl(ctx):
+    # An action with one directory starts faster than one with 300 files. Bazel 7 does not look into a directory to find out
+    # whether a worker has to start again; so the list of files is there too.
+    digests = ctx.actions.declare_file(ctx.label.name + ".txt")
+    directory = ctx.actions.declare_directory(ctx.label.name)
+    root = ctx.file.main.short_path[:-len(_MAIN)]
+    arguments = ctx.actions.args()
+    arguments.add(directory.path)
+    arguments.add(digests)
+    for file in ctx.files.srcs:
+        if not file.short_path.startswith(root):
+            fail("{}: `srcs`: {} is not in the directory of {}".format(ctx.label, file.short_path, ctx.file.main.short_path))
+        arguments.add(file.short_path[len(root):])
+        arguments.add(file)
+    ctx.actions.run_shell(
+        inputs = ctx.files.srcs,
+        outputs = [directory, digests],
+        arguments = [arguments],
+        command = _COPY,
+        mnemonic = "CopyDriver",
+        progress_message = "Copying the driver of %s" % ctx.label,
+    )
+    return [
+        DefaultInfo(files = depset([directory]), runfiles = ctx.runfiles([directory, digests])),
+        DriverSourcesInfo(digests = digests, directory = directory, main = _MAIN),
+    ]
+
+_ATTRS = {
+    "main": attr.label(
+        doc = "The `etbuild/__main__.py` of the Python package. It is one of `srcs`.",
+        allow_single_file = True,
+        mandatory = True,
+    ),
+    "srcs": attr.label_list(
+        doc = "All files of the Python package.",
+        allow_files = True,
+    ),
+}
+
+driver_sources = rule(
+    implementation = _driver_sources_impl,
+    doc = "The Python sources of a driver in one directory. All toolchains share it.",
+    attrs = _ATTRS,
+)
+
+def _driver_library_impl(ctx):
+    repository = ctx.label.workspace_name or ctx.workspace_name
+    sources = [file for file in ctx.files.srcs if file.extension == "py"]
+    return [
+        DefaultInfo(files = depset(sources), runfiles = ctx.runfiles(ctx.files.srcs)),
+    ] + [
+        py_info(imports = depset(["{}/{}".format(repository, ctx.label.package)]), transitive_sources = depset(sources))
+        for py_info in PY_INFOS
+    ]
+
+driver_library = rule(
+    implementation = _driver_library_impl,
+    doc = "The Python sources of the driver as a library for `py_binary` and `py_test`, without the packages that it needs.",
+    attrs = {"srcs": _ATTRS["srcs"]},
+)

@@ -1,0 +1,34 @@
+"""Says how to install the packages of an extra."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+_OF_EXTRA = re.compile(r"(?P<requirement>[^;]*); extra == ['\"](?P<extra>[^'\"]*)['\"]")
+
+
+def install_hint(*extras: str) -> str:
+    """Returns the command that installs what extras need, and what to write in Bazel.
+
+    The command names the packages themselves. This package is on no index, where its name could be another's.
+
+    Args:
+        extras: Names of extras in `pyproject.toml`.
+    """
+    names = " and ".join(f'"{extra}"' for extra in extras)
+    in_bazel = f"in Bazel, add {names} to the `extras` of the toolchain"
+    packages = [shlex.quote(requirement) for extra in extras for requirement in _requirements(extra)]
+    return f"pip install {' '.join(packages)}; {in_bazel}" if packages else in_bazel
+
+
+def _requirements(extra: str) -> list[str]:
+    """What an extra needs, as pip takes it. Empty where only the files of this package are there, as in Bazel."""
+    from importlib import metadata
+
+    try:
+        requires = metadata.requires("etbuild") or []
+    except metadata.PackageNotFoundError:
+        return []
+    matches = (_OF_EXTRA.fullmatch(line) for line in requires)
+    return [match["requirement"].strip() for match in matches if match and match["extra"] == extra]

@@ -1,0 +1,54 @@
+"""The macro executorch_py_toolchain: a toolchain with the Python packages of the workspace."""
+
+load(":drivers.bzl", "drivers")
+load(":python_of_build.bzl", "python_of_build")
+load(":split_packages.bzl", "installed_packages")
+
+def executorch_py_toolchain(name, deps, interpreter = None):
+    """A toolchain that builds programs with the Python packages of your workspace, so that it has one torch.
+
+    ```starlark
+    load("@rules_executorch//rules:defs.bzl", "executorch_py_toolchain")
+
+    executorch_py_toolchain(
+        name = "with_our_torch",
+        deps = [
+            "@pypi//executorch",
+            "@pypi//jinja2",
+            "@pypi//jsonschema",
+            "@pypi//pyyaml",
+            "@pypi//rich",
+            "@pypi//ruamel_yaml",
+            "@pypi//safetensors",
+            "@pypi//torch",
+        ],
+    )
+
+    toolchain(
+        name = "toolchain",
+        toolchain = ":with_our_torch",
+        toolchain_type = "@rules_executorch//toolchain:toolchain_type",
+    )
+    ```
+
+    Register the toolchain with `register_toolchains("//:toolchain")`. One action packs the packages, since an action with
+    45,000 inputs starts slowly. It runs again when a package changes, and then every program is built again.
+
+    Args:
+      name: string.
+      deps: list of labels, `py_library` or other targets that provide `PyInfo`: the packages of the example, those that the
+        models import, and those of the extras that are used. What they depend on is there too.
+      interpreter: label of the Python that runs the driver, with its standard library among its files. Default: the Python
+        toolchain that Bazel resolves for the execution platform, such as rules_python's. The packages have to be for its
+        version.
+    """
+    python = name + ".python"
+    python_of_build(name = python, interpreter = interpreter, tags = ["manual"])
+    installed_packages(name = name + ".packages", deps = deps, python = ":" + python, tags = ["manual"])
+    drivers(
+        name,
+        driver = name + ".driver",
+        packages = ":{}.packages".format(name),
+        python = ":" + python,
+        tags = ["manual"],
+    )
