@@ -158,6 +158,7 @@ bench: venv
 	$(VENV)/bin/python benchmarks/overhead/run.py
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
+	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) $(VENV)/bin/python -m benchmarks.bazel.run
 
 # Every example in each way that this machine has, without caches. It continues where it was stopped.
 bytes: venv
