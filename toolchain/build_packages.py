@@ -1,14 +1,14 @@
 """Builds the packages that the driver needs: one PEX from pinned requirements with hashes, and an unpacked copy.
 
-    python3.11 build_packages.py --requirements LOCK [--extra LOCK]... [--more LOCK]... --cuda LOCK --build LOCK
-                                 --out DIR [-- PIP_ARGUMENT...]
-    python3.11 build_packages.py --requirements LOCK [--extra LOCK]... [--more LOCK]... --cuda LOCK --packages PEX
-                                 --out DIR
+    python3 build_packages.py --requirements LOCK [--extra LOCK]... [--more LOCK]... --cuda LOCK --build LOCK
+                              --out DIR [--stage STAGE] [-- PIP_ARGUMENT...]
+    python3 build_packages.py --requirements LOCK [--extra LOCK]... [--more LOCK]... --cuda LOCK --packages PEX
+                              --out DIR [--stage STAGE]
 
-write
+write, for the version of Python that runs this,
     DIR/packages.pex   the input of actions: its digest stands for every package. It is byte-reproducible: the same
-                       locks give the same file on every machine, with any Python 3.11 and any paths. So it contains
-                       no bytecode, which differs between patch versions of Python.
+                       locks and the same version of Python, such as 3.12, give the same file on every machine, in
+                       any paths and with any patch release. So it contains no bytecode.
     DIR/venv           the same files as a virtual environment of this machine, with bytecode. Only a PEX in the same
                        directory uses it, so that local actions do not unpack the PEX.
     DIR/python.json    the Python that runs this: its version, and the digests of its executable and of its standard
@@ -18,6 +18,11 @@ write
 The second form takes a packages.pex that another machine built, checks that it has the packages of the locks, and
 writes only DIR/venv and DIR/python.json. It needs no pip and no network.
 
+The work has stages: `download`, `unpack`, `compile` and `pack`; in the second form `unpack` and `compile`. --stage runs
+one of them, after those before it, so that a caller can say in between what happens. Each stage says on standard error
+what it does and how long it took. --platform says that the machines of the PEX are others than this one: then it is
+only checked.
+
 Uses only the standard library, since it runs before anything is installed. pip's configuration applies; PIP_ARGUMENT
 adds to it.
 """
@@ -25,7 +30,9 @@ adds to it.
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
+import io
 import json
 import os
 import platform
@@ -34,12 +41,19 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from locks import ENVIRONMENT, added_pins, check_covers, normalized, pinned, pins_of, split_torch, use_platform
+from pex_file import write_pex
 
 # The earliest time that a zip entry can have. setuptools uses it for the wheels that it builds.
 SOURCE_DATE_EPOCH = "315532800"
+
+PYTHON = "{}.{}".format(*sys.version_info)
 
 
 def main(arguments: list[str]) -> None:
@@ -59,24 +73,116 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--build", type=Path, help="lock of pex and of what builds packages")
     parser.add_argument("--packages", type=Path, help="packages.pex that is built already")
     parser.add_argument("--out", type=Path, required=True, help="directory to write to")
+    parser.add_argument(
+        "--platform", help="machines that --packages is for, such as `osx_aarch64`, if not like this one"
+    )
+    parser.add_argument("--stage", choices=("download", "unpack", "compile", "pack"), help="only this part of the work")
     parser.add_argument("pip_arguments", nargs="*", help="further arguments of pip")
     options = parser.parse_args(arguments)
 
-    pins = unique_pins([lock.read_text(encoding="utf-8") for lock in (options.requirements, *options.extras)])
+    if options.platform:
+        use_platform(options.platform)
+    pins = pins_of([options.requirements, *options.extras])
     check_covers(pins, options.covers)
     for lock in options.more:
         pins += added_pins(lock, pins, options.cuda)
+    if options.platform:
+        check_packages(options.packages, pins)
+        return
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    stages = stages_with_file(options.packages, pins, out) if options.packages else stages_with_pip(options, pins, out)
+    for name, (text, stage) in stages.items():
+        if options.stage in (None, name):
+            say(f"{text} ...")
+            start = time.monotonic()
+            result = stage()
+            say(f"{result}, {time.monotonic() - start:.0f} s")
+
+
+Stages = dict[str, tuple[str, Callable[[], str]]]
+"""What there is to do, in this order: what it is, and a function that does it and returns what it has done."""
+
+
+def say(text: str) -> None:
+    """Prints a line for the user who waits."""
+    print(f"rules_executorch: {text}", file=sys.stderr, flush=True)
+
+
+def stages_with_pip(options: argparse.Namespace, pins: list[str], out: Path) -> Stages:
+    """Returns the stages that build the packages of locks."""
+    work = out / "work"
+    wheels, site, frame = work / "wheels", site_packages(out / "venv"), work / "frame.pex"
+
+    def get() -> str:
+        work.mkdir()
+        tools = make_venv(work / "tools", with_pip=True)
+        pip = [str(tools), "-m", "pip", "-qq", "--disable-pip-version-check", "--no-input"]
+        run(
+            [
+                *pip,
+                "install",
+                "--require-hashes",
+                "--no-deps",
+                *options.pip_arguments,
+                "--requirement",
+                str(options.build),
+            ]
+        )
+        download(pip, options, pins, wheels)
+        build_wheels(pip, wheels)
+        files = list(wheels.iterdir())
+        torch = next(file.name.split("-")[1] for file in files if file.name.startswith("torch-"))
+        return f"downloaded {len(files)} packages, {gigabytes(files)}, with torch {torch}"
+
+    def unpack_all() -> str:
+        make_venv(out / "venv", with_pip=False)
+        unpack_wheels(sorted(wheels.iterdir()), site)
+        files = files_of(site)
+        return f"unpacked {len(files)} files, {gigabytes(site / file for file in files)}"
+
+    def pack() -> str:
+        files = files_of(site)
+        make_frame(work, site, files, frame)
+        write_pex(frame, site, files, out / "packages.pex")
+        shutil.rmtree(work)
+        return f"packed {gigabytes([out / 'packages.pex'])}"
+
+    size = "about 0.5 GB, or 3 GB with a CUDA build of torch"
+    return {
+        "download": (f"downloads the packages for Python {PYTHON} with pip, {size}", get),
+        "unpack": ("unpacks the packages", unpack_all),
+        "compile": ("compiles the packages to bytecode", lambda: compiled(out)),
+        "pack": ("packs packages.pex, which stands for the packages in keys and on other machines", pack),
+    }
+
+
+def stages_with_file(packages: Path, pins: list[str], out: Path) -> Stages:
+    """Returns the stages that unpack a file with packages."""
+
+    def unpack_file() -> str:
+        check_packages(packages, pins)
+        make_venv(out / "venv", with_pip=False)
+        unpack(packages, site_packages(out / "venv"))
+        return "unpacked the packages"
+
+    return {
+        "unpack": (f"unpacks the packages of a file, {gigabytes([packages])}", unpack_file),
+        "compile": ("compiles the packages to bytecode", lambda: compiled(out)),
+    }
+
+
+def compiled(out: Path) -> str:
+    """Writes the bytecode and the description of its Python."""
+    compile_bytecode(site_packages(out / "venv"))
     described = json.dumps(describe_python(), indent=2, sort_keys=True)
     (out / "python.json").write_text(described + "\n", encoding="utf-8")
-    if options.packages:
-        check_packages(options.packages, pins)
-        site = site_packages(make_venv(out / "venv", with_pip=False))
-        unpack(options.packages, site)
-        compile_bytecode(site).wait()
-    else:
-        build(options, pins, out)
+    return "compiled the packages"
+
+
+def gigabytes(files: Iterable[Path]) -> str:
+    """Returns the size of files in words."""
+    return f"{sum(file.stat().st_size for file in files) / 1e9:.2f} GB"
 
 
 def describe_python() -> dict[str, str]:
@@ -104,80 +210,142 @@ def files_digest(files: dict[str, Path]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def build(options: argparse.Namespace, pins: list[str], out: Path) -> None:
-    """Installs the packages of locks, and packs them."""
-    work = out / "work"
-    work.mkdir()
-    tools = make_venv(work / "tools", with_pip=True)
-    pip = [str(tools), "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    install = [*pip, "install", "--quiet", "--require-hashes", "--no-deps", *options.pip_arguments]
-    run([*install, "--requirement", str(options.build)])
+def download(pip: list[str], options: argparse.Namespace, pins: list[str], wheels: Path) -> None:
+    """Downloads what the locks pin, and checks the hashes.
 
-    site = site_packages(make_venv(out / "venv", with_pip=False))
-    into_site = [*install, "--no-build-isolation", "--no-compile", "--no-warn-script-location", "--target", str(site)]
-    torch, others = split_torch(pins)
-    torch_lock, others_lock = work / "torch.lock", work / "others.lock"
-    torch_lock.write_text(torch, encoding="utf-8")
-    others_lock.write_text(others, encoding="utf-8")
-
-    # If pip knows the hashes of two builds, it prefers the one whose link contains its hash. Links to a plain directory
-    # of wheels contain none. So pip first chooses torch by version as usual (2.13.0+cpu is above 2.13.0). The hash is
-    # checked afterwards.
-    wheels = work / "wheels"
-    download = [*pip, "download", "--quiet", "--no-deps", "--dest", str(wheels), *options.pip_arguments]
-    run([*download, "--only-binary=:all:", torch.split()[0]])
-    # Downloads go through pip's cache. The installation has none: pip would use a wheel from it that another version of
-    # setuptools built from the same source.
-    from_wheels = [*into_site, "--no-cache-dir", "--no-index", "--find-links", str(wheels)]
-    run([*from_wheels, "--requirement", str(torch_lock)])
-    files = [others_lock, *([options.cuda] if needs_cuda(wheels) else [])]
-    requirements = [part for file in files for part in ("--requirement", str(file))]
-    run([*download, "--require-hashes", "--no-build-isolation", *requirements])
-    run([*from_wheels, *requirements])
-    shutil.rmtree(wheels)
-    drop_scripts(site)
-
-    sources = snapshot(site, work / "sources")
-    with compile_bytecode(site):  # at the same time
-        run([str(tools), "-m", "pex", "--sources-directory", str(sources), "--output-file", str(out / "packages.pex"),
-             "--venv", "--include-tools", "--python-shebang", "/usr/bin/env python3.11",
-             "--interpreter-constraint", "CPython==3.11.*", "--pex-root", str(work / "pex_root"),
-             "--tmpdir", str(work)])  # fmt: skip
-    shutil.rmtree(work)
-
-
-def check_covers(pins: list[str], locks: list[Path]) -> None:
-    """Exits if the user's own lock lacks a package of other locks. It may have another version of it."""
-    for lock in locks:
-        missing = pinned(unique_pins([lock.read_text(encoding="utf-8")])).keys() - pinned(pins).keys()
-        if missing:
-            extra = lock.stem.removeprefix("requirements-")
-            sys.exit(f"`requirements` lacks packages of the extra `{extra}`: {', '.join(sorted(missing))}")
-
-
-def added_pins(lock: Path, pins: list[str], cuda: Path) -> list[str]:
-    """Returns the pins of a user's lock that the toolchain does not have.
-
-    Such a lock repeats what its packages have in common with the toolchain, also what a CUDA build of torch needs.
-    Exits if it has another version of a package.
+    If pip knows the hashes of two builds of torch, it prefers the one whose link contains its hash. Links to a plain
+    directory of wheels contain none. So pip first chooses torch by version as usual (2.13.0+cpu is above 2.13.0), at
+    the same time as it downloads the others. The hash is checked afterwards.
     """
-    known = pinned(pins)
-    only_cuda = pinned(unique_pins([cuda.read_text(encoding="utf-8")])).keys() - known.keys()
-    added = []
-    for pin in unique_pins([lock.read_text(encoding="utf-8")]):
-        for name, version in pinned([pin]).items():
-            if name not in known and name not in only_cuda:
-                added.append(pin)
-            elif name in known and version.split("+")[0] != known[name].split("+")[0]:
-                sys.exit(
-                    f"{lock.name} has {name} {version}, and the toolchain has {name} {known[name]}: make the lock "
-                    "again, with the lock of the toolchain as a constraint"
-                )
-    return added
+    torch, others = split_torch(pins)
+    of_torch = wheels.with_name("torch")
+    get = [*pip, "download", "--no-deps", *options.pip_arguments]
+    hashed = [*get, "--require-hashes", "--no-build-isolation", "--dest", str(wheels)]
+    lock = wheels.with_name("others.lock")
+    lock.write_text("\n".join(others) + "\n", encoding="utf-8")
+    chosen = "torch==" + pinned([torch])["torch"]
+    with ThreadPoolExecutor() as pool:
+        both = [[*get, "--only-binary=:all:", "--dest", str(of_torch), chosen], [*hashed, "--requirement", str(lock)]]
+        for done in [pool.submit(run, command) for command in both]:
+            done.result()
+    (wheel,) = of_torch.iterdir()
+    check_hash(wheel, torch)
+    wheel.rename(wheels / wheel.name)
+    if needs_cuda(wheels / wheel.name):
+        run([*hashed, "--requirement", str(options.cuda)])
 
+
+def check_hash(file: Path, pin: str) -> None:
+    """Exits if a file has no hash of its pin."""
+    found = hashlib.sha256()
+    with file.open("rb") as content:
+        while block := content.read(1 << 20):
+            found.update(block)
+    if f"--hash=sha256:{found.hexdigest()}" not in pin.split():
+        sys.exit(f"the lock does not have the hash of {file.name}, which pip found: sha256:{found.hexdigest()}")
+
+
+def build_wheels(pip: list[str], wheels: Path) -> None:
+    """Builds a wheel of each package that has none on the index.
+
+    Without pip's cache, and with what it needs from its lock only: the wheel in the cache may be one that another
+    version of setuptools built.
+    """
+    for source in [file for file in wheels.iterdir() if file.suffix != ".whl"]:
+        build = ["wheel", "--no-deps", "--no-index", "--no-cache-dir", "--no-build-isolation", "--wheel-dir"]
+        run([*pip, *build, str(wheels), str(source)])
+        source.unlink()
+
+
+def unpack_wheels(wheels: list[Path], site: Path) -> None:
+    """Installs wheels in a site directory, several at a time, and removes each. Of files that two of them have, that of
+    the last one stays."""
+    owners = {place: wheel for wheel in wheels for place in places_of(wheel).values()}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        largest_first = sorted(wheels, key=lambda wheel: -wheel.stat().st_size)
+        for done in [pool.submit(unpack_wheel, wheel, site, owners) for wheel in largest_first]:
+            done.result()
+
+
+def unpack_wheel(wheel: Path, site: Path, owners: dict[str, Path]) -> None:
+    """Installs the files that a wheel owns, and removes the wheel. Its RECORD names what it has in the directory."""
+    places = places_of(wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        for name, place in places.items():
+            if owners[place] == wheel:
+                write_member(archive, archive.getinfo(name), site / place)
+        (record,) = (name for name in places if re.fullmatch(r"[^/]+\.dist-info/RECORD", name))
+        rows = [row for row in csv.reader(io.StringIO(archive.read(record).decode())) if row and row[0] in places]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(sorted([places[row[0]], *row[1:]] for row in rows))
+    (site / record).write_text(text.getvalue(), encoding="utf-8")
+    os.utime(site / record, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH)))
+    wheel.unlink()
+
+
+# Folders of an installation. Some wheels have them by mistake beside their packages.
+FOLDERS = {"bin", "include", "lib", "lib64", "share"}
+
+
+def places_of(wheel: Path) -> dict[str, str]:
+    """Returns the paths in a site directory of the files of a wheel, by their names in the wheel.
+
+    Left out is what does not belong into a site directory: commands, which contain the path of an interpreter and are
+    never run, and files for other folders, where no package finds them.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        names = [member.filename for member in archive.infolist() if not member.is_dir()]
+    packages = {name.split("/")[0] for name in names if name.endswith(".py")}
+    places = {}
+    for name in names:
+        top, *rest = name.split("/")
+        if top.endswith(".data"):
+            if rest[0] in ("purelib", "platlib"):
+                places[name] = "/".join(rest[1:])
+        elif top not in FOLDERS - packages:
+            places[name] = name
+    return places
+
+
+def write_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> None:
+    """Unpacks a file. zipfile itself keeps neither modes nor times."""
+    if ".." in file.parts:
+        sys.exit(f"{archive.filename} has a file outside of its directory: {member.filename}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(member) as source, file.open("wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    file.chmod(0o755 if (member.external_attr >> 16) & 0o111 else 0o644)
+    # The driver reads a file again that is newer than the RECORD of its distribution.
+    os.utime(file, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH)))
+
+
+def files_of(site: Path) -> list[str]:
+    """Returns the files of a site directory by their paths there, without bytecode, in the same order everywhere."""
+    places = [Path(place) for place, _, _ in os.walk(site)]
+    sources = [place for place in places if place.name != "__pycache__"]
+    return sorted(file.relative_to(site).as_posix() for place in sources for file in place.iterdir() if file.is_file())
+
+
+def make_frame(work: Path, site: Path, files: list[str], frame: Path) -> None:
+    """Makes a PEX without the packages. It unpacks itself into a directory whose name stands for its sources: so it
+    has one, with the digests of all files."""
+    sources = work / "sources"
+    sources.mkdir()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        digests = pool.map(lambda name: hashlib.sha256((site / name).read_bytes()).hexdigest(), files)
+        lines = [f"{digest}  {name}\n" for digest, name in zip(digests, files, strict=True)]
+    (sources / DIGESTS).write_text("".join(lines), encoding="utf-8")
+    run([str(work / "tools/bin/python"), "-m", "pex", "--sources-directory", str(sources), "--output-file", str(frame),
+         "--venv", "--include-tools", "--python-shebang", f"/usr/bin/env python{PYTHON}",
+         "--interpreter-constraint", f"CPython=={PYTHON}.*", "--pex-root", str(work / "pex_root"),
+         "--tmpdir", str(work)])  # fmt: skip
+
+
+DIGESTS = "packages.sha256"
+"""A file with the sha256 of each file of the packages."""
 
 # What a PEX has beside the packages.
-PEX_PARTS = (".bootstrap", "PEX-INFO", "__main__.py", "__pex__")
+PEX_PARTS = (".bootstrap", "PEX-INFO", "__main__.py", "__pex__", DIGESTS)
 
 
 def check_packages(packages: Path, pins: list[str]) -> None:
@@ -189,7 +357,7 @@ def check_packages(packages: Path, pins: list[str]) -> None:
             sys.exit("`packages` names a file that is no packages.pex")
         found = {name: (version, tags) for name, version, tags in distributions(archive)}
     advice = "build the file again, with the same version of the rules and the same `extras` or `requirements`"
-    for name, version in pinned([pin for pin in pins if ";" not in pin]).items():  # `;` begins a condition
+    for name, version in pinned(pins).items():
         if name not in found:
             sys.exit(f"the file of `packages` has no {name}, and the lock has {name} {version}: {advice}")
         if found[name][0].split("+")[0] != version.split("+")[0]:  # 2.13.0+cpu is a build of 2.13.0
@@ -197,8 +365,9 @@ def check_packages(packages: Path, pins: list[str]) -> None:
     for name, (version, tags) in sorted(found.items()):
         if tags and not any(runs_here(tag) for tag in tags):
             sys.exit(
-                f"the file of `packages` is not for this machine ({sys.platform}, {platform.machine()}): its {name} "
-                f"{version} is for {tags[0]}. Build a file on such a machine"
+                f"the file of `packages` is not for this machine ({ENVIRONMENT['sys_platform']}, "
+                f"{ENVIRONMENT['platform_machine']}): its {name} {version} is for {tags[0]}. Build a file on such "
+                "a machine"
             )
 
 
@@ -212,22 +381,21 @@ def distributions(archive: zipfile.ZipFile) -> Iterator[tuple[str, str, list[str
 
 
 def runs_here(tag: str) -> bool:
-    """Returns whether the files of a wheel with this tag, such as `py3-none-any`, run on this machine."""
+    """Returns whether the files of a wheel with this tag, such as `py3-none-any`, run on the machines of --platform."""
     target = tag.rpartition("-")[2]
-    systems = {"linux": ("linux", "manylinux", "musllinux"), "darwin": ("macosx",)}.get(sys.platform, ())
-    return target == "any" or (target.startswith(systems) and target.endswith((platform.machine(), "universal2")))
+    systems = {"linux": ("linux", "manylinux", "musllinux"), "darwin": ("macosx",)}
+    return target == "any" or (
+        target.startswith(systems.get(ENVIRONMENT["sys_platform"], ()))
+        and target.endswith((ENVIRONMENT["platform_machine"], "universal2"))
+    )
 
 
 def unpack(packages: Path, site: Path) -> None:
     """Unpacks the packages of a PEX, which has them as they are installed."""
     with zipfile.ZipFile(packages) as archive:
         for member in archive.infolist():
-            if member.filename.split("/", 1)[0] not in PEX_PARTS:
-                file = Path(archive.extract(member, site))
-                if not member.is_dir():  # zipfile keeps neither modes nor times
-                    file.chmod(0o755 if (member.external_attr >> 16) & 0o100 else 0o644)
-                    # The driver reads a file again that is newer than the RECORD of its distribution.
-                    os.utime(file, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH)))
+            if member.filename.split("/", 1)[0] not in PEX_PARTS and not member.is_dir():
+                write_member(archive, member, site / member.filename)
 
 
 def make_venv(path: Path, *, with_pip: bool) -> Path:
@@ -240,41 +408,13 @@ def make_venv(path: Path, *, with_pip: bool) -> Path:
     return interpreter
 
 
-def site_packages(interpreter: Path) -> Path:
+def site_packages(venv: Path) -> Path:
     """Returns the directory with the packages of a virtual environment."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return interpreter.parent.parent / "lib" / version / "site-packages"
+    return venv / "lib" / f"python{PYTHON}" / "site-packages"
 
 
-def unique_pins(locks: list[str]) -> list[str]:
-    """Returns the pins of several locks, each once, since two extras may need the same package. The locks must not
-    conflict."""
-    pins = [pin for lock in locks for pin in re.split(r"\n(?=\S)", lock.strip()) if not pin.startswith("#")]
-    return list(dict.fromkeys(pins))
-
-
-def pinned(pins: list[str]) -> dict[str, str]:
-    """Returns the version of each package. Other lines of a lock, such as options of pip, are left out."""
-    matches = (re.match(r"([\w.-]+)(?:\[[^]]*\])? *== *([^\s;]+)", pin) for pin in pins)
-    return {normalized(match[1]): match[2] for match in matches if match}
-
-
-def normalized(name: str) -> str:
-    """Returns the name of a distribution as indexes write it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def split_torch(pins: list[str]) -> tuple[str, str]:
-    """Splits pins into torch's and all others. Exits if there is not exactly one pin of torch."""
-    torch = [pin for pin in pins if pin.startswith("torch==")]
-    if len(torch) != 1:
-        sys.exit(f"the requirements must pin torch once, with `torch==`, and do it {len(torch)} times")
-    return torch[0] + "\n", "\n".join(pin for pin in pins if pin not in torch) + "\n"
-
-
-def needs_cuda(wheels: Path) -> bool:
-    """Returns whether the only wheel in a directory requires NVIDIA's packages on this machine."""
-    (wheel,) = wheels.iterdir()
+def needs_cuda(wheel: Path) -> bool:
+    """Returns whether a wheel of torch requires NVIDIA's packages on this machine."""
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         text = archive.read(metadata).decode()
@@ -283,46 +423,25 @@ def needs_cuda(wheels: Path) -> bool:
     )
 
 
-def drop_scripts(site: Path) -> None:
-    """Removes the packages' commands, which contain the path of this machine's interpreter and are never run."""
-    shutil.rmtree(site / "bin", ignore_errors=True)
-    for record in site.glob("*.dist-info/RECORD"):
-        lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
-        record.write_text("".join(line for line in lines if not line.startswith("../")), encoding="utf-8")
-
-
-def snapshot(site: Path, copy: Path) -> Path:
-    """Makes a tree of the same files. Files that are later added to the original do not appear in it. Returns the copy.
-
-    PEX excludes bytecode by name, but not the temporary files that Python writes it to first. It fails if such a file
-    is removed before it is read, and otherwise includes it.
-    """
-    shutil.copytree(site, copy, symlinks=True, copy_function=link)
-    return copy
-
-
-def link(source: str, target: str) -> None:
-    """Makes a hard link, or a copy if the file system has no hard links."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
-
-
-def compile_bytecode(site: Path) -> subprocess.Popen[bytes]:
-    """Starts to write bytecode that stays valid when the files are copied, since sandboxes cannot write their own."""
+def compile_bytecode(site: Path) -> None:
+    """Writes bytecode that stays valid when the files are copied, since sandboxes cannot write their own. The packages'
+    own tests, a fifth of all modules, have none: actions do not run them."""
     # Some packages contain files for other versions of Python, which do not compile. So output and status are ignored.
-    command = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "--invalidation-mode", "unchecked-hash", str(site)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "--invalidation-mode", "unchecked-hash"]
+    subprocess.run([*command, "-x", "/tests/", str(site)], stdout=subprocess.DEVNULL, check=False)
 
 
 def run(command: list[str]) -> None:
     """Runs a command. Exits if it fails."""
     environment = {**os.environ, "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "PYTHONHASHSEED": "0"}
-    status = subprocess.run(command, env=environment, check=False).returncode
+    # Standard output is for the results of commands; errors are on the other one.
+    status = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False).returncode
     if status:
         sys.exit(f"failed with status {status}: {' '.join(command)}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except OSError as error:  # such as a full disk
+        sys.exit(f"cannot build the packages: {error}")

@@ -116,13 +116,13 @@ split_packages = rule(
 )
 
 def _root(path):
-    return "ROOT=" + path
+    return "ROOT\t" + path
 
 def _external_file(file):
-    return "{}={}".format(file.short_path[len("../"):], file.path)
+    return "{}\t{}".format(file.short_path[len("../"):], file.path)
 
 def _main_file(file):
-    return "MAIN/{}={}".format(file.short_path, file.path)
+    return "MAIN/{}\t{}".format(file.short_path, file.path)
 
 def name_in_indexes(name):
     """Returns the name of a package as indexes write it.

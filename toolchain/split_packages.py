@@ -9,9 +9,9 @@ writes
     DIRECTORY/binaries/NAME/PATH        each large binary of a package: it is linked, and never copied
     DIRECTORY/python                    a line that ends with the name of the interpreter, such as `python3.12`
 
-LIST names installed files, as `py_library` targets have them. Its lines are `ROOT=DIRECTORY`, a directory on Python's path,
-and `RUNFILE=PATH`, the name of a file in the directory of runfiles and where it is; the roots come first, and Python finds a
-module in the first one that has it.
+LIST names installed files, as `py_library` targets have them. Its lines have two words with a tab between them: `ROOT` and a
+directory on Python's path; or the name of a file in the directory of runfiles, and where it is. The roots come first, and
+Python finds a module in the first one that has it.
 
 The bytecode is that of the interpreter that runs this. Every patch release of its version can run it, but not every one
 writes the same. Everything else depends only on the packages. Uses only the standard library.
@@ -104,7 +104,7 @@ class Files:
 def listed(path: str) -> Files:
     """Reads a LIST."""
     with open(path, encoding="utf-8") as file:
-        lines = [line.rstrip("\n").partition("=")[::2] for line in file]
+        lines = [line.rstrip("\n").partition("\t")[::2] for line in file]
     roots = {name: number for number, name in enumerate(name for key, name in lines if key == "ROOT")}
     found: dict[str, tuple[int, str]] = {}
     by_root: dict[str, list[str]] = {}
@@ -142,28 +142,27 @@ def _record(files: Files, names: list[str]) -> bytes:
 
 def check_tags(files: Files) -> None:
     """Exits if a package is for another version of Python than the one that runs this."""
-    version = sys.version_info[:2]
     for name in sorted(files.paths):
         if not name.endswith(".dist-info/WHEEL"):
             continue
         tags = re.findall(r"^Tag: (\S+)", files.read(name)[0].decode(), re.MULTILINE)
-        versions = [_fits(tag, version) for tag in tags]
-        if versions and not any(versions):
+        if tags and not any(_fits(tag, sys.version_info[1]) for tag in tags):
             package = name.partition(".dist-info/")[0]
             sys.exit(
-                f"{package} is for {tags[0]}, and the interpreter of the toolchain is Python {version[0]}.{version[1]} "
+                f"{package} is for {tags[0]}, and the interpreter of the toolchain is Python 3.{sys.version_info[1]} "
                 f"({sys.executable}): use packages and an interpreter of one version"
             )
 
 
-def _fits(tag: str, version: tuple[int, int]) -> bool:
-    """Whether a wheel with a tag, such as `cp311-cp311-linux_x86_64`, is for a version of Python."""
-    python, abi, _ = tag.split("-", 2)
-    match = re.fullmatch(r"(cp|py)3(\d*)", python)
-    if match is None:
-        return False
-    minor = int(match[2] or 0)
-    return minor == version[1] if match[1] == "cp" and abi != "abi3" and abi != "none" else minor <= version[1]
+def _fits(tag: str, minor: int) -> bool:
+    """Whether a wheel with a tag, such as `cp311-cp311-linux_x86_64` or `py2.py3-none-any`, is for a version of Python."""
+    pythons, abis, _ = tag.split("-", 2)
+    for python in pythons.split("."):
+        match = re.fullmatch(r"(cp|py)3(\d*)", python)
+        is_exact = python.startswith("cp") and not {"abi3", "none"}.intersection(abis.split("."))
+        if match is not None and (int(match[2] or 0) == minor if is_exact else int(match[2] or 0) <= minor):
+            return True
+    return False
 
 
 def main(packages: Pex | Files, directory: str) -> None:

@@ -1,4 +1,4 @@
-"""One configuration for programs, whatever the configuration of the targets that need them.
+"""The configuration of programs: one, whatever the configuration of the targets that need them, and that of a toolchain.
 
 A program is the same for every compilation mode and target platform, unless something that it is made of has a `select()`.
 """
@@ -6,6 +6,7 @@ A program is the same for every compilation mode and target platform, unless som
 load(":compat.bzl", "OPTIONS_OF_PLATFORMS", "options_to_keep")
 
 _FLAG = str(Label("//toolchain:one_configuration"))
+_TOOLCHAIN = str(Label("//toolchain:name"))
 _OPTION = "//command_line_option:"
 
 # What one configuration has. Builds hardly have this mode, this platform or this suffix of the outputs' directory: Bazel 4
@@ -22,19 +23,23 @@ _FIXED = {
 _OF_THIS_MACHINE = {_OPTION + name: value for name, value in OPTIONS_OF_PLATFORMS.items()}
 _CPU = _OPTION + "cpu"
 _HOST_CPU = _OPTION + "host_cpu"
-_CHANGED = [_CPU] + list(_FIXED) + list(_OF_THIS_MACHINE)
+_CHANGED = [_CPU, _TOOLCHAIN] + list(_FIXED) + list(_OF_THIS_MACHINE)
 _KEPT = options_to_keep(_CHANGED)
 
-def _one_configuration_impl(settings, attr):
-    if not hasattr(attr, "configuration"):  # Bazel 4 leaves out an attribute whose value it does not know yet
-        fail("this version of Bazel cannot read a select() for `configuration`: write one value")
+def _configuration_of_program_impl(settings, attr):
+    for name in ["configuration", "toolchain"]:
+        if not hasattr(attr, name):  # Bazel 4 leaves out an attribute whose value it does not know yet
+            fail("this version of Bazel cannot read a select() for `{}`: write one value".format(name))
+    toolchain = {_TOOLCHAIN: attr.toolchain or settings[_TOOLCHAIN]}
     chosen = attr.configuration or ("one" if settings[_FLAG] else "target")
-    if chosen == "target":
+    if chosen == "one":
+        return dict(dict(_FIXED, **_OF_THIS_MACHINE), **dict(toolchain, **{_CPU: settings[_HOST_CPU]}))
+    if toolchain[_TOOLCHAIN] == settings[_TOOLCHAIN]:
         return {setting: settings[setting] for setting in _KEPT}
-    return dict(dict(_FIXED, **_OF_THIS_MACHINE), **{_CPU: settings[_HOST_CPU]})
+    return dict({setting: settings[setting] for setting in _CHANGED}, **toolchain)
 
-one_configuration = transition(
-    implementation = _one_configuration_impl,
-    inputs = [_FLAG, _HOST_CPU] + _KEPT,
+configuration_of_program = transition(
+    implementation = _configuration_of_program_impl,
+    inputs = [_FLAG, _HOST_CPU] + _CHANGED,
     outputs = _CHANGED,
 )

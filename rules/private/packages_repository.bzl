@@ -70,6 +70,9 @@ _ENVIRON = ["PIP_" + name for name in _PIP] + [
     "no_proxy",
 ]
 
+# What the builder imports.
+_BUILDER_MODULES = [Label("//toolchain:locks.py"), Label("//toolchain:pex_file.py")]
+
 _BUILD = """\
 exports_files({}, visibility = ["//visibility:public"])
 """
@@ -178,6 +181,35 @@ def _find_python(repository_ctx):
     watch(repository_ctx, told.executable)
     return python
 
+# The stages of the builder, as Bazel's line of progress shows them.
+_PROGRESS = {
+    "compile": "compiling the packages to bytecode",
+    "download": "downloading the packages with pip",
+    "pack": "packing packages.pex",
+    "unpack": "unpacking the packages",
+}
+
+def _run_builder(repository_ctx, command):
+    """Runs the builder. It prints what it does and how long that took."""
+    result = repository_ctx.execute(
+        command + ["--out", repository_ctx.path("."), "--"] + repository_ctx.attr.pip_args,
+        timeout = 3600,
+        # Unset only the variables that would change what the locks mean. Everything else, such as pip's configuration, is
+        # the user's choice.
+        environment = {
+            "PIP_CONSTRAINT": "",
+            "PIP_REQUIREMENT": "",
+            "PIP_TARGET": "",
+            "PYTHONDONTWRITEBYTECODE": "1",  # of its own modules, which are files of the rules
+            "PYTHONHOME": "",
+            "PYTHONNOUSERSITE": "1",
+            "PYTHONPATH": "",
+        },
+        quiet = False,
+    )
+    if result.return_code:
+        fail("The packages of rules_executorch cannot be built:\n{}{}".format(result.stdout, result.stderr))
+
 def _packages_repository_impl(repository_ctx):
     attributes = repository_ctx.attr
     check_extras(attributes.extras)
@@ -194,27 +226,16 @@ def _packages_repository_impl(repository_ctx):
 
     # The builder's files are watched before it runs: Bazel starts the rule again if it does not know one of them yet.
     builder = watch(repository_ctx, attributes._builder)
+    for module in _BUILDER_MODULES:
+        watch(repository_ctx, module)
     arguments = ["--platform", attributes.platform] if is_foreign else []
     for option, lock in _locks(repository_ctx):
         arguments += [option, lock]
     arguments += _download(repository_ctx) if attributes.packages else _build_arguments(repository_ctx)
-    repository_ctx.report_progress("unpacking packages.pex" if attributes.packages else "building packages.pex")
-    result = repository_ctx.execute(
-        [python, builder] + arguments + ["--out", repository_ctx.path("."), "--"] + attributes.pip_args,
-        timeout = 3600,
-        # Unset only the variables that would change what the locks mean. Everything else, such as pip's configuration, is
-        # the user's choice.
-        environment = {
-            "PIP_CONSTRAINT": "",
-            "PIP_REQUIREMENT": "",
-            "PIP_TARGET": "",
-            "PYTHONHOME": "",
-            "PYTHONNOUSERSITE": "1",
-            "PYTHONPATH": "",
-        },
-    )
-    if result.return_code:
-        fail("The packages of rules_executorch cannot be built:\n{}{}".format(result.stdout, result.stderr))
+    stages = ["unpack", "compile"] if attributes.packages else ["download", "unpack", "compile", "pack"]
+    for stage in [""] if is_foreign else stages:
+        repository_ctx.report_progress(_PROGRESS.get(stage, "checking packages.pex"))
+        _run_builder(repository_ctx, [python, builder] + arguments + (["--stage", stage] if stage else []))
     files = ["packages.pex"] + ([] if is_foreign else ["python.json"])
     repository_ctx.file("BUILD", _BUILD.format(repr(files)), executable = False)
 

@@ -42,7 +42,6 @@ py_library(
     srcs = ["site-packages/numpy/__init__.py", "site-packages/tiny_layers/__init__.py"],
     data = [
         "site-packages/numpy-2.0.dist-info/METADATA",
-        "site-packages/Tiny_Layers-1.0.dist-info/METADATA",
     ],
 )
 
@@ -69,6 +68,7 @@ py_test(
 sh_test(
     name = "script_test",
     srcs = ["script_test.sh"],
+    data = [":net.pte"],
 )
 
 filegroup(
@@ -119,14 +119,21 @@ executorch_named_data(
 
 executorch_size_report(
     name = "sizes",
-    deps = [":shipped"],
+    deps = [":shipped.pte", ":by_a_tool"],
+)
+
+genrule(
+    name = "by_a_tool",
+    outs = ["by_a_tool.txt"],
+    cmd = "touch $@",
+    tools = [":tuned"],
 )
 
 genrule(
     name = "shipped",
-    srcs = [":all"],
-    outs = ["shipped.ptd"],
-    cmd = "cp $< $@",
+    srcs = [":net.pte", ":net.all.ptd"],
+    outs = ["shipped.pte", "shipped.ptd"],
+    cmd = "cp $(location :net.pte) $(location shipped.pte); cp $(location :net.all.ptd) $(location shipped.ptd)",
 )
 """
 MANIFEST = """\
@@ -246,13 +253,25 @@ def test_data_of_libraries_is_data_of_the_program(both: Workspace) -> None:
     assert (runfiles / "blocks.txt").exists()
 
 
-def test_a_package_that_the_toolchain_lacks_is_named(package: Workspace) -> None:
-    """In a configuration of its own, where Bazel has not looked at the library yet."""
-    said = package.build(f"//{PACKAGE}:net", "--nobuild", "--compilation_mode=dbg").err
+NUMPY = '"site-packages/numpy-2.0.dist-info/METADATA"'
+
+
+def test_a_package_that_the_toolchain_lacks_is_an_error(package: Workspace) -> None:
+    said = wrong(package, NUMPY, NUMPY + ', "site-packages/Tiny_Layers-1.0.dist-info/METADATA"')
+    assert f"//{PACKAGE}:net: `deps` names //{PACKAGE}:layers, which needs Python packages" in said
+    assert "that the toolchain does not have: tiny-layers. " in said
+    assert "write `extra_requirements`" in said
+
+
+def test_a_package_without_metadata_is_noted(package: Workspace) -> None:
+    """It is known by what is imported, and it may be called otherwise."""
+    package.edit(f"{PACKAGE}/BUILD", NUMPY, '"other/__init__.py"')
+    try:
+        said = package.build(f"//{PACKAGE}:net", "--nobuild").err
+    finally:
+        package.edit(f"{PACKAGE}/BUILD", '"other/__init__.py",\n    ]', NUMPY + ",\n    ]")
     [note] = [line for line in said.splitlines() if "Python packages" in line]
-    assert f"//{PACKAGE}:blocks: `deps` names //{PACKAGE}:layers, which needs Python packages" in note
-    assert "not in the locks of the toolchain: tiny-layers. " in note
-    assert "write `more_requirements`" in note
+    assert "that the toolchain does not have: tiny-layers. " in note
 
 
 def test_two_libraries_with_one_import_path_are_named(package: Workspace) -> None:
@@ -274,8 +293,25 @@ def test_a_lockfile_has_a_space_in_its_name(both: Workspace) -> None:
     lock.unlink()
 
 
+def test_the_files_of_a_program_have_labels(both: Workspace) -> None:
+    """A genrule takes two of them. A test has the program among its runfiles, and no other file."""
+    both.build(f"//{PACKAGE}:shipped", f"//{PACKAGE}:script_test", *WORKERS)
+    for ours, theirs in (("net.pte", "shipped.pte"), ("net.all.ptd", "shipped.ptd")):
+        assert both.output(f"{PACKAGE}/{ours}").read_bytes() == both.output(f"{PACKAGE}/{theirs}").read_bytes()
+    runfiles = both.output(f"{PACKAGE}/script_test.runfiles") / "rules_executorch" / PACKAGE
+    assert {path.name for path in runfiles.iterdir()} == {"net.pte", "script_test", "script_test.sh"}
+
+
+def test_coverage_finds_the_sources_of_models(both: Workspace) -> None:
+    """Also of a program that a test only has among its data."""
+    both.run("coverage", f"//{PACKAGE}:script_test", f"--instrumentation_filter=^//{PACKAGE}")
+    found = set(both.output(f"{PACKAGE}/script_test.instrumented_files").read_text("utf-8").split())
+    assert {f"{PACKAGE}/{name}" for name in ("model.py", "blocks.py", "libs/layers.py")} <= found
+
+
 def test_a_size_report_finds_the_programs_that_an_app_needs(both: Workspace) -> None:
-    """Here the app is a genrule over one file of the program. The report counts the whole program."""
+    """Here the app is a file of a genrule over files of the program. All of the program counts, and no program that
+    only a tool needs."""
     both.build(f"//{PACKAGE}:sizes", *WORKERS)
     report = json.loads(both.output(f"{PACKAGE}/sizes.json").read_text("utf-8"))
     shipped = sum(both.output(f"{PACKAGE}/net.{kind}").stat().st_size for kind in ("pte", "all.ptd"))

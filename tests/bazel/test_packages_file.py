@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ local_path_override(
 )
 
 executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")
-executorch.packages({arguments})
+executorch.toolchain({arguments})
 use_repo(executorch, "rules_executorch_packages")
 """
 LIBRARY = """\
@@ -52,7 +53,7 @@ module(name = "library", version = "0.1.0")
 bazel_dep(name = "rules_executorch", version = "0.1.0")
 
 executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")
-executorch.packages({extras})
+executorch.toolchain({extras})
 """
 FILE = "@rules_executorch_packages//:packages.pex"
 
@@ -123,6 +124,22 @@ def test_the_packages_come_from_a_file(user: User, bazel4: Run) -> None:
     holds_the_packages(user, unpacked(bazel4))
 
 
+def test_the_fetch_says_what_it_does(user: User, bazel4: Run, in_bazel7: Run) -> None:
+    """Bazel's own line of progress is not in the log of CI."""
+    user.write()
+    for number, bazel in enumerate((bazel4, in_bazel7)):
+        lock = user.directory / "own.lock"
+        lock.write_text(f"# {number}\n{lock.read_text()}")  # with another lock it is fetched again
+        said = bazel("build", "--curses=no", FILE).stderr
+        lines = [line.removeprefix("rules_executorch: ") for line in said.splitlines() if "rules_executorch: " in line]
+        assert [re.sub(r"\d+ s$", "N s", line) for line in lines] == [
+            "unpacks the packages of a file, 0.00 GB ...",
+            "unpacked the packages, N s",
+            "compiles the packages to bytecode ...",
+            "compiled the packages, N s",
+        ], said
+
+
 def test_the_python_of_actions_is_an_input_and_must_not_change(user: User, bazel4: Run) -> None:
     user.write()
     repository = unpacked(bazel4)
@@ -148,7 +165,7 @@ def test_the_python_of_actions_is_an_input_and_must_not_change(user: User, bazel
             'extras = ["sbom"]', "", "`requirements` lacks packages of the extra `sbom`: boolean-py", id="extra"
         ),
         pytest.param(
-            'more_requirements = ["//:more.lock"]',
+            'extra_requirements = ["//:more.lock"]',
             "",
             "the file of `packages` has no smaller, and the lock has smaller 2.0",
             id="packages of the user's own",
@@ -175,7 +192,7 @@ def test_bazel_7_takes_the_file_and_the_extras_of_other_modules(user: User, in_b
     holds_the_packages(user, unpacked(in_bazel7))
     user.write(extras='extras = ["sbom"]')
     assert "`requirements` lacks packages of the extra `sbom`: boolean-py" in in_bazel7("build", FILE).stderr
-    user.write('more_requirements = ["//:more.lock"]')
+    user.write('extra_requirements = ["//:more.lock"]')
     assert "has no smaller, and the lock has smaller 2.0" in in_bazel7("build", FILE).stderr
     user.write(extras='extras = ["sbomb"]')
     assert "There is no extra `sbomb`." in (said := in_bazel7("build", FILE).stderr)

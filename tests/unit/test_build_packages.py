@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import platform
+import random
 import shutil
+import stat
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BUILDER = Path(__file__).parents[2] / "toolchain/build_packages.py"
+TOOLCHAIN = Path(__file__).parents[2] / "toolchain"
 
 
-@pytest.fixture(scope="module")
-def builder() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_packages", BUILDER)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+@pytest.fixture
+def builder(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(TOOLCHAIN)
+    return importlib.import_module("build_packages")
+
+
+@pytest.fixture
+def locks(builder: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that reads locks, for Python 3.12.3 on Linux."""
+    del builder
+    module = importlib.import_module("locks")
+    here = {"python_version": "3.12", "python_full_version": "3.12.3", "sys_platform": "linux"}
+    here["platform_machine"] = "x86_64"
+    monkeypatch.setattr(module, "ENVIRONMENT", {**module.ENVIRONMENT, **here})
     return module
 
 
@@ -33,22 +44,14 @@ def site(tmp_path: Path) -> Path:
     return site
 
 
-def files(root: Path) -> dict[str, str]:
-    return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
-
-
-def test_bytecode_that_is_being_written_is_not_among_the_sources_of_the_pex(
-    builder: ModuleType, site: Path, tmp_path: Path
-) -> None:
-    before = files(site)
-    sources = builder.snapshot(site, tmp_path / "sources")
-    with builder.compile_bytecode(site):
-        # Python first writes bytecode to this file, which can be renamed or removed at any moment.
-        (site / "package/__pycache__").mkdir(exist_ok=True)
-        (site / "package/__pycache__/module.cpython-311.pyc.140").touch()
-    assert list(site.rglob("module.*.pyc"))
-    assert files(sources) == before
-    assert (sources / "package/other.py").is_symlink()
+def test_bytecode_is_no_source(builder: ModuleType, site: Path) -> None:
+    (site / "package/tests").mkdir()
+    (site / "package/tests/test_module.py").write_text("VALUE = 1\n")
+    before = builder.files_of(site)
+    builder.compile_bytecode(site)
+    assert [path.name.split(".")[0] for path in site.rglob("*.pyc")] == ["module", "other"]
+    assert builder.files_of(site) == before
+    assert before == ["package/module.py", "package/other.py", "package/tests/test_module.py"]
 
 
 def test_the_description_of_python_depends_on_its_files_only(
@@ -70,22 +73,143 @@ def test_the_description_of_python_depends_on_its_files_only(
     assert described(other)["standard_library"] != first["standard_library"]
 
 
-def test_sources_are_copied_where_there_are_no_links(
-    builder: ModuleType, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError
+WHEEL = {
+    "tiny/__init__.py": "VALUE = 1\n",
+    "tiny-1.0.data/platlib/tiny/part.py": "VALUE = 2\n",
+    "tiny-1.0.data/scripts/tiny": "#!python\n",
+    "tiny-1.0.data/data/share/tiny.txt": "nobody finds it\n",
+    "bin/tiny": "#!/bin/sh\n",
+    "lib/__init__.py": "a package with the name of a folder\n",
+    "tiny-1.0.dist-info/METADATA": "Name: tiny\n",
+}
 
-    monkeypatch.setattr(builder.os, "link", refuse)
-    sources = builder.snapshot(site, tmp_path / "sources")
-    assert files(sources) == files(site)
-    assert (sources / "package/module.py").stat().st_nlink == 1
+
+def wheel(file: Path, members: dict[str, str]) -> Path:
+    """Writes a wheel. Files that begin with `#!` are executable."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            member = zipfile.ZipInfo(name)
+            member.external_attr = (0o100755 if content.startswith("#!") else 0o100600) << 16
+            archive.writestr(member, content)
+        record = f"{'-'.join(file.name.split('-')[:2])}.dist-info/RECORD"
+        archive.writestr(record, "".join(f"{name},sha256=x,1\n" for name in members) + f"{record},,\n")
+    return file
+
+
+def test_a_wheel_is_installed(builder: ModuleType, tmp_path: Path) -> None:
+    file = wheel(tmp_path / "tiny-1.0-py3-none-any.whl", {**WHEEL, "tiny/run.sh": "#!/bin/sh\n"})
+    builder.unpack_wheels([file], tmp_path / "site")
+    assert not file.exists()
+    assert builder.files_of(tmp_path / "site") == [
+        "lib/__init__.py",
+        "tiny-1.0.dist-info/METADATA",
+        "tiny-1.0.dist-info/RECORD",
+        "tiny/__init__.py",
+        "tiny/part.py",
+        "tiny/run.sh",
+    ]
+    record = (tmp_path / "site/tiny-1.0.dist-info/RECORD").read_text().splitlines()
+    assert [row.split(",")[0] for row in record] == builder.files_of(tmp_path / "site")
+    modes = [(tmp_path / "site/tiny" / name).stat().st_mode & 0o777 for name in ("run.sh", "part.py")]
+    assert modes == [0o755, 0o644]
+    assert len({path.stat().st_mtime for path in (tmp_path / "site").rglob("*") if path.is_file()}) == 1
+
+
+def test_the_last_of_two_wheels_with_the_same_file_wins_in_every_run(builder: ModuleType, tmp_path: Path) -> None:
+    for attempt in range(5):
+        place = tmp_path / str(attempt)
+        place.mkdir()
+        wheels = [
+            wheel(place / f"{name}-1.0-any.whl", {"common.py": f"{name}\n", f"{name}.py": "x" * size})
+            for name, size in (("a", 1), ("b", 10**5 * attempt))
+        ]
+        builder.unpack_wheels(wheels, place / "site")
+        assert (place / "site/common.py").read_text() == "b\n"
+
+
+def test_a_wheel_cannot_write_elsewhere(builder: ModuleType, tmp_path: Path) -> None:
+    file = wheel(tmp_path / "tiny-1.0-any.whl", {"tiny/../../elsewhere.py": ""})
+    with pytest.raises(SystemExit, match="has a file outside of its directory"):
+        builder.unpack_wheels([file], tmp_path / "site")
+    assert not (tmp_path / "elsewhere.py").exists()
+
+
+def test_a_pex_has_the_files_of_a_site_directory(builder: ModuleType, tmp_path: Path) -> None:
+    """Also one that is compressed in several chunks. Two runs write the same bytes."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "empty.py").touch()
+    large = random.Random(0).randbytes(3 << 20) * 6
+    (site / "large.so").write_bytes(large)
+    (site / "run.sh").write_text("#!/bin/sh\n")
+    (site / "run.sh").chmod(0o755)
+    frame = tmp_path / "frame.pex"
+    with zipfile.ZipFile(frame, "w") as archive:
+        archive.writestr("__main__.py", "print('runs')\n")
+    frame.write_bytes(b"#!/usr/bin/env python\n" + frame.read_bytes())
+    made = []
+    for name in ("first.pex", "second.pex"):
+        builder.write_pex(frame, site, builder.files_of(site), tmp_path / name)
+        made.append((tmp_path / name).read_bytes())
+    assert made[0] == made[1]
+    assert made[0].startswith(b"#!/usr/bin/env python\n")
+    with zipfile.ZipFile(tmp_path / "first.pex") as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == ["__main__.py", "empty.py", "large.so", "run.sh"]
+        assert archive.read("large.so") == large
+        assert [stat.S_IMODE(archive.getinfo(name).external_attr >> 16) for name in ("large.so", "run.sh")] == [
+            0o644,
+            0o755,
+        ]
+    done = subprocess.run([sys.executable, tmp_path / "first.pex"], capture_output=True, text=True, check=True)
+    assert done.stdout == "runs\n"
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        ("python_full_version < '3.13'", True),
+        ("python_full_version >= '3.12.4'", False),
+        ("python_version == '3.12.0'", True),
+        ("python_full_version > '3.9'", True),  # as texts, "3.12.3" is below "3.9"
+        ("'3.9' < python_version", True),
+        ("python_version in '3.11 3.12'", True),
+        ("sys_platform != 'win32' and (platform_machine == 'arm64' or os_name == 'nt')", False),
+        ("python_full_version < '3.12' or sys_platform == 'linux'", True),
+        ("platform_machine not in 'arm64 aarch64'", True),
+        ("extra == 'more'", False),
+    ],
+)
+def test_conditions_of_pins(locks: ModuleType, condition: str, value: bool) -> None:
+    assert locks.holds(condition) is value
+
+
+@pytest.mark.parametrize("condition", ["python_version ~= '3.11'", "python_version", "python == '3.11'", "1 < 2 < 3"])
+def test_another_condition_is_refused(locks: ModuleType, condition: str) -> None:
+    with pytest.raises(SystemExit, match="cannot read the condition of a pin: "):
+        locks.holds(condition)
+
+
+def test_only_pins_for_this_machine_count(locks: ModuleType, tmp_path: Path) -> None:
+    lock = tmp_path / "own.lock"
+    lock.write_text(
+        "# A remark.\n"
+        "torch==2.13.0 ; sys_platform == 'darwin' \\\n    --hash=sha256:00\n"
+        "torch==2.13.0+cpu ; sys_platform != 'darwin' \\\n    --hash=sha256:01\n"
+        "tomli[more] == 2.2 ; python_full_version < '3.11' --hash=sha256:02\n"
+    )
+    pins = locks.pins_of([lock])
+    assert locks.pinned(pins) == {"torch": "2.13.0+cpu"}
+    assert locks.split_torch(pins) == (pins[0], [])
+    locks.use_platform("osx_aarch64")
+    assert locks.pinned(locks.pins_of([lock])) == {"torch": "2.13.0"}
+    with pytest.raises(SystemExit, match="must pin torch once, with `torch==`, and do it 0 times"):
+        locks.split_torch([])
 
 
 PINS = [
     "Tiny_Layers==1.0 \\\n    --hash=sha256:00\n",
     "torch==2.13.0\n",
-    'winonly==3.0 ; sys_platform == "win32"\n',
     "--pre\n",
 ]
 
@@ -145,23 +269,23 @@ def test_a_file_that_is_no_pex_is_refused(builder: ModuleType, tmp_path: Path) -
             builder.check_packages(file, PINS)
 
 
-def test_the_users_own_lock_has_the_packages_of_the_extras(builder: ModuleType, tmp_path: Path) -> None:
+def test_the_users_own_lock_has_the_packages_of_the_extras(locks: ModuleType, tmp_path: Path) -> None:
     lock = tmp_path / "requirements-small.lock"
     lock.write_text("# A remark.\ntiny-layers==0.9 --hash=sha256:00\n")
-    builder.check_covers(PINS, [lock])
+    locks.check_covers(PINS, [lock])
     lock.write_text("other==0.9 --hash=sha256:00\n")
     with pytest.raises(SystemExit, match="lacks packages of the extra `small`: other"):
-        builder.check_covers(PINS, [lock])
+        locks.check_covers(PINS, [lock])
 
 
-def test_a_lock_adds_what_the_toolchain_does_not_have(builder: ModuleType, tmp_path: Path) -> None:
+def test_a_lock_adds_what_the_toolchain_does_not_have(locks: ModuleType, tmp_path: Path) -> None:
     """A lock of packages that need torch repeats torch, and what its CUDA build needs."""
     lock, cuda = tmp_path / "more.lock", tmp_path / "cuda.lock"
     cuda.write_text("nvidia-tiny==5.0 --hash=sha256:00\n")
     new = "layers-of-ours==2.0 \\\n    --hash=sha256:00"
     lock.write_text(f"# A remark.\n{new}\nnvidia-tiny==5.0 --hash=sha256:00\ntorch==2.13.0 --hash=sha256:00\n")
     pins = [*PINS, "torch==2.13.0+cpu\n"]
-    assert builder.added_pins(lock, pins, cuda) == [new]
+    assert locks.added_pins(lock, pins, cuda) == [new]
     lock.write_text("tiny.layers==1.1 --hash=sha256:00\n")
     with pytest.raises(SystemExit, match=r"more.lock has tiny-layers 1.1, and the toolchain has tiny-layers 1.0"):
-        builder.added_pins(lock, pins, cuda)
+        locks.added_pins(lock, pins, cuda)

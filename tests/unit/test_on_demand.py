@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import subprocess
 import sys
@@ -71,7 +73,7 @@ class Environment:
     def __init__(self, packages: Path, directory: Path) -> None:
         python(TOOLCHAIN / "on_demand.py", packages, directory)
         self.python = directory / "bin/python"
-        self.site = directory / "lib/python3.11/site-packages"
+        self.site = directory / "lib/python{}.{}/site-packages".format(*sys.version_info)
 
     def run(self, code: str, expect: int = 0) -> str:
         done = subprocess.run([self.python, "-s", "-P", "-c", code], capture_output=True, text=True, check=False)
@@ -154,9 +156,67 @@ def test_what_one_environment_changes_is_not_in_the_next(packages: Path, tmp_pat
     assert second.run("import first.below as b; print(b.f())") == "text\n"
 
 
-def test_another_version_of_python_is_refused(tmp_path: Path) -> None:
-    script = tmp_path / "on_demand.py"
-    script.write_text((TOOLCHAIN / "on_demand.py").read_text("utf-8").replace("PYTHON = (3, 11)", "PYTHON = (3, 5)"))
-    message = python(script, "packages", tmp_path / "made", expect=1)
-    assert message == f"{sys.executable} is Python 3.11, but the packages are for Python 3.5\n"
+@pytest.mark.parametrize("form", ["pex", "directory"])
+def test_another_version_of_python_is_refused(form: str, tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    if form == "directory":
+        packages.mkdir()
+    (packages / "python" if form == "directory" else packages).write_bytes(b"#!/usr/bin/env python3.5\nPK\x03\x04")
+    message = python(TOOLCHAIN / "on_demand.py", packages, tmp_path / "made", expect=1)
+    assert message == f"{sys.executable} is Python 3.{sys.version_info[1]}, but the packages are for Python 3.5\n"
     assert not (tmp_path / "made").exists()
+
+
+class Targets:
+    """Installed files as targets of rules_python have them: a directory for each package, without its RECORD."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.lines: list[str] = []
+
+    def add(self, target: str, files: dict[str, bytes]) -> None:
+        self.lines.insert(0, f"ROOT\t{target}/site-packages")
+        for name, content in files.items():
+            path = self.directory / target / "site-packages" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            self.lines.append(f"{target}/site-packages/{name}\t{path}")
+
+    def split(self, expect: int = 0) -> str:
+        (self.directory / "list.txt").write_text("\n".join(self.lines) + "\n")
+        arguments = ("--files", self.directory / "list.txt", self.directory / "split")
+        return python(TOOLCHAIN / "split_packages.py", *arguments, expect=expect)
+
+
+def tags(name: str, tag: str) -> dict[str, bytes]:
+    return {
+        f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+        f"{name}-1.0.dist-info/WHEEL": f"Wheel-Version: 1.0\nTag: {tag}\n".encode(),
+    }
+
+
+def test_files_of_other_targets_become_packages_with_records(tmp_path: Path) -> None:
+    """A program's key holds the digests that a RECORD lists, so it has to be the one that pip writes."""
+    targets = Targets(tmp_path)
+    shared = {"shared/__init__.py": b"NAME = 'second'\n"}
+    targets.add("pypi_second", {**shared, "second/__init__.py": b"", **tags("second", "py3-none-any")})
+    shared = {"shared/__init__.py": b"NAME = 'first'\n"}
+    targets.add("pypi_first", {**shared, "first/lib/large.so": BINARY, **tags("first", "py2.py3-none-any")})
+    targets.split()
+    environment = Environment(tmp_path / "split", tmp_path / "made")
+    assert environment.run("import shared; print(shared.NAME)") == "first\n"  # it is on Python's path before the other
+    records = {
+        name: (environment.site / f"{name}-1.0.dist-info/RECORD").read_text().splitlines()
+        for name in ("first", "second")
+    }
+    digest = base64.urlsafe_b64encode(hashlib.sha256(BINARY).digest()).decode().rstrip("=")
+    assert f"first/lib/large.so,sha256={digest},{len(BINARY)}" in records["first"]
+    owners = [name for name, rows in records.items() if any(row.startswith("shared/") for row in rows)]
+    assert owners == ["first"]
+
+
+@pytest.mark.parametrize("tag", ["cp35-cp35-linux_x86_64", "cp399-abi3-linux_x86_64"])
+def test_packages_for_another_version_of_python_are_refused(tag: str, tmp_path: Path) -> None:
+    targets = Targets(tmp_path)
+    targets.add("pypi_old", {"old.py": b"", **tags("old", tag)})
+    assert f"old-1.0 is for {tag}, and the interpreter of the toolchain is Python 3." in targets.split(expect=1)

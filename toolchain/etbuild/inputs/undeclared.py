@@ -43,6 +43,8 @@ from etbuild.processes.environment import dropped, is_fixed, stays_set
 from etbuild.processes.process_state import high_copy
 
 _posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
+# What makes interpreters from Python 3.13 on. Earlier versions report it to audit hooks.
+_interpreters: Any = importlib.import_module("_interpreters") if sys.version_info >= (3, 13) else None
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules
 _OF_THE_MACHINE = ("/etc/", "/usr/share/")  # libraries read their configuration here
 _HARDWARE = ("/dev/", "/proc/", "/sys/")  # libraries look here for processors and devices
@@ -376,6 +378,13 @@ def _is_own_connection(frame: FrameType | None) -> bool:
     return frame is not None
 
 
+def _told_create(*arguments: Any, **named: Any) -> Any:
+    """Wraps the function that makes another interpreter: Python reports it to no hook."""
+    if _watches:
+        _interpreter_started(_watches[-1])
+    return _own_create(*arguments, **named)
+
+
 def _interpreter_started(watch: _Watch) -> None:
     author = author_of(sys._getframe(2))
     if author is not None:
@@ -475,6 +484,8 @@ def _telling() -> Iterator[None]:
         stack.enter_context(replaced(os._Environ, "__iter__", _environment_listed))
         stack.enter_context(replaced(_posixsubprocess, "fork_exec", _told_fork_exec))
         stack.enter_context(replaced(_posixshmem, "shm_open", _told_shm_open))
+        if _interpreters:
+            stack.enter_context(replaced(_interpreters, "create", _told_create))
         for owner, name in native_readers():
             stack.enter_context(told_everywhere(owner, name))
         yield
@@ -482,6 +493,7 @@ def _telling() -> Iterator[None]:
 
 _own_fork_exec = _posixsubprocess.fork_exec
 _own_shm_open = _posixshmem.shm_open
+_own_create = _interpreters.create if _interpreters else None
 _own_getitem, _own_iter = os._Environ.__getitem__, os._Environ.__iter__
 # Modules of Python's library whose callers decide which variables they read.
 _MAPPINGS = {

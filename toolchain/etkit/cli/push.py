@@ -30,6 +30,9 @@ def add(verbs: Any) -> None:
         dest="tags",
     )
     add_repeatable(
+        parser, "--tag-file FILE", "a text file with more such tags, one a line", dest="tag_files", type=Path
+    )
+    add_repeatable(
         parser,
         "--forward-tag TAG",
         "a tag that moves only forward: it stays where it is if it names a package with a later annotation "
@@ -68,7 +71,8 @@ def run(options: argparse.Namespace) -> int:
     if options.registry:
         target = reference.moved(target, options.registry)
     stamps = reference.read_stamps(options.stamp_files)
-    tags = [reference.tag(tag, stamps) for tag in options.tags] + ([target.tag] if target.tag else [])
+    wanted = options.tags + [tag for path in options.tag_files for tag in reference.read_lines(path, "tags")]
+    tags = [reference.tag(tag, stamps) for tag in wanted] + ([target.tag] if target.tag else [])
     forward_tags = [reference.tag(tag, stamps) for tag in options.forward_tags]
     both = sorted(set(tags) & set(forward_tags))
     if both:
@@ -91,6 +95,6 @@ def run(options: argparse.Namespace) -> int:
         registry_options.print_json(content, moved, {"tags": tags, "stay": stay})
         return 0
     print(registry_options.summary("sent", moved))
-    for wanted in [*tags, content.root.digest]:
-        print(target.at(wanted))
+    for name in [*tags, content.root.digest]:
+        print(target.at(name))
     return 0

@@ -1,0 +1,27 @@
+"""Stands for rules_python's extension: a package for each distribution in the site directory that SITE_PACKAGES names.
+
+The targets have the files that rules_python gives them: no RECORD and no bytecode, below a directory `site-packages`.
+"""
+
+def _hub_impl(repository_ctx):
+    script = repository_ctx.path(Label("//python/extensions:make_hub.py"))
+    site = repository_ctx.os.environ["SITE_PACKAGES"]
+    done = repository_ctx.execute([repository_ctx.os.environ["PYTHON_3_11"], script, site])
+    if done.return_code:
+        fail(done.stderr)
+
+_hub = repository_rule(implementation = _hub_impl, environ = ["PYTHON_3_11", "SITE_PACKAGES"])
+
+def _pip_impl(module_ctx):
+    for module in module_ctx.modules:
+        for tag in module.tags.parse:
+            _hub(name = tag.hub_name)
+
+pip = module_extension(
+    implementation = _pip_impl,
+    tag_classes = {"parse": tag_class(attrs = {
+        "hub_name": attr.string(),
+        "python_version": attr.string(),
+        "requirements_lock": attr.label(),
+    })},
+)
