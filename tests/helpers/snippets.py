@@ -168,7 +168,7 @@ def _notes(before: str) -> dict[str, str]:
 
 
 def mistakes(snippet: Snippet) -> Iterator[str]:
-    """Yields what is wrong with the comments of a block, with its place and what to do."""
+    """Yields the mistakes in the comments of a block, with its place and what to do."""
     notes, language = snippet.notes, snippet.language
     given = [kind for kind in VERDICTS if kind in notes]
     if "wrong" in notes:
