@@ -61,6 +61,11 @@ def _tool(*whole: str) -> Row:
     return Row(whole)
 
 
+def _page(*whole: str) -> Row:
+    """The tests that run what a page shows, and others that read it."""
+    return Row((*_integration("snippets"), *_bazel("snippets"), "buck2/test_snippets.py", *whole))
+
+
 _REGISTRY = ("registry/", *_bazel("packages"), *_integration("pipelines"))
 _RULES = Row(whole=("bazel/", "buck2/", "remote/"))
 
@@ -229,13 +234,14 @@ COVERED_BY: Mapping[str, Row] = {
     "examples/pypi/": Row(whole=_bazel("toolchains")),
     "examples/toolchains/": Row(whole=_bazel("toolchains")),
     "examples/third_party_backend/": Row(whole=_integration("third_party_backend")),
-    "docs/": NOTHING,
-    "docs/gallery.md": Row(whole=_integration("gallery")),
-    "docs/monorepo.md": Row(whole=_bazel("monorepo")),
-    "docs/rules.md": Row(whole=_bazel("rules")),
-    "docs/staleness.md": Row(whole=_faults("staleness")),
-    "docs/support.md": Row(whole=_integration("backends")),
-    "README.md": Row(whole=_integration("readme")),
+    "docs/": _page(),
+    "docs/gallery.md": _page(*_integration("gallery")),
+    "docs/monorepo.md": _page(*_bazel("monorepo")),
+    "docs/packages.md": _page("registry/test_signatures.py"),
+    "docs/scale.md": _page(*_bazel("build")),
+    "docs/staleness.md": _page(*_faults("staleness")),
+    "docs/support.md": _page(*_integration("backends")),
+    "README.md": _page(*_integration("readme")),
     "benchmarks/": Row(whole=_bazel("monorepo")),
     ".bcr/": NOTHING,
     ".buildifier.json": NOTHING,
