@@ -122,7 +122,6 @@ def stages_with_pip(options: argparse.Namespace, pins: list[str], out: Path) -> 
             [
                 *pip,
                 "install",
-                "--no-compile",
                 "--require-hashes",
                 "--no-deps",
                 *options.pip_arguments,

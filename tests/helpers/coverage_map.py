@@ -63,6 +63,7 @@ def _tool(*whole: str) -> Row:
 
 _REGISTRY = ("registry/", *_bazel("packages"), *_integration("pipelines"))
 _RULES = Row(whole=("bazel/", "buck2/", "remote/"))
+_BUILDER = Row(whole=(*_integration("fetched_packages"), *_RULES.whole))
 
 # The longest name that a path begins with decides.
 COVERED_BY: Mapping[str, Row] = {
@@ -193,14 +194,14 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/update_lock.py": NOTHING,
     "toolchain/BUCK": Row(whole=("buck2/", *_bazel("buck2"))),
     "toolchain/BUILD": _RULES,
-    "toolchain/build_packages.py": _RULES,
+    "toolchain/build_packages.py": _BUILDER,
     "toolchain/configuration.bzl": _RULES,
     "toolchain/driver_sources.bzl": _RULES,
     "toolchain/drivers.bzl": _RULES,
     "toolchain/launch": _RULES,
-    "toolchain/locks.py": _RULES,
+    "toolchain/locks.py": _BUILDER,
     "toolchain/on_demand.py": _RULES,
-    "toolchain/pex_file.py": _RULES,
+    "toolchain/pex_file.py": _BUILDER,
     "toolchain/py_toolchain.bzl": _RULES,
     "toolchain/python_driver.bzl": _RULES,
     "toolchain/python_of_build.bzl": _RULES,
