@@ -40,14 +40,20 @@ executorch_lock(
 `bazel run :update` writes the lockfile, and `bazel test :update_test` fails if the program is not the one of the lockfile.
 """
 
-load("//rules:providers.bzl", _ExecutorchExportInfo = "ExecutorchExportInfo", _ExecutorchLibraryInfo = "ExecutorchLibraryInfo", _ExecutorchProgramInfo = "ExecutorchProgramInfo")
+load(
+    "//rules:providers.bzl",
+    _ExecutorchExportInfo = "ExecutorchExportInfo",
+    _ExecutorchLibraryInfo = "ExecutorchLibraryInfo",
+    _ExecutorchProgramInfo = "ExecutorchProgramInfo",
+    _ExecutorchProgramInputsInfo = "ExecutorchProgramInputsInfo",
+)
 load("//rules/private:benchmark.bzl", _executorch_benchmark = "executorch_benchmark")
 load("//rules/private:library.bzl", _executorch_library = "executorch_library")
 load("//rules/private:lock.bzl", _executorch_lock = "executorch_lock")
 load("//rules/private:named_data.bzl", _executorch_named_data = "executorch_named_data")
 load("//rules/private:package.bzl", _executorch_package = "executorch_package")
-load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS", _executorch_program = "executorch_program")
-load("//rules/private:programs.bzl", _executorch_programs = "executorch_programs")
+load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS")
+load("//rules/private:programs.bzl", _executorch_program = "executorch_program", _executorch_programs = "executorch_programs")
 load("//rules/private:push.bzl", _executorch_push = "executorch_push")
 load(
     "//rules/private:selected_ops.bzl",
@@ -63,6 +69,7 @@ load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain"
 ExecutorchExportInfo = _ExecutorchExportInfo
 ExecutorchLibraryInfo = _ExecutorchLibraryInfo
 ExecutorchProgramInfo = _ExecutorchProgramInfo
+ExecutorchProgramInputsInfo = _ExecutorchProgramInputsInfo
 
 # The attributes of executorch_program, for rules of your own that call the functions of actions.bzl.
 PROGRAM_ATTRS = _PROGRAM_ATTRS

@@ -28,6 +28,18 @@ ExecutorchProgramInfo = provider(
     },
 )
 
+ExecutorchProgramInputsInfo = provider(
+    doc = "What a program was built from. `executorch_program` provides it. A rule of your own that provides this and " +
+          "`ExecutorchProgramInfo` can be the `program` of `executorch_program_test` and `executorch_benchmark`.",
+    fields = {
+        "inputs": "struct: the result of `program_inputs` of actions.bzl.",
+        "manifest": "File: the manifest.",
+        "name": "string: the name of the program, the `name` of `plan_program`.",
+        "parameters": "dict of string to string: the values of the manifest's parameters.",
+        "variant": "string: the variant of the manifest; empty for the manifest without one.",
+    },
+)
+
 ExecutorchExportInfo = provider(
     doc = "The exported methods of a program. `executorch_program` provides it, so that programs that export the same can " +
           "share one export.",

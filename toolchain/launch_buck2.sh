@@ -14,10 +14,14 @@ if [ -z "${PEX_ROOT:-}" ]; then
   fi
 fi
 export PEX_ROOT
+# The first line of the packages names their Python, such as `#!/usr/bin/env python3.12`.
+read -r line < "$packages" || true
+case $line in '#!'*) named=${line##* } ;; *) named=python3 ;; esac
+command -v -- "$named" > /dev/null || { echo "There is no $named on this machine (PATH=$PATH), and $packages is for it" >&2; exit 1; }
 # PEX_INTERPRETER asks for the interpreter that knows the packages. The driver's sources are read where they are.
 export PYTHONDONTWRITEBYTECODE=1
 unset PYTHONHOME PYTHONPATH PYTHONOPTIMIZE
-python=$(PEX_INTERPRETER=1 python3.11 "$packages" -c 'import sys; print(sys.executable)')
+python=$(PEX_INTERPRETER=1 "$named" "$packages" -c 'import sys; print(sys.executable)')
 
 # torch makes a directory for its caches when it is imported. Each run gets its own.
 scratch=$(mktemp -d)

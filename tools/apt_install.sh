@@ -1,5 +1,5 @@
 #!/bin/sh
-# apt_install.sh PACKAGE...: installs Debian or Ubuntu packages. All output goes to standard error.
+# apt_install.sh PACKAGE...: installs Debian or Ubuntu packages. It prints nothing to standard output.
 set -eu
 command -v apt-get >/dev/null || { echo "This system has no apt-get." >&2; exit 1; }
 as_root=
@@ -11,4 +11,5 @@ if [ "$(id -u)" != 0 ]; then
   fi
 fi
 $as_root apt-get update -qq >&2
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+# What dpkg does with each package is of no interest. Errors go to standard error.
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "$@" >/dev/null

@@ -23,7 +23,6 @@ LOCKS = (
     "requirements-ethos-u",
     "requirements-huggingface",
     "requirements-openvino",
-    "requirements-registry",
     "requirements-sbom",
 )
 _HEAD = """\

@@ -4,8 +4,7 @@ load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:runfiles.bzl", "quoted")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
-load(":program_arguments.bzl", "located", "program_arguments")
-load(":test_inputs.bzl", "ProgramInputsInfo")
+load(":program_arguments.bzl", "PROGRAMS", "located", "program_arguments")
 
 # `bazel run` starts the script in the directory of its runfiles. Paths of the user are relative to another one.
 _SCRIPT = """\
@@ -18,7 +17,7 @@ exec "$driver" bench "${{arguments[@]}}" "$@"
 """
 
 def _benchmark_impl(ctx):
-    given = program_arguments(ctx, ctx.attr.program[ProgramInputsInfo])
+    given = program_arguments(ctx, ctx.attr.program)
     arguments, files = list(given.arguments), list(given.files)
     if ctx.attr.against:
         other = ctx.attr.against[ExecutorchProgramInfo]
@@ -36,9 +35,9 @@ _BENCHMARK_ATTRS = dict(DRIVER_SCRIPT_ATTRS, **{
         doc = "Options of `etbuild bench`, such as `--threads=1`.",
     ),
     "program": attr.label(
-        doc = "The program: an `executorch_program`.",
+        doc = "The program: an `executorch_program`, or another rule with `ExecutorchProgramInputsInfo`.",
         mandatory = True,
-        providers = [ProgramInputsInfo],
+        providers = PROGRAMS,
     ),
 })
 

@@ -3,16 +3,19 @@
 load("@rules_executorch_host//:host.bzl", "CC_COMMON", "CC_INFO")
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":cc_helpers.bzl", "cc_library_rule", "group")
 load(":driver.bzl", "driver_arguments", "run_driver")
 load(":macros.bzl", "helper_attributes")
 
-# The libraries of the wheel that programs need: the runtime, its kernels and its backends for any Linux machine.
+# The libraries of the wheel that programs need: the runtime and its backends for any Linux machine, and its kernels.
 _LIBRARIES = [
     "libexecutorch.so",
     "libexecutorch_backend_xnnpack.so",
+    "libexecutorch_threadpool.so",
+]
+_KERNELS = [
     "libexecutorch_kernels_optimized.so",
     "libexecutorch_kernels_quantized.so",
-    "libexecutorch_threadpool.so",
 ]
 
 # What code that includes the headers of the wheel must define, as its executorch-config.cmake says.
@@ -63,18 +66,6 @@ _cpp_files = rule(
     toolchains = [str(TOOLCHAIN_TYPE)],
 )
 
-def _group_impl(ctx):
-    return [DefaultInfo(files = getattr(ctx.attr.target[OutputGroupInfo], ctx.attr.group))]
-
-# Bazel's `filegroup` does the same, but does not have all attributes that a target can have.
-_group = rule(
-    implementation = _group_impl,
-    attrs = {
-        "group": attr.string(mandatory = True),
-        "target": attr.label(mandatory = True),
-    },
-)
-
 def _library(name, program, runtime, namespace, embed, max_bytes, data, kwargs):
     files = name + "_cpp"
     helper = helper_attributes(kwargs)
@@ -87,12 +78,9 @@ def _library(name, program, runtime, namespace, embed, max_bytes, data, kwargs):
         stem = name,
         **helper
     )
-    for group in ("headers", "sources"):
-        _group(name = "{}_{}".format(files, group), group = group, target = files, **helper)
-    library = getattr(native, "cc_library", None)
-    if not CC_INFO or not library:
-        fail("this Bazel has no C++ rules of its own; call the command `etbuild cpp` in a genrule")
-    library(
+    for part in ("headers", "sources"):
+        group(name = "{}_{}".format(files, part), group = part, target = files, **helper)
+    cc_library_rule("etbuild cpp")(
         name = name,
         copts = ["-std=c++17"] + kwargs.pop("copts", []),
         srcs = [":{}_sources".format(files)] if embed else [],
@@ -183,7 +171,8 @@ def _executorch_runtime_impl(ctx):
     if not CC_INFO:
         fail("this Bazel has no C++ rules of its own: link ExecuTorch's runtime in another way")
     include = ctx.actions.declare_directory(ctx.label.name + ".include")
-    libraries = [ctx.actions.declare_file("{}.lib/{}".format(ctx.label.name, name)) for name in _LIBRARIES]
+    names = sorted(_LIBRARIES + (_KERNELS if ctx.attr.kernels else []))
+    libraries = [ctx.actions.declare_file("{}.lib/{}".format(ctx.label.name, name)) for name in names]
     arguments = driver_arguments(ctx, "runtime")
     arguments.add_all("--include", [include], expand_directories = False)
     arguments.add_all(libraries, format_each = "--library=%s")
@@ -233,9 +222,14 @@ executorch_runtime = rule(
     doc = """ExecuTorch's C++ runtime from the wheel of the toolchain: headers, portable, optimized and quantized kernels, and
 XNNPACK, for Linux machines of the toolchain's architecture. It is what Python runs, so both give the same bytes.
 
-An application for a phone builds ExecuTorch itself, with the kernels that `executorch_selected_ops` lists.
+An application for a phone builds ExecuTorch itself, with the kernels that `executorch_kernels_library` registers.
 """,
     attrs = {
+        "kernels": attr.bool(
+            default = True,
+            doc = "Whether it has kernels. Without them, the programs of an application run with those of an " +
+                  "`executorch_kernels_library`. With both, an operator would have two kernels, which ends the process.",
+        ),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     fragments = ["cpp"],

@@ -1,5 +1,7 @@
 """The repository rule huggingface_checkpoint: files of a model from a hub, each pinned by its sha256."""
 
+load("@bazel_tools//tools/build_defs/repo:utils.bzl", "read_netrc", "use_netrc")
+load(":compat.bzl", "unblocked")
 load(":downloads.bzl", "check_sha256")
 
 _BUILD = """\
@@ -34,6 +36,33 @@ def _check_path(path, what):
         if char in path:
             fail("{} `{}` has a character that is not allowed".format(what, path))
 
+def _logins(repository_ctx):
+    """Returns the logins of the user's netrc file by host, as http_archive finds them."""
+    environment = repository_ctx.os.environ
+    named = repository_ctx.attr.netrc or environment.get("NETRC", "")
+    if not named and "HOME" in environment and repository_ctx.path(environment["HOME"] + "/.netrc").exists:
+        named = environment["HOME"] + "/.netrc"
+    return read_netrc(repository_ctx, named) if named else {}
+
+def _download(repository_ctx, files):
+    """Downloads files, in Bazel 7.1 and later several at a time.
+
+    Args:
+      repository_ctx: the context of the rule.
+      files: list of struct(url, path, sha256).
+    """
+    logins = _logins(repository_ctx)
+    started = [repository_ctx.download(
+        file.url,
+        output = file.path,
+        sha256 = file.sha256,
+        auth = use_netrc(logins, [file.url], repository_ctx.attr.auth_patterns),
+        **unblocked(repository_ctx)
+    ) for file in files]
+    for download in started:
+        if hasattr(download, "wait"):
+            download.wait()
+
 def _huggingface_checkpoint_impl(repository_ctx):
     attributes = repository_ctx.attr
     folder = attributes.folder or attributes.repo.split("/")[-1]
@@ -43,25 +72,34 @@ def _huggingface_checkpoint_impl(repository_ctx):
     for part in ["{repo}", "{revision}", "{file}"]:
         if part not in attributes.url:
             fail("`url` has no `{}`: {}".format(part, attributes.url))
-    paths = []
+    files = []
     for name, sha256 in sorted(attributes.files.items()):
         _check_path(name, "the file")
         check_sha256(name, sha256)
         url = attributes.url.replace("{repo}", attributes.repo).replace("{revision}", attributes.revision)
-        paths.append(folder + "/" + name)
-        repository_ctx.download(url.replace("{file}", name), output = paths[-1], sha256 = sha256)
+        files.append(struct(url = url.replace("{file}", name), path = folder + "/" + name, sha256 = sha256))
+    _download(repository_ctx, files)
+    paths = [file.path for file in files]
     weights = [path for path in paths if path.endswith(_WEIGHTS)]
     config = [path for path in paths if path not in weights]
     build = _BUILD.format(config = repr(config), files = repr(paths), weights = repr(weights))
     repository_ctx.file("BUILD", build, executable = False)
 
 _CHECKPOINT_ATTRS = {
+    "auth_patterns": attr.string_dict(
+        doc = "How to send the login of a host, as `http_archive` has it: `{\"HUB\": \"Bearer <password>\"}` sends the password " +
+              "of the netrc file as a token. Default: the login and the password (`Basic`).",
+    ),
     "files": attr.string_dict(
         doc = "The sha256 of each file, by its path in the model's repository. Bazel downloads these files only.",
         mandatory = True,
     ),
     "folder": attr.string(
         doc = "The directory of the files, by which a manifest names them. Default: the last part of `repo`.",
+    ),
+    "netrc": attr.string(
+        doc = "The absolute path of the netrc file with the logins of hosts. Default: what the variable `NETRC` names, or " +
+              "`~/.netrc`.",
     ),
     "repo": attr.string(
         doc = "The name of the model's repository, such as `Qwen/Qwen3-0.6B`.",
@@ -105,6 +143,9 @@ With Bazel 7 and later, a MODULE.bazel file gets the rule with
 A program then has `weights = ["@qwen3//:weights"]` and `data = ["@qwen3//:config"]`, and its manifest names the files below
 the folder: `weights: Qwen3-1.7B` and `config: Qwen3-1.7B/config.json`. If the program is quantized, the export reads the
 weights too: write `data = ["@qwen3//:files"]` and no `weights`.
+
+For a checkpoint that the hub gives to some users only, write `machine HUB login YOU password TOKEN` into `~/.netrc`, and
+`auth_patterns = {"HUB": "Bearer <password>"}` into the target.
 
 - `:weights`: the files with tensors, and their index.
 - `:config`: all other files, such as `config.json` and the tokenizer.

@@ -127,6 +127,22 @@ def data_of(libraries):
     """
     return depset(transitive = [library.data for library in libraries if hasattr(library, "data")])
 
+def covered_sources(ctx):
+    """Returns the provider by which `bazel coverage` finds the Python sources of a target.
+
+    Args:
+      ctx: the context of the rule. It has the attributes `srcs` and `deps`.
+
+    Returns:
+      InstrumentedFilesInfo.
+    """
+    return coverage_common.instrumented_files_info(
+        ctx,
+        dependency_attributes = ["deps"],
+        extensions = ["py"],
+        source_attributes = ["srcs"],
+    )
+
 def _import_root(ctx):
     root = import_root(ctx.label.package, ctx.attr.import_root)
     if root == None:
@@ -156,6 +172,7 @@ def _executorch_library_impl(ctx):
             installed = installed_of(libraries),
             sources = depset(sources, transitive = [library.sources for library in libraries]),
         ),
+        covered_sources(ctx),
     ] + _py_infos(ctx, root)
 
 def _py_infos(ctx, root):

@@ -1,4 +1,4 @@
-"""The rule executorch_program: one manifest becomes one program."""
+"""The rule executorch_program: one manifest becomes one program. Users call the macro in programs.bzl."""
 
 load(
     "//rules:actions.bzl",
@@ -19,12 +19,11 @@ load(
     "report_program",
     "verify_program",
 )
-load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
+load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo", "ExecutorchProgramInputsInfo")
 load(":compat.bzl", "RUNS_VALIDATIONS")
 load(":configuration.bzl", "configuration_of_program")
 load(":driver.bzl", "MEMORY")
-load(":library.bzl", "LIBRARIES", "library_of")
-load(":test_inputs.bzl", "ProgramInputsInfo")
+load(":library.bzl", "LIBRARIES", "covered_sources", "library_of")
 
 def manifest_name(ctx):
     """Returns the name of the program in the manifest of a target; empty if it is that of the target."""
@@ -103,6 +102,7 @@ def _executorch_program_impl(ctx):
             report = depset([reported.report]),
             tokenizer = depset(tokenizer),
         ),
+        covered_sources(ctx),
         export,
         ExecutorchProgramInfo(
             backends = ctx.attr.backends,
@@ -113,15 +113,11 @@ def _executorch_program_impl(ctx):
             report = reported.report,
             tokenizer = reported.tokenizer,
         ),
-        ProgramInputsInfo(
-            index = reported.index,
+        ExecutorchProgramInputsInfo(
             inputs = inputs,
             manifest = manifest,
             name = plans.name,
-            named_data = lowered.named_data.values(),
             parameters = ctx.attr.parameters,
-            pte = lowered.pte,
-            report = reported.report,
             variant = ctx.attr.variant,
         ),
     ]
@@ -225,13 +221,19 @@ PROGRAM_ATTRS = {
     ),
 }
 
-# Only this rule has them: they choose its configuration.
-_CONFIGURATION_ATTRS = {
+# Only this rule has them: they choose its configuration, and they make labels of the outputs that a BUILD file decides.
+_OWN_ATTRS = {
     "configuration": attr.string(
         doc = "`one`: build the program once, for all compilation modes and target platforms. Each `select()` below it then " +
               "sees the machine that builds. `target`: build it for each configuration that needs it. Default: what the " +
               "flag `--@rules_executorch//toolchain:one_configuration` says.",
         values = ["", "one", "target"],
+    ),
+    "ptd": attr.output_list(
+        doc = "The macro sets it: `NAME.TAG.ptd` for each of `named_data`.",
+    ),
+    "pte": attr.output(
+        doc = "The macro sets it: `NAME.pte`.",
     ),
     "toolchain": attr.string(
         doc = "The name of the toolchain that builds the program, of an `executorch.toolchain`. Default: what the flag " +
@@ -259,6 +261,11 @@ executorch_program(
 `bazel build :mlp` writes `mlp.pte`, `mlp.index.json` (digests of the outputs and of their inputs) and the named data. The
 build fails if the manifest is wrong or if one of its checks fails.
 
+`:mlp` stands for all of these files, and `:mlp.pte` for the program only, wherever a label of a file can stand: in
+`$(location :mlp.pte)`, in `data` of a binary, in `srcs` of a `genrule` or of rules_pkg. So does `:mlp.TAG.ptd` for a tag in
+`named_data`. With a `select()` for `variant` or `named_data`, names of files depend on the configuration. These files have no
+labels then: use an output group, or `executorch_named_data`.
+
 Output groups, for `--output_groups=GROUP`:
 
 - `pte`, `named_data`, `tokenizer` and `index`: the default outputs, one kind each.
@@ -268,8 +275,8 @@ Output groups, for `--output_groups=GROUP`:
 - `etrecord`: the directory `mlp.etrecord` with an ETRecord of each method, for ExecuTorch's Inspector.
 - `export`: the exported methods, before they are lowered.
 """,
-    attrs = dict(PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),
-    provides = [ExecutorchExportInfo, ExecutorchProgramInfo],
+    attrs = dict(PROGRAM_ATTRS, **_OWN_ATTRS),
+    provides = [ExecutorchExportInfo, ExecutorchProgramInfo, ExecutorchProgramInputsInfo],
     toolchains = [str(TOOLCHAIN_TYPE)],
     **EXEC_GROUPS
 )

@@ -1,11 +1,15 @@
 """Arguments of the driver for a target that runs a finished program: in a test or a benchmark."""
 
+load("//rules:providers.bzl", "ExecutorchProgramInfo", "ExecutorchProgramInputsInfo")
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":common.bzl", "read_by")
 load(":driver_script.bzl", "without_spaces")
 load(":library.bzl", "check_packages", "data_of", "installed_of", "library_of")
 load(":names.bzl", "check_unique", "named_beside", "repository_path")
+
+# The providers of targets that can be tested and measured.
+PROGRAMS = [ExecutorchProgramInfo, ExecutorchProgramInputsInfo]
 
 def located(ctx, prefix, file):
     """Returns an argument that ends with the path of a file, as a word of a shell that has `rlocation`.
@@ -25,7 +29,7 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
 
     Args:
       ctx: the context of the rule.
-      program: ProgramInputsInfo of the program.
+      program: Target with the providers in `PROGRAMS`.
       srcs: list of Files, more Python sources.
       deps: list of targets, libraries that `srcs` import.
       data: list of Files, more data.
@@ -33,6 +37,7 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
     Returns:
       struct of `arguments` (a list of words of a shell that has `rlocation`) and `files` (a list of Files).
     """
+    made, program = program[ExecutorchProgramInfo], program[ExecutorchProgramInputsInfo]
     libraries = [library_of(ctx, dep) for dep in deps]
     check_packages(ctx.label, installed_of(libraries), ctx.toolchains[TOOLCHAIN_TYPE])
     own = named_beside(srcs, program.manifest)
@@ -52,14 +57,14 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
         located(ctx, "", manifest),
         quoted("--manifest-name=" + repository_path(program.manifest)),
         quoted("--program-name=" + program.name),
-        located(ctx, "--program=", program.pte),
+        located(ctx, "--program=", made.pte),
     ]
     if program.variant:
         arguments.append(quoted("--variant=" + program.variant))
     arguments += [quoted("--set={}={}".format(name, value)) for name, value in sorted(program.parameters.items())]
     arguments += [located(ctx, "--source={}=".format(name), sources[name]) for name in sorted(sources)]
     arguments += [located(ctx, "--data={}=".format(name), every[name]) for name in sorted(every)]
-    files = [manifest, program.pte, program.index, program.report] + program.named_data
+    files = [manifest, made.pte, made.index, made.report] + made.named_data.values()
     return struct(arguments = arguments, files = files + sources.values() + every.values())
 
 def _check_once(named, attribute):

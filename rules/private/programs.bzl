@@ -1,6 +1,26 @@
-"""The macro executorch_programs: a program and its variants."""
+"""The macros executorch_program and executorch_programs: a program, and a program with its variants."""
 
-load(":program.bzl", "executorch_program")
+load(":common.bzl", "name_with_variant")
+load(":program.bzl", _executorch_program = "executorch_program")
+
+def executorch_program(name, variant = "", named_data = [], **kwargs):
+    """Builds a program: the rule `executorch_program`, with labels for its `.pte` and `.ptd` files.
+
+    A `select()` is chosen after labels are known, so what depends on one has no label.
+
+    Args:
+      name: string, the name of the target.
+      variant: string, a variant of the manifest.
+      named_data: list of string, the tags that have no `shard_size`.
+      **kwargs: more attributes of the rule.
+    """
+    labels = {}
+    if type(variant or "") == "string":
+        program = name_with_variant(name, variant)
+        labels["pte"] = program + ".pte"
+        if type(named_data or []) == "list":
+            labels["ptd"] = ["{}.{}.ptd".format(program, tag) for tag in named_data or []]
+    _executorch_program(name = name, variant = variant, named_data = named_data, **dict(labels, **kwargs))
 
 def executorch_programs(name, manifest, variants, **kwargs):
     """Builds the program of a manifest, and one program for each of its variants. They share one export.

@@ -10,12 +10,14 @@ exec "$(rlocation {driver})" push {arguments} "$@"
 """
 
 def _executorch_push_impl(ctx):
-    stamps = [ctx.info_file, ctx.version_file]  # what --workspace_status_command printed
+    stamped = ctx.attr.stamp == 1 or (ctx.attr.stamp == -1 and ctx.files._stamp)
+    stamps = [ctx.info_file, ctx.version_file] if stamped else []  # what --workspace_status_command printed
     arguments = [located(ctx, "", ctx.file.package), quoted(ctx.attr.repository)]
     arguments += ["--tag=" + quoted(tag) for tag in ctx.attr.remote_tags]
+    arguments += [located(ctx, "--tag-file=", file) for file in ctx.files.remote_tags_file]
     arguments += ["--mount-from=" + quoted(repository) for repository in ctx.attr.mount_from]
     arguments += [located(ctx, "--stamp-file=", stamp) for stamp in stamps]
-    return driver_script(ctx, _SCRIPT, [ctx.file.package] + stamps, arguments = " ".join(arguments))
+    return driver_script(ctx, _SCRIPT, [ctx.file.package] + ctx.files.remote_tags_file + stamps, arguments = " ".join(arguments))
 
 _PUSH_ATTRS = dict(DRIVER_SCRIPT_ATTRS, **{
     "mount_from": attr.string_list(
@@ -31,9 +33,22 @@ _PUSH_ATTRS = dict(DRIVER_SCRIPT_ATTRS, **{
         doc = "Tags of the package in the registry. A tag may hold stamp values: `v-{STABLE_GIT_COMMIT}`. Without tags, " +
               "the package can be pulled by its digest.",
     ),
+    "remote_tags_file": attr.label(
+        doc = "A text file with more tags, one a line, such as one that a rule of yours writes.",
+        allow_single_file = True,
+    ),
     "repository": attr.string(
         doc = "The repository: `REGISTRY/REPOSITORY`, such as `registry.example.com/models/net`.",
         mandatory = True,
+    ),
+    "stamp": attr.int(
+        doc = "Whether tags may hold stamp values. `1`: yes. `0`: no; then nothing that has this target among its files " +
+              "changes with them. `-1`: if the build has `--stamp`.",
+        default = 1,
+        values = [-1, 0, 1],
+    ),
+    "_stamp": attr.label(
+        default = Label("//toolchain:stamp"),
     ),
 })
 
@@ -66,7 +81,7 @@ executorch_push(
 )
 ```
 
-`bazel run :push` pushes; it needs the extra `registry` of the toolchain. More options of `etbuild push` can follow:
+`bazel run :push` pushes. More options of `etbuild push` can follow:
 `bazel run :push -- --registry localhost:5000`. Only files that the registry does not have are sent.
 
 Values for `{STABLE_GIT_COMMIT}` and the like are what the program of Bazel's `--workspace_status_command` prints.

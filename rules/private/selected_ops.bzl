@@ -3,6 +3,15 @@
 load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver.bzl", "driver_arguments", "run_driver")
+load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
+load(":program_arguments.bzl", "located")
+
+def _programs(ctx):
+    """Returns the programs of a target, and for each the lines of its sources."""
+    return (
+        [program[ExecutorchProgramInfo].pte for program in ctx.attr.programs],
+        [program[ExecutorchExportInfo].lines for program in ctx.attr.programs],
+    )
 
 def _list_kernels(ctx):
     """Declares ExecutorchSelectedOps, which fails if a program needs a kernel that is not there.
@@ -14,8 +23,7 @@ def _list_kernels(ctx):
       File: `NAME.yaml`, in the form of `selected_operators.yaml`.
     """
     output = ctx.actions.declare_file(ctx.label.name + ".yaml")
-    programs = [program[ExecutorchProgramInfo].pte for program in ctx.attr.programs]
-    lines = [program[ExecutorchExportInfo].lines for program in ctx.attr.programs]
+    programs, lines = _programs(ctx)
     arguments = driver_arguments(ctx, "selected-ops")
     arguments.add_all(programs)
     arguments.add_all(lines, format_each = "--lines=%s")
@@ -36,8 +44,8 @@ def _list_kernels(ctx):
 _ATTRS = {
     "kernels": attr.label_list(
         doc = "The kernels that the application has: files of the form `selected_operators.yaml` or `functions.yaml`. The " +
-              "build fails if a program needs a kernel, or a kernel for a dtype, that none of them has. It names the " +
-              "operator, the methods and the lines of the model.",
+              "build, or the test, fails if a program needs a kernel, or a kernel for a dtype, that none of them has. It " +
+              "names the operator, the methods and the lines of the model.",
         allow_files = [".yaml", ".yml"],
     ),
     "programs": attr.label_list(
@@ -48,7 +56,7 @@ _ATTRS = {
     ),
     "runtime": attr.bool(
         doc = "The application also has the kernels of the runtime in the wheel of ExecuTorch. Without `kernels`, " +
-              "the build fails if that runtime lacks a kernel.",
+              "it fails if that runtime lacks a kernel.",
     ),
 }
 
@@ -89,23 +97,32 @@ executorch_kernels_test(
     toolchains = [str(TOOLCHAIN_TYPE)],
 )
 
+_TEST = """\
+arguments=(
+{arguments}
+)
+exec "$(rlocation {driver})" selected-ops "${{arguments[@]}}"
+"""
+
 def _executorch_kernels_test_impl(ctx):
     if not ctx.files.kernels and not ctx.attr.runtime:
         fail("name files in `kernels`, or write `runtime = True`", attr = "kernels")
-    needed = _list_kernels(ctx)
-    script = ctx.actions.declare_file(ctx.label.name + ".sh")
-
-    # The build has made the check. The test passes if the build does.
-    ctx.actions.write(script, "#!/bin/sh\nexit 0\n", is_executable = True)
-    return [DefaultInfo(executable = script, runfiles = ctx.runfiles([needed]))]
+    programs, lines = _programs(ctx)
+    arguments = [located(ctx, "", program) for program in programs]
+    arguments += [located(ctx, "--lines=", file) for file in lines]
+    arguments += [located(ctx, "--kernels=", file) for file in ctx.files.kernels]
+    if ctx.attr.runtime:
+        arguments.append("--runtime")
+    return driver_script(ctx, _TEST, programs + lines + ctx.files.kernels, arguments = lines_of(arguments))
 
 executorch_kernels_test = rule(
     implementation = _executorch_kernels_test_impl,
-    doc = """Checks that an application has each kernel that its programs need.
+    doc = """Tests that an application has each kernel that its programs need.
 
-If a kernel is missing, the target does not build. The check takes less than a second and does not run the program.
+The test takes a second and does not run the programs. If a kernel is missing, it fails and names the operator, the methods
+and the lines of the model.
 """,
-    attrs = _ATTRS,
+    attrs = dict(_ATTRS, **DRIVER_SCRIPT_ATTRS),
     test = True,
     toolchains = [str(TOOLCHAIN_TYPE)],
 )

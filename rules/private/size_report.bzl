@@ -9,16 +9,44 @@ _ProgramsInfo = provider(
     fields = {"programs": "depset of struct(folder, index): each program's package, and its `NAME.index.json`."},
 )
 
-def _dependencies(rule):
-    """Returns the targets that the attributes of a target name."""
+# The attributes by which rules ship files: Bazel's own rules, and those for C++, Python, packages, images and phones. With `*`,
+# Bazel would visit each app's compilers too, and programs that only its tools need would count.
+_ATTRIBUTES = [
+    "additional_contents",
+    "assets",
+    "base",
+    "binary",
+    "data",
+    "deps",
+    "embed",
+    "exports",
+    "extensions",
+    "files",
+    "frameworks",
+    "image",
+    "images",
+    "implementation_deps",
+    "layers",
+    "package",
+    "program",
+    "programs",
+    "resources",
+    "runtime_deps",
+    "src",
+    "srcs",
+    "structured_resources",
+    "tars",
+    "tests",
+]
+
+def _targets(rule):
+    """Returns the targets that these attributes of a target name."""
     found = []
-    for name in dir(rule.attr):
-        value = getattr(rule.attr, name)
+    for name in _ATTRIBUTES:
+        value = getattr(rule.attr, name, None)
         if type(value) == "dict":
             value = value.keys() + value.values()
-        for dep in value if type(value) == "list" else [value]:
-            if type(dep) == "Target" and _ProgramsInfo in dep:
-                found.append(dep[_ProgramsInfo].programs)
+        found += [dep for dep in (value if type(value) == "list" else [value]) if type(dep) == "Target"]
     return found
 
 def _programs_aspect_impl(target, ctx):
@@ -26,11 +54,13 @@ def _programs_aspect_impl(target, ctx):
     if ExecutorchProgramInfo in target:
         index = target[ExecutorchProgramInfo].index
         return [_ProgramsInfo(programs = depset([struct(folder = target.label.package, index = index)]))]
-    return [_ProgramsInfo(programs = depset(transitive = _dependencies(ctx.rule)))]
+    found = [dep[_ProgramsInfo].programs for dep in _targets(ctx.rule) if _ProgramsInfo in dep]
+    return [_ProgramsInfo(programs = depset(transitive = found))]
 
 _programs_aspect = aspect(
     implementation = _programs_aspect_impl,
-    attr_aspects = ["*"],
+    apply_to_generating_rules = True,  # else it would not see what `:net.pte` belongs to
+    attr_aspects = _ATTRIBUTES,
 )
 
 def _program_argument(program):
@@ -40,7 +70,7 @@ def _executorch_size_report_impl(ctx):
     programs = depset(transitive = [dep[_ProgramsInfo].programs for dep in ctx.attr.deps])
     indexes = [program.index for program in programs.to_list()]
     if not indexes:
-        fail("no target in `deps` is an `executorch_program` or needs one", attr = "deps")
+        fail("no target in `deps` is an `executorch_program` or ships one", attr = "deps")
     table = ctx.actions.declare_file(ctx.label.name + ".txt")
     data = ctx.actions.declare_file(ctx.label.name + ".json")
     for output, form in ((table, []), (data, ["--json"])):
@@ -61,8 +91,9 @@ def _executorch_size_report_impl(ctx):
 
 _SIZE_REPORT_ATTRS = {
     "deps": attr.label_list(
-        doc = "Programs, and targets that need programs, such as apps.",
+        doc = "Programs, and targets that ship programs, such as apps.",
         allow_empty = False,
+        allow_files = True,
         aspects = [_programs_aspect],
         mandatory = True,
     ),
@@ -93,7 +124,9 @@ executorch_size_report(
 )
 ```
 
-`deps` can also name apps: an aspect finds the programs that they need, through the attributes of any rule.
+`deps` can also name apps: an aspect finds the programs that they ship, through attributes such as `deps`, `srcs`, `data`,
+`assets`, `resources`, `tars` and `image` of any rule. It does not follow `tools`, nor an attribute of a rule of your own with
+another name: name such programs in `deps` too.
 `bazel build :sizes` writes the table `sizes.txt` and the same as `sizes.json`. A file that several programs share counts once
 in a folder and once in all. `etbuild sizes` does the same for a directory.
 """,

@@ -3,8 +3,7 @@
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
 load(":library.bzl", "LIBRARIES")
-load(":program_arguments.bzl", "program_arguments")
-load(":test_inputs.bzl", "ProgramInputsInfo")
+load(":program_arguments.bzl", "PROGRAMS", "program_arguments")
 
 _SCRIPT = """\
 arguments=(
@@ -20,8 +19,7 @@ exec "$(rlocation {driver})" test "${{arguments[@]}}" "$@"
 """
 
 def _test_impl(ctx):
-    program = ctx.attr.program[ProgramInputsInfo]
-    given = program_arguments(ctx, program, ctx.files.srcs, ctx.attr.deps, ctx.files.data)
+    given = program_arguments(ctx, ctx.attr.program, ctx.files.srcs, ctx.attr.deps, ctx.files.data)
     arguments = given.arguments
     if ctx.attr.unavailable == "skip":
         arguments.append("--skip-unavailable")
@@ -41,9 +39,9 @@ _program_test = rule(
             providers = LIBRARIES,
         ),
         "program": attr.label(
-            doc = "The program: an `executorch_program`.",
+            doc = "The program: an `executorch_program`, or another rule with `ExecutorchProgramInputsInfo`.",
             mandatory = True,
-            providers = [ProgramInputsInfo],
+            providers = PROGRAMS,
         ),
         "search": attr.bool(
             doc = "Whether a failure is searched for the operator or the layer that causes it.",
@@ -90,7 +88,7 @@ def executorch_program_test(name, program, data = [], srcs = [], deps = [], **kw
 
     Args:
       name: string, the name of the test.
-      program: label of an `executorch_program`.
+      program: label of an `executorch_program`, or of another rule with `ExecutorchProgramInputsInfo`.
       data: list of labels, files that the manifest's `tests` and `checks.metric` name.
       srcs: list of labels, Python sources with loaders, metrics and factories of test inputs.
       deps: list of labels, libraries that `srcs` import.

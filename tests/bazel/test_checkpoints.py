@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Thread
+from typing import Any
 
 import pytest
 import torch
@@ -54,6 +57,54 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     (folder / "config.json").write_text("{}")
     return root
+
+
+TOKEN = "Bearer a-token"
+
+
+class Gate(ThreadingHTTPServer):
+    """A hub that gives its files to those who send a token. It answers when two have asked at the same time, or after a
+    while."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.two = Barrier(2)
+        self.patience = 5.0  # seconds
+        self.met = 0
+        super().__init__(("127.0.0.1", 0), GatedFiles)
+
+
+class GatedFiles(SimpleHTTPRequestHandler):
+    """Answers one request of `Gate`."""
+
+    server: Gate
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments, directory=str(arguments[2].directory))
+
+    def do_GET(self) -> None:
+        if self.headers["Authorization"] != TOKEN:
+            self.send_error(401)
+            return
+        try:
+            self.server.two.wait(self.server.patience)
+            self.server.met += 1
+        except BrokenBarrierError:
+            self.server.two.reset()
+        super().do_GET()
+
+    def log_message(self, *arguments: Any) -> None:
+        """Prints nothing."""
+
+
+@pytest.fixture
+def gate(hub: Path) -> Iterator[Gate]:
+    with Gate(hub) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 def declaration(hub: Path) -> str:
@@ -107,3 +158,39 @@ def test_what_is_not_pinned_or_leaves_the_folder_is_refused(
     assert old in declaration(hub)
     workspace.write("WORKSPACE", text + declaration(hub).replace(old, new))
     assert message in workspace.build("--nobuild", "@tiny//:files", expect=1).err
+
+
+def gated(hub: Path, gate: Gate, netrc: Path, pattern: str = "Bearer <password>") -> str:
+    """The declaration of a checkpoint behind the gate, with a netrc file that has the token."""
+    netrc.write_text("machine 127.0.0.1 login me password a-token\n")
+    text = declaration(hub).replace(f"file://{hub}", f"http://127.0.0.1:{gate.server_port}")
+    more = f'    netrc = "{netrc}",\n    auth_patterns = {{"127.0.0.1": "{pattern}"}},\n'
+    return text.replace('    repo = "', more + '    repo = "')
+
+
+def test_a_gated_checkpoint_is_for_those_who_have_a_token(
+    workspace: Workspace, hub: Path, gate: Gate, tmp_path: Path
+) -> None:
+    gate.patience = 0  # Bazel 4 asks for one file after the other
+    text = (workspace.directory / "WORKSPACE").read_text("utf-8")
+    command = ("--nobuild", "@tiny//:files", f"--repository_cache={tmp_path / 'cache'}")
+    workspace.write("WORKSPACE", text + gated(hub, gate, tmp_path / "netrc", "Bearer <login>"))
+    assert "401" in workspace.build(*command, expect=1).err
+    workspace.write("WORKSPACE", text + gated(hub, gate, tmp_path / "netrc"))
+    workspace.build(*command)
+
+
+def test_bazel_7_downloads_several_files_of_a_gated_checkpoint_at_a_time(
+    checkout: Workspace, hub: Path, gate: Gate, bazel7: Callable[..., Path], tmp_path: Path
+) -> None:
+    module = checkout.directory / "MODULE.bazel"
+    before = module.read_text("utf-8")
+    rule = 'huggingface_checkpoint = use_repo_rule("//rules:repositories.bzl", "huggingface_checkpoint")\n'
+    own = checkout.directory / ".cache/netrc"
+    own.parent.mkdir(exist_ok=True)
+    try:
+        module.write_text(before + rule + gated(hub, gate, own).partition("\n")[2])
+        bazel7(checkout.directory, "build", "@tiny//:files", "--nobuild")
+    finally:
+        module.write_text(before)
+    assert gate.met >= 2

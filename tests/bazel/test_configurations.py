@@ -56,7 +56,7 @@ def _apps(split):
     return rule(
         implementation = _apps_impl,
         attrs = {
-            "program": attr.label(cfg = split),
+            "program": attr.label(allow_files = True, cfg = split),
             "_allowlist_function_transition": attr.label(default = ALLOWLIST),
         },
     )
@@ -111,7 +111,7 @@ executorch_program(
 
 apps(
     name = "apps",
-    program = ":net",
+    program = ":net.pte",
 )
 
 apps_for_apple(
@@ -197,7 +197,11 @@ def package(checkout: Workspace) -> Iterator[Workspace]:
 
 def actions(workspace: Workspace, target: str, *options: str) -> list[dict[str, str]]:
     """The actions of the driver that a target needs: the lines of each."""
-    text = workspace.run("aquery", f'mnemonic("Executorch.*", deps({target}))', *options).out
+    return listed(workspace.run("aquery", f'mnemonic("Executorch.*", deps({target}))', *options).out)
+
+
+def listed(text: str) -> list[dict[str, str]]:
+    """The steps among the actions that Bazel lists: the lines of each."""
     blocks = re.split(r"\n(?=action )", text)
     found = [dict(re.findall(r"^ +(\w+): (.*)$", block, re.MULTILINE)) for block in blocks]
     return [block for block in found if block.get("Mnemonic") in STEPS]
@@ -302,10 +306,23 @@ def test_bazel_7_gives_the_properties_of_one_step_to_its_actions_only(
         bazel7(package.directory, "aquery", f'mnemonic("Executorch.*", //{PACKAGE}:net)', f"--output_file={said}")
     finally:
         package.write(f"{PACKAGE}/BUILD", BUILD)
-    found = dict(re.findall(r"Mnemonic: (\w+)\n(?:  .*\n)*?  ExecutionInfo: {(.*)}", said.read_text()))
-    assert found.keys() > set(STEPS)
+    found = {action["Mnemonic"]: action["ExecutionInfo"] for action in listed(said.read_text())}
     assert {name for name, info in found.items() if "Pool: large" in info} == {"ExecutorchLower"}
-    assert {name for name, info in found.items() if "Region: north" in info} == found.keys()
+    assert {name for name, info in found.items() if "Region: north" in info} == {*STEPS}
+
+
+def test_bazel_7_runs_all_steps_on_the_machines_that_a_target_needs(
+    package: Workspace, bazel7: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`exec_compatible_with` says nothing about groups of actions."""
+    said = tmp_path / "actions.txt"
+    platforms = f"--extra_execution_platforms=@platforms//host,//{PACKAGE}:with_sdk"
+    vendor = f"--extra_toolchains=//{PACKAGE}:vendor_toolchain"
+    for target, expected in (("net", "@platforms//host"), ("with_vendor", f"//{PACKAGE}:with_sdk")):
+        actions_of = f'mnemonic("Executorch.*", //{PACKAGE}:{target})'
+        bazel7(package.directory, "aquery", actions_of, platforms, vendor, f"--output_file={said}")
+        found = set(re.findall(r"^ +Execution platform: (\S+)$", said.read_text(), re.MULTILINE))
+        assert {name.replace("@@", "@").removeprefix("@//") for name in found} == {expected.removeprefix("@//")}
 
 
 def test_bazel_7_finds_the_results_of_another_configuration(

@@ -68,6 +68,7 @@ py_test(
 sh_test(
     name = "script_test",
     srcs = ["script_test.sh"],
+    data = [":net.pte"],
 )
 
 filegroup(
@@ -118,14 +119,21 @@ executorch_named_data(
 
 executorch_size_report(
     name = "sizes",
-    deps = [":shipped"],
+    deps = [":shipped.pte", ":by_a_tool"],
+)
+
+genrule(
+    name = "by_a_tool",
+    outs = ["by_a_tool.txt"],
+    cmd = "touch $@",
+    tools = [":tuned"],
 )
 
 genrule(
     name = "shipped",
-    srcs = [":all"],
-    outs = ["shipped.ptd"],
-    cmd = "cp $< $@",
+    srcs = [":net.pte", ":net.all.ptd"],
+    outs = ["shipped.pte", "shipped.ptd"],
+    cmd = "cp $(location :net.pte) $(location shipped.pte); cp $(location :net.all.ptd) $(location shipped.ptd)",
 )
 """
 MANIFEST = """\
@@ -285,8 +293,25 @@ def test_a_lockfile_has_a_space_in_its_name(both: Workspace) -> None:
     lock.unlink()
 
 
+def test_the_files_of_a_program_have_labels(both: Workspace) -> None:
+    """A genrule takes two of them. A test has the program among its runfiles, and no other file."""
+    both.build(f"//{PACKAGE}:shipped", f"//{PACKAGE}:script_test", *WORKERS)
+    for ours, theirs in (("net.pte", "shipped.pte"), ("net.all.ptd", "shipped.ptd")):
+        assert both.output(f"{PACKAGE}/{ours}").read_bytes() == both.output(f"{PACKAGE}/{theirs}").read_bytes()
+    runfiles = both.output(f"{PACKAGE}/script_test.runfiles") / "rules_executorch" / PACKAGE
+    assert {path.name for path in runfiles.iterdir()} == {"net.pte", "script_test", "script_test.sh"}
+
+
+def test_coverage_finds_the_sources_of_models(both: Workspace) -> None:
+    """Also of a program that a test only has among its data."""
+    both.run("coverage", f"//{PACKAGE}:script_test", f"--instrumentation_filter=^//{PACKAGE}")
+    found = set(both.output(f"{PACKAGE}/script_test.instrumented_files").read_text("utf-8").split())
+    assert {f"{PACKAGE}/{name}" for name in ("model.py", "blocks.py", "libs/layers.py")} <= found
+
+
 def test_a_size_report_finds_the_programs_that_an_app_needs(both: Workspace) -> None:
-    """Here the app is a genrule over one file of the program. The report counts the whole program."""
+    """Here the app is a file of a genrule over files of the program. All of the program counts, and no program that
+    only a tool needs."""
     both.build(f"//{PACKAGE}:sizes", *WORKERS)
     report = json.loads(both.output(f"{PACKAGE}/sizes.json").read_text("utf-8"))
     shipped = sum(both.output(f"{PACKAGE}/net.{kind}").stat().st_size for kind in ("pte", "all.ptd"))

@@ -12,6 +12,23 @@ from etbuild.cli import main
 from tests.helpers.workspaces import Workspace
 from tests.registry.servers import Registry
 
+PUSHED = """\
+load("//rules:defs.bzl", "executorch_push")
+
+genrule(
+    name = "tags",
+    outs = ["tags.txt"],
+    cmd = "echo v1 > $@; echo of-{STABLE_GIT_COMMIT} >> $@",
+)
+
+executorch_push(
+    name = "push",
+    package = "//examples/shared_weights:package",
+    remote_tags_file = ":tags",
+    repository = "localhost:5000/examples/shared_weights",
+    stamp = -1,
+)
+"""
 LABEL = "//examples/shared_weights"
 PLACE = "examples/shared_weights"
 
@@ -46,6 +63,7 @@ def test_another_checkout_makes_the_same_package(
 
 
 def test_a_push_fills_a_registry(packaged: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With tags of the target, of the command and of a file. The second target follows `--stamp`."""
     server = Registry(tmp_path / "registry")
     server.start()
     status = tmp_path / "status.sh"
@@ -57,6 +75,13 @@ def test_a_push_fills_a_registry(packaged: Workspace, tmp_path: Path, capsys: py
         reference = f"{server.address}/examples/shared_weights"
         assert f"{reference}:latest\n" in result.out
         assert f"{reference}:at-12ab\n" in result.out
+        packaged.write("pushed/BUILD", PUSHED)
+        stamp = f"--workspace_status_command={status}"
+        command = ["--nocheck_visibility", stamp, "//pushed:push", "--", f"--registry={server.address}"]
+        assert "there is no stamp value `STABLE_GIT_COMMIT`" in packaged.run("run", *command, expect=2).err
+        result = packaged.run("run", "--stamp", *command)
+        assert f"{reference}:v1\n" in result.out
+        assert f"{reference}:of-12ab\n" in result.out
         assert main.main(["pull", f"{reference}:at-12ab", "-o", str(tmp_path / "out")]) == 0
         capsys.readouterr()
         for name in ("embedder", "classifier"):
@@ -64,6 +89,7 @@ def test_a_push_fills_a_registry(packaged: Workspace, tmp_path: Path, capsys: py
             assert pulled == packaged.output(f"{PLACE}/{name}.index.json").read_bytes()
     finally:
         server.kill()
+        shutil.rmtree(packaged.directory / "pushed", ignore_errors=True)
 
 
 def test_no_name_is_a_command_of_the_shell(checkout: Workspace) -> None:

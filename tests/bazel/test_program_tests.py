@@ -8,10 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.helpers.manifests import one_method
+from tests.helpers.snippets import snippets
 from tests.helpers.workspaces import Workspace
 
 PACKAGE = "tested"
 BUILD = """\
+load(":own.bzl", "team_program")
 load(
     "//rules:defs.bzl",
     "executorch_benchmark",
@@ -45,7 +48,18 @@ executorch_benchmark(
     name = "bench",
     against = ":net",
     options = ["--calls=2"],
-    program = ":net",
+    program = ":own",
+)
+
+team_program(
+    name = "own",
+    srcs = ["model.py"],
+    manifest = "own.yaml",
+)
+
+executorch_program_test(
+    name = "own_test",
+    program = ":own",
 )
 
 executorch_program_test_suite(
@@ -70,6 +84,7 @@ tests:
 variants:
   device: {defaults: {partitioners: [vulkan]}}
 """
+OWN = next(each.text for each in snippets() if "team_program = rule(" in each.text)
 MODEL = """\
 import torch
 
@@ -97,6 +112,8 @@ def package(checkout: Workspace) -> Iterator[Workspace]:
         "BUILD": BUILD,
         "the net.yaml": MANIFEST,
         "model.py": MODEL,
+        "own.bzl": OWN,
+        "own.yaml": one_method("[1, 4]").replace("name: net", "name: own"),
         "loading.py": LOADING,
         "the numbers.txt": "1 2 3 4",
     }
@@ -116,9 +133,11 @@ def cases(workspace: Workspace, log: str) -> dict[str, str]:
 
 
 def test_shards_a_filter_and_a_suite(package: Workspace) -> None:
-    """The manifest and a file have a space in their names, which Bazel 4 allows in no path of the runfiles."""
-    package.run("test", f"//{PACKAGE}:net_test", f"//{PACKAGE}:suite", "--test_output=errors")
+    """Also of the program of the rule in docs/rules.md. The manifest and a file have a space in their names, which
+    Bazel 4 allows in no path of the runfiles."""
+    package.run("test", *(f"//{PACKAGE}:{test}" for test in ("net_test", "own_test", "suite")), "--test_output=errors")
     first, second = (cases(package, f"net_test/shard_{number}_of_2") for number in (1, 2))
+    assert list(cases(package, "own_test")) == ["own.forward.example", "own.forward.random-1"]
     names = ["net.cases.loaded", "net.forward.example", "net.forward.random-1"]
     assert sorted([*first, *second]) == names
     assert sorted(cases(package, "suite.net")) == names

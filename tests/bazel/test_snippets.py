@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.snippets import Snippet, continued, loads, snippets, starlark_file
+from tests.helpers.snippets import Snippet, continued, snippets, starlark_file
 from tests.helpers.workspaces import REPOSITORY, Workspace
 
 STUB = """\
@@ -40,12 +41,18 @@ name: net
 model: {factory: "model:create"}
 methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
 """
-ELSEWHERE = re.compile(r'"(?:@(?!rules_executorch|platforms|bazel_tools)(\w+))?//(?!conditions|visibility)([\w/-]*):?([\w.-]*)"')
+ELSEWHERE = re.compile(
+    r'"(?:@(?!rules_executorch|platforms|bazel_tools)(\w+))?//(?!conditions|visibility)([\w/-]*):?([\w.-]*)"'
+)
 
 
 def of(*kinds: str) -> list[Snippet]:
     """The blocks that are parts of such files."""
-    return [each for each in snippets() if each.language == "starlark" and each.verdict == "run" and starlark_file(each) in kinds]
+    return [
+        each
+        for each in snippets()
+        if each.language == "starlark" and each.verdict == "run" and starlark_file(each) in kinds
+    ]
 
 
 def package(snippet: Snippet) -> str:
@@ -70,7 +77,9 @@ def analysed(checkout: Workspace, tmp_path_factory: pytest.TempPathFactory) -> I
             stubs.setdefault((repository, folder), set()).add(name or folder.rpartition("/")[2])
         if starlark_file(snippet) == "defs.bzl":
             write(f"{package(snippet)}/defs.bzl", text)
-            text = "".join(f'load(":defs.bzl", "{name}")\n' for name in re.findall(r"^(\w+) = rule\(", text, re.MULTILINE))
+            text = "".join(
+                f'load(":defs.bzl", "{name}")\n' for name in re.findall(r"^(\w+) = rule\(", text, re.MULTILINE)
+            )
         write(f"{package(snippet)}/BUILD", f'load("//snippets:stub.bzl", "stub")\n\n{text}')
     overrides = []
     for (repository, folder), names in stubs.items():
@@ -85,7 +94,9 @@ def analysed(checkout: Workspace, tmp_path_factory: pytest.TempPathFactory) -> I
             overrides.append(f"--override_repository={repository}={root}")
         else:
             write(f"{folder}/BUILD", text)
-    done = checkout.bazel("build", checkout.override, *overrides, "--nobuild", "--keep_going", "--color=no", "//snippets/...")
+    done = checkout.bazel(
+        "build", checkout.override, *overrides, "--nobuild", "--keep_going", "--color=no", "//snippets/..."
+    )
     yield done.stderr
     for path in written:
         (checkout.directory / path).unlink()
@@ -94,15 +105,15 @@ def analysed(checkout: Workspace, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.mark.parametrize("snippet", [pytest.param(each, id=each.place) for each in of("BUILD", "defs.bzl")])
 def test_a_build_file(snippet: Snippet, analysed: str) -> None:
     assert "Analyzed" in analysed, analysed
-    wrong = [line for line in analysed.splitlines() if re.search(rf"{package(snippet)}\b", line) and "WARNING" not in line]
+    wrong = [
+        line for line in analysed.splitlines() if re.search(rf"{package(snippet)}\b", line) and "WARNING" not in line
+    ]
     if wrong:
         pytest.fail(f"{snippet.place}: Bazel does not load this block\n" + "\n".join(wrong), pytrace=False)
 
 
-def test_a_workspace_file(
-    checkout: Workspace, tmp_path: Path, output_root: Path, packages: Path
-) -> None:
-    """All blocks in one file. A name is loaded once."""
+def test_a_workspace_file(checkout: Workspace, tmp_path: Path, output_root: Path, packages: Path) -> None:
+    """All blocks in one file, in the order that Bazel wants, and without what an earlier block has too."""
     found = of("WORKSPACE")
     assert found
     root = Workspace(tmp_path, output_root, packages)
@@ -110,11 +121,12 @@ def test_a_workspace_file(
     (tmp_path / "third_party/rules_executorch").symlink_to(checkout.directory)
     stubs = REPOSITORY / "tests/bazel/stubs"
     lines = [f'local_repository(name = "{name.name}", path = "{name}")' for name in stubs.iterdir()]
-    lines += dict.fromkeys(each.text for each in found)
-    text = "\n".join(lines)
-    for load in set(re.findall(r"^load\(.*\)$", text, re.MULTILINE)):
-        first, _, rest = text.partition(load)
-        text = first + load + rest.replace(load, "")
+    lines += [ast.unparse(each) for snippet in found for each in ast.parse(snippet.text).body]
+    first = ("local_repository(", "load(")
+    ordered = sorted(
+        dict.fromkeys(lines), key=lambda line: next((n for n, call in enumerate(first) if line.startswith(call)), 2)
+    )
+    text = "\n".join(ordered)
     root.write("WORKSPACE", text)
     root.write("BUILD", "")
     root.write("models/BUILD", 'exports_files(["more.lock"])')
@@ -159,12 +171,18 @@ def test_a_module_file(
 
 def flags() -> list[Snippet]:
     """The lines of `.bazelrc` in docs/scale.md and docs/worker.md."""
-    return [each for each in snippets() if each.language == "text" and each.text.startswith("build") and each.verdict == "run by"]
+    return [
+        each
+        for each in snippets()
+        if each.language == "text" and each.text.startswith("build") and each.verdict == "run by"
+    ]
 
 
 @pytest.mark.parametrize("snippet", [pytest.param(each, id=each.place) for each in flags()])
 def test_options_of_bazelrc(snippet: Snippet, checkout: Workspace) -> None:
-    options = [word for line in snippet.text.splitlines() for word in line.split()[1:] if "hermetic_linux_sandbox" not in word]
+    options = [
+        word for line in snippet.text.splitlines() for word in line.split()[1:] if "hermetic_linux_sandbox" not in word
+    ]
     done = checkout.bazel("canonicalize-flags", "--for_command=build", "--", *options)
     assert done.returncode == 0, f"{snippet.place}: {done.stderr}"
 
@@ -173,7 +191,9 @@ def test_a_rule_of_the_user_declares_one_action(checkout: Workspace) -> None:
     [snippet] = [each for each in of("defs.bzl") if "program_plan = rule(" in each.text]
     checkout.write("documented/defs.bzl", continued(snippet))
     checkout.write("documented/net.yaml", MANIFEST)
-    checkout.write("documented/BUILD", 'load(":defs.bzl", "program_plan")\n\nprogram_plan(name = "net", manifest = "net.yaml")\n')
+    checkout.write(
+        "documented/BUILD", 'load(":defs.bzl", "program_plan")\n\nprogram_plan(name = "net", manifest = "net.yaml")\n'
+    )
     assert checkout.build("//documented:net").mnemonics == ["ExecutorchPlan"]
     assert checkout.output("documented/net.plan.json").read_text().startswith("{")
     for name in ("defs.bzl", "net.yaml", "BUILD"):

@@ -51,8 +51,8 @@ def rules(snapshot: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """`bazel(example, verb, *arguments)` with the packages that are built already, as the default toolchain's and, as the
-    targets of rules_python."""
+    """`bazel(example, verb, *arguments)` with the packages that are built already: those of the default toolchain, and
+    those of the targets of rules_python."""
     shared = tmp_path_factory.mktemp("shared")
     [site] = (packages / "venv/lib").glob("python3.*/site-packages")
 

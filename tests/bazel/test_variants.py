@@ -95,6 +95,8 @@ def test_select_chooses_a_variant_and_parameters_set_values(net: Workspace, opti
     net.build("//variants:chosen", *options)
     assert plan_of(net.output("variants/chosen.index.json"))["model"]["kwargs"] == {"width": 32}  # type: ignore[index]
     net.build("//variants:chosen", "--compilation_mode=opt", *options)
+    labels = net.bazel("query", net.override, 'kind("generated file", //variants:*)').stdout.split()
+    assert set(labels) == {f"//variants:net{variant}.pte" for variant in ("", ".int4", ".portable", ".small")}
     plan = plan_of(net.output("variants/chosen.portable.index.json"))
     assert plan["name"] == "chosen.portable"
     assert plan["model"]["kwargs"] == {"width": 32}  # type: ignore[index]

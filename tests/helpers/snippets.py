@@ -33,7 +33,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = frozenset(
-    "bazel cd cmake cp echo etbuild git make oras pip printf python python3.11 sha256sum skopeo uv .venv/bin/python".split()
+    [
+        "bazel",
+        "cd",
+        "cmake",
+        "cp",
+        "echo",
+        "etbuild",
+        "git",
+        "make",
+        "oras",
+        "pip",
+        "printf",
+        "python",
+        "python3.11",
+        "sha256sum",
+        "skopeo",
+        "uv",
+        ".venv/bin/python",
+    ]
 )
 """The programs that commands of pages may call."""
 VERDICTS = ("output of", "part of", "parsed", "run by", "signature of", "not run")
@@ -87,7 +105,11 @@ class Snippet:
 
 def pages() -> list[str]:
     """Returns the pages, as paths in the repository."""
-    found = [path.relative_to(ROOT).as_posix() for place in ("*.md", "docs/**/*.md", "examples/**/*.md", ".bcr/*.md") for path in ROOT.glob(place)]
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for place in ("*.md", "docs/**/*.md", "examples/**/*.md", ".bcr/*.md")
+        for path in ROOT.glob(place)
+    ]
     return sorted(page for page in found if not page.startswith(_NOT_CHECKED))
 
 
@@ -211,7 +233,9 @@ def continued(snippet: Snippet) -> str:
 def is_command(line: str) -> bool:
     """Returns whether a line begins with a program that pages may call, or with a prompt."""
     words = line.split()
-    return line.startswith("$ ") or bool(words) and (words[0] in PROGRAMS or words[0].endswith("=...") or words[0] == "#!/bin/sh")
+    return line.startswith("$ ") or (
+        bool(words) and (words[0] in PROGRAMS or words[0].endswith("=...") or words[0] == "#!/bin/sh")
+    )
 
 
 def commands(text: str) -> Iterator[list[str]]:

@@ -404,8 +404,8 @@ def create():
 
 
 def test_a_weight_may_have_readers_beside_its_layer(build: Build, tmp_path: Path) -> None:
-    """XNNPACK packs weights of layers and frees them, also if another operator of the delegate reads them. It does not find
-    the bias of a layer whose weight is its input too, and then ends the process of the runtime."""
+    """XNNPACK packs weights of layers and frees them, also if another operator of the delegate reads them. ExecuTorch
+    does not find the bias of a layer whose weight is its input too. Both end the process of the runtime."""
     names = (
         *("linear_weight", "linear_bias", "conv_bias", "product", "square", "kernel"),
         *("joined", "of_itself", "added", "transposed", "rows", "sums", "scaled", "resized", "channels"),

@@ -71,9 +71,7 @@ class Project:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page(
-    page: str, tmp_path: Path, cli_built: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page(page: str, tmp_path: Path, cli_built: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     project = Project(tmp_path, page, cli_built)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "snippets", "__file__": str(tmp_path / "snippets.py")}

@@ -16,7 +16,9 @@ from .conftest import Run
 from .servers import Registry
 
 # What docs/packages.md shows for those who have no cosign: the signature of a digest is a file named after it.
-SIGN, CHECK = (each.text for each in snippets() if each.page == "docs/packages.md" and each.text.startswith("#!/bin/sh"))
+SIGN, CHECK = (
+    each.text for each in snippets() if each.page == "docs/packages.md" and each.text.startswith("#!/bin/sh")
+)
 
 
 @pytest.fixture

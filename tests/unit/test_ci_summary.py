@@ -140,7 +140,6 @@ def test_lockfiles_need_a_place_for_the_result(builds: tuple[Path, Path], run: R
 def test_a_package_may_not_be_there_yet_but_a_registry_that_fails_is_an_error(
     builds: tuple[Path, Path], run: Run
 ) -> None:
-    pytest.importorskip("oras")
     for status, code in ((404, 0), (400, 1), (403, 2)):
         with serving(lambda *asked, status=status: (200 if asked[1] == "/v2/" else status, {}, b"")) as server:
             reference = f"127.0.0.1:{server.port}/models/net:main"

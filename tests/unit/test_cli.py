@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.cli import main
+from etbuild.cli.options import tell_memory
 
 ROOT = Path(__file__).parent.parent.parent
 MLP = str(ROOT / "examples" / "mlp" / "model.yaml")
@@ -32,6 +33,27 @@ def test_these_verbs_import_nothing_that_takes_long(arguments: list[str]) -> Non
         "assert not {'torch', 'executorch', 'numpy', 'urllib.request', 'email.parser'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script, *arguments], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("step", ["plan", "report"])
+def test_workers_for_steps_without_torch_import_none(step: str) -> None:
+    """A request then imports nothing of the driver but the module of its verb."""
+    script = (
+        f"import os, sys\nfrom etbuild.worker.warm_up import warm\nwarm({step!r})\n"
+        "assert 'etbuild.plan.plan' in sys.modules\n"
+        "assert not {'torch', 'executorch', 'numpy'} & set(sys.modules)\n"
+        "assert len(os.listdir('/proc/self/task')) == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_step_says_when_it_took_more_memory_than_was_reserved(capsys: pytest.CaptureFixture[str]) -> None:
+    for reserved in (None, 1 << 30):
+        tell_memory(argparse.Namespace(reserved_memory=reserved))
+    assert capsys.readouterr().err == ""
+    tell_memory(argparse.Namespace(reserved_memory=1))
+    said = r'note: this step took \d+ MB of memory, and 1 MB were reserved for it: write `resource_set = "mem_\w+"`'
+    assert re.match(said, capsys.readouterr().err)
 
 
 def test_the_page_of_a_build_needs_no_torch() -> None:

@@ -120,7 +120,6 @@ def test_each_code_of_a_verb_has_a_case() -> None:
 def test_a_verb_ends_with_its_code(
     verb: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("oras")
     monkeypatch.setattr(attempts, "BACKOFF_SECONDS", 0.001)
     arguments = [str(argument) for argument in CASES[verb, code](tmp_path)]
     assert arguments[0] == verb

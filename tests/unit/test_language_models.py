@@ -14,6 +14,7 @@ from etbuild.cli.main import main
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
 from etbuild.manifest import validate
+from etbuild.plan.part import Part
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
 from etbuild.report.tokenizer import unknown_tokens
@@ -29,12 +30,16 @@ def planned(tmp_path: Path, huggingface: dict[str, Any], **keys: Any) -> Plan:
     return from_manifest(validate.load(path).data)
 
 
+def as_json(part: Part) -> Any:
+    return part.to_json()
+
+
 def wanted(**cache: Any) -> dict[str, Any]:
     return {"task": "text-generation", "cache": {"max_length": 64, **cache}}
 
 
 def test_a_task_writes_a_method_of_dynamic_length(tmp_path: Path) -> None:
-    method = planned(tmp_path, wanted(max_seq_length=16)).methods["forward"].to_json()
+    method = as_json(planned(tmp_path, wanted(max_seq_length=16)).methods["forward"])
     tokens, position = method["example_inputs"]
     assert (tokens["shape"], position["shape"]) == ([1, 8], [1])
     assert tokens["dtype"] == position["dtype"] == "int64"
@@ -43,15 +48,15 @@ def test_a_task_writes_a_method_of_dynamic_length(tmp_path: Path) -> None:
 
 def test_a_method_decode_takes_one_token(tmp_path: Path) -> None:
     methods = planned(tmp_path, wanted(), methods={"prefill": {}, "decode": {}}).methods
-    assert methods["decode"].to_json()["dynamic_shapes"] == [None, None]
-    assert methods["decode"].to_json()["example_inputs"][0]["shape"] == [1, 1]
-    assert methods["prefill"].to_json()["dynamic_shapes"][0][1]["max"] == 64
+    assert as_json(methods["decode"])["dynamic_shapes"] == [None, None]
+    assert as_json(methods["decode"])["example_inputs"][0]["shape"] == [1, 1]
+    assert as_json(methods["prefill"])["dynamic_shapes"][0][1]["max"] == 64
 
 
 def test_an_encoder_and_a_decoder_are_two_methods(tmp_path: Path) -> None:
     wanted = {"task": "seq2seq", "max_source_length": 40, "cache": {"max_length": 64}}
     plan = planned(tmp_path, wanted)
-    encoder, decoder = (plan.methods[name].to_json() for name in ("encoder", "text_decoder"))
+    encoder, decoder = (as_json(plan.methods[name]) for name in ("encoder", "text_decoder"))
     assert (encoder["entry"], decoder["entry"]) == ("encode", "decode")
     assert [each.get("shape") for each in encoder["example_inputs"]] == [[1, 16]]
     assert decoder["example_inputs"][1] == {"of_model": "encoder_outputs", "length": 16}
@@ -63,7 +68,7 @@ def test_an_encoder_and_a_decoder_are_two_methods(tmp_path: Path) -> None:
 def test_a_model_for_images_has_three_methods_and_its_plan_can_be_read_again(tmp_path: Path) -> None:
     cache = {"max_length": 64, "max_seq_length": 16}
     plan = planned(tmp_path, {"task": "image-text-to-text", "cache": cache}, runner="executorch-multimodal/v1")
-    inputs = {name: method.to_json()["example_inputs"] for name, method in plan.methods.items()}
+    inputs = {name: as_json(method)["example_inputs"] for name, method in plan.methods.items()}
     assert inputs["vision_encoder"] == [{"of_model": "pixel_values"}]
     assert inputs["token_embedding"][0]["shape"] == [1, 8]
     assert inputs["text_decoder"][0] == {"of_model": "embeddings", "length": 8}
@@ -74,8 +79,8 @@ def test_a_model_for_images_has_three_methods_and_its_plan_can_be_read_again(tmp
 def test_inputs_of_the_manifest_stay(tmp_path: Path) -> None:
     inputs = [{"shape": [1, 3], "dtype": "int64"}, {"shape": [1], "dtype": "int64"}]
     methods = planned(tmp_path, wanted(), methods={"forward": {"example_inputs": inputs}}).methods
-    assert methods["forward"].to_json()["example_inputs"][0]["shape"] == [1, 3]
-    assert methods["forward"].to_json()["dynamic_shapes"] == [None, None]
+    assert as_json(methods["forward"])["example_inputs"][0]["shape"] == [1, 3]
+    assert as_json(methods["forward"])["dynamic_shapes"] == [None, None]
 
 
 def test_what_a_task_writes_may_be_written_out(tmp_path: Path) -> None:

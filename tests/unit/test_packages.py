@@ -506,6 +506,13 @@ def test_tags_hold_stamp_values(tmp_path: Path) -> None:
             reference.tag(text, stamps)
 
 
+def test_a_file_of_tags_has_one_on_each_line(tmp_path: Path) -> None:
+    (tmp_path / "tags.txt").write_text("latest\n\n v1 \nat-{STABLE_GIT_COMMIT}")
+    assert reference.read_lines(tmp_path / "tags.txt", "tags") == ["latest", "v1", "at-{STABLE_GIT_COMMIT}"]
+    with pytest.raises(InputError, match=r"missing\.txt: cannot read the tags: "):
+        reference.read_lines(tmp_path / "missing.txt", "tags")
+
+
 def test_a_push_finds_wrong_words_before_it_asks_the_registry(
     builds: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

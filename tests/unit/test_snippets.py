@@ -15,18 +15,18 @@ import importlib.util
 import inspect
 import json
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import tomllib
 import yaml
 
 from etbuild import json_schema
 from etbuild.cli import main
-from tests.helpers.snippets import ROOT, Snippet, blocks, commands, mistakes, pattern, snippets
+from tests.helpers.snippets import ROOT, Snippet, commands, mistakes, snippets
 from tools.reference.starlark import Loader
 
 MANIFEST = {
@@ -89,7 +89,9 @@ def test_examples_of_the_manifest_fit_their_schemas() -> None:
         if isinstance(node, dict) and isinstance(node.get("examples"), list) and "description" in node:
             for example in node["examples"]:
                 found += 1
-                assert [each.message for each in whole.evolve(schema=node).iter_errors(example)] == [], f"{path}: {example}"
+                assert [each.message for each in whole.evolve(schema=node).iter_errors(example)] == [], (
+                    f"{path}: {example}"
+                )
         children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
         for key, child in children:
             check(child, f"{path}/{key}")
@@ -100,7 +102,9 @@ def test_examples_of_the_manifest_fit_their_schemas() -> None:
 
 @pytest.mark.parametrize("snippet", [*of("ini", "run"), *of("json", "run")])
 def test_other_data(snippet: Snippet) -> None:
-    parse: Callable[[str], object] = json.loads if snippet.language == "json" else configparser.ConfigParser().read_string
+    parse: Callable[[str], object] = (
+        json.loads if snippet.language == "json" else configparser.ConfigParser().read_string
+    )
     parse(snippet.text)
 
 

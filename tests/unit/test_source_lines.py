@@ -82,7 +82,7 @@ def test_an_overload_that_is_called_wins_over_others() -> None:
 
 def test_lines_are_read_back_from_their_file(tmp_path: Path) -> None:
     nodes = [node(f"mul_{number}", "aten.mul.Tensor", place(number // 2 + 1, "x * 2")) for number in range(8)]
-    content = lines_of(*nodes).to_json()
+    content: Any = lines_of(*nodes).to_json()
     assert len(content["places"]) == 4
     (tmp_path / "lines.json").write_text(json.dumps(content))
     read = ExportFiles.below(tmp_path).lines

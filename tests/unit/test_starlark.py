@@ -8,8 +8,10 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
+from etbuild.cli.options import RESOURCE_SETS
 from etbuild.manifest import validate
 from etbuild.plan.expectations import INPUTS
+from tools.reference.starlark import Loader
 
 from ..starlark_files import REPOSITORY, bzl_files, calls, examples
 
@@ -81,6 +83,14 @@ def test_the_rules_and_the_driver_refuse_the_same_tags() -> None:
     tree = ast.parse((REPOSITORY / "rules/private/common.bzl").read_text("utf-8"))
     assigned = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     assert tuple(ast.literal_eval(assigned["_NOT_TAGS"])) == validate.OTHER_OUTPUTS
+
+
+def test_the_rules_reserve_what_the_driver_advises() -> None:
+    names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/driver.bzl").names
+    assert names["MEMORY"] == {"default": 1500, **RESOURCE_SETS}
+    assert names["_RESERVES"].keys() == names["MEMORY"].keys()
+    for name, reserves in names["_RESERVES"].items():
+        assert reserves("linux", 3) == {"cpu": 1, "memory": names["MEMORY"][name]}
 
 
 def test_the_rules_and_the_driver_have_the_same_attributes_with_files() -> None:

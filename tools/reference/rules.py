@@ -44,6 +44,7 @@ def _blocks(root: Path) -> Iterator[str]:
 
 
 def _public(name: str, value: Any, file: str) -> Iterator[str]:
+    value = _rule_behind(name, value)
     load = fence("starlark", f'load("{file}", "{name}")')
     if isinstance(value, FunctionType):
         yield f"{'Macro' if next(_parameters(value), '') == 'name' else 'Function'}.\n\n{load}"
@@ -67,6 +68,11 @@ def _public(name: str, value: Any, file: str) -> Iterator[str]:
             yield f"Keys: {', '.join(f'`{key}`' for key in value)}."
 
 
+def _rule_behind(name: str, value: Any) -> Any:
+    """Returns the rule of the same name that a macro calls after it has set some attributes; else the value."""
+    return getattr(value, "__globals__", {}).get("_" + name, value)
+
+
 def _parameters(macro: FunctionType) -> Iterator[str]:
     stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     for parameter in inspect.signature(macro).parameters.values():
@@ -75,7 +81,11 @@ def _parameters(macro: FunctionType) -> Iterator[str]:
 
 
 def _attributes(rule: Call) -> str:
-    attributes = {name: value for name, value in rule.arguments.get("attrs", {}).items() if not name.startswith("_")}
+    attributes = {
+        name: value
+        for name, value in rule.arguments.get("attrs", {}).items()
+        if not name.startswith("_") and value.function not in ("output", "output_list")  # macros set these
+    }
     rows = [(f"`{name}`", value.function, _default(value), value.doc) for name, value in attributes.items()]
     if rule.function == "rule":
         rows.insert(0, ("`name`", "name", "required", "Name of the target."))

@@ -76,16 +76,18 @@ def _bazel() -> dict[str, Any]:
     }
 
 
-# The file that host_repository makes, on a machine where nothing is known.
-_FILES = ("@rules_executorch_host//:host.bzl",)
+# What files of other repositories define: Bazel's own, and that of host_repository on a machine where nothing is known.
+_FILES = ("@rules_executorch_host//:host.bzl", "@bazel_tools//tools/build_defs/repo:utils.bzl")
 _GENERATED: dict[str, Any] = {
     "CC_COMMON": None,
     "CC_INFO": None,
     "EXEC_COMPATIBLE_WITH": [],
-    "EXEC_GROUP": None,
+    "EXEC_GROUP": _record("exec_group"),
     "HOST_PLATFORM": None,
     "PACKAGES": [],
     "PY_INFOS": [],
+    "read_netrc": None,
+    "use_netrc": None,
 }
 
 

@@ -85,29 +85,6 @@ TARGETS = {
 NAMES = {**TARGETS, **{name: backends for family in FAMILIES for name, backends in family.names.items()}}
 
 
-def normalized(manifest: Any) -> dict[str, Any] | None:
-    """Returns the plan's `recipe`. `said` lists the fields of ExecuTorch's configuration that the manifest sets itself.
-    None without a recipe."""
-    recipe = manifest.get("recipe")
-    if recipe is None:
-        return None
-    written = {"name": recipe} if isinstance(recipe, str) else recipe
-    in_manifest = {key: set(manifest.get(key, {})) for key in ("edge_compile", "executorch")}
-    if any("memory_planning" in method for method in manifest["methods"].values()):
-        in_manifest["executorch"].add("memory_planning")
-    return {"kwargs": {}, **written, "said": {key: sorted(fields) for key, fields in in_manifest.items()}}
-
-
-def decided(manifest: Any, name: str) -> list[str]:
-    """Returns the keys in `DECIDES` that a manifest leaves to its recipe for a method. Empty without a recipe."""
-    method, defaults = manifest["methods"][name], manifest.get("defaults", {})
-    if "recipe" not in manifest or "program" in method:
-        return []
-    by_method = defaults.get("partitioners")
-    inherited = set(defaults) - ({"partitioners"} if isinstance(by_method, dict) and name not in by_method else set())
-    return [key for key in DECIDES if key not in method and key not in inherited]
-
-
 def check(recipe: Any) -> Iterator[Problem]:
     """Yields the problems of a manifest's `recipe` that a schema cannot express."""
     name = recipe.get("name") if isinstance(recipe, dict) else recipe

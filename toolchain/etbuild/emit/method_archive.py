@@ -49,14 +49,14 @@ class SavedMethod:
     Attributes:
         directory: The directory that holds the method.
         name: The method's name.
-        why_not: Why it could not be lowered by itself; else None.
-        emitted: The digest of the file with the method; empty if there is a reason in `why_not`.
+        reason: Why it must be lowered with the others, for users; else None.
+        emitted: The digest of the file with the method; empty if there is a `reason`.
         weights: The names of the parameters and buffers whose content `load` needs.
     """
 
     directory: Path
     name: str
-    why_not: str | None
+    reason: str | None
     emitted: str
     weights: list[str]
 
@@ -115,7 +115,7 @@ def write_reason(directory: Path, name: str, reason: str) -> None:
     _write_facts(directory, {"name": name, "why_not": reason, "emitted": "", "weights": []})
 
 
-def _write_facts(directory: Path, facts: dict[str, Any]) -> None:
+def _write_facts(directory: Path, facts: dict[str, object]) -> None:
     artifacts.write(directory, _METHOD, "lowered", canonical_json({"schema": _SCHEMA, **facts}))
 
 
@@ -180,7 +180,7 @@ def load(method: SavedMethod, content: Content) -> Emitted:
     """Reads a method and its blobs.
 
     Args:
-        method: What `read` returned. `why_not` is None.
+        method: What `read` returned. `reason` is None.
         content: The content of the parameters and buffers in the method's `weights`.
 
     Raises:

@@ -197,7 +197,7 @@ def reexport_reason(export_plan: ExportPlan, module: torch.nn.Module) -> str | N
     return None if code is None else f"{code} takes part in loading its weights"
 
 
-def _write_module(directory: Path, content: dict[str, Any]) -> None:
+def _write_module(directory: Path, content: dict[str, object]) -> None:
     _write(directory, MODULE, canonical_json({"schema": _SCHEMA, **content}))
 
 

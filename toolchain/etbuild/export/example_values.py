@@ -31,7 +31,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 def make(
     method: ExportMethod, module: torch.nn.Module, path: DocumentPath, context: StepContext
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+) -> tuple[tuple[Any, ...], dict[str, object]]:
     """Makes the positional and keyword inputs of a method.
 
     Args:
@@ -170,7 +170,7 @@ class DynamicShapes:
     """
 
     def __init__(
-        self, method: ExportMethod, arguments: tuple[Any, ...], keywords: dict[str, Any], path: DocumentPath
+        self, method: ExportMethod, arguments: tuple[Any, ...], keywords: dict[str, object], path: DocumentPath
     ) -> None:
         """Converts the shapes in the export plan. Dimensions with equal names become one `Dim`.
 
@@ -198,7 +198,7 @@ class DynamicShapes:
             for name, value in keywords.items()
         }
 
-    def for_export(self, forward: Callable[..., Any]) -> dict[str, Any] | None:
+    def for_export(self, forward: Callable[..., Any]) -> dict[str, object] | None:
         """The argument `dynamic_shapes` of `torch.export.export`; None if every size is fixed.
 
         Args:
@@ -297,7 +297,7 @@ def with_batch(shapes: Shapes, value: Any) -> Shapes:
     return shapes
 
 
-def in_signature_order(entry: Callable[..., Any], keywords: dict[str, Any], path: DocumentPath) -> dict[str, Any]:
+def in_signature_order(entry: Callable[..., Any], keywords: dict[str, object], path: DocumentPath) -> dict[str, object]:
     """Sorts keyword inputs in the order of the entry's parameters, because `torch.export` passes them in that order.
 
     Args:

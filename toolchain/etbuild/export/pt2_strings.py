@@ -60,7 +60,7 @@ def check(form: Any, value: Any, field: str = "") -> None:
         _check_plain(form, value, field)
 
 
-def _check_object(form: Any, value: dict[str, Any]) -> None:
+def _check_object(form: Any, value: dict[str, object]) -> None:
     if form is schema.CustomObjArgument:
         raise UnsafePt2("it holds an object of its own class: reading it would run code from the file")
     if issubclass(form, _Union) and len(value) != 1:
@@ -74,7 +74,7 @@ def _check_object(form: Any, value: dict[str, Any]) -> None:
 
 
 @functools.cache
-def _fields(form: Any) -> dict[str, Any]:
+def _fields(form: Any) -> dict[str, object]:
     return typing.get_type_hints(form, globalns=vars(schema))
 
 

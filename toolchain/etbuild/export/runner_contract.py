@@ -7,7 +7,7 @@ that are missing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -15,7 +15,7 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.declared import Inputs
 from etbuild.model import encoder_decoder
-from etbuild.plan.parts import DecoderCache, ExportMethod, HuggingFace, Names
+from etbuild.plan.parts import DecoderCache, Dim, ExportMethod, HuggingFace, ModelExample, Names, TensorExample
 from etbuild.plan.step_plans import ExportPlan
 
 _PATH: DocumentPath = ("runner",)
@@ -106,14 +106,15 @@ def _range(decoder: ExportMethod) -> tuple[int, int, int]:
 
     The first input of the method is [1, seq] or [1, seq, hidden].
     """
-    method = decoder.to_json()
-    shapes, tokens = method["dynamic_shapes"][0], method["example_inputs"][0]
-    length = tokens["shape"][1] if "shape" in tokens else tokens["length"]
-    dim = shapes[1] if isinstance(shapes, list) else None
-    return (length, length, 1) if dim is None else (dim["max"], dim["min"], dim.get("multiple_of", 1))
+    shapes, tokens = decoder.dynamic_shapes[0], decoder.example_inputs[0]
+    dim = shapes[1] if isinstance(shapes, tuple) else None
+    if isinstance(dim, Dim) and dim.max is not None:
+        return dim.max, dim.min, dim.multiple_of
+    length = tokens.shape[1] if isinstance(tokens, TensorExample) else cast("ModelExample", tokens).length or 0
+    return length, length, 1
 
 
-def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dict[str, object]:
+def _ids(settings: dict[str, object], configs: tuple[Any, ...], said: Names) -> dict[str, object]:
     """The ids of the tokens that begin and end a text, as far as they are known and the manifest does not say them
     (`said`). The configurations are those of the text model and of the whole model, which may be the same."""
     found: dict[str, object] = {}
@@ -129,14 +130,14 @@ def _ids(settings: dict[str, Any], configs: tuple[Any, ...], said: Names) -> dic
         wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary]
         if wrong:
             message = f"`{key}` is {wrong[0]}, which is not in the vocabulary of {vocabulary} tokens"
-            place = "config" if settings.get(key) is None else "generation_config"
-            raise InputError.at(("model", "huggingface", place), message, f"set `{name}` in `constant_methods`")
+            setting = "config" if settings.get(key) is None else "generation_config"
+            raise InputError.at(("model", "huggingface", setting), message, f"set `{name}` in `constant_methods`")
         if ids:
             found[name] = ids if name == "get_eos_ids" else ids[0]
     return found
 
 
-def _generation_config(model: HuggingFace, inputs: Inputs) -> dict[str, Any]:
+def _generation_config(model: HuggingFace, inputs: Inputs) -> dict[str, object]:
     """The settings for generating text. Empty if the manifest names none."""
     name, path = model.generation_config, ("model", "huggingface", "generation_config")
     if not isinstance(name, str):
@@ -148,7 +149,7 @@ def _generation_config(model: HuggingFace, inputs: Inputs) -> dict[str, Any]:
     return content
 
 
-def _check_keys(settings: dict[str, Any], path: DocumentPath) -> None:
+def _check_keys(settings: dict[str, object], path: DocumentPath) -> None:
     from transformers import GenerationConfig
 
     known = GenerationConfig().to_dict()

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError
 from etbuild.files import json_file
@@ -119,7 +119,7 @@ class SourceLines:
         exact = [call.line for call in calls if _dotted(call.operator) == _dotted(operator)]
         return _distinct(exact or (call.line for call in calls if _base(call.operator) == _base(operator)))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The lines as JSON data, which `read` understands."""
         places: dict[Line, int] = {}
         methods = {

@@ -57,7 +57,7 @@ def edge_compile_config(
     return EdgeCompileConfig(**functools.reduce(merged, of_backends, fields))
 
 
-def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, object]:
     """Merges the fields of two `EdgeCompileConfig`s: joins lists, and takes the more permissive of two flags.
 
     Args:
@@ -111,8 +111,8 @@ def backend_config(
 
 
 def _started_from_recipe(
-    lower_plan: MethodPlan, fields: dict[str, Any], finder: SourceFinder
-) -> tuple[list[Any], dict[str, Any]]:
+    lower_plan: MethodPlan, fields: dict[str, object], finder: SourceFinder
+) -> tuple[list[Any], dict[str, object]]:
     """Returns the recipe's passes, and the fields. Where the manifest sets no value, a field has the recipe's value."""
     recipe = lower_plan.recipe
     config = load_recipe(recipe, finder).executorch_backend_config if recipe is not None else None

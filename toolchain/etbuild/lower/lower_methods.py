@@ -234,7 +234,7 @@ def _edge_requirements(lower_plan: MethodPlan, programs: dict[str, ExportedProgr
     wanted = {}
     for name, method in sorted(lower_plan.methods.items()):
         passes: list[Any] = []
-        config: dict[str, Any] = {}
+        config: dict[str, object] = {}
         for entry in method.partitioners:
             one = backends.get(entry.backend).edge_requirements(entry.options, programs[name])
             passes += one.passes

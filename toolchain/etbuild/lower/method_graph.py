@@ -181,7 +181,7 @@ def _layer(node: Node) -> str:
     return "" if name.startswith("_empty_nn_module_stack") else name  # PyTorch's mark for a missing stack
 
 
-def _settings(node: Node) -> dict[str, Any]:
+def _settings(node: Node) -> dict[str, object]:
     """The settings of an operator that dequantizes, by the names of its parameters."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:

@@ -11,7 +11,7 @@ split has one shard with the tag's name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -415,7 +415,7 @@ def tensor_content(weight: torch.Tensor) -> bytes:
 
 
 def _check_untagged(
-    method: str, delegate: LoweredBackendModule, keys: dict[str, Any], owners: set[str | None], shards: dict[str, str]
+    method: str, delegate: LoweredBackendModule, keys: Collection[str], owners: set[str | None], shards: dict[str, str]
 ) -> None:
     """Fails if a delegate with weights of several tags may have untagged blobs that come from tagged weights.
 

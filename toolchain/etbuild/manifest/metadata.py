@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from etbuild.errors import Problem, unknown
 from etbuild.manifest import adapters
@@ -36,12 +35,12 @@ def check(metadata: Metadata, model: Model) -> Iterator[Problem]:
         yield Problem(message, ("metadata", "weights_licenses", name), hint, at_key=True)
 
 
-def as_annotations(metadata: Mapping[str, Any]) -> dict[str, str]:
+def as_annotations(metadata: Metadata) -> dict[str, str]:
     """The annotations of a program.
 
     Args:
         metadata: The metadata of a plan.
     """
-    texts = {**metadata, "authors": ", ".join(metadata.get("authors", ()))}
-    named = {annotation: texts[key] for key, annotation in _ANNOTATIONS.items() if texts.get(key)}
+    texts: Mapping[str, object] = {**metadata, "authors": ", ".join(metadata.get("authors", ()))}
+    named = {annotation: str(texts[key]) for key, annotation in _ANNOTATIONS.items() if texts.get(key)}
     return {**metadata.get("labels", {}), **named}

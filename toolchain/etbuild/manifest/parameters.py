@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from etbuild import json_schema
 from etbuild.errors import COMPARED, DocumentPath, Problem, did_you_mean, unknown
 from etbuild.files.value_limits import fits_64_bits, has_surrogate
-from etbuild.manifest.mappings import mapping
+from etbuild.manifest.sections import Parameter
 
 KEY = "parameters"
 _TYPES: dict[str, tuple[str, type | tuple[type, ...]]] = {
@@ -30,6 +30,12 @@ _NUMBERS = {
     "int": r"[-+]?[0-9]{1,40}",
     "float": r"[-+]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][-+]?[0-9]{1,4})?",
 }
+
+
+def mapping(data: Mapping[str, object], key: str) -> dict[str, object]:
+    """The mapping under a key; empty if there is none. The document may break its schema."""
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def referred(value: Any) -> str | None:
@@ -48,14 +54,19 @@ def references(data: Any, path: DocumentPath = ()) -> Iterator[tuple[DocumentPat
             yield from references(part, (*path, key))
 
 
-def check_declared(data: dict[str, Any]) -> list[Problem]:
+def check_declared(data: Mapping[str, object]) -> list[Problem]:
     """The problems of the parameters that a manifest declares. The manifest may break its schema."""
     problems = json_schema.problems("model", {KEY: data[KEY]}) if KEY in data else []
     problems = [problem for problem in problems if problem.path]  # those without a path are about missing keys
-    return problems or [problem for name, entry in data.get(KEY, {}).items() for problem in _check(name, entry)]
+    return problems or [problem for name, entry in _declared(data).items() for problem in _check(name, entry)]
 
 
-def check_unused(data: dict[str, Any]) -> Iterator[Problem]:
+def _declared(data: Mapping[str, object]) -> dict[str, Parameter]:
+    """The parameters that a manifest declares, which fit their schema."""
+    return cast("dict[str, Parameter]", data.get(KEY, {}))
+
+
+def check_unused(data: Mapping[str, object]) -> Iterator[Problem]:
     """Yields the parameters that neither the manifest nor one of its variants uses."""
     used = {name for _, name in references(data)}
     for name in mapping(data, KEY):
@@ -64,7 +75,7 @@ def check_unused(data: dict[str, Any]) -> Iterator[Problem]:
             yield Problem(f"nothing uses the parameter `{name}`", (KEY, name), hint, at_key=True)
 
 
-def _check(name: str, entry: dict[str, Any]) -> Iterator[Problem]:
+def _check(name: str, entry: Parameter) -> Iterator[Problem]:
     """Yields the problems of a parameter that fits the schema."""
     wanted, path = entry["type"], (KEY, name)
     listed = [(value, (*path, "values", index)) for index, value in enumerate(entry.get("values", []))]
@@ -90,7 +101,7 @@ def _has_type(value: Any, wanted: str) -> bool:
     return isinstance(value, _TYPES[wanted][1]) and isinstance(value, bool) == (wanted == "bool")
 
 
-def _beyond(value: Any, entry: dict[str, Any]) -> str | None:
+def _beyond(value: Any, entry: Parameter) -> str | None:
     """The problem of a value of the right type, for users; None if the parameter can have it."""
     shown = json_schema.show(value)
     if "values" in entry and value not in entry["values"]:
@@ -102,7 +113,7 @@ def _beyond(value: Any, entry: dict[str, Any]) -> str | None:
     return None
 
 
-def values(data: dict[str, Any], settings: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
+def values(data: Mapping[str, object], settings: Mapping[str, Any], problems: list[Problem]) -> dict[str, object]:
     """The value of each declared parameter.
 
     Args:
@@ -110,13 +121,13 @@ def values(data: dict[str, Any], settings: Mapping[str, Any], problems: list[Pro
         settings: For some parameters, a value, or its text as the command line has it.
         problems: Receives the problems of the settings.
     """
-    declared = mapping(data, KEY)
+    declared = _declared(data)
     for name, hint in unknown(settings, declared):
         message = f"{as_option(name, settings[name])}: there is no parameter `{name}`"
         problems.append(Problem(message, (KEY,), hint or "the manifest has no `parameters`"))
     found = {}
     for name, entry in declared.items():
-        value = entry["default"]
+        value: Any = entry["default"]
         if name in settings:
             value = _parsed(settings[name], entry["type"])
             wrong = f"expected {_TYPES[entry['type']][0]}" if value is None else _beyond(value, entry)

@@ -13,7 +13,7 @@ from typing import Any
 from etbuild import json_schema
 from etbuild.errors import COMPARED, DocumentPath, Position, Problem, did_you_mean, unknown
 from etbuild.manifest import parameters
-from etbuild.manifest.mappings import mapping
+from etbuild.manifest.parameters import mapping
 from etbuild.manifest.yaml_document import Document
 
 KEY = "variants"
@@ -68,7 +68,7 @@ def names(data: Any) -> list[str]:
     return list(mapping(data, KEY)) if isinstance(data, dict) else []
 
 
-def check(data: dict[str, Any], wanted: Sequence[str | None] = ()) -> Iterator[Problem]:
+def check(data: dict[str, object], wanted: Sequence[str | None] = ()) -> Iterator[Problem]:
     """Yields the problems of the variants that are not about their content.
 
     Args:
@@ -109,8 +109,8 @@ def merge(document: Document, variant: str | None) -> Merged:
 
 
 def _merged(
-    base: Any, patch: dict[str, Any], path: DocumentPath, replaced: set[DocumentPath], problems: list[Problem]
-) -> dict[str, Any]:
+    base: Any, patch: dict[str, object], path: DocumentPath, replaced: set[DocumentPath], problems: list[Problem]
+) -> dict[str, object]:
     """A mapping with another one merged over it. Adds the places that the second one replaces or removes."""
     if not isinstance(base, dict) or parameters.referred(base) is not None:
         replaced.add(path)

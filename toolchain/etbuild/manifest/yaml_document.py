@@ -206,10 +206,10 @@ class _Reader:
             return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
         return self._scalar(node, path)
 
-    def _mapping(self, node: yaml.MappingNode, path: DocumentPath) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: DocumentPath) -> dict[str, object]:
         if not self._plain_tag(node, "map", path):
             return {}
-        data: dict[str, Any] = {}
+        data: dict[str, object] = {}
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             position = self._position(key_node)

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, Problem
@@ -134,7 +134,7 @@ _READ = {"alpha_pattern", "bias", "exclude_modules", "init_lora_weights", "lora_
 _READ |= {"rank_pattern", "target_modules", "use_rslora"}
 
 
-def _problems(content: dict[str, Any], config: AdapterConfig) -> list[tuple[str, str | None]]:
+def _problems(content: dict[str, object], config: AdapterConfig) -> list[tuple[str, str | None]]:
     """What the driver cannot do with a configuration: messages and hints."""
     found: list[tuple[str, str | None]] = []
     if content.get("bias") not in (None, "none"):

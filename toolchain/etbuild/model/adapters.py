@@ -217,7 +217,7 @@ def _hook(name: str, called: str, layer: torch.nn.Module) -> Callable[..., torch
     PEFT, too, takes the first."""
     first = next(iter(inspect.signature(layer.forward).parameters))
 
-    def hook(layer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], outputs: Any) -> torch.Tensor:
+    def hook(layer: Any, arguments: tuple[Any, ...], keywords: dict[str, object], outputs: Any) -> torch.Tensor:
         if not isinstance(outputs, torch.Tensor):
             message = f"the adapter `{name}` changes the layer `{called}`, which returns a {type(outputs).__name__}"
             raise BuildError.at(("model", "adapters", name), message, "an adapter can only change one tensor")

@@ -20,12 +20,12 @@ from etbuild.plan.parts import DecoderCache, HuggingFace
 _PATH: DocumentPath = ("model", "huggingface")
 _CACHE: DocumentPath = (*_PATH, "cache")
 
-Keywords = Callable[[Any, torch.Tensor, Any, torch.Tensor], dict[str, Any]]
+Keywords = Callable[[Any, torch.Tensor, Any, torch.Tensor], dict[str, object]]
 """Makes the inputs of the original `forward` for one call: of the model, what the new `forward` takes, transformers'
 cache, and the position of the first token, int64 [1]."""
 
 
-def _of_tokens(model: Any, tokens: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, Any]:
+def _of_tokens(model: Any, tokens: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
     del model, cache, position
     return {"input_ids": tokens}
 
@@ -72,7 +72,7 @@ def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[...,
     """A function that calls the original `forward` of the model with a cache, and returns its scores. Raises InputError
     if the model cannot compute the scores of the last token only."""
     original = type(model).forward
-    more: dict[str, Any] = {} if logits is None else {"logits_to_keep": 1}
+    more: dict[str, object] = {} if logits is None else {"logits_to_keep": 1}
     if more.keys() - inspect.signature(original).parameters:
         message = f"`{type(model).__name__}` computes the scores of all tokens"
         raise InputError.at((*_PATH, "logits"), message, "write `logits: all`")

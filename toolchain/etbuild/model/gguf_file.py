@@ -96,7 +96,7 @@ def _is_left_out(tensor: str, known: Collection[str]) -> bool:
     return tensor not in known and "exps" not in tensor and not tensor.startswith("rope_")
 
 
-def _differences(of_file: dict[str, Any], module: Any) -> Iterator[str]:
+def _differences(of_file: dict[str, object], module: Any) -> Iterator[str]:
     """The differences between the configuration in a file and that of the module."""
     config = module.config.get_text_config(decoder=True)
     rotation = getattr(config, "rope_parameters", None) or {}

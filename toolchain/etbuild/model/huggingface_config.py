@@ -14,6 +14,7 @@ from typing import Any
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.declared import Inputs
+from etbuild.manifest.sections import Options
 from etbuild.plan.parts import ConfigFile
 
 PATH: DocumentPath = ("model", "huggingface")
@@ -37,7 +38,7 @@ def is_auto(cls: Any) -> bool:
     return hasattr(cls, "from_config") and not hasattr(cls, "_from_config")
 
 
-def make_config(transformers: ModuleType, cls: Any, wanted: ConfigFile | dict[str, Any], inputs: Inputs) -> Any:
+def make_config(transformers: ModuleType, cls: Any, wanted: ConfigFile | Options, inputs: Inputs) -> Any:
     """Makes the configuration.
 
     Args:
@@ -114,7 +115,7 @@ def _is_read(config_class: Any, key: str) -> bool:
     return any(read.search(file.read_text("utf-8")) for file in sorted(folder.glob("*_*.py")))
 
 
-def _set(values: dict[str, Any], key: str, value: Any, config_class: Any, path: DocumentPath) -> Iterator[Problem]:
+def _set(values: Options, key: str, value: Any, config_class: Any, path: DocumentPath) -> Iterator[Problem]:
     """Replaces a value of a configuration, in place. A dot in the key leads into a nested configuration. Yields a
     problem if neither the file nor the class has the key."""
     *above, last = key.split(".")
@@ -136,7 +137,7 @@ def _set(values: dict[str, Any], key: str, value: Any, config_class: Any, path: 
     level[last] = copy.deepcopy(value)  # a later key may change a part of it
 
 
-def _read(name: str, inputs: Inputs) -> dict[str, Any]:
+def _read(name: str, inputs: Inputs) -> Options:
     path: DocumentPath = (*PATH, "config")
     content = _cleaned(read_json(name, path, inputs, _NOT_FINITE))
     if not isinstance(content, dict):
@@ -156,7 +157,7 @@ def _cleaned(value: Any) -> Any:
     return {key: _cleaned(each) for key, each in value.items() if not _NAMES_CODE.fullmatch(key)}
 
 
-def _config_class(transformers: ModuleType, cls: Any, values: dict[str, Any], path: DocumentPath) -> Any:
+def _config_class(transformers: ModuleType, cls: Any, values: Options, path: DocumentPath) -> Any:
     """The class of configurations for a class of models. Removes `model_type` from the values; it must be that of the
     class of models."""
     model_type = values.pop("model_type", None)

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 from etbuild import json_schema
 from etbuild.errors import InputError
@@ -15,6 +15,14 @@ from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 
 _BLOCK = 1 << 20
 _HEADER_LIMIT = 100_000_000  # bytes: the limit of safetensors itself
+
+
+class _Entry(TypedDict):
+    """A tensor in the header of a safetensors file, which fits its schema."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
 
 
 def tensors_of_files(files: Mapping[str, Path]) -> dict[str, dict[str, str]]:
@@ -65,7 +73,7 @@ def _of_safetensors(file: BinaryIO) -> dict[str, str]:
     return {name: _digest(file, 8 + length, entry) for name, entry in sorted(header.items())}
 
 
-def _check_places(header: dict[str, Any], size: int) -> None:
+def _check_places(header: dict[str, _Entry], size: int) -> None:
     """Raises ValueError if the tensors do not fill the bytes after the header one after the other, as safetensors
     requires: there is a gap, an overlap or a rest."""
     end = 0
@@ -77,7 +85,7 @@ def _check_places(header: dict[str, Any], size: int) -> None:
         raise ValueError("it ends too early" if end > size else "it goes on after its tensors")
 
 
-def _digest(file: BinaryIO, start: int, entry: dict[str, Any]) -> str:
+def _digest(file: BinaryIO, start: int, entry: _Entry) -> str:
     begin, end = entry["data_offsets"]
     state = _state(entry["dtype"], entry["shape"])
     file.seek(start + begin)

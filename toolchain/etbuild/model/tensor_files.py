@@ -35,7 +35,7 @@ class TensorFile:
         tensors: The tensors by name.
     """
 
-    def __init__(self, tensors: dict[str, Any]) -> None:
+    def __init__(self, tensors: dict[str, object]) -> None:
         self._tensors = tensors
         self.names = list(tensors)
 
@@ -310,7 +310,7 @@ def _holds_tensor(value: Any) -> bool:
     return False
 
 
-def _named(loaded: Any, name: str, place: DocumentPath) -> dict[str, Any]:
+def _named(loaded: Any, name: str, place: DocumentPath) -> dict[str, object]:
     if not isinstance(loaded, Mapping):
         raise InputError.at(place, f"`{name}` is not a mapping of names to tensors")
     for key in loaded:

@@ -50,7 +50,7 @@ class TensorFacts:
         """The size of its content in bytes."""
         return int(torch.Size(self.shape).numel() * getattr(torch, self.dtype).itemsize)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """The facts as JSON data, which `from_facts` accepts."""
         found = asdict(self)
         return found if self.stored_as else {key: value for key, value in found.items() if key != "stored_as"}

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from etbuild.errors import DocumentPath
 from etbuild.manifest import example_inputs, sections
 from etbuild.manifest.model_tests import metrics
-from etbuild.manifest.sections import Checks, Manifest, Tests
+from etbuild.manifest.sections import Checks, Manifest, Options, Tests
 from etbuild.plan.part import Part
-from etbuild.plan.parts import Example, FileExample, Leaf, Options, Tolerance, callables_of, leaves_of, read_example
+from etbuild.plan.parts import (
+    Example,
+    FileExample,
+    Leaf,
+    Tolerance,
+    callables_of,
+    leaves_of,
+    pairs,
+    read_example,
+)
 
 
 class MethodTests(Part):
@@ -126,17 +134,16 @@ def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
 
 
 def _metric(metric: sections.Metric, path: DocumentPath) -> Metric:
-    given: dict[str, Any] = {**_METRIC, **metric}
-    return Metric(**given, path=path)
+    limits = metric.get("min"), metric.get("max"), metric.get("max_change")
+    return Metric(metric["factory"], metric.get("data"), metric.get("kwargs", {}), *limits, path)
 
 
 def _method(name: str, tests: Tests, checks: Checks) -> MethodTests:
     own = tests.get("methods", {}).get(name, {})
-    tolerance = own.get("tolerance", tests.get("tolerance"))
     return MethodTests(
-        tolerance=None if tolerance is None else Tolerance.read(tolerance),
+        tolerance=Tolerance.of_manifest(own.get("tolerance", tests.get("tolerance"))),
         random=own.get("random", tests.get("random", 1)),
-        ranges=tuple(None if limits is None else (limits[0], limits[1]) for limits in own.get("ranges", [])),
+        ranges=pairs(own.get("ranges", [])),
         max_error=_of_method(checks.get("max_error"), name),
         min_sqnr=_of_method(checks.get("min_sqnr"), name),
     )
@@ -156,6 +163,3 @@ def _call(call: sections.Call, path: DocumentPath) -> CallSpec:
     inputs = tuple(read_example(example_inputs.reduced(each)) for each in call.get("inputs", []))
     kwargs = {key: read_example(example_inputs.reduced(each)) for key, each in call.get("kwargs", {}).items()}
     return CallSpec(method=call["method"], inputs=inputs, kwargs=kwargs, path=path)
-
-
-_METRIC: dict[str, Any] = {"data": None, "kwargs": {}, "min": None, "max": None, "max_change": None}

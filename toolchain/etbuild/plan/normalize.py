@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
@@ -17,6 +16,7 @@ from etbuild.manifest.sections import (
     Method,
     Pt2e,
     Quantize,
+    Recipe,
     Torchao,
 )
 from etbuild.plan.parts import QUANTIZE_HOOKS
@@ -26,7 +26,7 @@ TEST_CHECKS = ("max_error", "min_sqnr", "metric")
 PLAN_SCHEMA = "executorch-plan/v2"
 
 
-def normalized(manifest: Manifest) -> dict[str, Any]:
+def normalized(manifest: Manifest) -> dict[str, object]:
     """The plan of a checked manifest, as JSON data.
 
     Fills in every default and writes the manifest's `defaults` into each method. Sorts mappings by key, so that a
@@ -50,7 +50,7 @@ def normalized(manifest: Manifest) -> dict[str, Any]:
             **({"adapters": adapters.files(model)} if model.get("adapters") else {}),
         },
         "methods": {name: _method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()},
-        "recipe": recipes.normalized(manifest),
+        "recipe": _recipe(manifest),
         "constant_methods": {
             name: {"kwargs": {}, **value} if isinstance(value, dict) else value
             for name, value in manifest.get("constant_methods", {}).items()
@@ -114,8 +114,30 @@ def _method(name: str, method: Method, manifest: Manifest) -> dict[str, object]:
         "quantize": None if "program" in method else _quantize(method.get("quantize", defaults.get("quantize"))),
         "partitioners": [_partitioner(entry) for entry in method.get("partitioners", inherited)],
         "memory_planning": executorch_options.normalized_memory(manifest, method),
-        "from_recipe": recipes.decided(manifest, name),
+        "from_recipe": _decided(name, manifest),
     }
+
+
+def _recipe(manifest: Manifest) -> dict[str, object] | None:
+    """The recipe. `said` lists the fields of ExecuTorch's configuration that the manifest sets itself."""
+    if "recipe" not in manifest:
+        return None
+    recipe = manifest["recipe"]
+    written: Recipe = {"name": recipe} if isinstance(recipe, str) else recipe
+    said = {"edge_compile": {*manifest.get("edge_compile", {})}, "executorch": {*manifest.get("executorch", {})}}
+    if any("memory_planning" in method for method in manifest["methods"].values()):
+        said["executorch"].add("memory_planning")
+    return {"kwargs": {}, **written, "said": {key: sorted(fields) for key, fields in said.items()}}
+
+
+def _decided(name: str, manifest: Manifest) -> list[str]:
+    """What of `recipes.DECIDES` a manifest leaves to its recipe for a method. Empty without a recipe."""
+    method, defaults = manifest["methods"][name], manifest.get("defaults", {})
+    if "recipe" not in manifest or "program" in method:
+        return []
+    by_method = defaults.get("partitioners")
+    inherited = {*defaults} - ({"partitioners"} if isinstance(by_method, dict) and name not in by_method else set())
+    return [key for key in recipes.DECIDES if key not in method and key not in inherited]
 
 
 def _quantize(quantize: Quantize | None) -> dict[str, object] | None:

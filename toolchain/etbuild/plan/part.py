@@ -69,13 +69,13 @@ class Part:
         """A copy with other values for these fields."""
         return type(self)(**{**self.fields(), **fields})
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """The values of the fields, by name."""
         return dict(zip(self._FIELDS, self._values(), strict=True))
 
-    def as_part(self, kind: type[P]) -> P:
-        """The part of this class that has the same values, of which this one may have more."""
-        return kind(**{name: self.__dict__[name] for name in kind._FIELDS})
+    def as_part(self, kind: type[P], **others: Any) -> P:
+        """The part of this class that has the same values, of which this one may have more; `others` replace some."""
+        return kind(**{name: self.__dict__[name] for name in kind._FIELDS if name not in others}, **others)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -93,7 +93,7 @@ class Part:
         given = {**cls._LEFT_OUT, **document}
         return cls(**{name: cls._READERS.get(name, plain)(given[name]) for name in cls._FIELDS})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The part as JSON data, the reverse of `from_json`."""
         fields = self.fields().items()
         return {name: _json(value) for name, value in fields if (name, value) not in self._LEFT_OUT.items()}

@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 from etbuild import backends
 from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
+from etbuild.manifest.sections import Compare, Options, Ranges
 from etbuild.plan.part import Part, Readers, each_of, optional, plain, same
 
 QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
 """The points of quantization at which passes over a method run, in order."""
 Names = tuple[str, ...]
-Options = dict[str, Any]
-"""Values that users choose: keyword arguments of a callable, options of a backend, a Hugging Face configuration."""
 
 
 class FactoryCall(Part):
@@ -86,7 +85,7 @@ class ContainerExample(Part):
     kind: str
     parts: Mapping[int | str, Example]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """An object with one key, the kind."""
         content = {key: part.to_json() for key, part in self.parts.items()}
         return {self.kind: content if self.kind == "dict" else list(content.values())}
@@ -204,7 +203,7 @@ class TorchaoEntry(Part):
         """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""
         return super().from_json({"group_size": None, "kwargs": {}, **document})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The object with either `kwargs` or `group_size`."""
         content = super().to_json()
         del content["group_size" if self.from_code else "kwargs"]
@@ -369,7 +368,7 @@ class HuggingFace(Part):
         """The key of `model_class` is `class`."""
         return super().from_json({"model_class" if key == "class" else key: document[key] for key in document})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The key of `model_class` is `class`. A configuration without changed keys is the name of its file."""
         content = super().to_json()
         if isinstance(self.config, ConfigFile) and not self.config.set:
@@ -462,11 +461,6 @@ class Model(ModuleSource):
     weights: Weights
     adapters: dict[str, AdapterFiles]
 
-    @property
-    def source(self) -> ModuleSource:
-        """The model without the weights."""
-        return self.as_part(ModuleSource)
-
 
 class RecipeCall(Part):
     """An export recipe with its arguments: one of ExecuTorch's by name, or a `module:callable` that returns one."""
@@ -492,11 +486,6 @@ class Recipe(RecipeCall):
     _READERS: ClassVar[Readers] = {"said": each_of(plain)}
 
     said: dict[str, Names]
-
-    @property
-    def call(self) -> RecipeCall:
-        """The recipe itself."""
-        return self.as_part(RecipeCall)
 
 
 class Runner(Part):
@@ -546,11 +535,6 @@ class Passes(LowerPasses):
     """The passes of lowering, and the callables that change a method after its export."""
 
     aten: Names
-
-    @property
-    def of_lowering(self) -> LowerPasses:
-        """The passes that run in lowering."""
-        return self.as_part(LowerPasses)
 
 
 class EdgeCompile(Part):
@@ -728,11 +712,6 @@ class Method(ExportMethod):
     memory_planning: MemoryPlanning
 
     @property
-    def of_export(self) -> ExportMethod:
-        """What its export depends on."""
-        return self.as_part(ExportMethod)
-
-    @property
     def of_lowering(self) -> LowerMethod:
         """What its lowering depends on."""
         return LowerMethod(self.partitioners, "partitioners" in self.from_recipe)
@@ -747,9 +726,9 @@ class Tolerance(Part):
     of_largest: float
 
     @classmethod
-    def read(cls, given: Mapping[str, float]) -> Tolerance:
-        """Reads a tolerance from a manifest. What is not there is 0."""
-        return cls(*(float(given.get(key, 0.0)) for key in cls._FIELDS))
+    def of_manifest(cls, given: Mapping[str, float] | None) -> Tolerance | None:
+        """A tolerance of a manifest. What is not there is 0."""
+        return None if given is None else cls(*(float(given.get(key, 0.0)) for key in cls._FIELDS))
 
 
 class MethodComparison(Part):
@@ -761,13 +740,20 @@ class MethodComparison(Part):
         leave_out: Why the method is not compared; None if it is.
     """
 
+    _READERS: ClassVar[Readers] = {"tolerance": optional(Tolerance.from_json), "ranges": each_of(plain)}
+
     tolerance: Tolerance | None
     ranges: tuple[tuple[float, float] | None, ...]
     leave_out: str | None
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> MethodComparison:
-        """Reads the settings of a manifest, or what `to_json` returned."""
-        tolerance = document.get("tolerance")
-        ranges = tuple(None if each is None else (each[0], each[1]) for each in document.get("ranges", ()))
-        return cls(None if tolerance is None else Tolerance.read(tolerance), ranges, document.get("leave_out"))
+    def of_manifest(cls, compare: Compare, method: str) -> MethodComparison:
+        """What `checks.compare` says of a method."""
+        own = compare.get("methods", {}).get(method, {})
+        tolerance = Tolerance.of_manifest(own.get("tolerance", compare.get("tolerance")))
+        return cls(tolerance, pairs(own.get("ranges", [])), own.get("leave_out", compare.get("leave_out")))
+
+
+def pairs(ranges: Ranges) -> tuple[tuple[float, float] | None, ...]:
+    """The smallest and the largest number of each range of a manifest."""
+    return tuple(None if each is None else (each[0], each[1]) for each in ranges)

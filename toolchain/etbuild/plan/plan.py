@@ -16,7 +16,7 @@ from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.manifest.executorch_options import HOOKS
 from etbuild.manifest.runners import RUNNER_CONSTANTS
-from etbuild.manifest.sections import Manifest
+from etbuild.manifest.sections import Checks, Manifest, Metadata
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
 from etbuild.plan.part import Readers, each_of, optional, plain
 from etbuild.plan.parts import (
@@ -24,14 +24,18 @@ from etbuild.plan.parts import (
     CustomOps,
     EdgeCompile,
     Executorch,
+    ExportMethod,
     FactoryCall,
+    LowerPasses,
     Method,
     MethodComparison,
     Model,
+    ModuleSource,
     NamedData,
     Names,
     Passes,
     Recipe,
+    RecipeCall,
     ReportOptions,
     Runner,
 )
@@ -44,8 +48,6 @@ from etbuild.plan.step_plans import (
     weights_names,
 )
 
-Bound = bool | float | dict[str, float]
-"""The value of a check: whether it runs, a limit, or a limit for each method or tag."""
 _COMPARED_WORK = 200_000_000  # as model.schema.json says
 
 
@@ -74,7 +76,7 @@ class Plan(Lowered):
         executorch: The configuration of the program.
         share_mutable_buffers: Whether all methods that write to a buffer share it.
         report: What the report lists.
-        checks: The values of the checks, by name.
+        checks: The manifest's checks, without those that `etbuild test` runs.
         runner: The contract of the runner that runs the program; None if there is none.
         tokenizer: The declared files that travel with the program; None if there are none.
         metadata: What people should know about the program; None if the manifest has none.
@@ -110,10 +112,10 @@ class Plan(Lowered):
     executorch: Executorch
     share_mutable_buffers: bool
     report: ReportOptions
-    checks: dict[str, Bound]
+    checks: Checks
     runner: str | None
     tokenizer: Names | None
-    metadata: dict[str, Any] | None
+    metadata: Metadata | None
 
     @property
     def _quantizers(self) -> dict[DocumentPath, BackendEntry]:
@@ -152,14 +154,14 @@ class Plan(Lowered):
         """The part that the export depends on."""
         carried = any(method.carries_content for method in self.methods.values())
         read = carried or any(entry.optional or entry.file.endswith(GGUF_SUFFIX) for entry in self.model.weights)
-        return ExportPlan(
-            model=self.model.source,
+        return self.as_part(
+            ExportPlan,
+            model=self.model.as_part(ModuleSource),
             weights=bool(self.model.weights) and not read,
             read_weights=self.model.weights if read else (),
             adapters={name: adapter.config for name, adapter in self.model.adapters.items()},
-            methods={name: method.of_export for name, method in self.methods.items()},
-            custom_ops=self.custom_ops,
-            recipe=self.recipe and self.recipe.call,
+            methods={name: method.as_part(ExportMethod) for name, method in self.methods.items()},
+            recipe=self.recipe and self.recipe.as_part(RecipeCall),
             passes=self.passes.aten,
             constant_methods={
                 name: value for name, value in self.constant_methods.items() if isinstance(value, FactoryCall)
@@ -186,33 +188,24 @@ class Plan(Lowered):
         """The part that lowering depends on, in addition to the exported methods."""
         constants = self.constant_methods.items()
         weights = self.model.weights if self.export_plan.weights else ()
-        return LowerPlan(
-            name=self.name,
+        return self.as_part(
+            LowerPlan,
             weights=weights,
             cast=bool(weights) and self.model.dtype is not None,
             methods={name: method.of_lowering for name, method in self.methods.items()},
-            recipe=self.recipe,
-            named_data=self.named_data,
-            custom_ops=self.custom_ops,
-            edge_compile=self.edge_compile,
-            passes=self.passes.of_lowering,
+            passes=self.passes.as_part(LowerPasses),
             constant_methods={name: value for name, value in constants if not isinstance(value, FactoryCall)},
             adapters={name: adapter.weights for name, adapter in self.model.adapters.items()},
-            executorch=self.executorch,
             memory_planning={name: method.memory_planning for name, method in self.methods.items()},
-            share_mutable_buffers=self.share_mutable_buffers,
         )
 
     @cached_property
     def compare_plan(self) -> ComparePlan:
         """The part that the comparison depends on, in addition to the program and the exported methods."""
-        given: Any = self.checks.get("compare", {})
-        common = {key: given[key] for key in ("tolerance", "leave_out") if key in given}
-        of_methods = given.get("methods", {})
-        comparisons = {
-            name: MethodComparison.from_json({**common, **of_methods.get(name, {})}) for name in self.methods
-        }
-        return ComparePlan(**self.lower_plan.fields(), work=given.get("work", _COMPARED_WORK), comparisons=comparisons)
+        given = self.checks.get("compare", {})
+        comparisons = {name: MethodComparison.of_manifest(given, name) for name in self.methods}
+        work = given.get("work", _COMPARED_WORK)
+        return self.lower_plan.as_part(ComparePlan, work=work, comparisons=comparisons)
 
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:

@@ -57,7 +57,7 @@ class Document(Part):
         """Reads the plan, whose `schema` was checked."""
         return super().from_json({key: document[key] for key in document if key not in cls._NOT_READ})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The plan as JSON data. Keys depend on each byte of its canonical form."""
         return {"schema": self.SCHEMA, **super().to_json()}
 

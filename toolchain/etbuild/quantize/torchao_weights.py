@@ -6,7 +6,7 @@ import copy
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -116,7 +116,7 @@ class _State:
             vars(layer).update(self._held(held))
 
     @classmethod
-    def _held(cls, held: dict[str, Any]) -> dict[str, Any]:
+    def _held(cls, held: dict[str, object]) -> dict[str, object]:
         return {name: copy.copy(value) if name in cls._CHANGED_IN_PLACE else value for name, value in held.items()}
 
 

@@ -5,7 +5,7 @@ A suspicious finding is an error if the manifest asks for it, and otherwise a no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -47,11 +47,11 @@ def measure(plan: Plan, lowering: LoweringFacts, lines: SourceLines = NO_LINES) 
         CheckError: A limit is broken, or the program has a finding that the manifest forbids. The error lists all of
             them.
     """
-    wanted = plan.checks
+    wanted: Mapping[str, object] = plan.checks
     measured = [
         entry for check in wanted.keys() & _MEASURES.keys() for entry in _measure(check, wanted[check], lowering)
     ]
-    problems = [_problem(entry, plan, lowering) for entry in sorted(measured, key=_order) if not _holds(entry)]
+    problems = [_problem(entry, wanted, lowering) for entry in sorted(measured, key=_order) if not _holds(entry)]
     for check in sorted(_asked(plan)):
         findings = list(_FINDERS[check](lowering, lines))
         problems += [replace(problem, path=("checks", check)) for problem in findings]
@@ -150,9 +150,9 @@ def _holds(entry: CheckResult) -> bool:
     return bool(entry["actual"] >= entry["limit"])
 
 
-def _problem(entry: CheckResult, plan: Plan, lowering: LoweringFacts) -> Problem:
+def _problem(entry: CheckResult, wanted: Mapping[str, object], lowering: LoweringFacts) -> Problem:
     check, of = entry["check"], entry.get("of")
-    by_name = isinstance(plan.checks[check], dict)
+    by_name = isinstance(wanted[check], dict)
     path: DocumentPath = ("checks", check, entry["of"]) if by_name else ("checks", check)
     named = f" `{of}`" if check == "max_named_data_bytes" and of else f"`{of}`" if of else ""
     actual, limit = entry["actual"], entry["limit"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from etbuild import backends
 from etbuild.accelerate.lowering import accelerated
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from etbuild.comparison.compare import ComparedMethod
+    from etbuild.comparison.compare import ComparedMethod, Wrong
     from etbuild.export.archive import SavedExport
     from etbuild.runtime.program_files import ProgramFiles
 
@@ -156,6 +156,7 @@ def _compare_methods(
     built: Built,
     left_out: Mapping[str, str],
 ) -> dict[str, str]:
+    from etbuild.comparison.compare import Wrong
     from etbuild.export import custom_ops
     from etbuild.runtime import child
 
@@ -164,16 +165,16 @@ def _compare_methods(
     wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
     groups = [wanted] if files.shares_state else [[name] for name in wanted]
     with job.stage(f"compare {', '.join(wanted)}"), temporary("compare") as scratch:
-        places = [scratch.path / str(number) for number in range(len(groups))]
+        directories = [scratch.path / str(number) for number in range(len(groups))]
         tasks = {
-            f"comparing {', '.join(names)}": functools.partial(_first_wrong, exported, names, files, place)
-            for names, place in zip(groups, places, strict=True)
+            f"comparing {', '.join(names)}": functools.partial(_first_wrong, exported, names, files, directory)
+            for names, directory in zip(groups, directories, strict=True)
         }
         try:
-            found = [*child.run(tasks, job.options.jobs).values()]
+            found: list[_Found] = [*child.run(tasks, job.options.jobs).values()]
         except BuildError as error:
             raise BuildError([_explained(problem, wanted, built.lowering) for problem in error.problems]) from error
-    wrong = [each["wrong"] for each in found if each["wrong"] is not None]
+    wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
         raise BuildError([_problem(exported, each) for each in wrong])
     return functools.reduce(operator.or_, (each["notes"] for each in found), dict(left_out))
@@ -251,7 +252,14 @@ class _Exported:
         return methods, skipped
 
 
-def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scratch: Path) -> dict[str, Any]:
+class _Found(TypedDict):
+    """What a child process found: the fields of a wrong call, and what was left out, by method."""
+
+    wrong: dict[str, Any] | None
+    notes: dict[str, str]
+
+
+def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scratch: Path) -> _Found:
     """The first wrong call as plain values, and what was left out. Runs in a child process: the runtime may crash."""
     from etbuild.comparison.compare import CannotRun, Comparison
 
@@ -270,14 +278,14 @@ def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scr
     return {"wrong": None if wrong is None else vars(wrong), "notes": {**skipped, **notes}}
 
 
-def _problem(exported: _Exported, wrong: dict[str, Any]) -> Problem:
-    (method,), _ = exported.methods([wrong["method"]])
+def _problem(exported: _Exported, wrong: Wrong) -> Problem:
+    (method,), _ = exported.methods([wrong.method])
     hint = "`checks.compare` can allow more, or leave the method out with a reason"
     where = _where(exported.job, exported.context, method, wrong)
-    return Problem(wrong["problem"], ("methods", method.name), hints(where, hint))
+    return Problem(wrong.problem, ("methods", method.name), hints(where, hint))
 
 
-def _where(job: LoweringJob[ComparePlan], context: StepContext, method: ComparedMethod, wrong: dict[str, Any]) -> str:
+def _where(job: LoweringJob[ComparePlan], context: StepContext, method: ComparedMethod, wrong: Wrong) -> str:
     """Where the difference begins, for people."""
     from etbuild.comparison.graph import is_quantized
 
@@ -285,7 +293,7 @@ def _where(job: LoweringJob[ComparePlan], context: StepContext, method: Compared
         from etbuild.comparison.locate import Search, WrongCall
 
         program, tolerance = method.program, method.settings.tolerance
-        call = WrongCall(method.name, program, wrong["leaves"], wrong["state"], tolerance, is_quantized(program))
+        call = WrongCall(method.name, program, wrong.leaves, wrong.state, tolerance, is_quantized(program))
         try:
             return Search(job.plan, call, context.finder, job.export.lines).run()
         except Exception as error:  # noqa: BLE001 - whatever happens while it searches, the program is wrong

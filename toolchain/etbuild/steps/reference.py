@@ -22,7 +22,7 @@ from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods
 
-Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+Inputs = tuple[tuple[Any, ...], dict[str, object]]
 """Positional inputs, and keyword inputs by name."""
 
 

@@ -17,7 +17,7 @@ def add(verbs: Any) -> None:
         verbs,
         "pull",
         "pull programs from a registry",
-        "Fetches only what the directory and the local cache do not have. Needs the extra `registry`.",
+        "Fetches only what the directory and the local cache do not have.",
     )
     registry_options.add_reference(parser)
     add_path(parser, "-o, --out DIR", "where the files go (default: current directory)", default=Path())

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_repeatable
+from etbuild.cli.options import add_parser, add_path, add_repeatable, add_value
 from etkit.cli import registry_options
 
 
@@ -18,20 +18,19 @@ def add(verbs: Any) -> None:
         verbs,
         "push",
         "push a package to a registry",
-        "Sends only what the registry does not have. Needs the extra `registry`.",
+        "Sends only what the registry does not have.",
     )
-    parser.add_argument(
-        "layout", type=Path, metavar="LAYOUT", help="the directory that `etbuild package` or executorch_package wrote"
-    )
-    parser.add_argument(
-        "reference", metavar="REFERENCE", help="REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, where the package goes"
-    )
-    parser.add_argument("--registry", metavar="HOST", help="push to this registry in place of the reference's")
+    add_path(parser, "LAYOUT", "the directory that `etbuild package` or executorch_package wrote")
+    add_value(parser, "REFERENCE", "REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, where the package goes")
+    add_value(parser, "--registry HOST", "push to this registry in place of the reference's")
     add_repeatable(
         parser,
         "--tag TAG",
         "a tag of the package, which may hold stamp values, such as v-{STABLE_GIT_COMMIT}",
         dest="tags",
+    )
+    add_repeatable(
+        parser, "--tag-file FILE", "a text file with more such tags, one a line", dest="tag_files", type=Path
     )
     add_repeatable(
         parser,
@@ -52,10 +51,10 @@ def add(verbs: Any) -> None:
         "--mount-from REPOSITORY",
         "another repository of the registry, which may have files of the package already",
     )
-    parser.add_argument(
-        "--sign",
-        metavar="COMMAND",
-        help="before the tags move, run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such "
+    add_value(
+        parser,
+        "--sign COMMAND",
+        "before the tags move, run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such "
         "as `cosign sign --key cosign.key`",
     )
     registry_options.add(parser)
@@ -72,7 +71,8 @@ def run(options: argparse.Namespace) -> int:
     if options.registry:
         target = reference.moved(target, options.registry)
     stamps = reference.read_stamps(options.stamp_files)
-    tags = [reference.tag(tag, stamps) for tag in options.tags] + ([target.tag] if target.tag else [])
+    wanted = options.tags + [tag for path in options.tag_files for tag in reference.read_lines(path, "tags")]
+    tags = [reference.tag(tag, stamps) for tag in wanted] + ([target.tag] if target.tag else [])
     forward_tags = [reference.tag(tag, stamps) for tag in options.forward_tags]
     both = sorted(set(tags) & set(forward_tags))
     if both:
@@ -95,6 +95,6 @@ def run(options: argparse.Namespace) -> int:
         registry_options.print_json(content, moved, {"tags": tags, "stay": stay})
         return 0
     print(registry_options.summary("sent", moved))
-    for wanted in [*tags, content.root.digest]:
-        print(target.at(wanted))
+    for name in [*tags, content.root.digest]:
+        print(target.at(name))
     return 0

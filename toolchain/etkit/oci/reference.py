@@ -17,7 +17,7 @@ _REPOSITORY = r"(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
 _TAG = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
 _FORM = re.compile(rf"{_REGISTRY}/{_REPOSITORY}(?::(?P<tag>{_TAG}))?(?:@sha256:(?P<sha256>[0-9a-f]{{64}}))?")
 _STAMP = re.compile(r"\{([^{}]*)\}")
-_STAMP_BYTES = 1 << 20
+_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,23 @@ def moved(reference: Reference, registry: str) -> Reference:
     return replace(reference, registry=registry)
 
 
+def read_lines(path: Path, what: str) -> list[str]:
+    """Reads the lines of a small text file, without empty ones and spaces around them.
+
+    Args:
+        path: The file.
+        what: What it holds, for messages.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    try:
+        text = regular_files.read(path, _FILE_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError.of(f"{path}: cannot read the {what}: {error}") from None
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 def read_stamps(paths: list[Path]) -> dict[str, str]:
     """Reads files of stamp values as Bazel writes them: a key and its value on each line.
 
@@ -114,11 +131,7 @@ def read_stamps(paths: list[Path]) -> dict[str, str]:
     """
     values: dict[str, str] = {}
     for path in paths:
-        try:
-            text = regular_files.read(path, _STAMP_BYTES).decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError.of(f"{path}: cannot read the stamp values: {error}") from None
-        for line in text.splitlines():
+        for line in read_lines(path, "stamp values"):
             key, _, value = line.partition(" ")
             values[key] = value
     return values

@@ -1,0 +1,2 @@
+#!/bin/sh
+# Stands for the tools that merge what tests have covered.
