@@ -33,6 +33,8 @@ platform(
 )
 """
 ARM = """
+bazel_dep(name = "platforms", version = "0.0.9")
+
 executorch.toolchain(
     name = "arm",
     packages = {"sha256": "%s", "url": "https://files.example.com/packages.pex"},
