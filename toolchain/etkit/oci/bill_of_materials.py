@@ -100,7 +100,7 @@ def _installed_license(name: str, version: str) -> str | None:
         return None
     if found["Version"].partition("+")[0] != version.partition("+")[0]:
         return None
-    stated = found.get("License-Expression") or found.get("License")
+    stated = next((found[field] for field in ("License-Expression", "License") if field in found and found[field]), None)
     if stated and "\n" not in stated and len(stated) < 200:
         return str(stated)
     kinds = [each.rpartition(" :: ")[2] for each in found.get_all("Classifier", []) if each.startswith("License :: ")]
