@@ -493,7 +493,7 @@ def _telling() -> Iterator[None]:
 
 _own_fork_exec = _posixsubprocess.fork_exec
 _own_shm_open = _posixshmem.shm_open
-_own_create = _interpreters.create if _interpreters else None
+_own_create: Any = _interpreters.create if _interpreters else None
 _own_getitem, _own_iter = os._Environ.__getitem__, os._Environ.__iter__
 # Modules of Python's library whose callers decide which variables they read.
 _MAPPINGS = {

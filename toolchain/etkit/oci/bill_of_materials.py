@@ -100,9 +100,9 @@ def _installed_license(name: str, version: str) -> str | None:
         return None
     if found["Version"].partition("+")[0] != version.partition("+")[0]:
         return None
-    stated = found.get("License-Expression") or found.get("License")
-    if stated and "\n" not in stated and len(stated) < 200:
-        return str(stated)
+    stated = [value for field in ("License-Expression", "License") for value in found.get_all(field, []) if value]
+    if stated and "\n" not in stated[0] and len(stated[0]) < 200:
+        return str(stated[0])
     kinds = [each.rpartition(" :: ")[2] for each in found.get_all("Classifier", []) if each.startswith("License :: ")]
     return kinds[0] if kinds else None
 
