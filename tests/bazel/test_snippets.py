@@ -1,4 +1,4 @@
-"""Loads and analyses the Starlark of the project's pages as a user pastes it. `tests/helpers/snippets.py` collects it."""
+"""Loads and analyses the Starlark of the project's pages as users paste it. `tests/helpers/snippets.py` collects it."""
 
 from __future__ import annotations
 
@@ -171,18 +171,13 @@ def test_a_module_file(
 
 def flags() -> list[Snippet]:
     """The lines of `.bazelrc` in docs/scale.md and docs/worker.md."""
-    return [
-        each
-        for each in snippets()
-        if each.language == "text" and each.text.startswith("build") and each.verdict == "run by"
-    ]
+    here = Path(__file__).relative_to(REPOSITORY).as_posix()
+    return [each for each in snippets() if each.notes.get("run by") == here]
 
 
 @pytest.mark.parametrize("snippet", [pytest.param(each, id=each.place) for each in flags()])
 def test_options_of_bazelrc(snippet: Snippet, checkout: Workspace) -> None:
-    options = [
-        word for line in snippet.text.splitlines() for word in line.split()[1:] if "hermetic_linux_sandbox" not in word
-    ]
+    options = [word for line in snippet.text.splitlines() for word in line.split()[1:]]
     done = checkout.bazel("canonicalize-flags", "--for_command=build", "--", *options)
     assert done.returncode == 0, f"{snippet.place}: {done.stderr}"
 

@@ -61,6 +61,11 @@ def _tool(*whole: str) -> Row:
     return Row(whole)
 
 
+def _page(*whole: str) -> Row:
+    """The tests that run what a page shows, and others that read it."""
+    return Row((*_integration("snippets"), *_bazel("snippets"), "buck2/test_snippets.py", *whole))
+
+
 _REGISTRY = ("registry/", *_bazel("packages"), *_integration("pipelines"))
 _RULES = Row(whole=("bazel/", "buck2/", "remote/"))
 
@@ -195,12 +200,15 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/BUILD": _RULES,
     "toolchain/build_packages.py": _RULES,
     "toolchain/configuration.bzl": _RULES,
+    "toolchain/driver_sources.bzl": _RULES,
     "toolchain/drivers.bzl": _RULES,
     "toolchain/launch": _RULES,
     "toolchain/locks.py": _RULES,
     "toolchain/on_demand.py": _RULES,
     "toolchain/pex_file.py": _RULES,
+    "toolchain/py_toolchain.bzl": _RULES,
     "toolchain/python_driver.bzl": _RULES,
+    "toolchain/python_of_build.bzl": _RULES,
     "toolchain/runfiles.bzl": _RULES,
     "toolchain/split_packages": _RULES,
     "toolchain/steps.bzl": _RULES,
@@ -223,14 +231,17 @@ COVERED_BY: Mapping[str, Row] = {
     "examples/cpp/": Row(whole=_bazel("cpp")),
     "examples/gallery/": Row(whole=_integration("gallery"), sample=_bazel("build")),
     "examples/monorepo/": Row(whole=_bazel("second_workspace", "buck2")),
+    "examples/pypi/": Row(whole=_bazel("toolchains")),
+    "examples/toolchains/": Row(whole=_bazel("toolchains")),
     "examples/third_party_backend/": Row(whole=_integration("third_party_backend")),
-    "docs/": NOTHING,
-    "docs/gallery.md": Row(whole=_integration("gallery")),
-    "docs/monorepo.md": Row(whole=_bazel("monorepo")),
-    "docs/rules.md": Row(whole=_bazel("rules")),
-    "docs/staleness.md": Row(whole=_faults("staleness")),
-    "docs/support.md": Row(whole=_integration("backends")),
-    "README.md": Row(whole=_integration("readme")),
+    "docs/": _page(),
+    "docs/gallery.md": _page(*_integration("gallery")),
+    "docs/monorepo.md": _page(*_bazel("monorepo")),
+    "docs/packages.md": _page("registry/test_signatures.py"),
+    "docs/scale.md": _page(*_bazel("build")),
+    "docs/staleness.md": _page(*_faults("staleness")),
+    "docs/support.md": _page(*_integration("backends")),
+    "README.md": _page(*_integration("readme")),
     "benchmarks/": Row(whole=_bazel("monorepo")),
     ".bcr/": NOTHING,
     ".buildifier.json": NOTHING,

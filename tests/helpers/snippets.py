@@ -9,16 +9,16 @@ A comment that readers do not see stands on the line before a block, perhaps wit
 | `with: TEXT` | what a reader has already: keys of the manifest, statements, targets or commands, which come first |
 | `at: PATH` | the place of a part of a manifest, such as `defaults.quantize`; the default is the top of the file |
 | `file: NAME` | the block is this file of the page's project, in which the commands of the page run |
-| `output of: COMMAND` | the block is what the command prints; a line `...` stands for any lines, `...` in a line for any text |
+| `output of: COMMAND` | the command prints the block; a line `...` stands for any lines, `...` in a line for any text |
 | `part of: COMMAND` | the lines of the block are among those that the command prints, in this order |
 | `parsed: REASON` | commands are checked, but do not run; Python is compiled, and what it imports is imported |
 | `run by: TEST` | this file of tests reads the page |
 | `signature of: NAME` | a generated page has it: `MODULE:NAME` in Python, `FILE:NAME` in Starlark |
 | `not run: REASON` | nothing of it is checked |
 
-`<!-- snippets LANGUAGE parsed: REASON -->` says so for each block of the page in this language that has no such comment.
-The language of an indented block is `sh` if it begins with a command, and `text` otherwise. A row of a table is a block too
-if its first cell is `WORKSPACE`, `MODULE.bazel` or pip, and its second one is code.
+`<!-- snippets LANGUAGE parsed: REASON -->` says so for each block of the page in this language that has no such
+comment. The language of an indented block is `sh` if it begins with a command, and `text` otherwise. A row of a table
+is a block too if its first cell is `WORKSPACE`, `MODULE.bazel` or pip, and its second one is code.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = frozenset(
-    [
+PROGRAMS = (
+    *(
         "bazel",
         "cd",
         "cmake",
@@ -45,13 +45,11 @@ PROGRAMS = frozenset(
         "oras",
         "pip",
         "printf",
-        "python",
-        "python3.11",
         "sha256sum",
         "skopeo",
         "uv",
-        ".venv/bin/python",
-    ]
+    ),
+    *("python", "python3", "python3.11", ".venv/bin/python"),
 )
 """The programs that commands of pages may call."""
 VERDICTS = ("output of", "part of", "parsed", "run by", "signature of", "not run")
@@ -105,11 +103,8 @@ class Snippet:
 
 def pages() -> list[str]:
     """Returns the pages, as paths in the repository."""
-    found = [
-        path.relative_to(ROOT).as_posix()
-        for place in ("*.md", "docs/**/*.md", "examples/**/*.md", ".bcr/*.md")
-        for path in ROOT.glob(place)
-    ]
+    places = ("*.md", "docs/**/*.md", "examples/**/*.md", ".bcr/*.md")
+    found = [path.relative_to(ROOT).as_posix() for place in places for path in ROOT.glob(place)]
     return sorted(page for page in found if not page.startswith(_NOT_CHECKED))
 
 
@@ -173,7 +168,7 @@ def _notes(before: str) -> dict[str, str]:
 
 
 def mistakes(snippet: Snippet) -> Iterator[str]:
-    """Yields what is wrong with the comments of a block, with its place and what to do."""
+    """Yields the mistakes in the comments of a block, with its place and what to do."""
     notes, language = snippet.notes, snippet.language
     given = [kind for kind in VERDICTS if kind in notes]
     if "wrong" in notes:
@@ -184,9 +179,9 @@ def mistakes(snippet: Snippet) -> Iterator[str]:
         yield f"{snippet.place}: two comments say how it is checked: keep `{given[0]}` or `{given[1]}`"
     elif not given and "file" not in notes and language in _NEVER_RUN:
         yield (
-            f"{snippet.place}: no test checks this block of the language `{language}`: write before it "
-            "`<!-- snippet output of: COMMAND -->` if a command prints it, `<!-- snippet run by: TEST -->` if a test reads "
-            "it, or `<!-- snippet not run: REASON -->`"
+            f"{snippet.place}: no test checks this block (`{language}`): write before it "
+            "`<!-- snippet output of: COMMAND -->` if a command prints it, `<!-- snippet run by: TEST -->` if a test "
+            "reads it, or `<!-- snippet not run: REASON -->`"
         )
     for kind in ("parsed", "not run"):
         if kind in notes and len(notes[kind].split()) < 3:
@@ -214,8 +209,8 @@ def loads(snippet: Snippet) -> bool:
 
 
 def continued(snippet: Snippet) -> str:
-    """Returns a block of Starlark after what it continues: if it loads nothing, the last block before it, in its section or
-    in one around it, that loads something into the same file."""
+    """Returns a block of Starlark after what it continues. If it loads nothing, that is the last block before it, in
+    its section or in one around it, that loads something into the same file."""
     before = [
         each
         for each in snippets()
@@ -232,15 +227,13 @@ def continued(snippet: Snippet) -> str:
 
 def is_command(line: str) -> bool:
     """Returns whether a line begins with a program that pages may call, or with a prompt."""
-    words = line.split()
-    return line.startswith("$ ") or (
-        bool(words) and (words[0] in PROGRAMS or words[0].endswith("=...") or words[0] == "#!/bin/sh")
-    )
+    first = next((word for word in line.split() if not re.match(r"[A-Z_0-9]+=", word)), "")
+    return first in ("$", "#!/bin/sh", *PROGRAMS)
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Yields the words of each command of a block. Lines that a command has printed are left out: those after `$ COMMAND`,
-    and paragraphs that begin with no command."""
+    """Yields the words of each command of a block, without the lines that a command has printed: those after
+    `$ COMMAND`, and paragraphs that begin with no command."""
     if "$ " in (line[:2] for line in text.split("\n")):
         text = "\n".join(line[2:] for line in text.split("\n") if line.startswith("$ "))
     for paragraph in re.split(r"\n{2,}", text):
@@ -272,8 +265,8 @@ def _of_line(line: str) -> Iterator[list[str]]:
 
 
 def pattern(text: str, whole: bool) -> re.Pattern[str]:
-    """Returns what the output of a command must match. A line `...` stands for any lines, other `...` for any text, and a
-    key for any key: it contains the digest of the driver.
+    """Returns what the output of a command must match. A line `...` stands for any lines, other `...` for any text, and
+    a key for any key: it contains the digest of the driver.
 
     Args:
         text: What a page shows.

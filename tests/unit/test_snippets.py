@@ -1,4 +1,4 @@
-"""The blocks of code in the project's pages: `tests/helpers/snippets.py` says what is checked, and which comments say more.
+"""The blocks of code in the project's pages. `tests/helpers/snippets.py` says what is checked, and what comments say.
 
 `tests/integration/test_snippets.py` runs commands and Python, `tests/bazel/test_snippets.py` loads Starlark, and
 `tests/buck2/test_snippets.py` that of Buck2.
@@ -26,7 +26,7 @@ import yaml
 
 from etbuild import json_schema
 from etbuild.cli import main
-from tests.helpers.snippets import ROOT, Snippet, commands, mistakes, snippets
+from tests.helpers.snippets import ROOT, Snippet, blocks, commands, mistakes, pattern, snippets
 from tools.reference.starlark import Loader
 
 MANIFEST = {
@@ -47,6 +47,76 @@ def of(language: str, *verdicts: str) -> list[Any]:
 def test_each_block_is_checked_or_says_why_not() -> None:
     problems = [problem for each in snippets() for problem in mistakes(each)]
     assert not problems, "\n".join(problems)
+
+
+def found_in(text: str) -> list[Snippet]:
+    return list(blocks("README.md", text))
+
+
+def test_blocks_are_fenced_or_indented_or_rows_of_tables() -> None:
+    text = (
+        "# Title\n\n```yaml\na: 1\n```\n\n1. An item,\n\n    and its text:\n\n    ```sh\n    ls\n    ```\n\nText:\n\n"
+        "    etbuild gen\n\n    a file\n\n## Part\n\n| `WORKSPACE` | `f()` |\n"
+    )
+    assert [(each.line, each.language, each.text, each.section[1:]) for each in found_in(text)] == [
+        (4, "yaml", "a: 1", ()),
+        (12, "sh", "ls", ()),
+        (17, "sh", "etbuild gen\n\na file", ()),
+        (23, "starlark", "f()", ("Part",)),
+    ]
+
+
+def test_comments_before_a_block_are_notes() -> None:
+    text = "<!-- snippets sh parsed: a b c -->\n\n<!-- snippet with:\n  a: 1\n  b: 2 -->\n<!-- snippet at: c -->\n"
+    text += "```yaml\nd: 1\n```\n"
+    first, second = found_in(f"{text}\n```sh\nmake\n```\n")
+    assert (first.notes, first.verdict) == ({"with": "a: 1\nb: 2", "at": "c"}, "run")
+    assert (second.notes, second.verdict) == ({"parsed": "a b c"}, "parsed")
+
+
+@pytest.mark.parametrize(
+    ("comment", "language", "message"),
+    [
+        ("", "text", "no test checks this block"),
+        ("", "perl", "nothing checks `perl`"),
+        ("<!-- snippet skipped: a b c -->", "sh", "write one of"),
+        ("<!-- snippet not run: slow -->", "sh", "too short for a reason"),
+        ("<!-- snippet not run: a b c -->\n<!-- snippet parsed: a b c -->", "sh", "two comments"),
+        ("<!-- snippet run by: tests/unit/test_links.py.old -->", "sh", "does not exist, or does not read README.md"),
+    ],
+)
+def test_a_block_without_a_check_is_told_with_its_line(comment: str, language: str, message: str) -> None:
+    [snippet] = found_in(f"{comment}\n```{language}\nx\n```\n")
+    [problem] = mistakes(snippet)
+    assert problem.startswith(f"README.md:{snippet.line}: ")
+    assert message in problem
+
+
+def test_commands_of_a_block() -> None:
+    text = 'A=1 etbuild a "$(git b -c)" | make d > file && pip e  # f\ncp \\\n  g\n\nprinted\n'
+    assert list(commands(text)) == [
+        ["git", "b", "-c"],
+        ["etbuild", "a", "RESULT"],
+        ["make", "d"],
+        ["pip", "e"],
+        ["cp", "g"],
+    ]
+    assert list(commands("$ etbuild a\nprinted\n$ make b\n")) == [["etbuild", "a"], ["make", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "whole", "matches"),
+    [
+        ("a ... c\n...\nd", "a b c\nx\ny\nd\n", True, True),
+        ("a", "a\nb\n", True, False),
+        ("a\nc", "a\nb\nc\nd\n", False, True),
+        ("c\na", "a\nb\nc\nd\n", False, False),
+        (f"key {'a' * 64}", f"key {'b' * 64}\n", True, True),
+        (f"digest {'a' * 16}", f"digest {'b' * 16}\n", True, False),
+    ],
+)
+def test_what_is_printed(shown: str, printed: str, whole: bool, matches: bool) -> None:
+    assert bool(pattern(shown, whole).search(printed)) is matches
 
 
 def whole_manifest(snippet: Snippet) -> dict[str, Any]:
@@ -114,7 +184,8 @@ def test_commands(snippet: Snippet, capsys: pytest.CaptureFixture[str]) -> None:
     assert found, f"{snippet.place}: it has no command that is known"
     for words in found:
         try:
-            problem = CHECKS.get(words[0], lambda words: None)(words)
+            check = CHECKS.get(words[0])
+            problem = check(words) if check else None
         except SystemExit:
             problem = capsys.readouterr().err
         except Exception as error:
@@ -153,7 +224,7 @@ def check_pip(words: list[str]) -> str | None:
                 return f"there is no package in {path[1]}"
             unknown = set(path[2].split(",") if path[2] else ()) - set(extras)
             if unknown:
-                return f"there is no extra {sorted(unknown)[0]}"
+                return f"there is no extra {min(unknown)}"
     return None
 
 

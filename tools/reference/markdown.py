@@ -47,7 +47,8 @@ def fence(language: str, code: str) -> str:
 
 
 def signature(language: str, code: str, of: str) -> str:
-    """Returns a block that shows how a name is used: `MODULE:NAME` in Python, `FILE:NAME` in Starlark. Tests compare it."""
+    """Returns a block that shows how a name is used, for tests to compare: `MODULE:NAME` in Python, `FILE:NAME` in
+    Starlark."""
     return f"<!-- snippet signature of: {of} -->\n{fence(language, code)}"
 
 

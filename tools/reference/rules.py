@@ -34,7 +34,7 @@ def _blocks(root: Path) -> Iterator[str]:
             if not name.startswith("_") and not any(value is other for other in described)
         }
         described += names.values()
-        if names:
+        if module.doc:
             yield f"## {path.name}"
             yield fence_indented(module.doc, "starlark")
         for name, value in names.items():
