@@ -86,7 +86,7 @@ class Project:
         return set(names)
 
     def symbols(self, kernels: str) -> str:
-        command = ["nm", "-C", self.directory / f"build/with_{kernels}"]
+        command = ["nm", "-C", str(self.directory / f"build/with_{kernels}")]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
