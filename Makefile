@@ -25,6 +25,8 @@ EXTRAS := delta ethos-u gguf huggingface openvino sbom
 comma := ,
 LOCKS := toolchain/requirements.lock $(EXTRAS:%=toolchain/requirements-%.lock)
 BAZEL = $$(tools/find_bazel.sh)
+# One that builds with WORKSPACE files, which the tests need. It is another one than $(BAZEL) with bazelisk only.
+WORKSPACE_BAZEL = $$(tools/find_bazel.sh --workspace)
 BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
 BROWSER := .cache/browser$(PYTHON:%=-%)
@@ -49,7 +51,7 @@ build: venv toolchain
 toolchain:
 	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //toolchain:etbuild
 
-PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(BAZEL); \
+PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(WORKSPACE_BAZEL); \
   registry=$$(tools/find_registry.sh docker-registry || true); skopeo=$$(tools/find_registry.sh skopeo || true); \
   browser=$$(tools/find_browser.sh || true); tools/find_bwrap.sh > /dev/null || true; \
   CHROMIUM=$$browser DOCKER_REGISTRY=$$registry SKOPEO=$$skopeo NGINX=$$nginx BAZEL=$$bazel \
@@ -154,12 +156,12 @@ bench: venv
 	$(VENV)/bin/python benchmarks/zoo/run.py --write benchmarks/results
 	$(VENV)/bin/python benchmarks/llm/run.py --real-size --write benchmarks/results
 	$(VENV)/bin/python benchmarks/overhead/run.py
-	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
-	bazel=$(BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
+	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
+	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
 
 # Every example in each way that this machine has, without caches. It continues where it was stopped.
 bytes: venv
-	bazel=$(BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) \
+	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) \
 	  $(VENV)/bin/python -m benchmarks.bytes.run --write docs/reproducibility.md
 
 wheel: venv

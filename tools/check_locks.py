@@ -1,6 +1,6 @@
 """Checks that the locks can be installed where they say, and prints a table of it.
 
-    python -m tools.check_locks
+    python -m tools.check_locks [--write docs/support.md]
 
 Needs `uv` on the PATH and a package index; takes about ten minutes, and installs nothing. For each Python and platform
 of the locks, and for each extra, uv resolves the locks with `--require-hashes`: each package that is needed must be in
@@ -11,7 +11,9 @@ with 1 if a lock cannot be installed.
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ import update_lock
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "toolchain"
+BEGIN, END = "<!-- locks: python -m tools.check_locks -->\n", "<!-- end of locks -->\n"
 WITHOUT_LOCKS = ("3.10", "3.14")
 # Packages that their authors publish as sources only; they have no compiled code.
 _SOURCES = ("antlr4-python3-runtime",)
@@ -65,21 +68,31 @@ def problem(python: str, platform: str, macos: str, extra: str) -> str:
 
 def main() -> int:
     """The command line."""
+    parser = argparse.ArgumentParser(description="Check that the locks can be installed where they say.")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table into this page, between its marks")
+    options = parser.parse_args()
     pythons = (*update_lock.PYTHONS, *WITHOUT_LOCKS)
     parts = ["", *update_lock.extras()]
     cases = [(python, platform, part) for python in pythons for platform in update_lock.PLATFORMS for part in parts]
     with ThreadPoolExecutor(4) as pool:
         found = dict(zip(cases, pool.map(lambda case: check(*case), cases), strict=True))
-    print(f"| Python | platform | {' | '.join(part or 'driver' for part in parts)} |")
-    print("|---|---|" + "---|" * len(parts))
+    rows = [
+        f"| Python | platform | {' | '.join(part or 'driver' for part in parts)} |",
+        "|---|---|" + "---|" * len(parts),
+    ]
     for python in pythons:
         for platform in update_lock.PLATFORMS:
             cells = [found[python, platform, part][0] or "no" for part in parts]
             label = python if python in update_lock.PYTHONS else f"{python}, no lock"
-            print(f"| {label} | {platform} | {' | '.join(cells)} |")
+            rows.append(f"| {label} | {platform} | {' | '.join(cells)} |")
+    table = "\n".join(rows) + "\n"
+    print(table)
+    if options.write:
+        page, content = options.write.read_text("utf-8"), f"{BEGIN}\n{table}\n{END}"
+        options.write.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: content, page, flags=re.DOTALL), "utf-8")
     wrong = {case: why for case, (_, why) in found.items() if why and case[0] in update_lock.PYTHONS}
     for case, why in wrong.items():
-        print(f"\n{' '.join(case)}: {why}", file=sys.stderr)
+        print(f"{' '.join(case)}: {why}", file=sys.stderr)
     return 1 if wrong else 0
 
 

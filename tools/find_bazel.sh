@@ -1,6 +1,7 @@
 #!/bin/sh
-# Prints a command that runs Bazel, in one or more words. It looks for $BAZEL, then for bazelisk and bazel on the PATH. If
-# there is none, it installs Debian's package. bazelisk runs the version that the tests of WORKSPACE need.
+# find_bazel.sh [--workspace]: prints a command that runs Bazel, in one or more words. It looks for $BAZEL, then for bazelisk
+# and bazel on the PATH. If there is none, it installs Debian's package. bazelisk runs the version in .bazeliskrc, or that in
+# $USE_BAZEL_VERSION; with --workspace one that builds with WORKSPACE files, which the tests of these need.
 set -eu
 here=$(dirname "$0")
 if [ -n "${BAZEL:-}" ]; then
@@ -8,7 +9,9 @@ if [ -n "${BAZEL:-}" ]; then
   exit
 fi
 if command -v bazelisk >/dev/null; then
-  echo "env USE_BAZEL_VERSION=${USE_BAZEL_VERSION:-4.2.3} bazelisk"
+  current=$(sed -n 's/^USE_BAZEL_VERSION=//p' "$here/../.bazeliskrc")
+  [ "${1:-}" != --workspace ] || current=4.2.3
+  echo "env USE_BAZEL_VERSION=${USE_BAZEL_VERSION:-$current} bazelisk"
   exit
 fi
 if command -v bazel; then
@@ -18,5 +21,5 @@ echo "Bazel is not installed. Installing Debian's package bazel-bootstrap." >&2
 if "$here/apt_install.sh" bazel-bootstrap && command -v bazel; then
   exit
 fi
-echo "Install Bazel 4.2 or later, for example with bazelisk (https://github.com/bazelbuild/bazelisk), and try again." >&2
+echo "Install Bazel 7 or later, for example with bazelisk (https://github.com/bazelbuild/bazelisk), and try again." >&2
 exit 1

@@ -2,10 +2,11 @@
 # modern_bazel.sh WORKSPACE ARGUMENT...: runs the PATH's bazelisk, or its bazel if that is version 7 or later, in WORKSPACE.
 # It leaves no server running, and writes below $BAZEL7_OUTPUT_ROOT if that is set.
 set -eu
+here=$(cd "$(dirname "$0")" && pwd)
 cd "$1"
 shift
 if command -v bazelisk >/dev/null; then
-  export USE_BAZEL_VERSION="${USE_BAZEL_VERSION:-7.x}"
+  export USE_BAZEL_VERSION="${USE_BAZEL_VERSION:-$(sed -n "s/^USE_BAZEL_VERSION=//p" "$here/../.bazeliskrc")}"
   bazel=bazelisk
 else
   bazel=bazel

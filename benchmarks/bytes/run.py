@@ -1,6 +1,6 @@
 """Builds the examples and the gallery in each way, and compares the bytes.
 
-    python -m benchmarks.bytes.run [WAY...] [--programs NAME...] [--write docs/reproducibility.md]
+    python -m benchmarks.bytes.run [WAY...] [--python PATH...] [--programs NAME...] [--write docs/reproducibility.md]
 
 Each way builds in a new copy of the repository, without any cache:
 
@@ -15,10 +15,12 @@ Each way builds in a new copy of the repository, without any cache:
 | `worker` | Bazel with persistent workers for the steps |
 | `bazel 7` | the same as `sandbox` with another Bazel: the variable BAZEL7 |
 | `remote` | remote execution: the variable REMOTE_EXECUTOR, such as grpc://127.0.0.1:8980 |
+| `Python 3.13` | `etbuild build` with another Python, which has the packages of the driver: `--python PATH` |
 
-The ways of Bazel leave out the gallery. The results of a way are kept in benchmarks/results/bytes.json, until a file
-that a build reads changes. So a command that was stopped continues where it was. It fails if two ways made different
-bytes.
+The ways of Bazel leave out the gallery. Of another Python, the indexes are not compared: they name the packages that
+made a program, and these have other files for each Python. The results of a way are kept in
+benchmarks/results/bytes.json, until a file that a build reads changes. So a command that was stopped continues where it
+was. It fails if two ways made different bytes.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +57,8 @@ from tests.helpers.workspaces import (  # noqa: E402
 RESULTS = ROOT / "benchmarks/results/bytes.json"
 KINDS = ("pte", "ptd", "index.json", "report.json")
 BEGIN, END = "<!-- bytes: python -m benchmarks.bytes.run -->\n", "<!-- end of bytes -->\n"
+PYTHONS_BEGIN, PYTHONS_END = "<!-- bytes of Pythons: python -m benchmarks.bytes.run -->\n", "<!-- end of Pythons -->\n"
+COMMAND_LINE, PYTHON = "command line", "Python "
 OF_BAZEL = ("sandbox", "worker", "bazel 7", "remote")
 SECONDS = 1800.0
 SANDBOX = "--spawn_strategy=linux-sandbox"
@@ -111,12 +116,13 @@ def words(name: str, checkout: Path, out: Path) -> list[str | Path]:
     return ["build", place, *variant_options(name), "--no-cache", "-o", out / name]
 
 
-def command_line(scratch: Path, names: Sequence[str]) -> Digests:
-    """Builds with `etbuild build`."""
+def command_line(scratch: Path, names: Sequence[str], python: str = sys.executable) -> Digests:
+    """Builds with `etbuild build`, of the copied driver."""
     checkout = copied(scratch / "command line")
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "toolchain")}
     for name in names:
-        command = [sys.executable, "-m", "etbuild", *words(name, checkout, scratch / "out")]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        command = [python, "-m", "etbuild", *words(name, checkout, scratch / "out")]
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     return {name: digests(Path(name).name, scratch / "out" / name) for name in names}
 
 
@@ -198,10 +204,20 @@ def packages() -> Path:
     return Path(bazel("info", "output_base").stdout.strip()) / "external" / packages_repository(bazel)
 
 
-def ways() -> dict[str, Way]:
-    """Returns the ways that this machine has."""
-    found = {
-        "command line": command_line,
+def version(python: str) -> str:
+    """Returns the version of an interpreter, such as `3.13`."""
+    command = [python, "-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def ways(pythons: Sequence[str]) -> dict[str, Way]:
+    """Returns the ways that this machine has.
+
+    Args:
+        pythons: Paths of other interpreters.
+    """
+    found: dict[str, Way] = {
+        COMMAND_LINE: command_line,
         "1 processor": with_worker(1, 1),
         "2 processors": with_worker(2, 2),
         "4 threads, SSE4": with_worker(4, 4, **SSE4),
@@ -213,7 +229,7 @@ def ways() -> dict[str, Way]:
         found["bazel 7"] = with_bazel(SANDBOX, modern=os.environ["BAZEL7"])
     if os.environ.get("REMOTE_EXECUTOR"):
         found["remote"] = with_bazel(f"--remote_executor={os.environ['REMOTE_EXECUTOR']}", "--spawn_strategy=remote")
-    return found
+    return found | {f"{PYTHON}{version(path)}": partial(command_line, python=path) for path in pythons}
 
 
 def table(built: dict[str, Digests]) -> str:
@@ -228,6 +244,26 @@ def table(built: dict[str, Digests]) -> str:
             ]
             rows.append(f"| `{name}` | {max(len(each or ()) for each in made)} | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
+
+
+def of_pythons(built: dict[str, Digests]) -> dict[str, Digests]:
+    """Returns what the command line made with each Python, without the indexes."""
+    named = {f"{PYTHON}{version(sys.executable)}": built.get(COMMAND_LINE, {})}
+    named |= {way: of_way for way, of_way in sorted(built.items()) if way.startswith(PYTHON)}
+    return {
+        way: {
+            name: {file: sha256 for file, sha256 in files.items() if not file.endswith(".index.json")}
+            for name, files in of_way.items()
+        }
+        for way, of_way in named.items()
+    }
+
+
+def written(page: str, begin: str, end: str, content: str) -> str:
+    """Returns a page with other content between two marks."""
+    return re.sub(
+        re.escape(begin) + ".*?" + re.escape(end), lambda _: f"{begin}\n{content}\n{end}", page, flags=re.DOTALL
+    )
 
 
 def differences(built: dict[str, Digests]) -> list[str]:
@@ -251,12 +287,15 @@ def main() -> None:
     parser.add_argument(
         "--write", type=Path, metavar="PAGE", help="write the table into this page, between its two marks"
     )
+    parser.add_argument(
+        "--python", action="append", default=[], metavar="PATH", help="another Python, with the packages of the driver"
+    )
     parser.add_argument("--programs", nargs="+", choices=POPULATION, metavar="NAME", default=list(POPULATION))
     options = parser.parse_args()
     saved = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     key = sources()
     built: dict[str, Digests] = saved["ways"] if saved.get("sources") == key else {}
-    there = ways()
+    there = ways(options.python)
     for way in options.ways or there:
         if way not in there:
             raise SystemExit(f"there is no way `{way}` here. There are: {', '.join(there)}")
@@ -268,15 +307,19 @@ def main() -> None:
                 built[way] = {**built.get(way, {}), **there[way](Path(scratch), missing)}
             RESULTS.write_text(json.dumps({"sources": key, "ways": built}, indent=1) + "\n", "utf-8")
             print(f"{way}: built", flush=True)
-    print(table(built))
-    if wrong := differences(built):
+    pythons = of_pythons(built)
+    surroundings = {way: of_way for way, of_way in built.items() if not way.startswith(PYTHON)}
+    print(table(surroundings))
+    print(table(pythons))
+    if wrong := differences(surroundings) + differences(pythons):
         raise SystemExit("\n".join(wrong))
     if options.write:
-        text = options.write.read_text("utf-8")
-        pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
-        options.write.write_text(
-            re.sub(pattern, lambda _: BEGIN + "\n" + table(built) + "\n" + END, text, flags=re.DOTALL), "utf-8"
-        )
+        page = options.write.read_text("utf-8")
+        if len(surroundings) > 1:
+            page = written(page, BEGIN, END, table(surroundings))
+        if len(pythons) > 1:
+            page = written(page, PYTHONS_BEGIN, PYTHONS_END, table(pythons))
+        options.write.write_text(page, "utf-8")
 
 
 if __name__ == "__main__":

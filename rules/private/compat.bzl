@@ -1,6 +1,6 @@
 """The differences between Bazel 4.2 and Bazel 9. No other file depends on the version.
 
-These functions test for single members, because `native.bazel_version` is empty in Debian's Bazel 4.2.3.
+These functions test for single members, because `native.bazel_version` is empty in Debian's versions of Bazel.
 """
 
 # Whether Bazel runs the actions of the output group `_validation` for every consumer of a target. Bazel 4 does not.
@@ -59,6 +59,36 @@ def unblocked(repository_ctx):
       dict of arguments; empty before Bazel 7.1, which downloads one file after the other.
     """
     return {"block": False} if hasattr(repository_ctx, "watch") else {}
+
+def is_before(repository_ctx, *version):
+    """Whether this Bazel is older than a version. Debian's own do not know their version: 4.2 or 7.7.
+
+    Args:
+      repository_ctx: the context of a repository rule.
+      *version: a number or two, such as `7, 7`.
+
+    Returns:
+      bool.
+    """
+    known = native.bazel_version.split(".")
+    if known[0].isdigit():
+        return tuple([int(number) for number in known[:len(version)]]) < version
+    return not hasattr(repository_ctx, "watch")
+
+def own_global(repository_ctx, name):
+    """Returns an expression for a global of Bazel's own rules of languages; its value is None in a Bazel without them.
+
+    A file that names a global which is not there cannot be loaded. `native.legacy_globals` has those that are there, in
+    Bazel 7.7 and later, also with `--incompatible_stop_exporting_language_modules`. Earlier ones always have all of them.
+
+    Args:
+      repository_ctx: the context of the repository rule that writes the expression.
+      name: string, the name of the global.
+
+    Returns:
+      string.
+    """
+    return name if is_before(repository_ctx, 7, 7) else "getattr(getattr(native, \"legacy_globals\", None), \"{}\", None)".format(name)
 
 def reproducible(module_ctx):
     """Returns the result of a module extension that depends on nothing but its tags, so that no lockfile has to keep it.

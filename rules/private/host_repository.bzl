@@ -3,6 +3,7 @@
 It downloads nothing, so that a build which only loads the rules does not wait for the packages.
 """
 
+load(":compat.bzl", "is_before", "own_global")
 load(":pythons.bzl", "PYTHONS_JSON", "pythons_on_path")
 
 _BUILD = """\
@@ -26,30 +27,15 @@ EXEC_GROUP = {exec_group}
 HOST_PLATFORM = {platform}
 '''
 
-def _is_before(repository_ctx, *version):
-    """Whether this Bazel is older than a version, a number or two. Debian's own do not know their version: 4.2 or 7.7."""
-    known = native.bazel_version.split(".")
-    if known[0].isdigit():
-        return tuple([int(number) for number in known[:len(version)]]) < version
-    return not hasattr(repository_ctx, "watch")
-
-def _own(repository_ctx, name):
-    """Returns an expression for a global of Bazel's own rules of languages; its value is None in a Bazel without them.
-
-    A file that names a global which is not there cannot be loaded. `native.legacy_globals` has those that are there, in
-    Bazel 7.7 and later, also with `--incompatible_stop_exporting_language_modules`. Earlier ones always have all of them.
-    """
-    return name if _is_before(repository_ctx, 7, 7) else "getattr(getattr(native, \"legacy_globals\", None), \"{}\", None)".format(name)
-
 def _host_repository_impl(repository_ctx):
     py_info = repository_ctx.attr.py_info
     repository_ctx.file("BUILD", _BUILD.format(pythons = PYTHONS_JSON), executable = False)
     repository_ctx.file(PYTHONS_JSON, pythons_on_path(repository_ctx), executable = False)
     repository_ctx.file("host.bzl", _HOST.format(
-        cc_common = _own(repository_ctx, "cc_common"),
-        cc_info = _own(repository_ctx, "CcInfo"),
-        exec_group = "None" if _is_before(repository_ctx, 5) else "exec_group",
-        infos = ", ".join([_own(repository_ctx, "PyInfo")] + (["_PyInfo"] if py_info else [])),
+        cc_common = own_global(repository_ctx, "cc_common"),
+        cc_info = own_global(repository_ctx, "CcInfo"),
+        exec_group = "None" if is_before(repository_ctx, 5) else "exec_group",
+        infos = ", ".join([own_global(repository_ctx, "PyInfo")] + (["_PyInfo"] if py_info else [])),
         platform = repr(repository_ctx.attr.platform),
         loads = "\nload(\"{}\", _PyInfo = \"PyInfo\")\n".format(py_info) if py_info else "",
     ), executable = False)

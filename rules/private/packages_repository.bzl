@@ -200,7 +200,7 @@ def _run_builder(repository_ctx, command):
             "PIP_CONSTRAINT": "",
             "PIP_REQUIREMENT": "",
             "PIP_TARGET": "",
-            "PYTHONDONTWRITEBYTECODE": "1",  # of the builder's own modules, which lie in the repository of the rules
+            "PYTHONDONTWRITEBYTECODE": "1",  # of its own modules, which are files of the rules
             "PYTHONHOME": "",
             "PYTHONNOUSERSITE": "1",
             "PYTHONPATH": "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
@@ -121,6 +122,22 @@ def holds_the_packages(user: User, repository: Path) -> None:
 def test_the_packages_come_from_a_file(user: User, bazel4: Run) -> None:
     user.write()
     holds_the_packages(user, unpacked(bazel4))
+
+
+def test_the_fetch_says_what_it_does(user: User, bazel4: Run, in_bazel7: Run) -> None:
+    """Bazel's own line of progress is not in the log of CI."""
+    user.write()
+    for number, bazel in enumerate((bazel4, in_bazel7)):
+        lock = user.directory / "own.lock"
+        lock.write_text(f"# {number}\n{lock.read_text()}")  # with another lock it is fetched again
+        said = bazel("build", "--curses=no", FILE).stderr
+        lines = [line.removeprefix("rules_executorch: ") for line in said.splitlines() if "rules_executorch: " in line]
+        assert [re.sub(r"\d+ s$", "N s", line) for line in lines] == [
+            "unpacks the packages of a file, 0.00 GB ...",
+            "unpacked the packages, N s",
+            "compiles the packages to bytecode ...",
+            "compiled the packages, N s",
+        ], said
 
 
 def test_the_python_of_actions_is_an_input_and_must_not_change(user: User, bazel4: Run) -> None:

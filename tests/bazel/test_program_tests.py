@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
 import pytest
 
 from tests.helpers.manifests import one_method
-from tests.helpers.workspaces import REPOSITORY, Workspace
+from tests.helpers.snippets import snippets
+from tests.helpers.workspaces import Workspace
 
 PACKAGE = "tested"
 BUILD = """\
@@ -84,10 +84,7 @@ tests:
 variants:
   device: {defaults: {partitioners: [vulkan]}}
 """
-DOCUMENTED = (REPOSITORY / "docs/rules.md").read_text("utf-8")
-OWN = next(
-    block for block in re.findall(r"```starlark\n(.*?)```", DOCUMENTED, re.DOTALL) if "team_program = rule(" in block
-)
+OWN = next(each.text for each in snippets() if "team_program = rule(" in each.text)
 MODEL = """\
 import torch
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.workspaces import WORKERS, Workspace
+from tests.helpers.workspaces import REPOSITORY, WORKERS, Workspace
 
 from .conftest import LATER
 
@@ -52,6 +53,15 @@ def test_the_flag_for_one_configuration_is_in_the_repository_of_the_rules(monore
         for mode in ("--compilation_mode=fastbuild", "--compilation_mode=opt")
     ]
     assert keys[0] == keys[1] != []
+
+
+def test_the_module_that_the_registry_builds(checkout: Workspace, bazel7: Callable[..., Path]) -> None:
+    """Here with what Bazel 8 and 9 switch on. Its packages are those of all tests, so that no Python is downloaded."""
+    presubmit = (REPOSITORY / ".bcr/presubmit.yml").read_text("utf-8")
+    [place] = re.findall(r"^  module_path: (\S+)$", presubmit, re.MULTILINE)
+    made = bazel7(checkout.directory / place, "build", "//...", *LATER)
+    [printed] = re.findall(r"out/net\.pte +5\.4 kB +(\w+)", (REPOSITORY / "README.md").read_text("utf-8"))
+    assert sha256((made / "net.pte").read_bytes()).hexdigest().startswith(printed)
 
 
 def test_bazel_7_makes_the_same_bytes(monorepo: Workspace, bazel7: Callable[..., Path]) -> None:

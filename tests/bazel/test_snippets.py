@@ -20,6 +20,7 @@ def _stub_impl(ctx):
     file = ctx.actions.declare_file(ctx.label.name + ".stub")
     ctx.actions.write(file, "")
     return [
+        CcInfo(),
         DefaultInfo(files = depset([file])),
         ExecutorchProgramInfo(
             backends = [],
@@ -34,7 +35,7 @@ def _stub_impl(ctx):
 
 stub = rule(implementation = _stub_impl)
 """
-"""What a page says the reader has already: a target that stands for a program, and for a file."""
+"""What a page says the reader has already: a target that stands for a program, a library of C++, and a file."""
 MANIFEST = """\
 schema: executorch-model/v1
 name: net

@@ -310,7 +310,7 @@ def fuzz_lowered_method(data: bytes) -> None:
     path = _file("lowered/method.json", data)
     with _only_our_errors():
         found = method_archive.read(path.parent, "forward")
-        if found.why_not is None:
+        if found.reason is None:
             method_archive.load(found, method_archive.Content({}))
 
 

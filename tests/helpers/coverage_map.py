@@ -107,6 +107,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/cli/history.py": _tool(*_REGISTRY),
     "toolchain/etkit/cli/init.py": _tool(*_integration("init")),
     "toolchain/etkit/cli/inspect.py": _tool(*_integration("inspect", "readme")),
+    "toolchain/etkit/cli/kernels.py": _tool(*_integration("kernels_library"), *_bazel("kernels_library")),
     "toolchain/etkit/cli/lock.py": _tool(*_bazel("build", "second_workspace")),
     "toolchain/etkit/cli/package.py": _tool(*_REGISTRY),
     "toolchain/etkit/cli/page.py": _tool(*_integration("page"), *_bazel("build")),
@@ -124,7 +125,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/cli/validate.py": _tool(*_integration("init")),
     "toolchain/etkit/cli/verify.py": _tool(*_REGISTRY),
     "toolchain/etkit/cli/watch.py": _tool(*_integration("watch")),
-    "toolchain/etbuild/cmake/": _tool(*_integration("cmake")),
+    "toolchain/etbuild/cmake/": _tool(*_integration("cmake", "kernels_library")),
     "toolchain/etbuild/comparison/": _core(*_integration("comparison", "compared_outputs", "program_tests")),
     "toolchain/etkit/cpp/": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
     "toolchain/etbuild/emit/": _core(
@@ -151,7 +152,7 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("native_readers", "seeds", "sources", "surroundings"), *_faults("staleness")
     ),
     "toolchain/etbuild/json_schema.py": _core(),
-    "toolchain/etkit/kernels/": _tool(*_bazel("kernels")),
+    "toolchain/etkit/kernels/": _tool(*_integration("kernels_library"), *_bazel("kernels", "kernels_library")),
     "toolchain/etbuild/lower/": _core(
         *_integration("core_operators", "lowering", "mutable_buffers", "passes", "runtime_limits", "separate_methods"),
         "conformance/",

@@ -18,7 +18,7 @@ BAZEL = shlex.split(os.environ.get("BAZEL", "bazel"))
 REPOSITORY = Path(__file__).resolve().parents[2]
 # The files that a build reads. The copies contain only these, which also shows that nothing else is needed.
 BUILD_FILES = (".bazelignore", ".bazelrc", "BUILD", "MODULE.bazel", "WORKSPACE")
-BUILD_DIRECTORIES = ("examples", "rules", "schemas", "toolchain", "tests/bazel")
+BUILD_DIRECTORIES = ("e2e", "examples", "rules", "schemas", "toolchain", "tests/bazel")
 NOT_COPIED = shutil.ignore_patterns("bazel-*", "bazel7-*", "__pycache__", "test_*.py", "conftest.py")
 
 SHORT_LIVED = ("--host_jvm_args=-XX:TieredStopAtLevel=1", "--host_jvm_args=-XX:+UseSerialGC")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import pytest
 import torch
 from executorch.exir import to_edge
 
+from tests.helpers import aarch64
 from tests.helpers.commands import etbuild
 
 pytestmark = pytest.mark.skipif(shutil.which("cmake") is None, reason="install cmake")
@@ -42,15 +41,14 @@ foreach(name IN ITEMS kernels all_dtypes executorch)
 endforeach()
 """
 # The modes of Android's NDK, which looks for packages only in its own files.
-AARCH64 = """\
+AARCH64 = f"""\
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
-set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_CXX_COMPILER {aarch64.COMPILER})
 set(CMAKE_FIND_ROOT_PATH /usr/aarch64-linux-gnu)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 """
-EMULATOR = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]
 
 
 class Net(torch.nn.Module):
@@ -91,30 +89,12 @@ class Project:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def wheel_of_aarch64(directory: Path) -> Path:
-    """The runtime and the headers in ExecuTorch's wheel for aarch64."""
-    python = ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
-    wheel = ["--only-binary=:all:", "--platform=manylinux_2_28_aarch64", "--no-deps", "--dest", str(directory)]
-    name = f"executorch=={importlib.metadata.version('executorch')}"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", *python, *wheel, name]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("ExecuTorch's wheel for aarch64 cannot be downloaded")
-    [path] = directory.glob("executorch-*.whl")
-    with zipfile.ZipFile(path) as file:
-        wanted = [name for name in file.namelist() if name.startswith(("executorch/include/", "executorch/lib/lib"))]
-        file.extractall(directory, wanted)
-    return directory / "executorch"
-
-
 @pytest.fixture(scope="module", params=["this machine", "aarch64"])
 def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Project:
     directory = tmp_path_factory.mktemp("a project")
     options, emulator, wheel = [], [], Path(executorch.__path__[0])
     if request.param == "aarch64":
-        for tool in ("aarch64-linux-gnu-g++", EMULATOR[0]):
-            if shutil.which(tool) is None:
-                pytest.skip(f"{tool} is missing: apt-get install g++-aarch64-linux-gnu qemu-user-static")
-        wheel, emulator = wheel_of_aarch64(tmp_path_factory.mktemp("wheel")), EMULATOR
+        wheel, emulator = aarch64.wheel(tmp_path_factory.mktemp("wheel")), aarch64.EMULATOR
         (directory / "aarch64.cmake").write_text(AARCH64)
         options = ["-DCMAKE_TOOLCHAIN_FILE=aarch64.cmake"]
     torch.manual_seed(0)

@@ -1,4 +1,5 @@
-"""tools/find_modern_bazel.sh finds Bazel 7 or later. Scripts replace the real Bazels."""
+"""tools/find_modern_bazel.sh finds Bazel 7 or later, and tools/find_bazel.sh the one to build with. Scripts replace the
+real Bazels."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 
 TOOLS = Path(__file__).parents[2] / "tools"
+CURRENT = (TOOLS.parent / ".bazeliskrc").read_text().split("USE_BAZEL_VERSION=")[1].strip()
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Makes a checkout with the tools. The PATH has a bazelisk that fails, and a Bazel that is too old."""
     shutil.copytree(TOOLS, tmp_path / "folder/checkout/tools")
+    shutil.copy(TOOLS.parent / ".bazeliskrc", tmp_path / "folder/checkout")
     script(tmp_path / "bin/bazelisk", "exit 1")
     return tmp_path / "folder/checkout"
 
@@ -27,11 +30,11 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def find(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def find(checkout: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("BAZEL", "USE_BAZEL"))}
     path = f"{checkout.parents[1] / 'bin'}:/usr/bin:/bin"
     return subprocess.run(
-        [checkout / "tools/find_modern_bazel.sh"],
+        [checkout / "tools" / (command or ("find_modern_bazel.sh",))[0], *command[1:]],
         env={**inherited, "PATH": path, **environment},
         capture_output=True,
         text=True,
@@ -59,7 +62,7 @@ def test_bazelisk_runs_in_the_workspace(checkout: Path, version: str) -> None:
     environment = {"PATH": f"{checkout.parents[1] / 'bin'}:/usr/bin:/bin", "BAZEL7_OUTPUT_ROOT": "/out"}
     command = [done.stdout.strip(), str(checkout), "build", "//a b"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert run.stdout == f"{checkout} 7.x --batch --output_user_root=/out build //a b\n"
+    assert run.stdout == f"{checkout} {CURRENT} --batch --output_user_root=/out build //a b\n"
 
 
 @pytest.mark.parametrize("says", ["bazel 6.5.0", "bazel no_version"])
@@ -88,3 +91,19 @@ def test_a_file_farther_away_is_not_used(checkout: Path) -> None:
     script(checkout.parents[1] / "bazel7", "")
     script(checkout.parent / "a/b/c/bazel7", "")
     assert find(checkout).returncode == 1
+
+
+def test_bazelisk_builds_with_a_current_version(checkout: Path) -> None:
+    """Debian's bazel reads .bazelversion as well, and refuses each version but its own. So there is no such file."""
+    assert find(checkout, "find_bazel.sh").stdout == f"env USE_BAZEL_VERSION={CURRENT} bazelisk\n"
+    assert find(checkout, "find_bazel.sh", USE_BAZEL_VERSION="9.x").stdout == "env USE_BAZEL_VERSION=9.x bazelisk\n"
+    of_tests = find(checkout, "find_bazel.sh", "--workspace").stdout
+    assert of_tests == "env USE_BAZEL_VERSION=4.2.3 bazelisk\n"
+    assert int(CURRENT.split(".")[0]) >= 7
+    assert not (TOOLS.parent / ".bazelversion").exists()
+
+
+def test_an_installed_bazel_builds_if_there_is_no_bazelisk(checkout: Path) -> None:
+    (checkout.parents[1] / "bin/bazelisk").unlink()
+    bazel = script(checkout.parents[1] / "bin/bazel", "")
+    assert find(checkout, "find_bazel.sh").stdout == f"{bazel}\n"

@@ -174,7 +174,6 @@ STEP_FILES = {
     "etbuild/manifest/executorch_options.py": ["compare", "export", "lower", "plan", "report"],
     "etbuild/manifest/fitting.py": ["plan"],
     "etbuild/manifest/language_model.py": ["export/action", "lower/action", "plan", "report"],
-    "etbuild/manifest/mappings.py": ["plan"],
     "etbuild/manifest/metadata.py": ["plan"],
     "etbuild/manifest/model_tests.py": ["plan"],
     "etbuild/manifest/parameters.py": ["plan"],

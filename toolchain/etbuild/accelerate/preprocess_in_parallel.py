@@ -34,13 +34,13 @@ def preprocess_in_parallel(at_once: int) -> Iterator[None]:
     in_a_row = XnnpackBackend.preprocess_multimethod
 
     def preprocess_multimethod(cls: Any, programs: Programs, specs: Programs) -> Programs:
-        places = [(method, number) for method in programs for number in range(len(programs[method]))]
-        forks = min(at_once, len(places) // _WORTH)
+        keys = [(method, number) for method in programs for number in range(len(programs[method]))]
+        forks = min(at_once, len(keys) // _WORTH)
         if forks < 2:
             return in_a_row(programs, specs)  # type: ignore[no-any-return]
 
         def share(fork: int) -> Callable[[], list[Any]]:
-            mine = places[fork::forks]
+            mine = keys[fork::forks]
             return lambda: _in_a_fork(
                 cls, [(programs[method][number], specs[method][number]) for method, number in mine]
             )
@@ -49,7 +49,7 @@ def preprocess_in_parallel(at_once: int) -> Iterator[None]:
             shares = forked.run({str(fork): share(fork) for fork in range(forks)}, forks)
         except (EtbuildError, forked.ChildFailed):  # run again here, so that ExecuTorch raises its own error
             return in_a_row(programs, specs)  # type: ignore[no-any-return]
-        results = {place: shares[str(number % forks)][number // forks] for number, place in enumerate(places)}
+        results = {key: shares[str(number % forks)][number // forks] for number, key in enumerate(keys)}
         return {method: [results[method, number] for number in range(len(programs[method]))] for method in programs}
 
     setattr(preprocess_multimethod, _LOOP, True)

@@ -15,6 +15,7 @@ from etbuild.cli.options import (
     add_repeatable,
     add_reserved_memory,
     add_step_parser,
+    add_value,
     declared,
     exported,
     inputs,
@@ -40,7 +41,7 @@ def add(verbs: Any) -> None:
     add_exported(parser)
     add_data(parser)
     part = parser.add_mutually_exclusive_group()
-    part.add_argument("--method", metavar="NAME", help="lower only this method; a later call merges it with the others")
+    add_value(part, "--method NAME", "lower only this method; a later call merges it with the others")
     add_repeatable(part, "--lowered NAME=DIR", "merge this method, which an earlier call lowered with --method")
     add_lowering_options(parser)
     add_path(parser, "-o DIR", "directory for the program", dest="directory", required=True)

@@ -44,22 +44,33 @@ def add_step_parser(verbs: Any, name: str, summary: str) -> argparse.ArgumentPar
     return parser
 
 
-def add_path(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
-    """Adds an option with the path of a file or a directory.
+def add_value(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
+    """Adds an option with a value, or an argument.
 
     Args:
         parser: The parser, or a group of it.
-        option: The option and the word for its value, such as `-o, --out DIR`.
+        option: The option and the word for its value, such as `-o, --out DIR`; of an argument only the word.
         summary: What it does.
         more: Further arguments of argparse's `add_argument`.
     """
     *names, metavar = option.replace(",", "").split(" ")
-    parser.add_argument(*names, type=Path, metavar=metavar, help=summary, **more)
+    parser.add_argument(*names or [metavar.lower()], metavar=metavar, help=summary, **more)
+
+
+def add_path(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
+    """Adds an option with the path of a file or a directory, or such an argument. The arguments are those of
+    `add_value`."""
+    add_value(parser, option, summary, type=Path, **more)
+
+
+def add_flag(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
+    """Adds an option without a value. The arguments are those of `add_value`."""
+    parser.add_argument(option, action="store_true", help=summary, **more)
 
 
 def add_repeatable(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
     """Adds an option that may be given several times: its values become a list. The arguments are those of
-    `add_path`."""
+    `add_value`."""
     name, metavar = option.split(" ")
     parser.add_argument(name, action="append", default=[], metavar=metavar, help=f"{summary} (repeatable)", **more)
 
@@ -81,7 +92,7 @@ def add_inputs(parser: argparse._ActionsContainer) -> None:
 
 def add_manifest(parser: argparse.ArgumentParser) -> None:
     """Adds the argument that names the manifest."""
-    parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="the manifest, such as model.yaml")
+    add_path(parser, "MANIFEST", "the manifest, such as model.yaml")
 
 
 def add_variant(parser: argparse._ActionsContainer, several: bool = False) -> None:
@@ -94,7 +105,7 @@ def add_variant(parser: argparse._ActionsContainer, several: bool = False) -> No
             dest="variants",
         )
     else:
-        parser.add_argument("--variant", metavar="NAME", help="take this variant of the manifest")
+        add_value(parser, "--variant NAME", "take this variant of the manifest")
 
 
 def add_settings(parser: argparse._ActionsContainer) -> None:
@@ -172,7 +183,7 @@ def add_cache(parser: argparse._ActionsContainer) -> None:
     """Adds the options that name the directory of the local cache, or use none."""
     where = parser.add_mutually_exclusive_group()
     add_cache_directory(where)
-    where.add_argument("--no-cache", action="store_true", help="do not read or write the local cache")
+    add_flag(where, "--no-cache", "do not read or write the local cache")
 
 
 def kept_cache(options: argparse.Namespace) -> Cache | None:
@@ -198,17 +209,10 @@ def exported(options: argparse.Namespace) -> ExportFiles:
 
 def add_lowering_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that decide how fast lowering is. They do not change the artifacts."""
-    parser.add_argument(
-        "--jobs",
-        type=count,
-        metavar="N",
-        help="number of methods to lower at the same time (default: number of processors)",
+    add_value(
+        parser, "--jobs N", "number of methods to lower at the same time (default: number of processors)", type=count
     )
-    parser.add_argument(
-        "--no-accelerate",
-        action="store_true",
-        help="lower with unmodified ExecuTorch: slower, same bytes",
-    )
+    add_flag(parser, "--no-accelerate", "lower with unmodified ExecuTorch: slower, same bytes")
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -329,11 +333,11 @@ RESOURCE_SETS = {"mem_512m": 512, "mem_1g": 1024, **{f"mem_{size}g": 1024 * size
 
 def add_reserved_memory(parser: argparse.ArgumentParser) -> None:
     """Adds the option that says how much memory is reserved for a step."""
-    parser.add_argument(
-        "--reserved-memory",
+    add_value(
+        parser,
+        "--reserved-memory MB",
+        "how much memory the build system reserved for this step; a note says if it took more",
         type=whole(1),
-        metavar="MB",
-        help="how much memory the build system reserved for this step; a note says if it took more",
     )
 
 
@@ -355,6 +359,6 @@ def tell_memory(options: argparse.Namespace) -> None:
 def add_rule_names(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Adds a group of options for build rules, with the names of the manifest and the program. Returns the group."""
     rule = parser.add_argument_group("for build rules")
-    rule.add_argument("--manifest-name", metavar="NAME", help="name of the manifest in error messages")
-    rule.add_argument("--program-name", metavar="NAME", help="the name of the program, in place of the manifest's")
+    add_value(rule, "--manifest-name NAME", "name of the manifest in error messages")
+    add_value(rule, "--program-name NAME", "the name of the program, in place of the manifest's")
     return rule

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
+    add_flag,
     add_inputs,
     add_manifest,
     add_parser,
@@ -46,9 +47,7 @@ def add(verbs: Any) -> None:
     rule = add_rule_names(parser)
     for attribute, what in _EXPECTATIONS.items():
         rule.add_argument(f"--expect-{attribute}", metavar="A,B", help=f"fail if the {what} in the manifest differ")
-    rule.add_argument(
-        "--expect-inputs", action="store_true", help="fail if a step reads files that no --input lists for it"
-    )
+    add_flag(rule, "--expect-inputs", "fail if a step reads files that no --input lists for it")
     add_repeatable(
         rule, "--input ATTRIBUTE=NAME", "a file that the target lists under ATTRIBUTE; a directory's name ends with /"
     )

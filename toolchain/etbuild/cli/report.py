@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import add_path, add_positions, add_repeatable, add_step_parser, inputs, with_positions
@@ -16,7 +15,7 @@ def add(verbs: Any) -> None:
         "report",
         "Run the checks of the manifest, and write the report and the index: the last step of a build",
     )
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="the file that `etbuild plan --plan` wrote")
+    add_path(parser, "PLAN", "the file that `etbuild plan --plan` wrote")
     add_positions(parser)
     add_path(parser, "--lines FILE", "the file that `etbuild export --lines` wrote")
     add_path(parser, "--inputs FILE", "the file that `etbuild export --inputs` wrote", required=True)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_settings, settings
+from etbuild.cli.options import add_flag, add_parser, add_settings, settings
 from etbuild.errors import InputError, Problem
 
 
@@ -21,7 +21,7 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="a manifest, such as model.yaml")
     add_settings(parser)
-    parser.add_argument("--json", action="store_true", help="print the errors as JSON, on standard output")
+    add_flag(parser, "--json", "print the errors as JSON, on standard output")
 
 
 def run(options: argparse.Namespace) -> int:

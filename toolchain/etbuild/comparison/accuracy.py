@@ -248,12 +248,12 @@ def _elements(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
     count = len(wrong)
     if not count:
         return None
-    places = wrong[:_WORST] if beyond is None else beyond.topk(min(_WORST, count)).indices
+    elements = wrong[:_WORST] if beyond is None else beyond.topk(min(_WORST, count)).indices
     lines = [f"{count} of {right.numel()} elements are wrong; the {'first' if beyond is None else 'worst'}:"]
-    for place in places.tolist():
-        at = [int(index) for index in torch.unravel_index(torch.tensor(place), right.shape)]
-        got, want = actual.flatten()[place], expected.flatten()[place]
-        limit = "" if allowed is None else f" (allowed: {float(allowed.flatten()[place]):.3g})"
+    for element in elements.tolist():
+        at = [int(index) for index in torch.unravel_index(torch.tensor(element), right.shape)]
+        got, want = actual.flatten()[element], expected.flatten()[element]
+        limit = "" if allowed is None else f" (allowed: {float(allowed.flatten()[element]):.3g})"
         lines.append(f"  {at}: {_number(got)} instead of {_number(want)}{limit}")
     return "\n".join(lines)
 

@@ -130,8 +130,8 @@ class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
 
 def _is_in(value: Any, inputs: Sequence[torch.Tensor]) -> bool:
     """Whether a result is a view of an input, or an input that was written to: it must stay in its memory."""
-    places = {each.untyped_storage().data_ptr() for each in inputs}
-    return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in places
+    memories = {each.untyped_storage().data_ptr() for each in inputs}
+    return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in memories
 
 
 def arguments(program: ExportedProgram, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -225,13 +225,13 @@ def _cut(module: torch.fx.GraphModule, name: str) -> torch.fx.GraphModule:
     cut = copy.deepcopy(module)
     graph = cut.graph
     nodes = list(graph.nodes)
-    place = next(index for index, node in enumerate(nodes) if node.name == name)
-    for node in reversed(nodes[place + 1 :]):
+    number = next(index for index, node in enumerate(nodes) if node.name == name)
+    for node in reversed(nodes[number + 1 :]):
         if node.op != "placeholder":
             graph.erase_node(node)
     codegen: Any = graph._codegen
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=None)
-    graph.output(nodes[place])
+    graph.output(nodes[number])
     graph.eliminate_dead_code()
     cut.recompile()
     return cut

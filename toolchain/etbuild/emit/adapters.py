@@ -62,12 +62,12 @@ def check_kept(emitted: Emitted, read: Mapping[str, set[str]]) -> None:
     problems = []
     for method, wanted in sorted(read.items()):
         path, kept = ("methods", method, "adapter"), set[str]()
-        for place in emitted.facts[method].places:
-            of_adapters = {name: size for name, size in place.weights.values() if name in wanted}
-            kept.update(of_adapters if place.backend else of_adapters.keys() & portable)
-            others = [name for name, size in of_adapters.items() if _digest(name, size) not in place.named_data]
-            if place.backend and others:
-                message = f"{place.backend} keeps the adapter's weight `{min(others)}` in a form of its own"
+        for reader in emitted.facts[method].readers:
+            of_adapters = {name: size for name, size in reader.weights.values() if name in wanted}
+            kept.update(of_adapters if reader.backend else of_adapters.keys() & portable)
+            others = [name for name, size in of_adapters.items() if _digest(name, size) not in reader.named_data]
+            if reader.backend and others:
+                message = f"{reader.backend} keeps the adapter's weight `{min(others)}` in a form of its own"
                 hint = "use `xnnpack` or no partitioner for this method, or merge the adapter into the model's weights"
                 problems.append(Problem(message, path, hint))
         if wanted - kept:

@@ -35,7 +35,7 @@ from etbuild.lower.named_data import Blob, BlobRequest, Claims
 from etbuild.lower.partition_counts import operator_name
 from etbuild.lower.viewed_weights import copy_viewed_weights
 from etbuild.lower.weight_sharing import WeightReader
-from etbuild.lower.weight_storage import Digests, weight_places
+from etbuild.lower.weight_storage import Digests, weight_readers
 from etbuild.patching import replaced
 from etbuild.plan.step_plans import MethodPlan
 from etbuild.results import MethodGraph, OperatorCounts
@@ -63,7 +63,7 @@ class MethodFacts:
     Attributes:
         operators: The numbers of its operators.
         graph: Its graph, for people.
-        places: Where it keeps the weights that it reads.
+        readers: What reads its weights.
         tagged: The weights with a shard that portable operators read, by name.
         trained: The names of the weights that it trains.
         buffers: Its buffers, if the program shares the buffers that methods write to; else None.
@@ -72,7 +72,7 @@ class MethodFacts:
 
     operators: OperatorCounts
     graph: MethodGraph
-    places: list[WeightReader]
+    readers: list[WeightReader]
     tagged: dict[str, TaggedWeight]
     trained: list[str]
     buffers: Buffers | None
@@ -201,8 +201,8 @@ def _check_named_buffers(edge: EdgeProgramManager, output: EmitterOutput) -> Non
 
 def _facts(edge: EdgeProgramManager, method: str, lower_plan: MethodPlan, digests: Digests) -> MethodFacts:
     program = edge.exported_program(method)
-    graph, places = method_graph.describe(program), weight_places(program, digests, lower_plan.used_backends)
-    return MethodFacts(operator_counts(program), graph, places, _tagged(program, digests), _trained(program), None, [])
+    graph, readers = method_graph.describe(program), weight_readers(program, digests, lower_plan.used_backends)
+    return MethodFacts(operator_counts(program), graph, readers, _tagged(program, digests), _trained(program), None, [])
 
 
 def _origins(output: EmitterOutput, method: str, names: Mapping[int, list[str]]) -> list[list[str]]:

@@ -162,17 +162,17 @@ def _check_keys(
 
     The runtime ends with a segmentation fault if a key is missing.
     """
-    places: dict[str, list[str]] = {key: [".pte"] for key in inside}
+    held_in: dict[str, list[str]] = {key: [".pte"] for key in inside}
     for shard, keys in blobs.items():
         for key in keys:
-            places.setdefault(key, []).append(f".{shard}.ptd")
+            held_in.setdefault(key, []).append(f".{shard}.ptd")
     problems = [
         Problem(f"the program needs the named data `{key}`, but no file has it")
-        for key in sorted({*wanted, *external} - places.keys())
+        for key in sorted({*wanted, *external} - held_in.keys())
     ]
     problems += [
         Problem(f"the named data `{key}` is in {' and in '.join(found)}, but the runtime accepts each key only once")
-        for key, found in sorted(places.items())
+        for key, found in sorted(held_in.items())
         if len(found) > 1
     ]
     if problems:

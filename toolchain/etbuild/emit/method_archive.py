@@ -49,14 +49,14 @@ class SavedMethod:
     Attributes:
         directory: The directory that holds the method.
         name: The method's name.
-        why_not: Why it could not be lowered by itself; else None.
-        emitted: The digest of the file with the method; empty if there is a reason in `why_not`.
+        reason: Why it must be lowered with the others, for users; else None.
+        emitted: The digest of the file with the method; empty if there is a `reason`.
         weights: The names of the parameters and buffers whose content `load` needs.
     """
 
     directory: Path
     name: str
-    why_not: str | None
+    reason: str | None
     emitted: str
     weights: list[str]
 
@@ -180,7 +180,7 @@ def load(method: SavedMethod, content: Content) -> Emitted:
     """Reads a method and its blobs.
 
     Args:
-        method: What `read` returned. `why_not` is None.
+        method: What `read` returned. `reason` is None.
         content: The content of the parameters and buffers in the method's `weights`.
 
     Raises:

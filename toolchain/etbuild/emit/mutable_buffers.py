@@ -1,7 +1,7 @@
 """Handles buffers that methods write to at run time, such as a KV cache.
 
-With `share_mutable_buffers`, such a buffer is one for all methods: it has the same place in the memory plan of each.
-ExecuTorch decides that place when it has planned all methods. Methods that are emitted one by one each get places of
+With `share_mutable_buffers`, such a buffer is one for all methods: it has the same offset in the memory plan of each.
+ExecuTorch decides that offset when it has planned all methods. Methods that are emitted one by one each get offsets of
 their own first, and `lay_out` then gives them the common ones.
 """
 
@@ -45,7 +45,7 @@ class Planned:
 
     Attributes:
         name: The name of the buffer.
-        offset: Its place in the memory for shared buffers, in bytes.
+        offset: Where it begins in the memory for shared buffers, in bytes.
         size: Its size in bytes.
         written: Whether the method writes to it.
     """
@@ -146,16 +146,16 @@ def planned(buffers: Buffers, program: ExportedProgram) -> Buffers:
     """
     written = set(program.graph_signature.buffers_to_mutate.values())
     specs = [(name, node.meta["spec"]) for node, name in named_data.weights(program)]
-    places = [
+    planned = [
         Planned(name, spec.mem_offset, spec.allocated_memory, name in written)
         for name, spec in specs
         if spec.mem_id == ARENA
     ]
     unplanned = [name for name, spec in specs if name in written and spec.mem_id != ARENA]
-    return replace(buffers, planned=places, unplanned=unplanned)
+    return replace(buffers, planned=planned, unplanned=unplanned)
 
 
-def why_together(methods: dict[str, Buffers | None]) -> str | None:
+def joint_lowering_reason(methods: dict[str, Buffers | None]) -> str | None:
     """The reason why methods that were lowered one by one cannot be merged, for users; None if there is none.
 
     A method that was lowered by itself may be wrong about what the others write to, since exports do not show all
@@ -167,9 +167,9 @@ def why_together(methods: dict[str, Buffers | None]) -> str | None:
     shared = {name: buffers for name, buffers in methods.items() if buffers is not None}
     writers = _writers(shared)
     for _, buffers in sorted(shared.items()):
-        places = {original_name(buffer.name, methods) for buffer in buffers.planned}
+        planned = {original_name(buffer.name, methods) for buffer in buffers.planned}
         used = writers.keys() & set(buffers.parts[0].used)
-        for name in sorted((used - places - set(buffers.unplanned)) | (places - writers.keys())):
+        for name in sorted((used - planned - set(buffers.unplanned)) | (planned - writers.keys())):
             return f"only lowering shows which methods write to `{name}`"
     return None
 
@@ -244,9 +244,9 @@ def _unequal(methods: dict[str, Buffers], shared: Collection[str]) -> list[Probl
 
 
 def lay_out(plans: dict[str, ExecutionPlan], methods: dict[str, Buffers]) -> None:
-    """Gives each shared buffer the same place in the memory plans of all methods.
+    """Gives each shared buffer the same offset in the memory plans of all methods.
 
-    Buffers get their places in the order in which the methods write to them, as in ExecuTorch's own plan.
+    Buffers get their offsets in the order in which the methods write to them, as in ExecuTorch's own plan.
 
     Args:
         plans: The execution plan of each method, by name. They are changed in place.
@@ -255,28 +255,28 @@ def lay_out(plans: dict[str, ExecutionPlan], methods: dict[str, Buffers]) -> Non
     Raises:
         BuildError: A buffer has no place in a method, or different sizes in two methods.
     """
-    places: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     sizes: dict[str, int] = {}
     end = 0
     for _, buffers in sorted(methods.items()):
         for buffer in buffers.planned:
-            if buffer.written and buffer.name not in places:
-                places[buffer.name], sizes[buffer.name] = end, buffer.size
+            if buffer.written and buffer.name not in offsets:
+                offsets[buffer.name], sizes[buffer.name] = end, buffer.size
                 end += buffer.size
     for method, buffers in sorted(methods.items()):
         wrong = [buffer.name for buffer in buffers.planned if sizes.get(buffer.name) != buffer.size]
-        wrong += [name for name in buffers.unplanned if name in places]
+        wrong += [name for name in buffers.unplanned if name in offsets]
         if wrong:
             raise BuildError.at(
                 ("share_mutable_buffers",),
                 f"`{wrong[0]}` is not one buffer of all methods: it has no place in the memory plan of `{method}`",
                 "use the same memory planning for all methods, or remove `share_mutable_buffers`",
             )
-        _move(plans[method], buffers.planned, places)
+        _move(plans[method], buffers.planned, offsets)
         plans[method].non_const_buffer_sizes[ARENA] = end
 
 
-def _move(plan: ExecutionPlan, own: list[Planned], places: dict[str, int]) -> None:
+def _move(plan: ExecutionPlan, own: list[Planned], offsets: dict[str, int]) -> None:
     """Moves the values of a plan that are in shared buffers, or are views of them."""
     for value in plan.values:
         tensor = value.val
@@ -284,9 +284,9 @@ def _move(plan: ExecutionPlan, own: list[Planned], places: dict[str, int]) -> No
             offset = tensor.allocation_info.memory_offset
             buffer = _holder(tensor, own)
             assert buffer is not None
-            place = places[buffer.name] + offset - buffer.offset
+            start = offsets[buffer.name] + offset - buffer.offset
             tensor.allocation_info = AllocationDetails(
-                memory_id=ARENA, memory_offset_low=place & 0xFFFFFFFF, memory_offset_high=place >> 32
+                memory_id=ARENA, memory_offset_low=start & 0xFFFFFFFF, memory_offset_high=start >> 32
             )
 
 
@@ -295,5 +295,5 @@ def _holder(tensor: Tensor, planned: list[Planned]) -> Planned | None:
     assert tensor.allocation_info is not None
     offset, empty = tensor.allocation_info.memory_offset, 0 in tensor.sizes
     holders = [each for each in planned if each.offset <= offset < each.offset + max(each.size, 1)]
-    # An empty buffer has the place of the one after it.
+    # An empty buffer has the offset of the one after it.
     return next((each for each in holders if (each.size == 0) == empty), next(iter(holders), None))

@@ -135,9 +135,9 @@ class Assigned:
         """The names of tensors whose assignments are lost and whose previous values the method reads."""
         targets = read_tensors(program)
         constants = [program.constants[target] for target in targets & program.constants.keys()]
-        places = {memory(constant) for constant in constants if _is_tensor(constant)}
+        memories = {memory(constant) for constant in constants if _is_tensor(constant)}
         by_content = {
-            name for name, before in self.attributes.items() if _is_tensor(before) and memory(before) in places
+            name for name, before in self.attributes.items() if _is_tensor(before) and memory(before) in memories
         }
         return ({*self.buffers, *self.attributes} & targets) | by_content
 

@@ -88,9 +88,9 @@ def _check_linked(name: str, path: DocumentPath, loaded: set[str], context: Step
     others."""
     declared = {os.path.realpath(file) for file in context.inputs.data.values()}
     installed, others = installed_places(map(str, context.finder.sources.values()))
-    places = installed | others | {sys.prefix, sys.base_prefix, *_SYSTEM}
+    directories = installed | others | {sys.prefix, sys.base_prefix, *_SYSTEM}
     for file in sorted(loaded - declared):
-        if not lies_in(file, places):
+        if not lies_in(file, directories):
             hint = f"list `{Path(file).name}` under `custom_ops.libraries` too, before `{name}`"
             raise BuildError.at(path, f"`{name}` loads {file}, which is not a declared file", hint)
 

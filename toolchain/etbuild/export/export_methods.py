@@ -526,11 +526,11 @@ def _message(error: BaseException) -> str:
 
 def _quoted_line(text: str, finder: SourceFinder) -> str | None:
     """The last line of a declared source that a message quotes. TorchDynamo's messages quote such lines."""
-    place = None
+    found = None
     for line in text.splitlines():
         for name, path in finder.sources.items():
             marker = f'File "{path.absolute()}", line '
             if marker in line:
                 number, _, function = line.split(marker, 1)[1].partition(", ")
-                place = f"{name}:{number}" + (f", {function.strip()}" if function else "")
-    return place
+                found = f"{name}:{number}" + (f", {function.strip()}" if function else "")
+    return found

@@ -99,8 +99,8 @@ def _cumprod(add: Add, given: Any, dim: int, *, dtype: Any = None) -> Any:
     """A running product: for each element, the product of a row in which later elements are 1."""
     size = given.meta["val"].shape[dim]
     last = add(_aten.transpose.int, given, dim, -1)
-    place = add(_aten.arange.default, size, dtype=torch.int64, device=torch.device("cpu"), pin_memory=False)
-    taken = add(_aten.le.Tensor, place, add(_aten.unsqueeze.default, place, -1))
+    indexes = add(_aten.arange.default, size, dtype=torch.int64, device=torch.device("cpu"), pin_memory=False)
+    taken = add(_aten.le.Tensor, indexes, add(_aten.unsqueeze.default, indexes, -1))
     rows = add(_aten.where.ScalarOther, taken, add(_aten.unsqueeze.default, last, -2), 1)
     return add(_aten.transpose.int, add(_aten.prod.dim_int, rows, -1, dtype=dtype), dim, -1)
 

@@ -91,7 +91,7 @@ class _TracedCall:
         self.values: dict[str, torch.Tensor] = {}
         self._root = root
         self._children = [(name, child, dict(child._buffers)) for name, child in root.named_modules() if name]
-        self._places = [
+        self._memories = [
             (name, tensor, storage(tensor))
             for name, tensor in (*root.named_buffers(), *root.named_parameters())
             if not is_traceable_wrapper_subclass(tensor)
@@ -119,7 +119,7 @@ class _TracedCall:
             for name, first in before.items():
                 if _read_as(child, name) is not first:
                     assigned.lose(f"{path}.{name}", first, _read_as(child, name))
-        assigned.buffers += [name for name, tensor, place in self._places if storage(tensor) != place]
+        assigned.buffers += [name for name, tensor, memory in self._memories if storage(tensor) != memory]
         last = self._root._buffers
         for name in {**self.first, **last}:
             if _read_as(self._root, name) is not self.first.get(name):

@@ -130,8 +130,8 @@ def _ids(settings: dict[str, object], configs: tuple[Any, ...], said: Names) -> 
         wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary]
         if wrong:
             message = f"`{key}` is {wrong[0]}, which is not in the vocabulary of {vocabulary} tokens"
-            place = "config" if settings.get(key) is None else "generation_config"
-            raise InputError.at(("model", "huggingface", place), message, f"set `{name}` in `constant_methods`")
+            setting = "config" if settings.get(key) is None else "generation_config"
+            raise InputError.at(("model", "huggingface", setting), message, f"set `{name}` in `constant_methods`")
         if ids:
             found[name] = ids if name == "get_eos_ids" else ids[0]
     return found

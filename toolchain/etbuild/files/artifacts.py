@@ -181,7 +181,7 @@ def publish_together(builds: list[list[Artifact]], directory: Path, removed: Seq
 def _keep(directory: Path, name: str, earlier: Path) -> None:
     """Keeps a file, if it is there, under the same name in another directory. Raises BuildError if that fails."""
     try:
-        source, target = _place(directory, name), earlier / name
+        source, target = _path_in(directory, name), earlier / name
         if os.path.lexists(source):
             target.parent.mkdir(exist_ok=True)
             try:
@@ -222,7 +222,7 @@ def _other_etrecords(directory: Path, names: set[str]) -> list[str]:
 def _check_is_free(directory: Path, name: str) -> None:
     """Checks that no directory has the name of a file, and no link or file that of its directory."""
     try:
-        if stat.S_ISDIR(_place(directory, name).lstat().st_mode):
+        if stat.S_ISDIR(_path_in(directory, name).lstat().st_mode):
             raise IsADirectoryError(errno.EISDIR, "Is a directory")
     except FileNotFoundError:
         pass
@@ -238,7 +238,7 @@ def _is_free(directory: Path, name: str) -> bool:
     return True
 
 
-def _place(directory: Path, name: str) -> Path:
+def _path_in(directory: Path, name: str) -> Path:
     """The path of an artifact. Raises OSError if its directory, such as that of shards, is a link or a file."""
     path = directory / name
     if path.parent != directory:
@@ -251,7 +251,7 @@ def _remove(directory: Path, names: Iterable[str]) -> None:
     """Removes files. Those that are not there are no error."""
     for name in names:
         try:
-            _place(directory, name).unlink(missing_ok=True)
+            _path_in(directory, name).unlink(missing_ok=True)
         except OSError as error:
             raise write_error(directory / name, error) from error
 
@@ -293,7 +293,7 @@ def is_artifact_name(name: str, program: str) -> bool:
 
 def _move(artifact: Artifact, directory: Path) -> None:
     try:
-        path = _place(directory, artifact.file)
+        path = _path_in(directory, artifact.file)
         path.parent.mkdir(parents=True, exist_ok=True)
         artifact.path.replace(path)
     except OSError as error:

@@ -90,32 +90,32 @@ def number(table: Table, field: int, kind: type, missing: int = 0) -> int:
 
 def inner(table: Table, field: int) -> Table | None:
     """A table in a field of another one; None if it is missing."""
-    place = table.Offset(slot(field))
-    return Table(table.Bytes, table.Indirect(table.Pos + place)) if place else None
+    offset = table.Offset(slot(field))
+    return Table(table.Bytes, table.Indirect(table.Pos + offset)) if offset else None
 
 
 def tables(table: Table, field: int) -> Iterator[Table]:
     """The tables of a vector."""
-    place = table.Offset(slot(field))
-    if place:
-        start = table.Vector(place)
-        for index in range(table.VectorLen(place)):
+    offset = table.Offset(slot(field))
+    if offset:
+        start = table.Vector(offset)
+        for index in range(table.VectorLen(offset)):
             yield Table(table.Bytes, table.Indirect(start + 4 * index))
 
 
 def numbers(table: Table, field: int) -> list[int]:
     """The numbers of a vector of 32-bit integers."""
-    place = table.Offset(slot(field))
-    if not place:
+    offset = table.Offset(slot(field))
+    if not offset:
         return []
-    start = table.Vector(place)
-    return [int(table.Get(Int32Flags, start + 4 * index)) for index in range(table.VectorLen(place))]
+    start = table.Vector(offset)
+    return [int(table.Get(Int32Flags, start + 4 * index)) for index in range(table.VectorLen(offset))]
 
 
 def text(table: Table, field: int) -> str:
     """A string; empty if it is missing."""
-    place = table.Offset(slot(field))
-    return table.String(table.Pos + place).decode() if place else ""
+    offset = table.Offset(slot(field))
+    return table.String(table.Pos + offset).decode() if offset else ""
 
 
 def union(table: Table, field: int) -> tuple[int, Table]:
@@ -128,9 +128,9 @@ def union(table: Table, field: int) -> tuple[int, Table]:
     Raises:
         ValueError: It has no value.
     """
-    kind, place = table.Offset(slot(field)), table.Offset(slot(field + 1))
-    if not kind or not place:
+    kind, offset = table.Offset(slot(field)), table.Offset(slot(field + 1))
+    if not kind or not offset:
         raise ValueError("a value is missing")
     value = Table(table.Bytes, 0)
-    table.Union(value, place)
+    table.Union(value, offset)
     return int(table.Bytes[table.Pos + kind]), value

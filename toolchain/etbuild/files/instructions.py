@@ -63,11 +63,11 @@ def memory_plan(plan: ExecutionPlan) -> MemoryPlan:
             continue
         state = index not in makers and index not in inputs
         times = seen.get(index, [0])
-        place = tensor.allocation_info
+        allocation = tensor.allocation_info
         found.append(
             {
-                "arena": place.memory_id,
-                "offset": (place.memory_offset_high << 32) + place.memory_offset_low,
+                "arena": allocation.memory_id,
+                "offset": (allocation.memory_offset_high << 32) + allocation.memory_offset_low,
                 "bytes": _size(tensor),
                 "first": 0 if state or index in inputs else min(times),
                 "last": last if state or index in outputs else max(times),
@@ -89,7 +89,7 @@ def graph(plan: ExecutionPlan, compiled: list[int]) -> MethodGraph:
         compiled: The size in bytes of what backends compiled, by its index in the program.
     """
     nodes: list[GraphNode] = [{"operator": "input", "inputs": []} for _ in plan.inputs]
-    made = {value: [number] for number, place in enumerate(plan.inputs) for value in _tensors(plan, [place])}
+    made = {value: [number] for number, index in enumerate(plan.inputs) for value in _tensors(plan, [index])}
     blocks: list[GraphBlock] = []
     for call, (read, written) in zip(_calls(plan), _uses(plan), strict=True):
         if not read and not written:

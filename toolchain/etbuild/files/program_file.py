@@ -118,10 +118,10 @@ def _listed(head: bytes) -> Iterator[tuple[str, int]]:
     root = flatbuffer.root(head)
     sizes = [flatbuffer.number(segment, 1, Uint64Flags) for segment in flatbuffer.tables(root, 1)]
     for named in flatbuffer.tables(root, 2):
-        place = named.Offset(flatbuffer.slot(0))
-        if not place:
+        offset = named.Offset(flatbuffer.slot(0))
+        if not offset:
             raise ValueError("a blob has no key")
-        yield named.String(named.Pos + place).decode(), sizes[flatbuffer.number(named, 1, Uint32Flags)]
+        yield named.String(named.Pos + offset).decode(), sizes[flatbuffer.number(named, 1, Uint32Flags)]
 
 
 def _named_data_header(head: bytes, size: int) -> FlatTensorHeader:

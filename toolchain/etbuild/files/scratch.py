@@ -112,13 +112,13 @@ def temporary(word: str) -> Scratch:
     import tempfile  # importing it takes longer than this module does, and a cache hit makes no temporary file
 
     try:
-        place = Path(tempfile.gettempdir())
+        directory = Path(tempfile.gettempdir())
     except FileNotFoundError as error:  # no directory for temporary files is writable
         raise BuildError.of(str(error.strerror), "name a directory that has room in TMPDIR") from error
     try:
-        return Scratch(place, f"etbuild-{word}-")
+        return Scratch(directory, f"etbuild-{word}-")
     except OSError as error:
-        raise write_error(place, error) from error
+        raise write_error(directory, error) from error
 
 
 def sweep(parent: Path) -> list[Path]:
@@ -159,9 +159,9 @@ def is_scratch(name: str) -> bool:
 
 def write_error(path: Path, error: OSError) -> BuildError:
     """The error for a file or directory that cannot be written. It names the directory that the user knows."""
-    hidden = [place for place in path.parents if is_scratch(place.name)]
-    place = hidden[-1].parent if hidden else path.parent
-    where = f"in {place.absolute()}"
+    hidden = [directory for directory in path.parents if is_scratch(directory.name)]
+    directory = hidden[-1].parent if hidden else path.parent
+    where = f"in {directory.absolute()}"
     if isinstance(error, FileExistsError) and error.filename == str(path):  # `mkdir` found something else
         kind = "a link to nothing" if path.is_symlink() else "a file"
         return BuildError.of(f"{path}: is {kind}, but has to be a directory", "name another directory, or remove it")

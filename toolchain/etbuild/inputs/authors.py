@@ -28,14 +28,14 @@ class Author:
     """The line of a source that caused an event.
 
     Attributes:
-        place: The line, such as `model.py:12, in create`.
+        line: The line of the source, such as `model.py:12, in create`.
         direct: Only Python's own library is between this line and the event.
         itself: Nothing is between this line and the event, except modules that open or call what they are told to.
         importing: The line is an import statement, or a call that imports.
         is_thread: The event is in a thread, whose stack does not contain the line that started it.
     """
 
-    place: str
+    line: str
     direct: bool
     itself: bool
     importing: bool
@@ -59,8 +59,8 @@ def author_of(frame: FrameType | None) -> Author | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if file in known_sources:
-            place = f"{known_sources[file]}:{frame.f_lineno}, in {frame.f_code.co_name}"
-            return Author(place, direct, itself, importing)
+            line = f"{known_sources[file]}:{frame.f_lineno}, in {frame.f_code.co_name}"
+            return Author(line, direct, itself, importing)
         if file in IMPORT_MACHINERY:
             if inner:
                 return None

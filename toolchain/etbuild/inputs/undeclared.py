@@ -191,11 +191,11 @@ def add_unkeyed(found: set[str]) -> None:
         reasons |= found
 
 
-def _note(watch: _Watch, place: str, what: str, hint: str) -> None:
+def _note(watch: _Watch, line: str, what: str, hint: str) -> None:
     if not _unkeyed:
         return
     if what not in _unkeyed[0] and [what] not in watch.told.rows():
-        note = f"note: {place}, {what}, which the key does not cover, so the result is not cached: {hint}"
+        note = f"note: {line}, {what}, which the key does not cover, so the result is not cached: {hint}"
         print(note, file=sys.stderr)
     watch.told.append(what)
     add_unkeyed({what})
@@ -214,9 +214,9 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 def _refuse(watch: _Watch, author: Author, what: str, why: str, hint: str) -> None:
     """Ends what the sources do, with an error. In a thread no error could name their line: a note has to do."""
     if author.is_thread:
-        _note(watch, author.place, what, hint)
+        _note(watch, author.line, what, hint)
         return
-    problem = Problem(f"{author.place}, {what}{why}", _PLACE, hint)
+    problem = Problem(f"{author.line}, {what}{why}", _PLACE, hint)
     watch.told.append(problem.message, hint)
     raise Undeclared(str(problem))
 
@@ -233,7 +233,7 @@ def _is_left_to(author: Author, watch: _Watch, path: Any, what: str) -> bool:
         return True
     if not (real.startswith(_OF_THE_MACHINE) or _is_in_others(watch, path)):
         return False
-    _note(watch, author.place, what, "if the program depends on it, put its content into a source")
+    _note(watch, author.line, what, "if the program depends on it, put its content into a source")
     return True
 
 
@@ -311,10 +311,10 @@ def _library_opened(watch: _Watch, name: Any) -> None:
 def _is_of_the_system(library: str) -> bool:
     """Whether the loader finds a library of this name in a directory of the system."""
     first = os.environ.get("LD_LIBRARY_PATH", "")
-    if any(Path(place, library).exists() for place in first.replace(";", ":").split(":") if first):
+    if any(Path(directory, library).exists() for directory in first.replace(";", ":").split(":") if first):
         return False
     below = ("lib", "lib64", f"lib/{sysconfig.get_config_var('MULTIARCH') or ''}")
-    return any(Path(root, place, library).exists() for root in ("/", "/usr") for place in below)
+    return any(Path(root, directory, library).exists() for root in ("/", "/usr") for directory in below)
 
 
 def _database_opened(watch: _Watch, name: Any) -> None:
@@ -345,7 +345,7 @@ def _process_started(watch: _Watch, *arguments: Any) -> None:
     del arguments
     author = author_of(sys._getframe(2))
     if author is not None:
-        _note(watch, author.place, "starts a process", _OUTSIDE)
+        _note(watch, author.line, "starts a process", _OUTSIDE)
 
 
 def _told_fork_exec(*arguments: Any) -> Any:
@@ -362,7 +362,7 @@ def _told_shm_open(name: str, flags: int = 0, mode: int = 0o777) -> Any:
     """Wraps the function that opens shared memory by its name: Python reports it to no hook."""
     author = None if flags & os.O_CREAT or not _watches else author_of(sys._getframe(1))
     if author is not None:
-        _note(_watches[-1], author.place, "reads shared memory", _OUTSIDE)
+        _note(_watches[-1], author.line, "reads shared memory", _OUTSIDE)
     return _own_shm_open(name, flags, mode)
 
 
@@ -388,7 +388,7 @@ def _told_create(*arguments: Any, **named: Any) -> Any:
 def _interpreter_started(watch: _Watch) -> None:
     author = author_of(sys._getframe(2))
     if author is not None:
-        _note(watch, author.place, "starts another interpreter", "call the code here: nobody sees what it reads there")
+        _note(watch, author.line, "starts another interpreter", "call the code here: nobody sees what it reads there")
 
 
 def _asked(watch: _Watch, *arguments: Any) -> None:
@@ -451,7 +451,7 @@ def _may_read(watch: _Watch, path: Any) -> bool:
 
 
 def _is_in_others(watch: _Watch, path: Any) -> bool:
-    return any(lies_in(place, watch.others) for place in places_of(path))
+    return any(lies_in(each, watch.others) for each in places_of(path))
 
 
 def _is_named_readable(watch: _Watch, path: Any) -> bool:
@@ -502,7 +502,7 @@ _MAPPINGS = {
 }
 
 
-def _read_variable(place: str, name: str, is_there: bool) -> None:
+def _read_variable(line: str, name: str, is_there: bool) -> None:
     """Refuses or notes that a source reads an environment variable.
 
     A building process sees few variables. Reading one that it never sees, or that always has the same value, is
@@ -510,32 +510,32 @@ def _read_variable(place: str, name: str, is_there: bool) -> None:
     """
     if is_fixed():
         if name in dropped() and not is_there:
-            author = Author(place, direct=True, itself=True, importing=False)
+            author = Author(line, direct=True, itself=True, importing=False)
             why = ", which is set, but builds do not see it"
             hint = "pass the value in the `kwargs` of the model, which are in the key"
             _refuse(_watches[-1], author, f"reads the environment variable `{name}`", why, hint)
         if not (stays_set(name) or name == "PYTHONPATH"):
             return
     hint = "the `kwargs` of the model are in the key"
-    _note(_watches[-1], place, f"reads the environment variable `{name}`", hint)
+    _note(_watches[-1], line, f"reads the environment variable `{name}`", hint)
 
 
 def _environment_read(environment: Any, name: Any) -> Any:
-    place = _place_that_reads_variables(sys._getframe(1))
-    if place is not None:
-        _read_variable(place, os.fsdecode(name), name in environment)
+    line = _line_that_reads_variables(sys._getframe(1))
+    if line is not None:
+        _read_variable(line, os.fsdecode(name), name in environment)
     return _own_getitem(environment, name)
 
 
 def _environment_listed(environment: Any) -> Iterator[Any]:
-    place = _place_that_reads_variables(sys._getframe(1))
-    if place is not None:
+    line = _line_that_reads_variables(sys._getframe(1))
+    if line is not None:
         hint = "the `kwargs` of the model are in the key"
-        _note(_watches[-1], place, "lists the environment variables", hint)
+        _note(_watches[-1], line, "lists the environment variables", hint)
     return _own_iter(environment)
 
 
-def _place_that_reads_variables(frame: FrameType | None) -> str | None:
+def _line_that_reads_variables(frame: FrameType | None) -> str | None:
     while frame is not None and frame.f_code.co_filename in _MAPPINGS and frame.f_code.co_name != "setdefault":
         frame = frame.f_back
     if not _watches or frame is None or frame.f_code.co_filename not in known_sources:

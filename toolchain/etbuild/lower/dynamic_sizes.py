@@ -69,7 +69,7 @@ def _dynamic(program: ExportedProgram) -> Iterator[tuple[tuple[int, int], str]]:
     for number, spec in enumerate(specs):
         value = values.get(spec.arg.name)
         sizes = value.shape if isinstance(value, torch.Tensor) else ()
-        yield from (((number, place), spec.arg.name) for place, size in enumerate(sizes) if free_symbols(size))
+        yield from (((number, index), spec.arg.name) for index, size in enumerate(sizes) if free_symbols(size))
 
 
 def check(before: Sizes, edge: EdgeProgramManager) -> None:
@@ -81,10 +81,10 @@ def check(before: Sizes, edge: EdgeProgramManager) -> None:
     after = of_inputs({name: edge.exported_program(name) for name in edge.methods})
     hint = "a pass or a backend uses it as a number: change that code, or remove the size from the dynamic shapes"
     problems = [
-        Problem(f"lowering fixes dimension {place} of the input `{name}`, which is dynamic", ("methods", method), hint)
+        Problem(f"lowering fixes dimension {index} of the input `{name}`, which is dynamic", ("methods", method), hint)
         for method in sorted(edge.methods)
-        for (number, place), name in sorted(before.get(method, {}).items())
-        if (number, place) not in after[method]
+        for (number, index), name in sorted(before.get(method, {}).items())
+        if (number, index) not in after[method]
     ]
     if problems:
         raise BuildError(problems)

@@ -30,15 +30,15 @@ def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
         written = program.graph_signature.buffers_to_mutate.values()
         for node, name in named_data.weights(program):
             tensor = named_data.tensor(program, name)
-            place = tensor.data_ptr(), tensor.nbytes
+            memory = tensor.data_ptr(), tensor.nbytes
             unused = not node.users and name not in written
-            if unused or name in by_name or place in known or not _may_have(tensor.dtype):
+            if unused or name in by_name or memory in known or not _may_have(tensor.dtype):
                 continue
             counted = _counted(tensor, "parameter" if node.name in parameters else "buffer")
             if counted["nan"] or counted["infinite"]:
                 by_name[name] = counted
             else:
-                known.add(place)
+                known.add(memory)
     return by_name
 
 

@@ -146,9 +146,9 @@ def _compare(methods: dict[str, _Method], otherwise: str | None) -> None:
 def _difference(backend: str, counts: dict[str, int], pair: dict[str, _Method]) -> str:
     shown = ", ".join(f"{count} of `{name}`" for name, count in counts.items())
     parts = _parting(*(method.operators[backend] for method in pair.values()))
-    places = "; ".join(f"`{name}` has {each or 'nothing there'}" for name, each in zip(pair, parts, strict=True))
+    differing = "; ".join(f"`{name}` has {each or 'nothing there'}" for name, each in zip(pair, parts, strict=True))
     wrong = f"{backend} needs the same number of partitions in each method, but would get {shown}"
-    return f"{wrong}. The first difference: {places}"
+    return f"{wrong}. The first difference: {differing}"
 
 
 def _hint(methods: dict[str, _Method], otherwise: str | None) -> str:

@@ -101,8 +101,8 @@ def _callables(
     first: list[tuple[str, DocumentPath, Callable[..., Any]]] = [
         ("a pass of the recipe", ("recipe",), function) for function in of_recipe or ()
     ]
-    places = [(reference, ("passes", hook, index)) for index, reference in enumerate(references)]
-    return [*first, *((reference, path, load_callable(reference, finder, path)) for reference, path in places)]
+    paths = [(reference, ("passes", hook, index)) for index, reference in enumerate(references)]
+    return [*first, *((reference, path, load_callable(reference, finder, path)) for reference, path in paths)]
 
 
 def _checked(result: Any, reference: str, path: DocumentPath) -> list[Any]:

@@ -3,7 +3,7 @@
 A weight is identified by its content: two parameters or buffers with the same bytes are one weight. If all elements are
 equal, as in a bias of zeros, the name counts too: two layers that start with zeros have two weights.
 
-The *places* that hold weights are ExecuTorch's own constants, and each delegate. Two places may hold one copy of a
+The *readers* of weights are ExecuTorch's own constants, and each delegate. Two readers may hold one copy of a
 weight:
 
 - Delegates with named data, also of different backends, hold one copy if they share the weight's blob. Blobs do not
@@ -52,11 +52,11 @@ def identity(digest: str, name: str | None) -> str:
     return digest if name is None else f"{digest} {name}"
 
 
-Places = dict[str, list[WeightReader]]
-"""The places of each method."""
+Methods = dict[str, list[WeightReader]]
+"""The readers of each method."""
 
 
-def measure(places: Places) -> Sharing:
+def measure(methods: Methods) -> Sharing:
     """Measures how much of the weights is shared.
 
     Returns:
@@ -67,14 +67,14 @@ def measure(places: Places) -> Sharing:
     """
     expected = shared = 0
     duplicates: list[Duplicate] = []
-    for weight, readers in sorted(_readers(places).items()):
-        name, size = min(place.weights[weight] for _, place in readers)
+    for weight, readers in sorted(_readers(methods).items()):
+        name, size = min(reader.weights[weight] for _, reader in readers)
         copies = _copies(weight, readers)
         if len({method for method, _ in readers}) > 1:
             expected += size
             shared += size if len(copies) == 1 else 0
         if len(copies) > 1:
-            sizes = [max(_share(weight, place) for _, place in copy) for copy in copies]
+            sizes = [max(_share(weight, reader) for _, reader in copy) for copy in copies]
             duplicates.append(
                 {"weight": name, "bytes": sum(sizes) - max(sizes), "copies": len(copies), "readers": _described(copies)}
             )
@@ -90,12 +90,12 @@ def measure(places: Places) -> Sharing:
 _Readers = list[tuple[str, WeightReader]]
 
 
-def _readers(places: Places) -> dict[str, _Readers]:
+def _readers(methods: Methods) -> dict[str, _Readers]:
     readers: dict[str, _Readers] = {}
-    for method, listed in sorted(places.items()):
-        for place in listed:
-            for weight in place.weights:
-                readers.setdefault(weight, []).append((method, place))
+    for method, listed in sorted(methods.items()):
+        for reader in listed:
+            for weight in reader.weights:
+                readers.setdefault(weight, []).append((method, reader))
     return readers
 
 
@@ -115,34 +115,34 @@ def _one_copy(weight: str, one: WeightReader, other: WeightReader) -> bool:
     common = one.named_data.keys() & other.named_data.keys()
     size = one.weights[weight][1]
     shared = _of_size(size, one) & _of_size(size, other)
-    wanted = min(len(shared), *(_blobs_of(shared, place, size) for place in (one, other)))
+    wanted = min(len(shared), *(_blobs_of(shared, reader, size) for reader in (one, other)))
     if wanted:
         return sum(one.named_data[key] == size for key in common) >= wanted
     return bool(common)
 
 
-def _of_size(size: int, place: WeightReader) -> set[str]:
-    """The digests of the weights of a size that a place reads. Blobs are compared by content, without names."""
-    return {weight.partition(" ")[0] for weight, (_, own) in place.weights.items() if own == size}
+def _of_size(size: int, reader: WeightReader) -> set[str]:
+    """The digests of the weights of a size that a reader has. Blobs are compared by content, without names."""
+    return {weight.partition(" ")[0] for weight, (_, own) in reader.weights.items() if own == size}
 
 
-def _blobs_of(shared: set[str], place: WeightReader, size: int) -> int:
-    """The number of blobs of a size in bytes that may hold shared weights: those that no other weight of the place
+def _blobs_of(shared: set[str], reader: WeightReader, size: int) -> int:
+    """The number of blobs of a size in bytes that may hold shared weights: those that no other weight of the reader
     needs."""
-    return max(0, sum(blob == size for blob in place.named_data.values()) - len(_of_size(size, place) - shared))
+    return max(0, sum(blob == size for blob in reader.named_data.values()) - len(_of_size(size, reader) - shared))
 
 
-def _share(weight: str, place: WeightReader) -> int:
-    """The number of bytes that a weight takes in a place."""
-    size, total = place.weights[weight][1], sum(size for _, size in place.weights.values())
-    return size * min(place.stored, total) // total if place.backend and total else size
+def _share(weight: str, reader: WeightReader) -> int:
+    """The number of bytes that a weight takes in a reader."""
+    size, total = reader.weights[weight][1], sum(size for _, size in reader.weights.values())
+    return size * min(reader.stored, total) // total if reader.backend and total else size
 
 
 def _described(copies: list[_Readers]) -> list[str]:
     """The readers of each copy, in words."""
     described = []
     for copy in copies:
-        backends = sorted({place.backend or "portable operators" for _, place in copy})
+        backends = sorted({reader.backend or "portable operators" for _, reader in copy})
         methods = sorted({f"`{method}`" for method, _ in copy})
         described.append(f"{' and '.join(backends)} of {', '.join(methods)}")
     return sorted(described)

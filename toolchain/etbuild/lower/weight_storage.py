@@ -1,4 +1,4 @@
-"""Finds the places where lowered methods keep the weights that they read."""
+"""Finds what reads the weights of lowered methods, and how it keeps them."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Digests:
         content = flat_bytes(tensor)
         if content.data_ptr() != tensor.data_ptr():
             return _described_content(content, tensor.element_size())  # another tensor may get this copy's address
-        place = content.data_ptr(), content.nbytes
-        if place not in self._tensors:
-            self._tensors[place] = _described_content(content, tensor.element_size())
-        return self._tensors[place]
+        memory = content.data_ptr(), content.nbytes
+        if memory not in self._tensors:
+            self._tensors[memory] = _described_content(content, tensor.element_size())
+        return self._tensors[memory]
 
     def blob(self, blob: CordBuffer) -> str:
         """The digest of a blob, which may be in a file."""
@@ -70,8 +70,8 @@ def _described_content(content: torch.Tensor, element_size: int) -> tuple[str, b
     return hashlib.sha256(memoryview(content.numpy())).hexdigest(), uniform
 
 
-def weight_places(program: ExportedProgram, digests: Digests, named: Collection[str]) -> list[WeightReader]:
-    """The places of a method: its portable operators, then each delegate in the graph's order.
+def weight_readers(program: ExportedProgram, digests: Digests, named: Collection[str]) -> list[WeightReader]:
+    """The readers of a method: its portable operators, then each delegate in the graph's order.
 
     Args:
         program: The lowered method, with the content of its weights.

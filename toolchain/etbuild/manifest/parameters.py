@@ -15,7 +15,6 @@ from typing import Any, cast
 from etbuild import json_schema
 from etbuild.errors import COMPARED, DocumentPath, Problem, did_you_mean, unknown
 from etbuild.files.value_limits import fits_64_bits, has_surrogate
-from etbuild.manifest.mappings import mapping
 from etbuild.manifest.sections import Parameter
 
 KEY = "parameters"
@@ -31,6 +30,12 @@ _NUMBERS = {
     "int": r"[-+]?[0-9]{1,40}",
     "float": r"[-+]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][-+]?[0-9]{1,4})?",
 }
+
+
+def mapping(data: Mapping[str, object], key: str) -> dict[str, object]:
+    """The mapping under a key; empty if there is none. The document may break its schema."""
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def referred(value: Any) -> str | None:

@@ -29,7 +29,7 @@ from etbuild.manifest import (
     variants,
     yaml_document,
 )
-from etbuild.manifest.mappings import mapping
+from etbuild.manifest.parameters import mapping
 from etbuild.manifest.variants import Merged
 from etbuild.manifest.yaml_document import Document
 

@@ -13,7 +13,7 @@ from typing import Any
 from etbuild import json_schema
 from etbuild.errors import COMPARED, DocumentPath, Position, Problem, did_you_mean, unknown
 from etbuild.manifest import parameters
-from etbuild.manifest.mappings import mapping
+from etbuild.manifest.parameters import mapping
 from etbuild.manifest.yaml_document import Document
 
 KEY = "variants"

@@ -140,9 +140,9 @@ def _of_blocks(wanted: DecoderCache) -> decoder_cache.Keywords:
     def keywords(model: Any, marked: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
         embeddings, is_image = marked[..., :-1], marked[..., -1] > 0.5
         own = modeling_gemma3.get_block_sequence_ids_for_mask(is_image.long())[0]
-        places = torch.arange(wanted.max_length) - position
-        here = (places >= 0) & (places < own.shape[0])
-        blocks = torch.where(here, own[torch.where(here, places, 0)], -1).unsqueeze(0)
+        indexes = torch.arange(wanted.max_length) - position
+        here = (indexes >= 0) & (indexes < own.shape[0])
+        blocks = torch.where(here, own[torch.where(here, indexes, 0)], -1).unsqueeze(0)
         masks = modeling_gemma3.create_masks_for_vision_model(
             config=model.config.get_text_config(decoder=True),
             inputs_embeds=embeddings,

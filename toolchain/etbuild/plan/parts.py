@@ -461,11 +461,6 @@ class Model(ModuleSource):
     weights: Weights
     adapters: dict[str, AdapterFiles]
 
-    @property
-    def source(self) -> ModuleSource:
-        """The model without the weights."""
-        return self.as_part(ModuleSource)
-
 
 class RecipeCall(Part):
     """An export recipe with its arguments: one of ExecuTorch's by name, or a `module:callable` that returns one."""
@@ -491,11 +486,6 @@ class Recipe(RecipeCall):
     _READERS: ClassVar[Readers] = {"said": each_of(plain)}
 
     said: dict[str, Names]
-
-    @property
-    def call(self) -> RecipeCall:
-        """The recipe itself."""
-        return self.as_part(RecipeCall)
 
 
 class Runner(Part):
@@ -545,11 +535,6 @@ class Passes(LowerPasses):
     """The passes of lowering, and the callables that change a method after its export."""
 
     aten: Names
-
-    @property
-    def of_lowering(self) -> LowerPasses:
-        """The passes that run in lowering."""
-        return self.as_part(LowerPasses)
 
 
 class EdgeCompile(Part):
@@ -725,11 +710,6 @@ class Method(ExportMethod):
 
     partitioners: tuple[BackendEntry, ...]
     memory_planning: MemoryPlanning
-
-    @property
-    def of_export(self) -> ExportMethod:
-        """What its export depends on."""
-        return self.as_part(ExportMethod)
 
     @property
     def of_lowering(self) -> LowerMethod:

@@ -24,14 +24,18 @@ from etbuild.plan.parts import (
     CustomOps,
     EdgeCompile,
     Executorch,
+    ExportMethod,
     FactoryCall,
+    LowerPasses,
     Method,
     MethodComparison,
     Model,
+    ModuleSource,
     NamedData,
     Names,
     Passes,
     Recipe,
+    RecipeCall,
     ReportOptions,
     Runner,
 )
@@ -152,12 +156,12 @@ class Plan(Lowered):
         read = carried or any(entry.optional or entry.file.endswith(GGUF_SUFFIX) for entry in self.model.weights)
         return self.as_part(
             ExportPlan,
-            model=self.model.source,
+            model=self.model.as_part(ModuleSource),
             weights=bool(self.model.weights) and not read,
             read_weights=self.model.weights if read else (),
             adapters={name: adapter.config for name, adapter in self.model.adapters.items()},
-            methods={name: method.of_export for name, method in self.methods.items()},
-            recipe=self.recipe and self.recipe.call,
+            methods={name: method.as_part(ExportMethod) for name, method in self.methods.items()},
+            recipe=self.recipe and self.recipe.as_part(RecipeCall),
             passes=self.passes.aten,
             constant_methods={
                 name: value for name, value in self.constant_methods.items() if isinstance(value, FactoryCall)
@@ -189,7 +193,7 @@ class Plan(Lowered):
             weights=weights,
             cast=bool(weights) and self.model.dtype is not None,
             methods={name: method.of_lowering for name, method in self.methods.items()},
-            passes=self.passes.of_lowering,
+            passes=self.passes.as_part(LowerPasses),
             constant_methods={name: value for name, value in constants if not isinstance(value, FactoryCall)},
             adapters={name: adapter.weights for name, adapter in self.model.adapters.items()},
             memory_planning={name: method.memory_planning for name, method in self.methods.items()},

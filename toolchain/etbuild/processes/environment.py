@@ -87,12 +87,12 @@ def python_path(given: Mapping[str, str] = os.environ) -> list[Path]:
 
     In other directories, a module could hide an installed one, and the key would not change.
     """
-    return [place for place in _python_path(given) if _why_not(place) is None]
+    return [directory for directory in _python_path(given) if _why_not(directory) is None]
 
 
 def search_path() -> list[str]:
     """`sys.path` as a building process has it: without the user's own site directory, unless PyTorch is there."""
-    return sys.path if _in_user_site() else [place for place in sys.path if place != site.getusersitepackages()]
+    return sys.path if _in_user_site() else [each for each in sys.path if each != site.getusersitepackages()]
 
 
 def check_packages() -> None:
@@ -103,47 +103,47 @@ def check_packages() -> None:
     """
     spec = importlib.util.find_spec("torch")
     torch = Path(spec.origin).parent if spec is not None and spec.origin else None
-    for place in _python_path(os.environ):
-        why = _why_not(place)
-        if why is None or _MAIN.is_relative_to(place):
+    for directory in _python_path(os.environ):
+        why = _why_not(directory)
+        if why is None or _MAIN.is_relative_to(directory):
             continue
-        if torch is not None and torch.parent == place.resolve():
+        if torch is not None and torch.parent == directory.resolve():
             hint = "install etbuild, torch and executorch together, for example in a virtual environment"
-            raise InputError.of(f"builds ignore {place}, a directory of PYTHONPATH: {why}", hint)
-        kind, hint = "a directory", f"For sources there, pass `--root {place}`"
-        if not place.is_dir():
+            raise InputError.of(f"builds ignore {directory}, a directory of PYTHONPATH: {why}", hint)
+        kind, hint = "a directory", f"For sources there, pass `--root {directory}`"
+        if not directory.is_dir():
             kind, hint = "an entry", "Unpack it, and declare its sources or install it"
-        print(f"note: builds ignore {place}, {kind} of PYTHONPATH: {why}. {hint}", file=sys.stderr)
+        print(f"note: builds ignore {directory}, {kind} of PYTHONPATH: {why}. {hint}", file=sys.stderr)
 
 
 def _python_path(given: Mapping[str, str]) -> list[Path]:
-    return absolute_paths(place for place in given.get("PYTHONPATH", "").split(os.pathsep) if place)
+    return absolute_paths(directory for directory in given.get("PYTHONPATH", "").split(os.pathsep) if directory)
 
 
-def absolute_paths(places: Iterable[str]) -> list[Path]:
+def absolute_paths(directories: Iterable[str]) -> list[Path]:
     """Makes the paths absolute. If the current directory was removed, leaves out relative paths: they lead nowhere."""
     try:
         current = Path.cwd()
     except FileNotFoundError:
-        return [Path(place) for place in places if Path(place).is_absolute()]
-    return [current / place for place in places]
+        return [Path(directory) for directory in directories if Path(directory).is_absolute()]
+    return [current / directory for directory in directories]
 
 
-def _why_not(place: Path) -> str | None:
+def _why_not(directory: Path) -> str | None:
     """Why builds ignore a place; None if they do not."""
-    if any(path.exists() and not path.is_dir() for path in (place, *place.parents)):
+    if any(path.exists() and not path.is_dir() for path in (directory, *directory.parents)):
         return "it is not a directory, and the key does not cover the content of an archive"
-    stranger = _stranger(place)
+    stranger = _stranger(directory)
     return stranger and f"`{stranger}` there belongs to no installed package, so the key does not cover its content"
 
 
-def _stranger(place: Path) -> str | None:
+def _stranger(directory: Path) -> str | None:
     """A file or directory in a place that can be imported and belongs to no distribution there, or that hides one of
     Python's own modules. None if there is none."""
-    distributions = importlib.metadata.distributions(path=[str(place)])
+    distributions = importlib.metadata.distributions(path=[str(directory)])
     records = [distribution.read_text("RECORD") or "" for distribution in distributions]
     owned = {re.split("[/,]", row, maxsplit=1)[0] for record in records for row in record.splitlines()}
-    for entry in sorted(place.iterdir()) if place.is_dir() else []:
+    for entry in sorted(directory.iterdir()) if directory.is_dir() else []:
         name, is_module = entry.name.partition(".")[0], entry.suffix in (".py", ".pyc", ".so")
         is_package = entry.is_dir() and entry.name.isidentifier() and entry.name not in ("__pycache__", "bin")
         if not (is_package or is_module):

@@ -165,10 +165,10 @@ def _compare_methods(
     wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
     groups = [wanted] if files.shares_state else [[name] for name in wanted]
     with job.stage(f"compare {', '.join(wanted)}"), temporary("compare") as scratch:
-        places = [scratch.path / str(number) for number in range(len(groups))]
+        directories = [scratch.path / str(number) for number in range(len(groups))]
         tasks = {
-            f"comparing {', '.join(names)}": functools.partial(_first_wrong, exported, names, files, place)
-            for names, place in zip(groups, places, strict=True)
+            f"comparing {', '.join(names)}": functools.partial(_first_wrong, exported, names, files, directory)
+            for names, directory in zip(groups, directories, strict=True)
         }
         try:
             found: list[_Found] = [*child.run(tasks, job.options.jobs).values()]

@@ -199,7 +199,7 @@ def merge(job: LoweringJob[LowerPlan], directories: dict[str, Path], directory: 
 
         job = _with_constants(job, saved)
         methods = {name: method_archive.read(path, name) for name, path in sorted(directories.items())}
-        reasons = [f"of `{name}`: {printable(each.why_not)}" for name, each in methods.items() if each.why_not]
+        reasons = [f"of `{name}`: {printable(each.reason)}" for name, each in methods.items() if each.reason]
         parts: dict[str, Emitted] = {}
         if not reasons:
             with job.stage("merge the methods"):
@@ -207,7 +207,8 @@ def merge(job: LoweringJob[LowerPlan], directories: dict[str, Path], directory: 
                 content, shards = read_weights(job.plan, saved, job.inputs, needed)
                 kept = method_archive.Content(content)
                 parts = {name: method_archive.load(method, kept) for name, method in methods.items()}
-            reason = mutable_buffers.why_together({name: part.facts[name].buffers for name, part in parts.items()})
+            buffers = {name: part.facts[name].buffers for name, part in parts.items()}
+            reason = mutable_buffers.joint_lowering_reason(buffers)
             reasons = [reason] if reason is not None else []
         if reasons:
             print(f"note: all methods are lowered together, because {reasons[0]}", file=sys.stderr)
@@ -326,7 +327,7 @@ def write_program(
             "instructions": {name: of_method.instructions for name, of_method in methods.items()},
             "memory": emission.memory,
             "named_data": emission.named_data,
-            "sharing": weight_sharing.measure({name: of_method.places for name, of_method in methods.items()}),
+            "sharing": weight_sharing.measure({name: of_method.readers for name, of_method in methods.items()}),
             "non_finite": {
                 **{name: found for part in parts for name, found in part.non_finite.items()},
                 **counted(weights),

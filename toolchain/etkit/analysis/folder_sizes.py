@@ -26,23 +26,23 @@ class DirectorySizes:
         return sum(self.sizes.values())
 
 
-def indexes(place: Path) -> list[tuple[str, Path]]:
+def indexes(directory: Path) -> list[tuple[str, Path]]:
     """Finds the indexes below a directory. Returns each with the path of its folder in the directory.
 
     Raises:
         InputError: The directory is not there, or has no index.
     """
-    if not place.is_dir():
-        raise InputError.of(f"{place}: no such directory")
+    if not directory.is_dir():
+        raise InputError.of(f"{directory}: no such directory")
     found = sorted(
-        (os.path.relpath(folder, place), Path(folder, name))
-        for folder, folders, names in os.walk(place)
+        (os.path.relpath(folder, directory), Path(folder, name))
+        for folder, folders, names in os.walk(directory)
         if _leave_out_copies(folders)
         for name in names
         if name.endswith(".index.json")
     )
     if not found:
-        raise InputError.of(f"{place}: no *.index.json is below it", "build the programs first")
+        raise InputError.of(f"{directory}: no *.index.json is below it", "build the programs first")
     return found
 
 

@@ -71,10 +71,10 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
             context = StepContext(inputs, finder, stage)
             custom_ops.load(plan.custom_ops, context)
             for number, (name, write) in enumerate(_walk(plan, context), 1):
-                place = directory / f"{number}-{name}"
-                with whole_directory(place) as staged:
+                target = directory / f"{number}-{name}"
+                with whole_directory(target) as staged:
                     write(staged)
-                saved[name] = sorted(path for path in place.rglob("*") if path.is_file())
+                saved[name] = sorted(path for path in target.rglob("*") if path.is_file())
                 if name == last:
                     break
     return saved

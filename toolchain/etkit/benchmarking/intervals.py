@@ -47,7 +47,7 @@ def signed_rank(values: Sequence[float]) -> Interval | None:
     count = len(values)
     if count < FEWEST:
         return None
-    averages = sorted((a + b) / 2 for place, a in enumerate(values) for b in values[place:])
+    averages = sorted((a + b) / 2 for index, a in enumerate(values) for b in values[index:])
     left_out = _left_out(count)
     middle = len(averages) // 2
     centre = averages[middle] if len(averages) % 2 else (averages[middle - 1] + averages[middle]) / 2

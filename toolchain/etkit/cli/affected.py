@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_roots
+from etbuild.cli.options import add_flag, add_parser, add_roots, add_value
 from etbuild.errors import InputError, printable
 
 
@@ -20,14 +20,14 @@ def add(verbs: Any) -> None:
         "Compares the working tree with the commit where the branch began. Changes of installed packages are not seen.",
     )
     parser.add_argument("manifests", type=Path, nargs="*", metavar="MANIFEST", help="the manifests to choose from")
-    parser.add_argument("--since", required=True, metavar="COMMIT", help="a commit, branch or tag, such as origin/main")
-    parser.add_argument(
+    add_value(parser, "--since COMMIT", "a commit, branch or tag, such as origin/main", required=True)
+    add_flag(
+        parser,
         "--bazel",
-        action="store_true",
-        help="print a query instead, for `bazel query --keep_going`, in the workspace of the current directory",
+        "print a query instead, for `bazel query --keep_going`, in the workspace of the current directory",
     )
     add_roots(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, with the files that are the reason")
+    add_flag(parser, "--json", "print JSON, with the files that are the reason")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_flag, add_parser, add_path
 from etbuild.errors import printable
 
 
@@ -19,9 +19,9 @@ def add(verbs: Any) -> None:
         "bring a directory of programs up to date with a delta",
         "Compares every file with its digest, before and after. Patches need the extra `delta`.",
     )
-    parser.add_argument("delta", type=Path, metavar="DELTA", help="the directory that `etbuild delta -o` wrote")
+    add_path(parser, "DELTA", "the directory that `etbuild delta -o` wrote")
     parser.add_argument("directory", type=Path, metavar="DIR", help="the directory of the programs")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_flag(parser, "--json", "print JSON")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from etbuild.cli.options import (
     add_path,
     add_repeatable,
     add_rule_names,
+    add_value,
     count,
     inputs,
     named_value,
@@ -49,9 +50,7 @@ def add(verbs: Any) -> None:
         "measure the speed and the memory of a program in ExecuTorch's runtime",
         "Each method runs in processes of its own. A decoder with a cache writes texts.",
     )
-    parser.add_argument(
-        "program", type=Path, metavar="PROGRAM", help="a manifest, a .pte, an index, or a directory with an index"
-    )
+    add_path(parser, "PROGRAM", "a manifest, a .pte, an index, or a directory with an index")
     add_path(parser, "--against OTHER", "also measure this program, in turns, and say which one is faster")
     add_repeatable(parser, "--method NAME", "only this method")
     _add_inputs(parser)
@@ -59,10 +58,10 @@ def add(verbs: Any) -> None:
     _add_results(parser)
     where = parser.add_argument_group("if PROGRAM or OTHER is a manifest")
     add_inputs(where)
-    where.add_argument(
-        "--against-variant",
-        metavar="NAME",
-        help="take this variant of OTHER; without --against, OTHER is the manifest of PROGRAM",
+    add_value(
+        where,
+        "--against-variant NAME",
+        "take this variant of OTHER; without --against, OTHER is the manifest of PROGRAM",
     )
     add_cache(where)
     rule = add_rule_names(parser)
@@ -76,45 +75,29 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
         "an input of the method, counted from 0: JSON, FILE.npy, FILE.pt or FILE.safetensors:KEY",
     )
     add_repeatable(parser, "--dim NAME=SIZE", "the size of a dynamic dimension of the manifest; inputs are then random")
-    parser.add_argument("--prompt-tokens", type=count, metavar="N", help="tokens of a decoder's prompt (default: 64)")
-    parser.add_argument("--new-tokens", type=count, metavar="N", help="tokens after the prompt (default: 32)")
+    add_value(parser, "--prompt-tokens N", "tokens of a decoder's prompt (default: 64)", type=count)
+    add_value(parser, "--new-tokens N", "tokens after the prompt (default: 32)", type=count)
 
 
 def _add_timing(parser: argparse.ArgumentParser) -> None:
     often = parser.add_mutually_exclusive_group()
-    often.add_argument(
-        "--seconds", type=seconds, default=2.0, metavar="S", help="time for a method in all its runs (default: 2)"
-    )
-    often.add_argument("--calls", type=count, metavar="N", help="calls of a method in each run, or texts of a decoder")
-    parser.add_argument(
-        "--runs", type=count, metavar="N", help=f"processes of a method (default: {_RUNS}, or {_RUNS_OF_TWO} of each)"
-    )
-    parser.add_argument(
-        "--warm-up", type=whole(0), default=2, metavar="N", help="calls in each run that do not count (default: 2)"
-    )
-    parser.add_argument("--threads", type=count, metavar="N", help="threads of the runtime (default: its own choice)")
-    parser.add_argument(
-        "--seed", type=whole(0), default=0, metavar="N", help="of the order of two programs (default: 0)"
-    )
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="stop if all of it takes longer, and name what was running"
-    )
+    add_value(often, "--seconds S", "time for a method in all its runs (default: 2)", type=seconds, default=2.0)
+    add_value(often, "--calls N", "calls of a method in each run, or texts of a decoder", type=count)
+    add_value(parser, "--runs N", f"processes of a method (default: {_RUNS}, or {_RUNS_OF_TWO} of each)", type=count)
+    add_value(parser, "--warm-up N", "calls in each run that do not count (default: 2)", type=whole(0), default=2)
+    add_value(parser, "--threads N", "threads of the runtime (default: its own choice)", type=count)
+    add_value(parser, "--seed N", "of the order of two programs (default: 0)", type=whole(0), default=0)
+    add_value(parser, "--timeout SECONDS", "stop if all of it takes longer, and name what was running", type=seconds)
 
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="write the results as JSON; without FILE, print them",
-    )
+    add_value(parser, "--json FILE", "write the results as JSON; without FILE, print them", nargs="?", const="-")
     add_path(parser, "--svg FILE", "also draw how the times are distributed")
-    parser.add_argument(
-        "--max-slowdown",
+    add_value(
+        parser,
+        "--max-slowdown PERCENT",
+        "with OTHER: fail if a method is slower than OTHER by more, with the whole 95 %% interval, such as 5%%",
         type=_percent,
-        metavar="PERCENT",
-        help="with OTHER: fail if a method is slower than OTHER by more, with the whole 95 %% interval, such as 5%%",
     )
 
 

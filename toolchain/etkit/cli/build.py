@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 from etbuild.cli.options import (
     add_cache,
     add_declared,
+    add_flag,
     add_lowering_options,
     add_manifest,
     add_parser,
+    add_path,
     add_roots,
     add_settings,
+    add_value,
     add_variant,
     inputs,
     kept_cache,
@@ -49,40 +52,32 @@ def add(verbs: Any) -> None:
     add_manifest(parser)
     add_options(parser)
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument(
+    add_flag(
+        instead,
         "--verify-reproducible",
-        action="store_true",
-        help="build twice from scratch, in two different environments, and fail if the artifacts differ",
+        "build twice from scratch, in two different environments, and fail if the artifacts differ",
     )
-    instead.add_argument(
-        "--stop-after",
+    add_value(
+        instead,
+        "--stop-after STAGE",
+        f"write the result of each export stage up to this one, and build nothing else: {', '.join(STAGES)}",
         choices=STAGES,
-        metavar="STAGE",
-        help=f"write the result of each export stage up to this one, and build nothing else: {', '.join(STAGES)}",
     )
-    parser.add_argument(
-        "--html", action="store_true", help="also write NAME.report.html, a page about the program for people"
+    add_flag(parser, "--html", "also write NAME.report.html, a page about the program for people")
+    add_path(
+        parser,
+        "--against OTHER",
+        "with --html: the page also shows what differs from OTHER, a .pte, an index, or a directory with an index",
     )
-    parser.add_argument(
-        "--against",
-        type=Path,
-        metavar="OTHER",
-        help="with --html: the page also shows what differs from OTHER, a .pte, an index, or a directory with an index",
-    )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--etrecord",
-        action="store_true",
-        help="also write NAME.etrecord, a directory with an ETRecord of each method, for ExecuTorch's Inspector",
+        "also write NAME.etrecord, a directory with an ETRecord of each method, for ExecuTorch's Inspector",
     )
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        metavar="SECONDS",
-        help="stop a build that takes longer, and name the stage that was running",
+    add_value(
+        parser, "--timeout SECONDS", "stop a build that takes longer, and name the stage that was running", type=seconds
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print what was built, and what came from the cache, as JSON"
-    )
+    add_flag(parser, "--json", "print what was built, and what came from the cache, as JSON")
 
 
 def seconds(text: str) -> float:
@@ -116,13 +111,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     add_roots(parser)
     add_declared(parser)
-    parser.add_argument(
-        "-o",
+    add_path(
+        parser,
+        "-o DIR",
+        "directory for the artifacts (default: the current directory)",
         dest="directory",
-        type=Path,
         default=Path(),
-        metavar="DIR",
-        help="directory for the artifacts (default: the current directory)",
     )
     add_cache(parser)
     add_lowering_options(parser)

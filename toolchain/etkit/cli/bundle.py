@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
     add_cache,
+    add_flag,
     add_inputs,
     add_manifest,
     add_parser,
     add_path,
     add_rule_names,
+    add_value,
     inputs,
 )
 from etbuild.errors import InputError
@@ -40,12 +42,10 @@ def add(verbs: Any) -> None:
     add_inputs(parser)
     add_path(parser, "-o FILE", "the file to write (default: NAME.bpte)", dest="output")
     add_program(parser, "bundle")
-    parser.add_argument("--filter", metavar="PATTERN", help="take only tests with such names: `decode/*`")
+    add_value(parser, "--filter PATTERN", "take only tests with such names: `decode/*`")
     add_cache(parser)
     rule = add_rule_names(parser)
-    rule.add_argument(
-        "--declared-only", action="store_true", help="leave out the cases of the manifest that read other files"
-    )
+    add_flag(rule, "--declared-only", "leave out the cases of the manifest that read other files")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_cache_directory, add_parser
+from etbuild.cli.options import add_cache_directory, add_flag, add_parser, add_value
 from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -28,15 +28,10 @@ def add(verbs: Any) -> None:
     ):
         action = add_parser(actions, name, summary)
         add_cache_directory(action)
-        action.add_argument("--json", action="store_true", help="print JSON")
+        add_flag(action, "--json", "print JSON")
         action.set_defaults(act=act)
         if name == "gc":
-            action.add_argument(
-                "--max-size",
-                required=True,
-                metavar="SIZE",
-                help="size to shrink the cache to, such as 500MB, 10GB or 0",
-            )
+            add_value(action, "--max-size SIZE", "size to shrink the cache to, such as 500MB, 10GB or 0", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

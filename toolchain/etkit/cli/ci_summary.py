@@ -7,7 +7,7 @@ import json
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path
+from etbuild.cli.options import add_flag, add_parser, add_path, add_value
 from etkit.cli import registry_options
 
 
@@ -19,18 +19,18 @@ def add(verbs: Any) -> None:
         "summarize a build for the review of a change, as Markdown",
         "Shows sizes, delegation and memory of each program, and what changed and why.",
     )
-    parser.add_argument("build", metavar="BUILD", help=f"the build: {registry_options.PLACE}")
+    add_value(parser, "BUILD", f"the build: {registry_options.PLACE}")
     before = parser.add_mutually_exclusive_group()
-    before.add_argument("--before", metavar="BUILD", help="the build to compare with: the same")
-    before.add_argument(
-        "--before-if-any",
-        metavar="REFERENCE",
-        help="the package of a registry to compare with; if it is not there yet, all programs are new",
+    add_value(before, "--before BUILD", "the build to compare with: the same")
+    add_value(
+        before,
+        "--before-if-any REFERENCE",
+        "the package of a registry to compare with; if it is not there yet, all programs are new",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--partial",
-        action="store_true",
-        help="the build has only the programs that a change touches: a program that is not there was not removed",
+        "the build has only the programs that a change touches: a program that is not there was not removed",
     )
     add_path(parser, "--junit FILE", "also write the checks as JUnit XML")
     add_path(

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path
+from etbuild.cli.options import add_flag, add_parser, add_path, add_value
 from etbuild.errors import InputError, printable
 
 
@@ -19,22 +19,12 @@ def add(verbs: Any) -> None:
         "write a C++ class for a program",
         "Its methods take and return tensors whose dtypes and static shapes the compiler checks.",
     )
-    parser.add_argument(
-        "program", type=Path, metavar="PROGRAM", help="an index, or a directory or a .pte with its index"
-    )
+    add_path(parser, "PROGRAM", "an index, or a directory or a .pte with its index")
     add_path(parser, "-o DIR", "directory for the files", dest="directory", default=Path())
-    parser.add_argument(
-        "--namespace", metavar="NAME", help="the namespace, such as app::models (default: the program's)"
-    )
-    parser.add_argument(
-        "--stem", metavar="NAME", help="the name of the files, without suffixes (default: the program's)"
-    )
-    parser.add_argument(
-        "--embed", action="store_true", help="also write the files of the program as NAME_data.h and NAME_data.cc"
-    )
-    parser.add_argument(
-        "--max-bytes", type=int, metavar="N", help="with --embed: the largest size of all files (default: 16 MiB)"
-    )
+    add_value(parser, "--namespace NAME", "the namespace, such as app::models (default: the program's)")
+    add_value(parser, "--stem NAME", "the name of the files, without suffixes (default: the program's)")
+    add_flag(parser, "--embed", "also write the files of the program as NAME_data.h and NAME_data.cc")
+    add_value(parser, "--max-bytes N", "with --embed: the largest size of all files (default: 16 MiB)", type=int)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path
+from etbuild.cli.options import add_flag, add_parser, add_path, add_value
 from etbuild.errors import printable
 from etbuild.extras import install_hint
 from etkit.cli import registry_options
@@ -21,14 +21,14 @@ def add(verbs: Any) -> None:
         "list what a device that has some programs must fetch to have others",
         "Makes patches of programs where they save more than half; that needs the extra `delta`.",
     )
-    parser.add_argument("before", metavar="BEFORE", help=f"what the device has: {registry_options.PLACE}")
-    parser.add_argument("after", metavar="AFTER", help="what it should have: the same")
+    add_value(parser, "BEFORE", f"what the device has: {registry_options.PLACE}")
+    add_value(parser, "AFTER", "what it should have: the same")
     add_path(parser, "-o, --out DIR", "write what the device must fetch, for `etbuild apply`")
-    parser.add_argument("--no-patches", action="store_true", help="make no patches: whole files only")
-    parser.add_argument(
+    add_flag(parser, "--no-patches", "make no patches: whole files only")
+    add_flag(
+        parser,
         "--partial",
-        action="store_true",
-        help="AFTER has only some of the programs: the device keeps the others (default: it removes them)",
+        "AFTER has only some of the programs: the device keeps the others (default: it removes them)",
     )
     registry_options.add_access(parser)
 

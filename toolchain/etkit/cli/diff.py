@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_flag, add_parser
 
 if TYPE_CHECKING:
     from etbuild.files.json_diff import Change
@@ -21,8 +21,8 @@ def add(verbs: Any) -> None:
         parser.add_argument(
             name, type=Path, metavar=name.upper(), help="a .pte, a .ptd, an index, or a directory that holds one index"
         )
-    parser.add_argument("--exit-code", action="store_true", help="exit with code 1 if the two differ")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_flag(parser, "--exit-code", "exit with code 1 if the two differ")
+    add_flag(parser, "--json", "print JSON")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,14 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import (
-    add_cache_directory,
-    add_inputs,
-    add_parser,
-    cache,
-    inputs,
-    settings,
-)
+from etbuild.cli.options import add_cache_directory, add_flag, add_inputs, add_parser, cache, inputs, settings
 from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -31,7 +24,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("other", nargs="?", metavar="B", help="a second build, in the same forms: show what differs")
     add_inputs(parser)
     add_cache_directory(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_flag(parser, "--json", "print JSON")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_flag, add_parser
 from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ def add(verbs: Any) -> None:
         metavar="PATH",
         help="a manifest, or a directory with manifests (default: the current directory)",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--check",
-        action="store_true",
-        help="write nothing; print a diff, and exit with code 1 if there is one, or if a target disagrees with its "
+        "write nothing; print a diff, and exit with code 1 if there is one, or if a target disagrees with its "
         "manifest in a way that only you can fix",
     )
     system = parser.add_mutually_exclusive_group()
-    system.add_argument("--bazel", action="store_true", help="write BUILD files (default in a workspace of Bazel)")
-    system.add_argument("--buck2", action="store_true", help="write BUCK files (default in a project of Buck2)")
+    add_flag(system, "--bazel", "write BUILD files (default in a workspace of Bazel)")
+    add_flag(system, "--buck2", "write BUCK files (default in a project of Buck2)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,12 +75,12 @@ def _workspace(directory: Path, options: argparse.Namespace) -> tuple[System, Pa
 
     systems = [BAZEL] if options.bazel else [BUCK2] if options.buck2 else [BAZEL, BUCK2]
     here = directory.resolve()
-    for place in (here, *here.parents):
-        found = [system for system in systems if any((place / name).exists() for name in system.roots)]
+    for above in (here, *here.parents):
+        found = [system for system in systems if any((above / name).exists() for name in system.roots)]
         if len(found) > 1:
-            raise InputError.of(f"{place}: a workspace of Bazel and a project of Buck2", "use --bazel or --buck2")
+            raise InputError.of(f"{above}: a workspace of Bazel and a project of Buck2", "use --bazel or --buck2")
         if found:
-            return found[0], place
+            return found[0], above
     what = " or ".join({BAZEL: "a workspace of Bazel", BUCK2: "a project of Buck2"}[system] for system in systems)
     raise InputError.of(f"{here}: not in {what}", "its root has a file such as WORKSPACE, MODULE.bazel or .buckconfig")
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_manifest, add_parser, count, settings
+from etbuild.cli.options import add_manifest, add_parser, add_value, count, settings
 from etbuild.errors import BuildError, InputError, printable
 from etbuild.processes.process_state import stream_to
 from etkit.cli import build
@@ -35,14 +35,14 @@ def add(verbs: Any) -> None:
         "The text goes to standard output.",
     )
     add_manifest(parser)
-    parser.add_argument("prompt", metavar="PROMPT", help="the text to continue")
-    parser.add_argument("--tokens", type=count, default=50, metavar="N", help="write at most N tokens (default: 50)")
-    parser.add_argument(
-        "--temperature",
+    add_value(parser, "PROMPT", "the text to continue")
+    add_value(parser, "--tokens N", "write at most N tokens (default: 50)", type=count, default=50)
+    add_value(
+        parser,
+        "--temperature T",
+        "draw tokens at random, more freely with a higher T (default: 0, always the most likely token)",
         type=float,
         default=0.0,
-        metavar="T",
-        help="draw tokens at random, more freely with a higher T (default: 0, always the most likely token)",
     )
     build.add_options(parser)
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path
+from etbuild.cli.options import add_parser, add_path, add_value
 from etkit.cli import registry_options
 
 
@@ -18,7 +18,7 @@ def add(verbs: Any) -> None:
         "list the versions of programs in a repository, with size, delegation and memory",
         "Reads manifests, indexes and reports only.",
     )
-    parser.add_argument("repository", metavar="REPOSITORY", help="a repository of a registry: REGISTRY/REPOSITORY")
+    add_value(parser, "REPOSITORY", "a repository of a registry: REGISTRY/REPOSITORY")
     add_path(parser, "--svg FILE", "also draw a plot")
     registry_options.add(parser)
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser, add_path, add_repeatable
+from etbuild.cli.options import add_parser, add_path, add_repeatable, add_value
 from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -30,19 +30,15 @@ def add(verbs: Any) -> None:
         "a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file beside its "
         "config.json; only JSON files of it are read",
     )
-    origin.add_argument(
-        "--factory", metavar="MODULE:CALLABLE", help="a callable of a source in the output directory; it is called"
-    )
-    parser.add_argument(
-        "--kwargs", default="{}", metavar="JSON", help="keyword arguments of the factory, such as '{\"layers\": 2}'"
-    )
+    add_value(origin, "--factory MODULE:CALLABLE", "a callable of a source in the output directory; it is called")
+    add_value(parser, "--kwargs JSON", "keyword arguments of the factory, such as '{\"layers\": 2}'", default="{}")
     add_repeatable(
         parser,
         "--adapter DIR",
         "a folder with a LoRA adapter of the model, as PEFT's `save_pretrained` writes it",
         type=Path,
     )
-    parser.add_argument("--name", metavar="NAME", help="name of the program (default: from the folder or the module)")
+    add_value(parser, "--name NAME", "name of the program (default: from the folder or the module)")
     add_path(
         parser,
         "-o DIR",

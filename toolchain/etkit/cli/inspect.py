@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path
+from etbuild.cli.options import add_flag, add_parser, add_path
 from etbuild.errors import InputError, check_current_directory
 
 
@@ -16,9 +15,9 @@ def add(verbs: Any) -> None:
     parser = add_parser(
         verbs, "inspect", "show what is in a .pte or .ptd", "The file may come from any ExecuTorch build."
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="a .pte or a .ptd")
+    add_path(parser, "FILE", "a .pte or a .ptd")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="print JSON")
+    add_flag(how, "--json", "print JSON")
     add_path(how, "--html PAGE", "write a page about a .pte, one HTML file, to PAGE")
     add_path(
         parser,

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser
+from etbuild.cli.options import add_flag, add_parser, add_path, add_value
 from etbuild.errors import printable
 
 
@@ -14,12 +14,10 @@ def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "lock", "compare a build with its lockfile, or write the lockfile")
     parser.add_argument("build", type=Path, metavar="INDEX", help="an index, or a directory with an index")
-    parser.add_argument("lock", type=Path, metavar="LOCK", help="the lockfile, such as NAME.lock.json")
-    parser.add_argument("--update", action="store_true", help="write the lockfile instead of comparing")
-    parser.add_argument(
-        "--hint",
-        metavar="TEXT",
-        help="how to update the lockfile, for the error message (default: this command with --update)",
+    add_path(parser, "LOCK", "the lockfile, such as NAME.lock.json")
+    add_flag(parser, "--update", "write the lockfile instead of comparing")
+    add_value(
+        parser, "--hint TEXT", "how to update the lockfile, for the error message (default: this command with --update)"
     )
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path, add_repeatable, named_value
+from etbuild.cli.options import add_flag, add_parser, add_path, add_repeatable, add_value, named_value
 from etbuild.errors import InputError, printable
 
 
@@ -30,12 +30,12 @@ def add(verbs: Any) -> None:
         "an annotation of the package, such as org.opencontainers.image.source=URL",
         dest="annotations",
     )
-    parser.add_argument(
-        "--builder",
-        metavar="URI",
-        help="who has built the programs, for their provenance, such as https://ci.example.com/models",
+    add_value(
+        parser,
+        "--builder URI",
+        "who has built the programs, for their provenance, such as https://ci.example.com/models",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_flag(parser, "--json", "print JSON")
 
 
 def run(options: argparse.Namespace) -> int:

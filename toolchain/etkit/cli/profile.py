@@ -10,14 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import (
-    add_cache,
-    add_inputs,
-    add_parser,
-    add_path,
-    settings,
-    whole,
-)
+from etbuild.cli.options import add_cache, add_flag, add_inputs, add_parser, add_path, add_value, settings, whole
 from etbuild.errors import InputError
 from etkit.cli.program import add_named_data, build_into
 
@@ -40,16 +33,14 @@ def add(verbs: Any) -> None:
         "run`. Lines of the model are known for a manifest, and for a program in the directory where Bazel built it.",
     )
     parser.add_argument("target", type=Path, metavar="PROGRAM|MANIFEST", help="a .pte, or a manifest to build first")
-    parser.add_argument("method", nargs="?", metavar="METHOD", help="the method (default: the only one)")
+    add_value(parser, "METHOD", "the method (default: the only one)", nargs="?")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="its inputs, in the order of the program")
-    parser.add_argument(
-        "--calls", type=whole(1, _MOST_CALLS), default=20, metavar="N", help="number of measured calls (default: 20)"
-    )
-    parser.add_argument(
-        "--warm-up",
+    add_value(parser, "--calls N", "number of measured calls (default: 20)", type=whole(1, _MOST_CALLS), default=20)
+    add_value(
+        parser,
+        "--warm-up N",
+        "number of calls before them that do not count (default: 2; with --from: 0)",
         type=whole(0, _MOST_CALLS),
-        metavar="N",
-        help="number of calls before them that do not count (default: 2; with --from: 0)",
     )
     add_path(parser, "--etdump FILE", "also write the ETDump of the runtime to FILE")
     add_path(parser, "--from FILE", "run nothing: read the ETDump that a device wrote", dest="dump")
@@ -57,7 +48,7 @@ def add(verbs: Any) -> None:
         "--clock", choices=_UNITS, default="ns", help="with --from: unit of the device's clock (default: ns)"
     )
     add_named_data(parser, "the program")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_flag(parser, "--json", "print JSON")
     add_path(parser, "--html PAGE", "write the page of the program, with the times, to PAGE")
     building = parser.add_argument_group("for a manifest")
     add_inputs(building)

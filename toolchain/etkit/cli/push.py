@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_repeatable
+from etbuild.cli.options import add_parser, add_path, add_repeatable, add_value
 from etkit.cli import registry_options
 
 
@@ -20,13 +20,9 @@ def add(verbs: Any) -> None:
         "push a package to a registry",
         "Sends only what the registry does not have.",
     )
-    parser.add_argument(
-        "layout", type=Path, metavar="LAYOUT", help="the directory that `etbuild package` or executorch_package wrote"
-    )
-    parser.add_argument(
-        "reference", metavar="REFERENCE", help="REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, where the package goes"
-    )
-    parser.add_argument("--registry", metavar="HOST", help="push to this registry in place of the reference's")
+    add_path(parser, "LAYOUT", "the directory that `etbuild package` or executorch_package wrote")
+    add_value(parser, "REFERENCE", "REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, where the package goes")
+    add_value(parser, "--registry HOST", "push to this registry in place of the reference's")
     add_repeatable(
         parser,
         "--tag TAG",
@@ -55,10 +51,10 @@ def add(verbs: Any) -> None:
         "--mount-from REPOSITORY",
         "another repository of the registry, which may have files of the package already",
     )
-    parser.add_argument(
-        "--sign",
-        metavar="COMMAND",
-        help="before the tags move, run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such "
+    add_value(
+        parser,
+        "--sign COMMAND",
+        "before the tags move, run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such "
         "as `cosign sign --key cosign.key`",
     )
     registry_options.add(parser)

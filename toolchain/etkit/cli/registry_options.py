@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_path, count
+from etbuild.cli.options import add_flag, add_path, add_value, count
 
 if TYPE_CHECKING:
     from etkit.cli.transfer_progress import TransferProgress
@@ -26,28 +26,26 @@ PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a transfer, and those that say how to reach a registry."""
-    parser.add_argument(
-        "--jobs", type=count, default=_JOBS, metavar="N", help=f"files at the same time (default: {_JOBS})"
-    )
+    add_value(parser, "--jobs N", f"files at the same time (default: {_JOBS})", type=count, default=_JOBS)
     add_access(parser)
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say how to reach a registry, and `--json`."""
-    parser.add_argument(
+    add_flag(
+        parser,
         "--plain-http",
-        action="store_true",
-        help="do without TLS; for a registry on this machine that is the default, unless there is a --ca-file",
+        "do without TLS; for a registry on this machine that is the default, unless there is a --ca-file",
     )
     add_path(parser, "--ca-file FILE", "trust the certificates in this file, in PEM format, and no others")
-    parser.add_argument(
-        "--stall-seconds",
+    add_value(
+        parser,
+        "--stall-seconds SECONDS",
+        "give up on an answer that comes later, or slower than 1 kB in a second (default: 60)",
         type=_seconds,
         default=60.0,
-        metavar="SECONDS",
-        help="give up on an answer that comes later, or slower than 1 kB in a second (default: 60)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_flag(parser, "--json", "print JSON")
 
 
 def _seconds(text: str) -> float:
@@ -62,19 +60,17 @@ def _seconds(text: str) -> float:
 
 def add_reference(parser: argparse.ArgumentParser) -> None:
     """Adds the argument that names a package in a registry."""
-    parser.add_argument(
-        "reference",
-        metavar="REFERENCE",
-        help="a package in a registry: REGISTRY/REPOSITORY:TAG, or REGISTRY/REPOSITORY@sha256:DIGEST",
+    add_value(
+        parser, "REFERENCE", "a package in a registry: REGISTRY/REPOSITORY:TAG, or REGISTRY/REPOSITORY@sha256:DIGEST"
     )
 
 
 def add_signed(parser: argparse.ArgumentParser) -> None:
     """Adds the option that checks a signature."""
-    parser.add_argument(
-        "--signed",
-        metavar="COMMAND",
-        help="first run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such as `cosign "
+    add_value(
+        parser,
+        "--signed COMMAND",
+        "first run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such as `cosign "
         "verify --key cosign.pub`; if it fails, nothing else is read",
     )
 

@@ -26,12 +26,8 @@ def add(verbs: Any) -> None:
         "reproduce",
         "Build a second time, and compare every file with that of the first build",
     )
-    parser.add_argument(
-        "export_plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
-    )
-    parser.add_argument(
-        "lower_plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote"
-    )
+    add_path(parser, "EXPORT_PLAN", "the file that `etbuild plan --export-plan` wrote")
+    add_path(parser, "LOWER_PLAN", "the file that `etbuild plan --lower-plan` wrote")
     add_positions(parser)
     add_declared(parser)
     parser.add_argument(

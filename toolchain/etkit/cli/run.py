@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser, add_path
+from etbuild.cli.options import add_flag, add_parser, add_path, add_value
 from etbuild.errors import InputError
 from etkit.cli.program import add_named_data
 
@@ -28,12 +28,12 @@ def add(verbs: Any) -> None:
         "An input is JSON such as '[[1, 2]]', FILE.npy, FILE.pt or FILE.safetensors:KEY. Missing inputs are 0, 1, 2, "
         "... in the largest sizes that the method takes.",
     )
-    parser.add_argument("program", type=Path, metavar="PROGRAM", help="the .pte")
-    parser.add_argument("method", metavar="METHOD", help="the method")
+    add_path(parser, "PROGRAM", "the .pte")
+    add_value(parser, "METHOD", "the method")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="its inputs, in the order of the program")
     add_named_data(parser, "the program")
     add_path(parser, "-o FILE", "write the outputs to FILE.safetensors", dest="output")
-    parser.add_argument("--json", action="store_true", help="print the outputs as JSON")
+    add_flag(parser, "--json", "print the outputs as JSON")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path
+from etbuild.cli.options import add_flag, add_parser, add_path, add_value
 from etbuild.errors import InputError
 from etkit.cli import registry_options
 
@@ -19,13 +19,13 @@ def add(verbs: Any) -> None:
         "print the bill of materials of a program, in the format CycloneDX",
         "Lists weights, sources and toolchain, with their licenses. Needs the extra `sbom`.",
     )
-    parser.add_argument("place", metavar="PLACE", help=registry_options.PLACE)
-    parser.add_argument("--program", metavar="NAME", help="the program, if there are several")
+    add_value(parser, "PLACE", registry_options.PLACE)
+    add_value(parser, "--program NAME", "the program, if there are several")
     add_path(parser, "-o, --out FILE", "write it to this file instead")
-    parser.add_argument(
+    add_flag(
+        parser,
         "--attach",
-        action="store_true",
-        help="push it to the registry of PLACE as a referrer of the program, for each program of a package",
+        "push it to the registry of PLACE as a referrer of the program, for each program of a package",
     )
     registry_options.add_access(parser)
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser, add_path, add_repeatable
+from etbuild.cli.options import add_flag, add_parser, add_path, add_repeatable
 from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ def add(verbs: Any) -> None:
         "several files, one must have it",
         type=Path,
     )
-    parser.add_argument(
-        "--runtime", action="store_true", help="the same for the runtime of the installed executorch; adds to --kernels"
-    )
+    add_flag(parser, "--runtime", "the same for the runtime of the installed executorch; adds to --kernels")
     parser.add_argument(
         "--lines",
         action="append",
@@ -43,7 +41,7 @@ def add(verbs: Any) -> None:
         help="the lines of the sources of a program, for messages: NAME.export.lines.json of its build. If given, it "
         "is given once for each PTE, in the same order",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_flag(parser, "--json", "print JSON")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path, add_repeatable
+from etbuild.cli.options import add_flag, add_parser, add_path, add_repeatable, add_value
 from etbuild.errors import InputError
 
 
@@ -25,10 +25,8 @@ def add(verbs: Any) -> None:
     add_repeatable(
         parser, "--program FOLDER=INDEX", "a program and the folder that it counts for, instead of DIR", dest="programs"
     )
-    parser.add_argument(
-        "--depth", type=int, default=1, metavar="N", help="how many parts of a folder's path make a group (default: 1)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_value(parser, "--depth N", "how many parts of a folder's path make a group (default: 1)", type=int, default=1)
+    add_flag(parser, "--json", "print JSON")
     add_path(parser, "-o, --out FILE", "write the result to this file, and print nothing")
 
 

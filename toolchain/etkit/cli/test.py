@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
     add_cache,
+    add_flag,
     add_inputs,
     add_manifest,
     add_parser,
     add_path,
     add_rule_names,
+    add_value,
     inputs,
 )
 from etbuild.errors import CheckError
@@ -39,23 +41,17 @@ def add(verbs: Any) -> None:
     add_manifest(parser)
     add_inputs(parser)
     add_program(parser, "test")
-    parser.add_argument("--filter", metavar="PATTERN", help="run only tests with such names: `decode/*`")
-    parser.add_argument(
-        "--shard", type=_shard, default=(0, 1), metavar="I/N", help="run the I-th of N parts of the tests, from 1"
-    )
+    add_value(parser, "--filter PATTERN", "run only tests with such names: `decode/*`")
+    add_value(parser, "--shard I/N", "run the I-th of N parts of the tests, from 1", type=_shard, default=(0, 1))
     add_path(parser, "--junit FILE", "also write the results as JUnit XML")
-    parser.add_argument(
-        "--skip-unavailable",
-        action="store_true",
-        help="skip the tests if the runtime here has none of a backend that the program calls",
+    add_flag(
+        parser, "--skip-unavailable", "skip the tests if the runtime here has none of a backend that the program calls"
     )
-    parser.add_argument("--no-search", action="store_true", help="do not search for the operator that causes a failure")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_flag(parser, "--no-search", "do not search for the operator that causes a failure")
+    add_flag(parser, "--json", "print the results as JSON")
     add_cache(parser)
     rule = add_rule_names(parser)
-    rule.add_argument(
-        "--allow-empty-shard", action="store_true", help="let parts of `--shard` be empty, as Bazel expects"
-    )
+    add_flag(rule, "--allow-empty-shard", "let parts of `--shard` be empty, as Bazel expects")
 
 
 def _shard(text: str) -> tuple[int, int]:

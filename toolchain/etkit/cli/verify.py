@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path
+from etbuild.cli.options import add_parser, add_path, add_value
 from etkit.cli import registry_options
 
 
@@ -19,10 +19,10 @@ def add(verbs: Any) -> None:
         "compare every file of a package or of a build with its digest",
         "Compares the provenance in a package with the files too.",
     )
-    parser.add_argument(
-        "place",
-        metavar="PLACE",
-        help="a package in a registry (REGISTRY/REPOSITORY:TAG or ...@sha256:DIGEST), the directory of a layout, a "
+    add_value(
+        parser,
+        "PLACE",
+        "a package in a registry (REGISTRY/REPOSITORY:TAG or ...@sha256:DIGEST), the directory of a layout, a "
         "directory of programs, or an index",
     )
     add_path(parser, "--policy FILE", "also check that each program is one that this policy allows")

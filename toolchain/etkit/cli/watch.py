@@ -40,10 +40,10 @@ def run(options: argparse.Namespace) -> int:
     check_current_directory()
     if find_spec("watchfiles") is None:
         raise InputError.of("`etbuild watch` needs the package `watchfiles`", install_hint("watch"))
-    places = _places(options)
+    watched = _watched(options)
     warm("build")
     try:
-        for changed in _changes(options, places):
+        for changed in _changes(options, watched):
             for path in sorted(changed):
                 print(f"changed: {printable(str(path))}", file=sys.stderr)
             for manifest in options.manifests:
@@ -75,7 +75,7 @@ def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
     return task
 
 
-def _places(options: argparse.Namespace) -> set[Path]:
+def _watched(options: argparse.Namespace) -> set[Path]:
     """The directories to watch: those of the manifests and of the declared files, and each `--root`."""
     files = {path.resolve() for path in declared("--source", options.source).values()}
     files |= {path.resolve() for path in declared("--data", options.data).values()}
@@ -105,11 +105,11 @@ def _linked(options: argparse.Namespace) -> frozenset[tuple[Path, int]]:
     return frozenset(found)
 
 
-def _changes(options: argparse.Namespace, places: set[Path]) -> Iterator[set[str]]:
+def _changes(options: argparse.Namespace, watched: set[Path]) -> Iterator[set[str]]:
     """Yields sets of changed files. The first set is empty: every change after it is reported."""
     from watchfiles import watch
 
-    written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - places
+    written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - watched
 
     def matters(change: object, name: str) -> bool:
         return _matters(name) and not any(Path(name).is_relative_to(path) for path in written)
@@ -118,7 +118,7 @@ def _changes(options: argparse.Namespace, places: set[Path]) -> Iterator[set[str
     while True:
         started = False
         for changed in watch(
-            *places, *{path for path, _ in linked}, watch_filter=matters, rust_timeout=200, yield_on_timeout=True
+            *watched, *{path for path, _ in linked}, watch_filter=matters, rust_timeout=200, yield_on_timeout=True
         ):
             names = {name for _, name in changed}
             if started and not names:

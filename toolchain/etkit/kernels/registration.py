@@ -37,7 +37,10 @@ _REGISTERED = re.compile(r'^\s*Kernel\(\s*"([^"]+)"', re.MULTILINE)
 
 # What ExecuTorch's portable kernels compute some dtypes in.
 _HALVES, _HALVES_COMPUTED_IN = {"float16", "bfloat16"}, "float32"
-_INTEGERS, _INTEGERS_COMPUTED_IN = {*(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)), "bool"}, "float64"
+_INTEGERS, _INTEGERS_COMPUTED_IN = (
+    {*(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)), "bool"},
+    "float64",
+)
 
 _DTYPES_TEMPLATE = """\
 // Made by etbuild.
@@ -127,7 +130,7 @@ def make(selection: Path, lists: Sequence[Path]) -> dict[str, bytes]:
     lists = lists or _lists_of_executorch()
     _check(selection, selected, chosen, [kernel_sets.read(path) for path in lists])
     entries = _entries(lists, chosen)
-    task = functools.partial(_generate, selection, list(entries.values()))
+    task = functools.partial(_generate, selection, entries)
     [made] = forked.run({"writing C++": task}, 1).values()
     registered = set(_REGISTERED.findall(made[SOURCE]))
     if lost := sorted(entries.keys() - registered):
@@ -163,20 +166,19 @@ def _check(selection: Path, selected: dict[str, Any], chosen: KernelSet, availab
 
 
 def _entries(lists: Sequence[Path], chosen: KernelSet) -> dict[str, Any]:
-    """The entries of the lists for the operators of the selection, by operator."""
+    """The entries of the lists for the operators of the selection, by operator, in the order of their names."""
     found: dict[str, Any] = {}
     for path in lists:
         for entry in yaml_document.load(path).data:
             operator = kernel_sets.operator_of(entry)
             if chosen.whole or operator in chosen.kernels:
                 found.setdefault(operator, entry)
-    return found
+    return dict(sorted(found.items()))
 
 
-def _generate(selection: Path, entries: list[Any]) -> Mapping[str, str]:
+def _generate(selection: Path, entries: Mapping[str, Any]) -> Mapping[str, str]:
     """The contents of `SOURCE` and `DECLARATIONS`. Runs in a child, because the generator takes its arguments from the command line."""
     import torchgen
-    import yaml
     from executorch.codegen import gen
 
     aten = Path(torchgen.__file__).with_name("packaged") / "ATen/native"
@@ -188,7 +190,8 @@ def _generate(selection: Path, entries: list[Any]) -> Mapping[str, str]:
             made.mkdir()
             for name, template in _TEMPLATES.items():
                 (place / "templates" / name).write_text(template)
-            (place / "functions.yaml").write_text(yaml.safe_dump(entries))
+            # One entry a line: errors of the generator name the line.
+            (place / "functions.yaml").write_text("".join(f"- {json.dumps(entry)}\n" for entry in entries.values()))
             options = {
                 "source-path": place,
                 "install-dir": made,
@@ -201,8 +204,15 @@ def _generate(selection: Path, entries: list[Any]) -> Mapping[str, str]:
             gen.main()
             texts = {name: (made / name).read_text() for name in (SOURCE, DECLARATIONS)}
     except (Exception, SystemExit) as error:  # it asserts, and has no errors of its own
+        if found := re.search(r"functions\.yaml:(\d+)", str(error)):
+            raise InputError.of(
+                f"ExecuTorch's generator refuses the kernel of `{list(entries)[int(found[1]) - 1]}`",
+                "if PyTorch does not have the operator, write `func:` with its schema in the list, and not `op:`",
+            ) from error
         reason = f"{type(error).__name__}: {error} {printed.getvalue()}".strip()
-        raise BuildError.of(f"ExecuTorch's generator cannot read {selection} or the lists of kernels: {reason}") from error
+        raise BuildError.of(
+            f"ExecuTorch's generator cannot read {selection} or the lists of kernels: {reason}"
+        ) from error
     return texts
 
 

@@ -40,17 +40,17 @@ def publish(
     artifacts.publish_together(laid, directory, removed)
 
 
-def _laid(files: Mapping[str, Descriptor], store: Path, place: Path) -> list[Artifact]:
+def _laid(files: Mapping[str, Descriptor], store: Path, directory: Path) -> list[Artifact]:
     """Lays the files of a program under their names in a new directory."""
     laid: list[Artifact] = []
     for name, blob in files.items():
-        target = place / name
+        target = directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             target.hardlink_to(store / blob.sha256)  # two programs that share a file share it on disk too
         except OSError:  # the file system has no links
             shutil.copyfile(store / blob.sha256, target)
-        laid.append(Artifact(place, name, "file", blob.size, blob.sha256))
+        laid.append(Artifact(directory, name, "file", blob.size, blob.sha256))
     return laid
 
 

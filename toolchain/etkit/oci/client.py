@@ -141,7 +141,7 @@ class Client:
     def request(
         self,
         method: str,
-        place: str,
+        address: str,
         headers: dict[str, str] | None = None,
         data: Any = None,
         stream: bool = False,
@@ -151,7 +151,7 @@ class Client:
 
         Args:
             method: The method.
-            place: The address, relative to the repository or whole.
+            address: The address, relative to the repository or whole.
             headers: The headers.
             data: The body: bytes, or an object with `read` and `len`.
             stream: Whether the caller reads the body, with `body`. Else it is cut after a megabyte.
@@ -163,7 +163,7 @@ class Client:
             InputError: The registry wants a login, or does not allow this.
             BuildError: The registry does not answer.
         """
-        url = place if "://" in place else f"{self.root}{place}"
+        url = address if "://" in address else f"{self.root}{address}"
         kind = kind or ("read" if method in ("GET", "HEAD") else "write")
         options = {"headers": {"Accept-Encoding": "identity", **(headers or {})}, "data": data, "stream": stream}
         with self._errors("the registry does not answer", broken=_is_stream(data)):
@@ -177,11 +177,11 @@ class Client:
                 raise NoAccess.of(message, "does this login have the right to do it?")
             yield response
 
-    def small(self, place: str, headers: dict[str, str], limit: int, *also: HTTPStatus) -> Answer:
+    def small(self, address: str, headers: dict[str, str], limit: int, *also: HTTPStatus) -> Answer:
         """Fetches a small document.
 
         Args:
-            place: Its address, relative to the repository or whole.
+            address: Its address, relative to the repository or whole.
             headers: The headers of the request.
             limit: Its largest size in bytes.
             also: Answers that are expected besides `OK`.
@@ -189,8 +189,8 @@ class Client:
         Raises:
             EtbuildError: It does not come, or is larger.
         """
-        for again in self.attempts(Count(), f"{place} cannot be fetched"):
-            with again, self.request("GET", place, headers, stream=True) as response:
+        for again in self.attempts(Count(), f"{address} cannot be fetched"):
+            with again, self.request("GET", address, headers, stream=True) as response:
                 self.expect(response, HTTPStatus.OK, *also)
                 data = b"".join(self.body(response, limit))
         link = _next(response.headers.get("Link", ""))

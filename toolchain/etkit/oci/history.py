@@ -102,11 +102,11 @@ def plot(versions: list[Version]) -> str:
         colour = COLOURS[number % len(COLOURS)]
         body.append(text(_LEFT + 140 * number, 18, name, f'fill="{colour}"'))
     bottom = _TOP + len(_PANELS) * (_HEIGHT + 40)
-    for place, version in enumerate(versions):
-        if place in (0, len(versions) - 1):
+    for index, version in enumerate(versions):
+        if index in (0, len(versions) - 1):
             label = f"{version.tags[0]} {version.created[:10]}" if version.created else version.tags[0]
-            anchor = "start" if place == 0 else "end"
-            body.append(text(_across(place, len(versions)), bottom, label, f'text-anchor="{anchor}"'))
+            anchor = "start" if index == 0 else "end"
+            body.append(text(_across(index, len(versions)), bottom, label, f'text-anchor="{anchor}"'))
     return document(_LEFT + _WIDTH + 20, bottom + 20, body)
 
 
@@ -126,8 +126,8 @@ def _panel(top: int, title: str, series: list[_Series]) -> list[str]:
     parts.append(text(_LEFT - 6, top + _HEIGHT, "0", 'text-anchor="end"'))
     for number, line in enumerate(series):
         points = [
-            f"{_across(place, len(line)):.1f},{top + _HEIGHT * (1 - value / (largest or 1)):.1f}"
-            for place, value in enumerate(line)
+            f"{_across(index, len(line)):.1f},{top + _HEIGHT * (1 - value / (largest or 1)):.1f}"
+            for index, value in enumerate(line)
             if value is not None
         ]
         colour = COLOURS[number % len(COLOURS)]
@@ -136,8 +136,8 @@ def _panel(top: int, title: str, series: list[_Series]) -> list[str]:
     return parts
 
 
-def _across(place: int, count: int) -> float:
-    return _LEFT + _WIDTH * place / max(count - 1, 1)
+def _across(index: int, count: int) -> float:
+    return _LEFT + _WIDTH * index / max(count - 1, 1)
 
 
 def as_json(versions: list[Version], skipped: list[str]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def _is_ours(directory: Path) -> bool:
     except EtbuildError:
         return False
     blobs = content.documents.keys() | content.blobs.keys()
-    return assembly.holds_only(directory, {_VERSION, "index.json", *map(_place, blobs)})
+    return assembly.holds_only(directory, {_VERSION, "index.json", *map(_path_of, blobs)})
 
 
 def _copy(source: IO[bytes], target: BinaryIO) -> None:
@@ -95,10 +95,10 @@ def _content(made: PackageFiles) -> dict[str, bytes | _Source]:
         _VERSION: document({"imageLayoutVersion": "1.0.0"}),
         "index.json": document({"schemaVersion": 2, "mediaType": INDEX, "manifests": [made.package.root.json()]}),
     }
-    content |= {_place(sha256): data for sha256, data in made.package.documents.items()}
+    content |= {_path_of(sha256): data for sha256, data in made.package.documents.items()}
     for sha256, blob in made.package.blobs.items():
         if sha256 not in made.package.documents:
-            content[_place(sha256)] = _Source(made.sources[sha256][0], blob)
+            content[_path_of(sha256)] = _Source(made.sources[sha256][0], blob)
     return dict(sorted(content.items()))
 
 
@@ -128,7 +128,7 @@ class _HashingReader:
         return block
 
 
-def _place(sha256: str) -> str:
+def _path_of(sha256: str) -> str:
     return f"blobs/sha256/{sha256}"
 
 
@@ -180,7 +180,7 @@ def check(directory: Path, blob: Descriptor) -> None:
 
 def blob_path(directory: Path, blob: Descriptor) -> Path:
     """The path of a blob in a layout."""
-    return directory / _place(blob.sha256)
+    return directory / _path_of(blob.sha256)
 
 
 def _damaged(directory: Path, blob: Descriptor) -> BuildError:

@@ -119,11 +119,11 @@ class Repository(Client):
         Returns:
             Whether the repository has the blob now.
         """
-        place = f"blobs/uploads/?mount={blob.digest}&from={other}"
+        address = f"blobs/uploads/?mount={blob.digest}&from={other}"
         try:
             # A registry that does not mount it begins an upload, and ends that by itself. To delete it would need a
             # login with the right to delete.
-            with self.request("POST", place, kind=f"mount from {other}") as response:
+            with self.request("POST", address, kind=f"mount from {other}") as response:
                 return bool(response.status_code == HTTPStatus.CREATED)
         except NoAccess:  # to the other repository; if it is this one, the upload says so
             return False
@@ -135,44 +135,44 @@ class Repository(Client):
             BuildError: The registry does not take it.
             OSError: The file cannot be read.
         """
-        place, count = "", Count(on_bytes)
+        address, count = "", Count(on_bytes)
         hint = "try again: what has arrived is not sent again"
         for again in self.attempts(count, f"{blob.digest[7:23]} cannot be sent", hint):
             with again, source.open("rb") as file:
-                if place:
-                    place, arrived = self._arrived(place)
+                if address:
+                    address, arrived = self._arrived(address)
                     count.reach(arrived)
-                if not place:
+                if not address:
                     with self.request("POST", "blobs/uploads/") as response:
                         self.expect(response, HTTPStatus.ACCEPTED)
-                        place = self._location(response)
+                        address = self._location(response)
                 if count.done < blob.size:
-                    place = self._send_rest(place, _Rest(file, count, blob.size, self.stop))
-                joint = "&" if "?" in place else "?"
-                with self.request("PUT", f"{place}{joint}digest={blob.digest}") as response:
+                    address = self._send_rest(address, _Rest(file, count, blob.size, self.stop))
+                joint = "&" if "?" in address else "?"
+                with self.request("PUT", f"{address}{joint}digest={blob.digest}") as response:
                     if response.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
                         raise Broken("the registry has forgotten the upload")
                     self.expect(response, HTTPStatus.CREATED)
 
-    def _send_rest(self, place: str, body: _Rest) -> str:
+    def _send_rest(self, address: str, body: _Rest) -> str:
         """Sends the rest of a blob. Returns the address of the next request."""
         content_range = f"{body.start}-{body.start + body.len - 1}"
         headers = {"Content-Type": "application/octet-stream", "Content-Range": content_range}
-        with self.request("PATCH", place, headers, data=body) as response:
+        with self.request("PATCH", address, headers, data=body) as response:
             if response.status_code in PASSING:
                 raise Broken(answer(response))
             self.expect(response, HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT)
             return self._location(response)
 
-    def _arrived(self, place: str) -> tuple[str, int]:
+    def _arrived(self, address: str) -> tuple[str, int]:
         """Where an upload goes on, and how many bytes of it have arrived; `""` if the registry has forgotten it."""
-        with self.request("GET", place) as response:
+        with self.request("GET", address) as response:
             if response.status_code != HTTPStatus.NO_CONTENT:
                 return "", 0
             _, _, last = response.headers.get("Range", "").partition("-")
             # 0-0 says that nothing has arrived, or one byte: begin again then.
             arrived = int(last) + 1 if last.isdecimal() and last != "0" and len(last) < 20 else 0
-            return (self._location(response, place), arrived) if arrived else ("", 0)
+            return (self._location(response, address), arrived) if arrived else ("", 0)
 
     def _location(self, response: Any, default: str = "") -> str:
         """The address where an upload goes on."""
@@ -228,48 +228,50 @@ class Repository(Client):
         Raises:
             BuildError: The registry does not answer, or its list is damaged.
         """
-        place, missing = f"referrers/{subject.digest}", HTTPStatus.NOT_FOUND
-        first = self.small(place, {"Accept": INDEX}, DOCUMENT_BYTES, missing, HTTPStatus.BAD_REQUEST)
+        address, missing = f"referrers/{subject.digest}", HTTPStatus.NOT_FOUND
+        first = self.small(address, {"Accept": INDEX}, DOCUMENT_BYTES, missing, HTTPStatus.BAD_REQUEST)
         if first.status == HTTPStatus.OK and first.media_type == INDEX:
             manifests: list[dict[str, Any]] = []
-            for part in self._parts(first, place, {"Accept": INDEX}):
+            for part in self._parts(first, address, {"Accept": INDEX}):
                 if part.media_type != INDEX:
-                    raise BuildError.of(f"{self}: a part of {place} is a {part.media_type[:100]}, not a {INDEX}")
-                manifests += self._referrers(part.data, place)
+                    raise BuildError.of(f"{self}: a part of {address} is a {part.media_type[:100]}, not a {INDEX}")
+                manifests += self._referrers(part.data, address)
                 if len(manifests) > _MOST_REFERRERS:
-                    raise self._endless(place)
+                    raise self._endless(address)
         else:
             manifests = self._tagged_referrers(subject)
         return [Descriptor.parse(each) for each in manifests if each.get("artifactType") == artifact_type]
 
-    def _parts(self, part: Answer, place: str, headers: dict[str, str]) -> Iterator[Answer]:
-        """The parts of a list, from the first one on. Each names the next, which must be at `place`, the address of the
-        list in the repository, so none is on another server."""
+    def _parts(self, part: Answer, address: str, headers: dict[str, str]) -> Iterator[Answer]:
+        """The parts of a list, from the first one on. Each names the next, which must have the address of the list, so none
+        is on another server."""
         yield part
-        whole = f"{self.root}{place}"
+        whole = f"{self.root}{address}"
         seen = {whole}
         while part.next is not None:
-            address, query, _ = part.next.partition("?")
-            if not query or unquote(address) != whole:  # some write the colon of a digest as %3A
-                raise BuildError.of(f"{self}: {place} goes on at {part.next[:200]}, which is elsewhere")
+            begin, query, _ = part.next.partition("?")
+            if not query or unquote(begin) != whole:  # some write the colon of a digest as %3A
+                raise BuildError.of(f"{self}: {address} goes on at {part.next[:200]}, which is elsewhere")
             if part.next in seen or len(seen) > _MOST_PARTS:
-                raise self._endless(place)
+                raise self._endless(address)
             seen.add(part.next)
             part = self.small(part.next, headers, DOCUMENT_BYTES)
             yield part
 
-    def _endless(self, place: str) -> BuildError:
-        return BuildError.of(f"{self}: {place} has no end")
+    def _endless(self, address: str) -> BuildError:
+        return BuildError.of(f"{self}: {address} has no end")
 
     def _tagged_referrers(self, subject: Descriptor) -> list[dict[str, Any]]:
         """The list under the tag that takes the place of the interface for referrers; empty if there is none."""
-        place = f"manifests/sha256-{subject.sha256}"
-        found = self.small(place, {"Accept": INDEX}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
-        return self._referrers(found.data, place) if found.status == HTTPStatus.OK else []
+        address = f"manifests/sha256-{subject.sha256}"
+        found = self.small(address, {"Accept": INDEX}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        return self._referrers(found.data, address) if found.status == HTTPStatus.OK else []
 
-    def _referrers(self, data: bytes, place: str) -> list[dict[str, Any]]:
+    def _referrers(self, data: bytes, address: str) -> list[dict[str, Any]]:
         try:
-            content = json_file.content(data, Path(place), json_file.Format("a list of referrers", "package#referrers"))
+            content = json_file.content(
+                data, Path(address), json_file.Format("a list of referrers", "package#referrers")
+            )
         except InputError as error:
             raise BuildError.of(f"{self}: {error.problems[0].message}") from None
         manifests: list[dict[str, Any]] = content["manifests"]
@@ -282,12 +284,12 @@ class Repository(Client):
             InputError: There is no such repository.
             BuildError: The registry does not answer, or its list is damaged, leads elsewhere or has no end.
         """
-        place = "tags/list"
-        first = self.small(f"{place}?n={_PAGE}", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
+        address = "tags/list"
+        first = self.small(f"{address}?n={_PAGE}", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
         if first.status == HTTPStatus.NOT_FOUND:
             raise InputError.of(f"{self}: there is no such repository")
         tags = set[str]()
-        for part in self._parts(first, place, {}):
+        for part in self._parts(first, address, {}):
             try:
                 page = list(json_file.parse(part.data)["tags"] or ())
             except (ValueError, KeyError, TypeError) as error:
@@ -297,7 +299,7 @@ class Repository(Client):
                     raise BuildError.of(f"{self}: the registry lists `{str(tag)[:100]}`, which cannot be a tag")
             tags.update(page)
             if len(tags) > _MOST_TAGS:
-                raise self._endless(place)
+                raise self._endless(address)
             if not page:  # some registries name a next part forever
                 break
         return sorted(tags)

@@ -310,7 +310,7 @@ def _fallback(graph: MethodGraph, where: Mapping[str, str], why: Sequence[str]) 
         for node, reason in zip(graph["nodes"], why, strict=True)
         if "block" not in node and node["operator"] not in ("input", "output")
     )
-    return [Operator(*place, count) for place, count in counted.items()]
+    return [Operator(*key, count) for key, count in counted.items()]
 
 
 def _quantized(graph: MethodGraph) -> list[QuantizedWeight]:

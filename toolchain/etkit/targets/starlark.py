@@ -78,7 +78,7 @@ class Starlark:
         return self._known_tokens
 
     def _offset(self, line: int, column: int) -> int:
-        """The place of a line and of a column, which the parser counts in bytes."""
+        """The position of a line and of a column, which the parser counts in bytes."""
         start = self._lines[line - 1]
         end = self._lines[line] if line < len(self._lines) else len(self.text)
         return start + len(self.text[start:end].encode()[:column].decode())
@@ -134,11 +134,11 @@ class Starlark:
         comma = self._comma(end)
         rest = self.text[comma or end : self.line_end(comma or end)]
         if self._alone_before(start) and re.fullmatch(r"[ \t]*(#.*)?", rest):
-            place = self.line_end(comma or end)  # a comment behind the item stays there
+            position = self.line_end(comma or end)  # a comment behind the item stays there
             if comma is None:
-                self.replace(end, place, f",{self.text[end:place]}\n{indent}{text}")
+                self.replace(end, position, f",{self.text[end:position]}\n{indent}{text}")
             else:
-                self.replace(place, place, f"\n{indent}{text},")
+                self.replace(position, position, f"\n{indent}{text},")
         else:
             self.replace(end, end, (f",\n{indent}" if self._alone_before(start) else ", ") + text)
 
@@ -174,27 +174,27 @@ class Starlark:
             first, last = first - 1, last + 1
         return tokens[first][0], tokens[last][1]
 
-    def _comma(self, place: int) -> int | None:
-        """The place behind the comma that follows a place, after spaces and comments; None if there is none."""
-        match = re.compile(r"(?:\s|#[^\r\n]*(?=[\r\n]))*,").match(self.text, place)
+    def _comma(self, position: int) -> int | None:
+        """The position behind the comma that follows a position, after spaces and comments; None if there is none."""
+        match = re.compile(r"(?:\s|#[^\r\n]*(?=[\r\n]))*,").match(self.text, position)
         return match.end() if match else None
 
-    def line_start(self, place: int) -> int:
-        """Where the line of a place begins."""
-        return max(start for start in self._lines if start <= place)
+    def line_start(self, position: int) -> int:
+        """Where the line of a position begins."""
+        return max(start for start in self._lines if start <= position)
 
-    def line_end(self, place: int) -> int:
-        """Where the line of a place ends."""
-        match = _LINE_END.search(self.text, place)
+    def line_end(self, position: int) -> int:
+        """Where the line of a position ends."""
+        match = _LINE_END.search(self.text, position)
         return match.start() if match else len(self.text)
 
-    def _alone_before(self, place: int) -> bool:
-        """Whether only spaces precede a place in its line."""
-        return not self.text[self.line_start(place) : place].strip()
+    def _alone_before(self, position: int) -> bool:
+        """Whether only spaces precede a position in its line."""
+        return not self.text[self.line_start(position) : position].strip()
 
-    def indent(self, place: int) -> str:
-        """The spaces at the beginning of a place's line."""
-        match = re.compile(r"[ \t]*").match(self.text, self.line_start(place))
+    def indent(self, position: int) -> str:
+        """The spaces at the beginning of a position's line."""
+        match = re.compile(r"[ \t]*").match(self.text, self.line_start(position))
         assert match
         return match.group()
 
