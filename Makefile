@@ -42,6 +42,9 @@ STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.
 build: venv toolchain
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
 	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //examples/...
+	@# Both have the same packages. Their large files are on the disk once, where there is util-linux's `hardlink`.
+	bazel=$(BAZEL); ! command -v hardlink > /dev/null || \
+	  hardlink --quiet --content --minimum-size 1000000 $(VENV)/lib "$$($$bazel info output_base)/external"
 	@echo "== Runs one of them in ExecuTorch's runtime: five tokens in, scores of the next token out."
 	@# The runtime's native libraries log to standard error: they look for things that only other machines have.
 	@$(VENV)/bin/python examples/run_program.py bazel-bin/examples/tiny_lm/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]' \
@@ -158,6 +161,7 @@ bench: venv
 	$(VENV)/bin/python benchmarks/overhead/run.py
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
+	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) $(VENV)/bin/python -m benchmarks.bazel.run
 
 # Every example in each way that this machine has, without caches. It continues where it was stopped.
 bytes: venv

@@ -98,18 +98,19 @@ def named_toolchain(name, toolchain_name, toolchain, exec_compatible_with):
         toolchain_type = TOOLCHAIN_TYPE,
     )
 
-def registered_toolchains(toolchains, remote = False):
+def registered_toolchains(name, toolchains, remote = False):
     """Declares the `toolchain()` of each toolchain of packages. Bazel takes them in this order.
 
     Args:
+      name: string, the beginning of their names. The targets of a pattern are registered by their names: NAME00_first,
+        NAME01_second.
       toolchains: list of struct, `TOOLCHAINS` of `toolchains_repository`.
       remote: bool, whether they are those for remote executors.
     """
     for number, each in enumerate(toolchains):
         form = "_split" if remote or not each.runs_here else ""
         named_toolchain(
-            # The targets of a pattern are registered by their names: 00_first, 01_second.
-            name = "{}{}_{}".format(number // 10, number % 10, each.name),
+            name = "{}{}{}_{}".format(name, number // 10, number % 10, each.name),
             exec_compatible_with = each.exec_compatible_with,
             toolchain = each.toolchain + form,
             toolchain_name = each.name,

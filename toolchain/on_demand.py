@@ -305,8 +305,8 @@ def make(packages: str, directory: str) -> None:
 
 
 def _home() -> str:
-    """The path of this interpreter beside its standard library. An interpreter of the build may be a link to a file that
-    is alone in a cache; one that is installed may be found by a link from another directory."""
+    """The path of this interpreter beside its standard library. An interpreter of the build may be a link to a file in
+    a cache; one that is installed may be found by a link from another directory."""
     python = os.path.abspath(sys.executable)
     library = os.path.join(os.path.dirname(python), "..", "lib", "python{}.{}".format(*sys.version_info), "os.py")
     return python if os.path.exists(library) else os.path.realpath(python)

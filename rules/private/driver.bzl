@@ -22,6 +22,7 @@ EXEC_GROUPS = {
 
 # The memory that Bazel reserves for an action that imports torch, in MB, by the values of the attribute `resource_set`. The names
 # are those of bazel-lib. The default is for small models, which need about 400 MB; Bazel would assume 250 MB.
+# buildifier: disable=unsorted-dict-items
 MEMORY = {
     "default": 1500,
     "mem_512m": 512,
@@ -58,6 +59,7 @@ def _mem_16g(_os, _inputs):
 def _mem_32g(_os, _inputs):
     return {"cpu": 1, "memory": MEMORY["mem_32g"]}
 
+# buildifier: disable=unsorted-dict-items
 _RESERVES = {
     "default": _default,
     "mem_512m": _mem_512m,

@@ -83,19 +83,13 @@ def installed_of(libraries):
     """
     return depset(transitive = [library.installed for library in libraries if hasattr(library, "installed")])
 
-def library_of(ctx, target):
-    """Returns the sources of a library, and its data.
+_PythonLibraryInfo = provider(
+    doc = "A library of Python's own rules, as programs use it.",
+    fields = {"library": "ExecutorchLibraryInfo."},
+)
 
-    Args:
-      ctx: the context of the rule.
-      target: Target with one of the providers in `LIBRARIES`.
-
-    Returns:
-      ExecutorchLibraryInfo. It leaves out installed packages (`site-packages`): the toolchain has those. `check_packages`
-      looks whether it does.
-    """
-    if ExecutorchLibraryInfo in target:
-        return target[ExecutorchLibraryInfo]
+def _python_library(ctx, target):
+    """Looks at each file of a library of Python's own rules, and returns ExecutorchLibraryInfo."""
     py = _py_info(target)
     imports = py.imports.to_list()
     sources = {file: True for file in py.transitive_sources.to_list()}
@@ -115,6 +109,34 @@ def library_of(ctx, target):
             for name in _names(runfiles_path(ctx, file), imports)
         ]),
     )
+
+def _python_library_impl(target, ctx):
+    if ExecutorchLibraryInfo in target or not _py_info(target):
+        return []
+    return [_PythonLibraryInfo(library = _python_library(ctx, target))]
+
+# For attributes that take `LIBRARIES`: Bazel then looks at the files of a library once, and not for each program that uses it.
+python_library = aspect(
+    implementation = _python_library_impl,
+    doc = "Describes a library of Python's own rules as programs use it.",
+)
+
+def library_of(ctx, target):
+    """Returns the sources of a library, and its data.
+
+    Args:
+      ctx: the context of the rule.
+      target: Target with one of the providers in `LIBRARIES`.
+
+    Returns:
+      ExecutorchLibraryInfo. It leaves out installed packages (`site-packages`): the toolchain has those. `check_packages`
+      looks whether it does.
+    """
+    if ExecutorchLibraryInfo in target:
+        return target[ExecutorchLibraryInfo]
+
+    # Rules of the user's own may not have the aspect.
+    return target[_PythonLibraryInfo].library if _PythonLibraryInfo in target else _python_library(ctx, target)
 
 def data_of(libraries):
     """Returns the data of libraries.
@@ -198,6 +220,7 @@ _LIBRARY_ATTRS = {
     ),
     "deps": attr.label_list(
         doc = "Libraries that `srcs` import: `executorch_library`, or `py_library` and other rules that provide `PyInfo`.",
+        aspects = [python_library],
         providers = LIBRARIES,
     ),
     "import_root": attr.string(

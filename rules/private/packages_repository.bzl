@@ -135,8 +135,14 @@ def _build_arguments(repository_ctx):
         watch(repository_ctx, repository_ctx.attr._build_requirements),
     ]
 
-def _chosen_python(repository_ctx):
-    """Returns the interpreter that the attributes name, or the best one on the PATH."""
+def _python_of_file(repository_ctx):
+    """Returns the version of Python that a downloaded packages.pex is for; empty if it does not tell."""
+    first = repository_ctx.execute(["head", "-c", "80", repository_ctx.path("packages.pex")]).stdout.split("\n")[0]
+    _, is_script, version = first.partition("#!/usr/bin/env python")
+    return version.strip() if is_script else ""
+
+def _chosen_python(repository_ctx, versions):
+    """Returns the interpreter that the attributes name, or the first of these versions that is on the PATH."""
     attributes = repository_ctx.attr
     if attributes.python_interpreter_target:
         if attributes.python_interpreter:
@@ -149,37 +155,43 @@ def _chosen_python(repository_ctx):
             fail("`python_interpreter`: there is no {} on the PATH.".format(python))
         return found
     pythons = json.decode(repository_ctx.read(watch(repository_ctx, _PYTHONS)))
-    for version in [attributes.python_version] if attributes.python_version else VERSIONS:
+    for version in versions:
         if version in pythons["found"]:
             return pythons["found"][version]
     fail("There is no {} on the PATH that can build the packages. {}{}".format(
-        "python" + attributes.python_version if attributes.python_version else " or ".join([
-            "python" + version
-            for version in VERSIONS
-        ]),
+        " or ".join(["python" + version for version in versions]),
         "".join([problem + ". " for problem in pythons["problems"]]),
-        "Install it with its `venv` module (on Debian: python3.11-venv), or name another interpreter with " +
-        "`python_interpreter` or `python_interpreter_target`.",
+        "Install it with its `venv` module (on Debian: python{}-venv), or name another interpreter with {}.".format(
+            versions[-1],
+            "`python_interpreter` or `python_interpreter_target`",
+        ),
     ))
 
-def _find_python(repository_ctx):
-    """Returns the path of the interpreter that builds the packages and runs the driver."""
-    python = _chosen_python(repository_ctx)
+def _find_python(repository_ctx, version, reason):
+    """Returns the path of the interpreter that builds the packages and runs the driver.
+
+    Args:
+      repository_ctx: the context of the repository rule.
+      version: string, the version that it must have, or empty.
+      reason: string, what asks for this version.
+
+    Returns:
+      string.
+    """
+    python = _chosen_python(repository_ctx, [version] if version else VERSIONS)
     told = about(repository_ctx, python)
     if not told.version:
         fail("{} cannot build the packages, which need Python {}: {}".format(
             python,
-            " or ".join([repository_ctx.attr.python_version] if repository_ctx.attr.python_version else VERSIONS),
+            version or " or ".join(VERSIONS),
             told.problem,
         ))
-    if repository_ctx.attr.python_version not in ["", told.version]:
-        fail("{} is Python {}, and `python_version` asks for {}.".format(
-            python,
-            told.version,
-            repository_ctx.attr.python_version,
-        ))
+    if version not in ["", told.version]:
+        fail("{} is Python {}, and {} {}.".format(python, told.version, reason, version))
     watch(repository_ctx, told.executable)
-    return python
+
+    # Behind all links: a virtual environment finds the standard library beside the interpreter.
+    return told.executable
 
 # The stages of the builder, as Bazel's line of progress shows them.
 _PROGRESS = {
@@ -222,7 +234,16 @@ def _packages_repository_impl(repository_ctx):
             attributes.platform,
             "with `packages`.",
         ))
-    python = _find_python(repository_ctx)
+    source = _download(repository_ctx) if attributes.packages else _build_arguments(repository_ctx)
+    of_file = _python_of_file(repository_ctx) if attributes.packages else ""
+    if is_foreign:  # any Python can look into the file
+        python = _find_python(repository_ctx, "", "")
+    elif of_file and attributes.python_version not in ["", of_file]:
+        fail("The file of `packages` is for Python {}, and `python_version` is {}.".format(of_file, attributes.python_version))
+    elif of_file:
+        python = _find_python(repository_ctx, of_file, "the file of `packages` is for Python")
+    else:
+        python = _find_python(repository_ctx, attributes.python_version, "`python_version` is")
 
     # The builder's files are watched before it runs: Bazel starts the rule again if it does not know one of them yet.
     builder = watch(repository_ctx, attributes._builder)
@@ -231,7 +252,7 @@ def _packages_repository_impl(repository_ctx):
     arguments = ["--platform", attributes.platform] if is_foreign else []
     for option, lock in _locks(repository_ctx):
         arguments += [option, lock]
-    arguments += _download(repository_ctx) if attributes.packages else _build_arguments(repository_ctx)
+    arguments += source
     stages = ["unpack", "compile"] if attributes.packages else ["download", "unpack", "compile", "pack"]
     for stage in [""] if is_foreign else stages:
         repository_ctx.report_progress(_PROGRESS.get(stage, "checking packages.pex"))
@@ -273,7 +294,8 @@ PACKAGES_ATTRS = {
         allow_files = True,
     ),
     "python_version": attr.string(
-        doc = "The version of Python, such as `3.12`. An interpreter of another version is refused.",
+        doc = "The version of Python, such as `3.12`: the one that is looked for on the PATH. An interpreter of another " +
+              "version is refused.",
     ),
     "requirements": attr.label(
         doc = "A lock in pip's format that replaces the lock of the rules. It has to have the packages of the `extras` too. " +

@@ -23,7 +23,7 @@ load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo", "
 load(":compat.bzl", "RUNS_VALIDATIONS")
 load(":configuration.bzl", "configuration_of_program")
 load(":driver.bzl", "MEMORY")
-load(":library.bzl", "LIBRARIES", "covered_sources", "library_of")
+load(":library.bzl", "LIBRARIES", "covered_sources", "library_of", "python_library")
 
 def manifest_name(ctx):
     """Returns the name of the program in the manifest of a target; empty if it is that of the target."""
@@ -152,6 +152,7 @@ PROGRAM_ATTRS = {
     ),
     "deps": attr.label_list(
         doc = "Libraries that `srcs` import: `executorch_library`, or `py_library` and other rules that provide `PyInfo`.",
+        aspects = [python_library],
         providers = LIBRARIES,
     ),
     "export": attr.label(

@@ -42,7 +42,7 @@ def pythons_on_path(repository_ctx):
       repository_ctx: the context of a repository rule.
 
     Returns:
-      string: JSON of `found`, a dict of version to path, and of `problems`, a list of what is wrong with others.
+      string: JSON of `found`, a dict of version to path, and of `problems`, a list of the problems of others.
     """
     found, problems = {}, []
     for version in VERSIONS:

@@ -2,7 +2,7 @@
 
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
-load(":library.bzl", "LIBRARIES")
+load(":library.bzl", "LIBRARIES", "python_library")
 load(":program_arguments.bzl", "PROGRAMS", "program_arguments")
 
 _SCRIPT = """\
@@ -36,6 +36,7 @@ _program_test = rule(
         ),
         "deps": attr.label_list(
             doc = "Libraries that `srcs` import.",
+            aspects = [python_library],
             providers = LIBRARIES,
         ),
         "program": attr.label(

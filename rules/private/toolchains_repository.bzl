@@ -20,7 +20,7 @@ package(default_visibility = ["//visibility:public"])
     repository = each.repository,
 ) for each in TOOLCHAINS if each != DEFAULT]
 
-registered_toolchains(TOOLCHAINS)
+registered_toolchains("toolchain", TOOLCHAINS)
 """
 
 _REMOTE = """\
@@ -30,7 +30,7 @@ load("//:toolchains.bzl", "TOOLCHAINS")
 package(default_visibility = ["//visibility:public"])
 
 # For remote executors, where the packages are not unpacked.
-registered_toolchains(TOOLCHAINS, remote = True)
+registered_toolchains("toolchain", TOOLCHAINS, remote = True)
 """
 
 _TOOLCHAINS = '''\

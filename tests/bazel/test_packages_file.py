@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -74,6 +75,7 @@ class User:
         (directory / "BUILD").touch()
         (directory / "own.lock").write_text("tiny==1.0 --hash=sha256:00\n")
         (directory / "more.lock").write_text("tiny==1.0 --hash=sha256:00\nsmaller==2.0 --hash=sha256:00\n")
+        (directory / "python").symlink_to(Path(sys.base_prefix, "bin/python3").resolve())
         (directory / "library").mkdir()
         (directory / "library/BUILD").touch()
         self.write()
@@ -116,7 +118,7 @@ def holds_the_packages(user: User, repository: Path) -> None:
     python = repository / "venv/bin/python"
     done = subprocess.run([python, "-c", "import tiny; print(tiny.VALUE)"], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
-    assert list((repository / "venv").rglob("tiny.cpython-311.pyc"))
+    assert list((repository / "venv").rglob("tiny.cpython-3*.pyc"))
 
 
 def test_the_packages_come_from_a_file(user: User, bazel4: Run) -> None:
@@ -178,6 +180,51 @@ def test_what_does_not_fit_together_is_refused(user: User, bazel4: Run, more: st
     done = bazel4("build", FILE)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+HERE = f"3.{sys.version_info[1]}"
+OTHER = "3.12" if HERE == "3.11" else "3.11"
+
+
+def test_the_interpreter_is_a_label(user: User, bazel4: Run) -> None:
+    """`python` is a link, as in the repositories of rules_python."""
+    label = 'python_interpreter_target = "//:python"'
+    user.write(f'{label}, python_version = "{HERE}"')
+    repository = unpacked(bazel4)
+    assert (repository / "venv/bin/python").resolve() == (user.directory / "python").resolve()
+    holds_the_packages(user, repository)
+    for more, message in (
+        (f'{label}, python_version = "{OTHER}"', f"/python is Python {HERE}, and `python_version` is {OTHER}."),
+        (f'{label}, python_interpreter = "python3"', "`python_interpreter` and `python_interpreter_target` both name"),
+        ('python_interpreter = "python2.7"', "`python_interpreter`: there is no python2.7 on the PATH."),
+    ):
+        user.write(more)
+        assert message in bazel4("build", FILE).stderr
+
+
+def test_packages_for_other_machines_are_checked_and_not_unpacked(user: User, bazel4: Run) -> None:
+    other = "osx_aarch64"
+    user.write(f'platform = "{other}"')
+    repository = unpacked(bazel4)
+    assert (repository / "packages.pex").read_bytes() == user.file.read_bytes()
+    assert not (repository / "venv").exists()
+    command = ("build", "--nobuild", "--toolchain_resolution_debug", "@rules_executorch//examples/mlp")
+    assert "No matching" in (said := bazel4(*command).stderr)
+    assert "toolchain_type" in said
+    assert "execution platform" in said
+    user.write('platform = "osx_arm"')
+    assert (
+        "There is no platform `osx_arm`. Known: linux_aarch64, linux_x86_64, osx_aarch64"
+        in bazel4("build", FILE).stderr
+    )
+    user.write(f'platform = "{other}"')
+    text = (user.directory / "WORKSPACE").read_text()
+    (user.directory / "WORKSPACE").write_text(re.sub(r"packages = \{.*?\}, ", "", text))
+    said = bazel4("build", FILE).stderr
+    assert (
+        f"cannot install packages for {other}: build packages.pex on such a machine, and name it with `packages`"
+        in said
+    )
 
 
 def test_a_file_without_its_digest_is_refused(user: User, bazel4: Run) -> None:

@@ -14,14 +14,38 @@ from tests.helpers.snippets import Snippet, continued, snippets, starlark_file
 from tests.helpers.workspaces import REPOSITORY, Workspace
 
 STUB = """\
-load("@rules_executorch//rules:defs.bzl", "ExecutorchProgramInfo")
+load(
+    "@rules_executorch//rules:defs.bzl",
+    "ExecutorchExportInfo",
+    "ExecutorchProgramInfo",
+    "ExecutorchProgramInputsInfo",
+)
+load("@rules_executorch//rules:actions.bzl", "program_inputs")
 
 def _stub_impl(ctx):
-    file = ctx.actions.declare_file(ctx.label.name + ".stub")
+    file = ctx.actions.declare_file(ctx.label.name + ".cc")
     ctx.actions.write(file, "")
     return [
         CcInfo(),
         DefaultInfo(files = depset([file])),
+        PyInfo(transitive_sources = depset([file])),
+        ExecutorchExportInfo(
+            data = [],
+            directory = file,
+            examples = file,
+            exported_methods = {},
+            input_digests = file,
+            lines = file,
+            plan = file,
+            sources = depset(),
+        ),
+        ExecutorchProgramInputsInfo(
+            inputs = program_inputs(file),
+            manifest = file,
+            name = ctx.label.name,
+            parameters = {},
+            variant = "",
+        ),
         ExecutorchProgramInfo(
             backends = [],
             index = file,
@@ -82,17 +106,15 @@ def analysed(checkout: Workspace, tmp_path_factory: pytest.TempPathFactory) -> I
                 f'load(":defs.bzl", "{name}")\n' for name in re.findall(r"^(\w+) = rule\(", text, re.MULTILINE)
             )
         write(f"{package(snippet)}/BUILD", f'load("//snippets:stub.bzl", "stub")\n\n{text}')
-    overrides = []
+    roots = {each: tmp_path_factory.mktemp(each) for each, _ in stubs if each}
     for (repository, folder), names in stubs.items():
         text = 'load("@rules_executorch//snippets:stub.bzl", "stub")\n\n' + "".join(
             f'stub(name = "{name}", visibility = ["//visibility:public"])\n' for name in sorted(names)
         )
         if repository:
-            root = tmp_path_factory.mktemp(repository)
-            (root / "WORKSPACE").touch()
-            (root / folder).mkdir(parents=True, exist_ok=True)
-            (root / folder / "BUILD").write_text(text)
-            overrides.append(f"--override_repository={repository}={root}")
+            (roots[repository] / "WORKSPACE").touch()
+            (roots[repository] / folder).mkdir(parents=True, exist_ok=True)
+            (roots[repository] / folder / "BUILD").write_text(text)
         else:
             write(f"{folder}/BUILD", text)
     done = checkout.bazel(

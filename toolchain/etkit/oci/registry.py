@@ -243,8 +243,7 @@ class Repository(Client):
         return [Descriptor.parse(each) for each in manifests if each.get("artifactType") == artifact_type]
 
     def _parts(self, part: Answer, address: str, headers: dict[str, str]) -> Iterator[Answer]:
-        """The parts of a list, from the first one on. Each names the next, which must have the address of the list, so none
-        is on another server."""
+        """The parts of a list, from the first one on. Each names the next, which must have the address of the list."""
         yield part
         whole = f"{self.root}{address}"
         seen = {whole}

@@ -30,10 +30,10 @@ def main(site: Path) -> None:
     found = {label(each.metadata["Name"]): each for each in metadata.distributions(path=[str(site)])}
     for name, distribution in found.items():
         needed = [each for each in distribution.requires or () if "extra ==" not in each]
-        names = sorted({label(re.match(r"[\w.-]+", each)[0]) for each in needed} & found.keys())
+        names = sorted({label(re.split(r"[^\w.-]", each)[0]) for each in needed} & found.keys())
         directory = Path(name, "site-packages")
         directory.mkdir(parents=True)
-        for top in {str(file).split("/")[0] for file in distribution.files if not str(file).startswith("..")}:
+        for top in {str(file).split("/")[0] for file in distribution.files or () if not str(file).startswith("..")}:
             if top != "__pycache__" and (site / top).exists():
                 (directory / top).symlink_to(site / top)
         Path(name, "BUILD").write_text(BUILD.format(name=name, deps=[f"//{each}" for each in names]), "utf-8")

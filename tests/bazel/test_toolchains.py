@@ -1,0 +1,154 @@
+"""Toolchains of other packages, interpreters and machines: examples/toolchains and examples/pypi, in Bazel 7.
+
+A stand-in for rules_python gives the targets and the interpreter that it would download (tests/bazel/stubs/rules_python)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import commands
+from tests.helpers.workspaces import REPOSITORY
+
+STAND_IN = REPOSITORY / "tests/bazel/stubs/rules_python"
+PLATFORMS = """\
+
+platform(
+    name = "arm",
+    constraint_values = ["@platforms//os:linux", "@platforms//cpu:aarch64"],
+)
+
+platform(
+    name = "mac",
+    constraint_values = ["@platforms//os:macos", "@platforms//cpu:aarch64"],
+)
+"""
+ARM = """
+executorch.toolchain(
+    name = "arm",
+    packages = {"sha256": "%s", "url": "https://files.example.com/packages.pex"},
+    platform = "linux_aarch64",
+)
+""" % ("0" * 64)
+
+Build = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def rules(snapshot: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the rules with the examples, which tests edit."""
+    return shutil.copytree(snapshot, tmp_path_factory.mktemp("rules") / "rules", symlinks=True)
+
+
+@pytest.fixture(scope="module")
+def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """`bazel(example, verb, *arguments)` with the packages that are built already, as the default toolchain's and, as the
+    targets of rules_python."""
+    shared = tmp_path_factory.mktemp("shared")
+    [site] = (packages / "venv/lib").glob("python3.*/site-packages")
+
+    def run(example: str, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        options = [
+            f"--override_module=rules_python={STAND_IN}",
+            f"--override_repository=rules_executorch~~executorch~rules_executorch_packages={packages}",
+            f"--repo_env=PYTHON_3_11={(packages / 'venv/bin/python').resolve()}",
+            f"--repo_env=SITE_PACKAGES={site}",
+            f"--symlink_prefix={shared}/{example}-",
+            "--spawn_strategy=linux-sandbox,local",
+        ]
+        binds = [packages, rules, STAND_IN, shared]
+        return modern_bazel(rules / "examples" / example, binds, verb, *options, *arguments)
+
+    run.__dict__["outputs"] = shared
+    return run
+
+
+def outputs(done: subprocess.CompletedProcess[str]) -> dict[str, Path]:
+    """The files that a build made, by their names, from what Bazel prints."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {Path(line).name: Path(line.strip()) for line in done.stderr.splitlines() if line.startswith("  /")}
+
+
+@pytest.fixture(scope="module")
+def with_einops(rules: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packages.pex with one package more, as CI would build it from the locks of examples/toolchains."""
+    directory = tmp_path_factory.mktemp("more")
+    lock = rules / "examples/toolchains/einops.lock"
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "-r", str(lock)]
+    if subprocess.run([*command, "-d", str(directory)], check=False).returncode:
+        pytest.skip("no package index here")
+    file = directory / "packages.pex"
+    shutil.copyfile(packages / "packages.pex", file)
+    [wheel] = directory.glob("*.whl")
+    with zipfile.ZipFile(wheel) as added, zipfile.ZipFile(file, "a") as archive:
+        for entry in added.infolist():
+            archive.writestr(entry, added.read(entry))
+    return file
+
+
+def test_two_toolchains_build_two_programs_in_one_command(rules: Path, bazel: Build, with_einops: Path) -> None:
+    """The second one has a package more, in a file, and an interpreter by its label."""
+    with with_einops.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    module = rules / "examples/toolchains/MODULE.bazel"
+    lock = '    extra_requirements = ["//:einops.lock"],\n'
+    given = f'    packages = {{"sha256": "{digest}", "url": "{with_einops.as_uri()}"}},\n'
+    assert module.read_text().count(lock) == 1
+    module.write_text(module.read_text().replace(lock, lock + given))
+    made = outputs(bazel("toolchains", "build", "//..."))
+    assert {"patches.pte", "einops_patches.pte"} <= made.keys()
+    used = {
+        name: json.loads(made[f"{name}.index.json"].read_text())["toolchain"] for name in ("patches", "einops_patches")
+    }
+    assert "einops" in json.dumps(used["einops_patches"])
+    assert "einops" not in json.dumps(used["patches"])
+
+
+def test_a_toolchain_is_chosen_by_its_name_and_by_the_machine(rules: Path, bazel: Build) -> None:
+    """Nothing is built, and no packages are fetched."""
+    example = rules / "examples/toolchains"
+    (example / "platforms").mkdir()
+    (example / "platforms/BUILD").write_text(PLATFORMS)
+    module = example / "MODULE.bazel"
+    module.write_text(module.read_text() + ARM)
+
+    def chosen(*options: str) -> str:
+        debug = "--toolchain_resolution_debug=.*executorch.*"
+        said = bazel("toolchains", "cquery", "//:patches", "--output=label", debug, *options)
+        found = re.findall(r"-> toolchain \S*?(\w+)$", said.stderr, re.MULTILINE)
+        return found[-1] if found else said.stderr
+
+    arm = "--extra_execution_platforms=//platforms:arm"
+    assert chosen() == "executorch"
+    assert chosen("--@rules_executorch//toolchain:name=with_einops") == "executorch_with_einops"
+    assert chosen(arm) == "executorch_arm_split"
+    assert "There is no toolchain `next`. Known: default, with_einops, arm." in chosen(
+        "--@rules_executorch//toolchain:name=next"
+    )
+
+
+def test_the_packages_of_the_workspace_build_the_same_program(rules: Path, bazel: Build, tmp_path: Path) -> None:
+    """What `etbuild` makes with the packages that pip installed."""
+    made = outputs(bazel("pypi", "build", "//:net"))
+    commands.build(rules / "examples/pypi/net.yaml", tmp_path)
+    assert made["net.pte"].read_bytes() == (tmp_path / "net.pte").read_bytes()
+
+
+def test_what_the_driver_needs_has_to_be_there(rules: Path, bazel: Build) -> None:
+    build = rules / "examples/pypi/BUILD"
+    text = build.read_text()
+    build.write_text(text.replace('        "@pypi//rich",\n', ""))
+    try:
+        said = bazel("pypi", "build", "--nobuild", "//:net").stderr
+    finally:
+        build.write_text(text)
+    assert "the driver needs packages that `deps` do not have: rich. " in said
