@@ -187,7 +187,9 @@ def test_a_module_file(
     workspace = tmp_path
     (workspace / "MODULE.bazel").write_text("\n".join(root))
     (workspace / "BUILD").touch()
-    done = modern_bazel(workspace, [packages, checkout.directory], "query", "@rules_executorch_host//...")
+    stub = REPOSITORY / "tests/bazel/stubs/rules_python"
+    options = (f"--override_module=rules_python={stub}", "@rules_executorch_host//...")
+    done = modern_bazel(workspace, [packages, checkout.directory, stub], "query", *options)
     assert done.returncode == 0, f"{places}: {done.stderr}"
 
 
