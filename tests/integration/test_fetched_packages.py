@@ -40,7 +40,15 @@ def test_packages_are_fetched_for_each_python(tmp_path: Path, version: str) -> N
     newer = wheel(tmp_path / "newer-1.0-py3-none-any.whl", "newer.py", "VALUE = 2\n")
     (tmp_path / "own.lock").write_text(torch + newer.format("; python_full_version >= '3.12' "))
     (tmp_path / "cuda.lock").write_text("# nothing\n")
-    command = [python, TOOLCHAIN / "build_packages.py", "--requirements", "own.lock", "--cuda", "cuda.lock", "--build"]
+    command: list[str | Path] = [
+        python,
+        TOOLCHAIN / "build_packages.py",
+        "--requirements",
+        "own.lock",
+        "--cuda",
+        "cuda.lock",
+        "--build",
+    ]
     command += [TOOLCHAIN / "requirements-build.lock", "--out", "out", "--", f"--find-links={tmp_path}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -48,7 +56,10 @@ def test_packages_are_fetched_for_each_python(tmp_path: Path, version: str) -> N
     file = tmp_path / "out/packages.pex"
     assert file.read_bytes().startswith(f"#!/usr/bin/env python{version}\n".encode())
     program = "import importlib.util, torch; print(torch.VALUE, bool(importlib.util.find_spec('newer')))"
-    runs = [[python, file], [tmp_path / "out/venv/bin/python"]]  # as Buck2 starts the packages, and as Bazel does
+    runs: list[list[str | Path]] = [
+        [python, file],
+        [tmp_path / "out/venv/bin/python"],
+    ]  # as Buck2 starts the packages, and as Bazel does
     environment = {**os.environ, "PEX_ROOT": str(tmp_path / "pex_root"), "PEX_INTERPRETER": "1"}
     for run in runs:
         said = subprocess.run([*run, "-c", program], env=environment, capture_output=True, text=True, check=True).stdout
