@@ -1,6 +1,6 @@
 """Toolchains of other packages, interpreters and machines: examples/toolchains and examples/pypi, in Bazel 7.
 
-A stand-in for rules_python gives the targets and the interpreter that it would download: tests/bazel/stubs/rules_python."""
+A stand-in for rules_python gives the targets and the interpreter that it would download: its directory is STAND_IN."""
 
 from __future__ import annotations
 
