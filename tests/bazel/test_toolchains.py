@@ -74,10 +74,14 @@ def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: py
     return run
 
 
-def outputs(done: subprocess.CompletedProcess[str]) -> dict[str, Path]:
-    """The files that a build made, by their names, from what Bazel prints."""
+def built(bazel: Build, example: str, target: str) -> dict[str, Path]:
+    """Builds, and returns the files that Bazel says it made, by their names. A toolchain has a directory of its own, which
+    Bazel prints below its execution root."""
+    done = bazel(example, "build", target)
     assert done.returncode == 0, done.stdout + done.stderr
-    return {Path(line).name: Path(line.strip()) for line in done.stderr.splitlines() if line.startswith("  /")}
+    root = Path(bazel(example, "info", "execution_root").stdout.strip())
+    found = re.findall(r"^  (\S+\.(?:pte|json))\s*$", done.stderr, re.MULTILINE)
+    return {Path(name).name: root / name for name in found}
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +110,7 @@ def test_two_toolchains_build_two_programs_in_one_command(rules: Path, bazel: Bu
     given = f'    packages = {{"sha256": "{digest}", "url": "{with_einops.as_uri()}"}},\n'
     assert module.read_text().count(lock) == 1
     module.write_text(module.read_text().replace(lock, lock + given))
-    made = outputs(bazel("toolchains", "build", "//..."))
+    made = built(bazel, "toolchains", "//...")
     assert {"patches.pte", "einops_patches.pte"} <= made.keys()
     used = {
         name: json.loads(made[f"{name}.index.json"].read_text())["toolchain"] for name in ("patches", "einops_patches")
@@ -141,7 +145,7 @@ def test_a_toolchain_is_chosen_by_its_name_and_by_the_machine(rules: Path, bazel
 
 def test_the_packages_of_the_workspace_build_the_same_program(rules: Path, bazel: Build, tmp_path: Path) -> None:
     """What `etbuild` makes with the packages that pip installed."""
-    made = outputs(bazel("pypi", "build", "//:net"))
+    made = built(bazel, "pypi", "//:net")
     commands.build(rules / "examples/pypi/net.yaml", tmp_path)
     assert made["net.pte"].read_bytes() == (tmp_path / "net.pte").read_bytes()
 
