@@ -110,7 +110,9 @@ def unpacked(bazel: Run) -> Path:
     """Builds the repository of the packages and returns its directory."""
     done = bazel("build", FILE)
     assert done.returncode == 0, done.stderr
-    return Path(bazel("info", "output_base").stdout.strip()) / "external" / packages_repository(bazel)
+    repository = Path(bazel("info", "output_base").stdout.strip()) / "external" / packages_repository(bazel)
+    assert not repository.is_symlink(), "BAZEL overrides the packages, and these tests change what they find there"
+    return repository
 
 
 def holds_the_packages(user: User, repository: Path) -> None:
@@ -196,7 +198,7 @@ def test_the_interpreter_is_a_label(user: User, bazel4: Run) -> None:
     for more, message in (
         (f'{label}, python_version = "{OTHER}"', f"/python is Python {HERE}, and `python_version` is {OTHER}."),
         (f'{label}, python_interpreter = "python3"', "`python_interpreter` and `python_interpreter_target` both name"),
-        ('python_interpreter = "python2.7"', "`python_interpreter`: there is no python2.7 on the PATH."),
+        ('python_interpreter = "python3.0"', "`python_interpreter`: there is no python3.0 on the PATH."),
     ):
         user.write(more)
         assert message in bazel4("build", FILE).stderr
@@ -208,10 +210,6 @@ def test_packages_for_other_machines_are_checked_and_not_unpacked(user: User, ba
     repository = unpacked(bazel4)
     assert (repository / "packages.pex").read_bytes() == user.file.read_bytes()
     assert not (repository / "venv").exists()
-    command = ("build", "--nobuild", "--toolchain_resolution_debug", "@rules_executorch//examples/mlp")
-    assert "No matching" in (said := bazel4(*command).stderr)
-    assert "toolchain_type" in said
-    assert "execution platform" in said
     user.write('platform = "osx_arm"')
     assert (
         "There is no platform `osx_arm`. Known: linux_aarch64, linux_x86_64, osx_aarch64"

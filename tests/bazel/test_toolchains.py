@@ -1,7 +1,6 @@
 """Toolchains of other packages, interpreters and machines: examples/toolchains and examples/pypi, in Bazel 7.
 
-A stand-in for rules_python has the targets and the interpreter that it would download: tests/bazel/stubs/rules_python.
-"""
+A stand-in for rules_python gives the targets and the interpreter that it would download: its directory is STAND_IN."""
 
 from __future__ import annotations
 
@@ -75,10 +74,14 @@ def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: py
     return run
 
 
-def outputs(done: subprocess.CompletedProcess[str]) -> dict[str, Path]:
-    """The files that a build made, by their names, from what Bazel prints."""
+def built(bazel: Build, example: str, target: str) -> dict[str, Path]:
+    """Builds, and returns the files that Bazel says it made, by their names. A toolchain has a directory of its own, which
+    Bazel prints below its execution root."""
+    done = bazel(example, "build", target)
     assert done.returncode == 0, done.stdout + done.stderr
-    return {Path(line).name: Path(line.strip()) for line in done.stderr.splitlines() if line.startswith("  /")}
+    root = Path(bazel(example, "info", "execution_root").stdout.strip())
+    found = re.findall(r"^  (\S+\.(?:pte|json))\s*$", done.stderr, re.MULTILINE)
+    return {Path(name).name: root / name for name in found}
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +110,7 @@ def test_two_toolchains_build_two_programs_in_one_command(rules: Path, bazel: Bu
     given = f'    packages = {{"sha256": "{digest}", "url": "{with_einops.as_uri()}"}},\n'
     assert module.read_text().count(lock) == 1
     module.write_text(module.read_text().replace(lock, lock + given))
-    made = outputs(bazel("toolchains", "build", "//..."))
+    made = built(bazel, "toolchains", "//...")
     assert {"patches.pte", "einops_patches.pte"} <= made.keys()
     used = {
         name: json.loads(made[f"{name}.index.json"].read_text())["toolchain"] for name in ("patches", "einops_patches")
@@ -116,8 +119,8 @@ def test_two_toolchains_build_two_programs_in_one_command(rules: Path, bazel: Bu
     assert "einops" not in json.dumps(used["patches"])
 
 
-def test_a_toolchain_is_chosen_by_its_name_and_by_the_machine(rules: Path, bazel: Build) -> None:
-    """Nothing is built, and no packages are fetched."""
+def test_a_toolchain_is_chosen_by_its_name_and_by_the_machine(rules: Path, bazel: Build, packages: Path) -> None:
+    """Nothing is built. The packages for the other machine cannot be had here, and that comes after the choice."""
     example = rules / "examples/toolchains"
     (example / "platforms").mkdir()
     (example / "platforms/BUILD").write_text(PLATFORMS)
@@ -126,7 +129,8 @@ def test_a_toolchain_is_chosen_by_its_name_and_by_the_machine(rules: Path, bazel
 
     def chosen(*options: str) -> str:
         debug = "--toolchain_resolution_debug=.*executorch.*"
-        said = bazel("toolchains", "cquery", "//:patches", "--output=label", debug, *options)
+        ours = f"--override_repository=rules_executorch~~executorch~rules_executorch_packages_with_einops={packages}"
+        said = bazel("toolchains", "build", "--nobuild", "//:patches", debug, ours, *options)
         found = re.findall(r"-> toolchain \S*?(\w+)$", said.stderr, re.MULTILINE)
         return found[-1] if found else said.stderr
 
@@ -141,7 +145,7 @@ def test_a_toolchain_is_chosen_by_its_name_and_by_the_machine(rules: Path, bazel
 
 def test_the_packages_of_the_workspace_build_the_same_program(rules: Path, bazel: Build, tmp_path: Path) -> None:
     """What `etbuild` makes with the packages that pip installed."""
-    made = outputs(bazel("pypi", "build", "//:net"))
+    made = built(bazel, "pypi", "//:net")
     commands.build(rules / "examples/pypi/net.yaml", tmp_path)
     assert made["net.pte"].read_bytes() == (tmp_path / "net.pte").read_bytes()
 

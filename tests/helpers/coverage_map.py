@@ -276,6 +276,8 @@ COVERED_BY: Mapping[str, Row] = {
     "tests/golden/plans/": NOTHING,
     "tests/golden/programs/": Row(whole=(*_integration("determinism"), *_bazel("build"), "remote/")),
     "tests/helpers/changes.py": NOTHING,
+    "tests/helpers/run_kernels.cc": Row(whole=(*_integration("kernels_library"), *_bazel("kernels_library"))),
+    "tests/helpers/small_kernels.cc": Row(whole=(*_integration("kernels_library"), *_bazel("kernels_library"))),
     "tests/helpers/coverage_map.py": NOTHING,  # what it leaves out is on the first lines of pytest's output
     "tests/integration/": Row(whole=("integration/",)),
     "tests/registry/": Row(whole=("registry/",)),
