@@ -40,6 +40,7 @@ def drivers(name, driver, **kwargs):
         name = name,
         driver = ":" + driver,
         supports_workers = True,
+        tags = kwargs.get("tags", []),
         **{step: ":{}_{}".format(driver, step) for step in STEPS}
     )
 

@@ -7,6 +7,7 @@ load(":split_packages.bzl", "installed_packages")
 def executorch_py_toolchain(name, deps, interpreter = None):
     """A toolchain that builds programs with the Python packages of your workspace, so that it has one torch.
 
+    <!-- snippet not run: it needs installed packages; tests/bazel/test_toolchains.py builds with examples/pypi -->
     ```starlark
     load("@rules_executorch//rules:defs.bzl", "executorch_py_toolchain")
 

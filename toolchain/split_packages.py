@@ -9,9 +9,9 @@ writes
     DIRECTORY/binaries/NAME/PATH        each large binary of a package: it is linked, and never copied
     DIRECTORY/python                    a line that ends with the name of the interpreter, such as `python3.12`
 
-LIST names installed files, as `py_library` targets have them. Its lines have two words with a tab between them: `ROOT` and a
-directory on Python's path; or the name of a file in the directory of runfiles, and where it is. The roots come first, and
-Python finds a module in the first one that has it.
+LIST names installed files, as `py_library` targets have them. Its lines have two words with a tab between them: `ROOT`
+and a directory on Python's path; or the name of a file in the directory of runfiles, and where it is. The roots come
+first, and Python finds a module in the first one that has it.
 
 The bytecode is that of the interpreter that runs this. Every patch release of its version can run it, but not every one
 writes the same. Everything else depends only on the packages. Uses only the standard library.
@@ -155,7 +155,7 @@ def check_tags(files: Files) -> None:
 
 
 def _fits(tag: str, minor: int) -> bool:
-    """Whether a wheel with a tag, such as `cp311-cp311-linux_x86_64` or `py2.py3-none-any`, is for a version of Python."""
+    """Whether a wheel with a tag, such as `cp311-cp311-linux_x86_64` or `py2.py3-none-any`, is for Python 3.MINOR."""
     pythons, abis, _ = tag.split("-", 2)
     for python in pythons.split("."):
         match = re.fullmatch(r"(cp|py)3(\d*)", python)

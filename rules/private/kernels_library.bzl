@@ -53,7 +53,7 @@ def executorch_kernels_library(
     """A C++ library that registers the kernels that programs need, for the platform that is built for.
 
     ```starlark
-    load("@rules_executorch//rules:cc.bzl", "executorch_kernels_library")
+    load("@rules_executorch//rules:cc.bzl", "executorch_kernels_library", "executorch_runtime")
     load("@rules_executorch//rules:defs.bzl", "executorch_program", "executorch_selected_ops")
 
     executorch_program(
@@ -67,12 +67,16 @@ def executorch_kernels_library(
         programs = [":net"],
     )
 
+    executorch_runtime(
+        name = "runtime",
+        kernels = False,
+    )
+
     executorch_kernels_library(
         name = "kernels",
-        srcs = ["@executorch//:portable_kernels"],
-        runtime = "//third_party/executorch:runtime",
+        srcs = glob(["kernels/*.cpp"]),
+        runtime = ":runtime",
         selected_ops = ":selected_operators",
-        deps = ["@executorch//:kernel_headers"],
     )
     ```
 

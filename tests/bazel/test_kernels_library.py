@@ -105,6 +105,8 @@ cc_toolchain_suite(
 )
 """
 COMPILER = """\
+load("@bazel_tools//tools/cpp:cc_toolchain_config_lib.bzl", "tool_path")
+
 def _aarch64_compiler_impl(ctx):
     return cc_common.create_cc_toolchain_config_info(
         ctx = ctx,
@@ -118,7 +120,7 @@ def _aarch64_compiler_impl(ctx):
         compiler = "gcc",
         cxx_builtin_include_directories = ["/usr/aarch64-linux-gnu/include", "/usr/lib/gcc-cross/aarch64-linux-gnu"],
         tool_paths = [
-            struct(name = name, path = "/usr/bin/" + tool)
+            tool_path(name = name, path = "/usr/bin/" + tool)
             for name, tool in {
                 "ar": "aarch64-linux-gnu-ar",
                 "cpp": "aarch64-linux-gnu-cpp",
@@ -178,7 +180,7 @@ def test_a_program_runs_with_just_its_kernels(device: Workspace) -> None:
 def test_the_library_is_for_the_target_platform(device: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
     wheel = aarch64.wheel(tmp_path_factory.mktemp("wheel"))
     device.build("//examples/device:mlp", "--//toolchain:one_configuration")
-    program = shutil.copy(device.output("examples/device/mlp.pte"), tmp_path_factory.mktemp("program"))
+    program = Path(shutil.copy(device.output("examples/device/mlp.pte"), tmp_path_factory.mktemp("program")))
     shutil.copytree(wheel, device.directory / "examples/device/executorch")
     options = ["--cpu=aarch64", "--crosstool_top=//examples/device:compilers", "--//toolchain:one_configuration"]
     result = device.build("//examples/device:run_aarch64", *options)
@@ -189,6 +191,8 @@ def test_the_library_is_for_the_target_platform(device: Workspace, tmp_path_fact
 def test_a_missing_kernel_fails_the_build(device: Workspace, disk_cache: Path) -> None:
     options = ["--nocheck_visibility", f"--disk_cache={disk_cache}"]
     result = device.build("//examples/device:missing", *options, expect=1)
-    assert "functions.yaml: 18 kernels that are selected are missing\n" in result.err
+    assert re.search(r"functions\.yaml: \d+ kernels that are selected are missing$", result.err, re.MULTILINE), (
+        result.err
+    )
     assert "`aten::embedding.out` (tiny_lm.pte)" in result.err
     assert "Traceback" not in result.err

@@ -1,6 +1,7 @@
 """Toolchains of other packages, interpreters and machines: examples/toolchains and examples/pypi, in Bazel 7.
 
-A stand-in for rules_python gives the targets and the interpreter that it would download (tests/bazel/stubs/rules_python)."""
+A stand-in for rules_python has the targets and the interpreter that it would download: tests/bazel/stubs/rules_python.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +34,8 @@ platform(
 )
 """
 ARM = """
+bazel_dep(name = "platforms", version = "0.0.9")
+
 executorch.toolchain(
     name = "arm",
     packages = {"sha256": "%s", "url": "https://files.example.com/packages.pex"},
@@ -51,8 +54,8 @@ def rules(snapshot: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """`bazel(example, verb, *arguments)` with the packages that are built already, as the default toolchain's and, as the
-    targets of rules_python."""
+    """`bazel(example, verb, *arguments)` with the packages that are built already: those of the default toolchain, and
+    those of the targets of rules_python."""
     shared = tmp_path_factory.mktemp("shared")
     [site] = (packages / "venv/lib").glob("python3.*/site-packages")
 

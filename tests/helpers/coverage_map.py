@@ -68,6 +68,7 @@ def _page(*whole: str) -> Row:
 
 _REGISTRY = ("registry/", *_bazel("packages"), *_integration("pipelines"))
 _RULES = Row(whole=("bazel/", "buck2/", "remote/"))
+_BUILDER = Row(whole=(*_integration("fetched_packages"), *_RULES.whole))
 
 # The longest name that a path begins with decides.
 COVERED_BY: Mapping[str, Row] = {
@@ -198,14 +199,14 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/update_lock.py": NOTHING,
     "toolchain/BUCK": Row(whole=("buck2/", *_bazel("buck2"))),
     "toolchain/BUILD": _RULES,
-    "toolchain/build_packages.py": _RULES,
+    "toolchain/build_packages.py": _BUILDER,
     "toolchain/configuration.bzl": _RULES,
     "toolchain/driver_sources.bzl": _RULES,
     "toolchain/drivers.bzl": _RULES,
     "toolchain/launch": _RULES,
-    "toolchain/locks.py": _RULES,
+    "toolchain/locks.py": _BUILDER,
     "toolchain/on_demand.py": _RULES,
-    "toolchain/pex_file.py": _RULES,
+    "toolchain/pex_file.py": _BUILDER,
     "toolchain/py_toolchain.bzl": _RULES,
     "toolchain/python_driver.bzl": _RULES,
     "toolchain/python_of_build.bzl": _RULES,
@@ -230,6 +231,7 @@ COVERED_BY: Mapping[str, Row] = {
     "examples/ci/": Row(whole=_integration("pipelines")),
     "examples/cpp/": Row(whole=_bazel("cpp")),
     "examples/gallery/": Row(whole=_integration("gallery"), sample=_bazel("build")),
+    "e2e/": Row(whole=_bazel("second_workspace")),
     "examples/monorepo/": Row(whole=_bazel("second_workspace", "buck2")),
     "examples/pypi/": Row(whole=_bazel("toolchains")),
     "examples/toolchains/": Row(whole=_bazel("toolchains")),
@@ -243,7 +245,8 @@ COVERED_BY: Mapping[str, Row] = {
     "docs/support.md": _page(*_integration("backends")),
     "README.md": _page(*_integration("readme")),
     "benchmarks/": Row(whole=_bazel("monorepo")),
-    ".bcr/": NOTHING,
+    ".bazeliskrc": NOTHING,
+    ".bcr/": Row(whole=_bazel("second_workspace")),
     ".buildifier.json": NOTHING,
     ".ci/": NOTHING,
     ".editorconfig": NOTHING,

@@ -204,7 +204,9 @@ def starlark_file(snippet: Snippet) -> str:
 
 
 def loads(snippet: Snippet) -> bool:
-    """Returns whether a block of Starlark loads names."""
+    """Returns whether a block of Starlark loads what it needs."""
+    if re.search(r"^executorch\.", snippet.text, re.MULTILINE):
+        return "executorch = use_extension(" in snippet.text
     return bool(re.search(r"\bload\(|use_extension\(|use_repo_rule\(", snippet.text))
 
 

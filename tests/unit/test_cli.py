@@ -256,7 +256,7 @@ def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> No
         "diff",
     ]
     verbs += ["lock", "cache", "package", "push", "pull", "verify", "delta", "apply", "history", "sbom", "affected"]
-    verbs += ["selected-ops", "cpp", "ci-summary", "sizes"]
+    verbs += ["selected-ops", "kernels", "cpp", "ci-summary", "sizes"]
     assert listed == verbs
 
 

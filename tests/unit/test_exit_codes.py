@@ -72,6 +72,11 @@ def kernels(directory: Path) -> list[object]:
     return ["selected-ops", DIRECTORY / "pte-net", "--kernels", directory / "kernels.yaml"]
 
 
+def missing(directory: Path) -> list[object]:
+    (directory / "selection.yaml").write_text("operators: {my::op: {}}\n")
+    return ["kernels", directory / "selection.yaml"]
+
+
 def gen(directory: Path) -> list[object]:
     (directory / "WORKSPACE").touch()
     text = "schema: executorch-model/v1\nname: net\nmodel: {factory: net:create}\n"
@@ -105,6 +110,7 @@ CASES: dict[tuple[str, int], Case] = {
     ("verify", 1): damaged,
     ("verify", 3): forbidden,
     ("apply", 1): apply,
+    ("kernels", 3): missing,
     ("selected-ops", 3): kernels,
     ("history", 1): lambda directory: ["history", NO_REGISTRY.rpartition(":")[0]],
 }

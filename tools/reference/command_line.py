@@ -32,6 +32,7 @@ OWN_EXIT_CODES = {
         3: "the policy does not allow a program, or the command of `--signed` does not accept the signature",
     },
     "apply": {1: "the delta is damaged"},
+    "kernels": {3: "a kernel that is selected is not there"},
     "selected-ops": {3: "a program needs a kernel that is not there"},
     "history": {1: "the registry failed, or a package is damaged"},
 }

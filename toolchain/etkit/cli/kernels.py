@@ -16,8 +16,7 @@ def add(verbs: Any) -> None:
         verbs,
         "kernels",
         "write C++ that registers just the kernels that programs need",
-        "ExecuTorch's code generator makes it. Compile it for the device and link it with the sources or the library of "
-        "the kernels.",
+        "ExecuTorch's code generator makes it. Compile it for the device and link it with the kernels.",
     )
     parser.add_argument(
         "selection", type=Path, metavar="FILE", help="a selected_operators.yaml, as `etbuild selected-ops` writes it"
@@ -26,8 +25,8 @@ def add(verbs: Any) -> None:
     add_repeatable(
         parser,
         "--functions FILE",
-        "the kernels that there are, in the form of ExecuTorch's functions.yaml; of several kernels for one operator, the "
-        "one in the first file is taken (default: ExecuTorch's portable and quantized kernels)",
+        "the kernels that there are, in the form of ExecuTorch's functions.yaml; of several kernels for one operator, "
+        "the one in the first file is taken (default: ExecuTorch's portable and quantized kernels)",
         type=Path,
     )
 

@@ -1,7 +1,7 @@
 """Writes C++ that registers the kernels of a selection and no others.
 
-ExecuTorch's own code generator makes the content, without PyTorch. What it fills is not in ExecuTorch's wheel: these are
-the templates here.
+ExecuTorch's own code generator makes the registration, without PyTorch. The templates that it fills are not in
+ExecuTorch's wheel: they are here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SOURCE = "RegisterCodegenUnboxedKernelsEverything.cpp"
 DECLARATIONS = "NativeFunctions.h"
 """Declares the functions of the kernels; `SOURCE` includes it."""
 DTYPES = "selected_op_variants.h"
-"""The dtypes of each operator. ExecuTorch's portable kernels include it if `EXECUTORCH_SELECTIVE_BUILD_DTYPE` is defined."""
+"""The dtypes of each operator. Portable kernels include it if `EXECUTORCH_SELECTIVE_BUILD_DTYPE` is defined."""
 FILES = (SOURCE, DECLARATIONS, DTYPES)
 
 _LISTS = ("kernels/portable/functions.yaml", "kernels/quantized/quantized.yaml")
@@ -46,9 +46,9 @@ _DTYPES_TEMPLATE = """\
 // Made by etbuild.
 #pragma once
 
-// ExecuTorch's kernels ask whether they need the code for a dtype. A name that is not here gets all dtypes: some kernels call
-// themselves by another name than their operator's, and the linker leaves out those that are not registered. GCC removes
-// code only if it inlines this, and only with `__builtin_strcmp`.
+// ExecuTorch's kernels ask whether they need the code for a dtype. A name that is not here gets all dtypes: some
+// kernels call themselves by another name than their operator's, and the linker leaves out those that are not
+// registered. GCC removes code only if it inlines this, and only with `__builtin_strcmp`.
 [[gnu::always_inline]] inline constexpr bool should_include_kernel_dtype(
     const char* operator_name, executorch::aten::ScalarType scalar_type) {
   using executorch::aten::ScalarType;
@@ -110,8 +110,8 @@ def make(selection: Path, lists: Sequence[Path]) -> dict[str, bytes]:
 
     Args:
         selection: A `selected_operators.yaml`.
-        lists: The kernels that there are, in the form of `functions.yaml`. Of several kernels for one operator, the one in
-            the first list is taken. Empty: ExecuTorch's portable and quantized kernels.
+        lists: The kernels that there are, in the form of `functions.yaml`. Of several kernels for one operator, the one
+            in the first list is taken. Empty: ExecuTorch's portable and quantized kernels.
 
     Returns:
         The contents by name: those of `FILES`.
@@ -177,7 +177,10 @@ def _entries(lists: Sequence[Path], chosen: KernelSet) -> dict[str, Any]:
 
 
 def _generate(selection: Path, entries: Mapping[str, Any]) -> Mapping[str, str]:
-    """The contents of `SOURCE` and `DECLARATIONS`. Runs in a child, because the generator takes its arguments from the command line."""
+    """The contents of `SOURCE` and `DECLARATIONS`.
+
+    Runs in a child, because the generator takes its arguments from the command line.
+    """
     import torchgen
     from executorch.codegen import gen
 
