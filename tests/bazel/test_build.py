@@ -52,19 +52,6 @@ def as_made_before(checkout: Workspace, built: Result, disk_cache: Path) -> None
     checkout.build("//examples/...", f"--disk_cache={disk_cache}")
 
 
-def test_the_first_target_of_the_readme(checkout: Workspace) -> None:
-    """Its program and report are those that the README shows for the command line."""
-    readme = (REPOSITORY / "README.md").read_text("utf-8")
-    for language, file in (("python", "model.py"), ("yaml", "net.yaml"), ("starlark", "BUILD")):
-        found = re.search(rf"```{language}\n(.*?)```", readme, re.DOTALL)
-        assert found
-        checkout.write(f"models/net/{file}", found[1])
-    checkout.build("//models/net")
-    for file in ("net.pte", "net.report.json"):
-        digest = sha256(checkout.output(f"models/net/{file}"))[:16]
-        assert re.search(rf"^    out/{re.escape(file)} .* {digest}$", readme, re.MULTILINE), (file, digest)
-
-
 def test_every_example_is_built(checkout: Workspace, built: Result) -> None:
     # What `built` ran does not tell: a test before it may have built some of them.
     listed = checkout.run("aquery", 'mnemonic("Executorch.*", //examples/...)').out
