@@ -29,7 +29,7 @@ HEADER = (
     "| system | Python | user | command | result | minutes | GB on the disk |",
     "|---|---|---|---|---|---|---|",
 )
-MARKED = re.compile(r"(<!-- machines -->\n).*(<!-- /machines -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- machines -->\n)(.*)(<!-- /machines -->)", re.DOTALL)
 
 # Bazel's sandbox needs a namespace of its own, which a process in a `chroot` does not get.
 ENTER = """
@@ -84,12 +84,24 @@ def main(arguments: list[str]) -> int:
         for user in options.users:
             rows += run_machine(base, user, options.commands)
             print(rows[-1], flush=True)
-    table = "\n".join((*HEADER, *map(str, rows))) + "\n"
-    print(table)
+    print("\n".join((*HEADER, *map(str, rows))))
     if options.write:
         page = options.write.read_text("utf-8")
-        options.write.write_text(MARKED.sub(lambda match: match[1] + table + match[2], page), encoding="utf-8")
+        written = MARKED.sub(lambda match: match[1] + updated(match[2], rows) + match[3], page)
+        options.write.write_text(written, encoding="utf-8")
     return int(any(row.result == "failed" for row in rows))
+
+
+def updated(table: str, rows: list[Row]) -> str:
+    """Returns the table of a page with new rows. Those of other machines, users and commands stay."""
+
+    def subject(line: str) -> tuple[str, ...]:
+        cells = [cell.strip() for cell in line.split("|")]
+        return (cells[1], cells[3], cells[4])
+
+    kept = {subject(line): line for line in table.splitlines()[len(HEADER) :]}
+    kept.update({subject(str(row)): str(row) for row in rows})
+    return "\n".join((*HEADER, *(kept[each] for each in sorted(kept)))) + "\n"
 
 
 def base_root(roots: Path, suite: str) -> Path:
