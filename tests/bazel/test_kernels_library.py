@@ -179,12 +179,11 @@ def test_a_program_runs_with_just_its_kernels(device: Workspace) -> None:
 
 def test_the_library_is_for_the_target_platform(device: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
     wheel = aarch64.wheel(tmp_path_factory.mktemp("wheel"))
-    device.build("//examples/device:mlp", "--//toolchain:one_configuration")
+    device.build("//examples/device:mlp")
     program = Path(shutil.copy(device.output("examples/device/mlp.pte"), tmp_path_factory.mktemp("program")))
     shutil.copytree(wheel, device.directory / "examples/device/executorch")
-    options = ["--cpu=aarch64", "--crosstool_top=//examples/device:compilers", "--//toolchain:one_configuration"]
-    result = device.build("//examples/device:run_aarch64", *options)
-    assert "ExecutorchLower" not in result.mnemonics  # the program is the same for all platforms
+    options = ["--cpu=aarch64", "--crosstool_top=//examples/device:compilers"]
+    device.build("//examples/device:run_aarch64", *options)
     check(program, *aarch64.EMULATOR, str(device.output("examples/device/run_aarch64")))
 
 
