@@ -77,7 +77,7 @@ def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: py
 def built(bazel: Build, example: str, target: str) -> dict[str, Path]:
     """Builds, and returns the files that Bazel says it made, by their names. Each toolchain has its own directory:
     Bazel prints it below its execution root."""
-    done = bazel(example, "build", target)
+    done = bazel(example, "build", "--show_result=20", target)
     assert done.returncode == 0, done.stdout + done.stderr
     root = Path(bazel(example, "info", "execution_root").stdout.strip())
     found = re.findall(r"^  (\S+\.(?:pte|json))\s*$", done.stderr, re.MULTILINE)
