@@ -289,3 +289,14 @@ def test_a_lock_adds_what_the_toolchain_does_not_have(locks: ModuleType, tmp_pat
     lock.write_text("tiny.layers==1.1 --hash=sha256:00\n")
     with pytest.raises(SystemExit, match=r"more.lock has tiny-layers 1.1, and the toolchain has tiny-layers 1.0"):
         locks.added_pins(lock, pins, cuda)
+
+
+@pytest.mark.parametrize("line", ["layers-of-ours>=2.0", "layers-of-ours @ file:///layers.whl", "--pre"])
+def test_a_lock_with_packages_to_add_has_pins_only(locks: ModuleType, tmp_path: Path, line: str) -> None:
+    lock, cuda = tmp_path / "more.lock", tmp_path / "cuda.lock"
+    cuda.touch()
+    lock.write_text(f"{line}\n")
+    with pytest.raises(SystemExit, match=f"more.lock has a line that is not `PACKAGE==VERSION` with hashes: {line}"):
+        locks.added_pins(lock, PINS, cuda)
+    lock.write_text("# No packages.\n")
+    assert locks.added_pins(lock, PINS, cuda) == []
