@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-_PIN = re.compile(r"([\w.-]+)(?:\[[^]]*\])? *== *([^\s;]+)(?: *; *((?:(?! --| #)[^\\\n])*))?")
+_PIN = re.compile(r"([\w.-]+)(?:\[[^]]*\])? *== *([^\s;]+)(?:(?: |\\\n)*; *((?:(?! --| #)[^\\\n])*))?")
 
 
 def pins_of(locks: list[Path]) -> list[str]:

@@ -197,6 +197,7 @@ def test_only_pins_for_this_machine_count(locks: ModuleType, tmp_path: Path) -> 
         "torch==2.13.0 ; sys_platform == 'darwin' \\\n    --hash=sha256:00\n"
         "torch==2.13.0+cpu ; sys_platform != 'darwin' \\\n    --hash=sha256:01\n"
         "tomli[more] == 2.2 ; python_full_version < '3.11' --hash=sha256:02\n"
+        "older==1.0 \\\n    ; python_version < '3.11' \\\n    --hash=sha256:03\n"
     )
     pins = locks.pins_of([lock])
     assert locks.pinned(pins) == {"torch": "2.13.0+cpu"}
