@@ -4,6 +4,7 @@ load("//rules/private:compat.bzl", "reproducible")
 load("//rules/private:host_repository.bzl", "host_repository")
 load("//rules/private:packages_repository.bzl", "PACKAGES_ATTRS", "check_extras", "locks_of", "packages_repository")
 load("//rules/private:platforms.bzl", "check_platform")
+load("//rules/private:pythons.bzl", "check_version")
 load("//rules/private:toolchains_repository.bzl", "packages_of", "toolchains_repository")
 
 def _extras(module_ctx):
@@ -11,7 +12,7 @@ def _extras(module_ctx):
     extras = {}
     for module in module_ctx.modules:
         for tag in module.tags.toolchain:
-            check_extras(tag.extras, module.name or "of the root")
+            check_extras(tag.extras, "" if module.is_root else module.name)
             if not module.is_root:
                 extras.update({extra: True for extra in tag.extras})
     return extras
@@ -33,6 +34,7 @@ def _toolchains_of_root(module_ctx):
                     "keep one call, or give another `name`",
                 ))
             check_platform(tag.platform)
+            check_version(tag.python_version)
             found[tag.name] = tag
     found.setdefault("default", None)
     return found

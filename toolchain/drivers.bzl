@@ -26,7 +26,9 @@ def sources_of_drivers(name, srcs, main):
         driver_sources(name = "{}_{}".format(name, step), srcs = files_of_step(STEP_FILES, step), main = main)
 
 def drivers(name, driver, **kwargs):
-    """Declares the toolchain `NAME`, its driver `DRIVER`, and the driver `DRIVER_STEP` of each step.
+    """Declares the toolchain `NAME`, its driver `DRIVER`, and the driver `DRIVER.STEP` of each step.
+
+    The names of toolchains have no `.`, so that the targets of one do not have the names of another's.
 
     Args:
       name: string.
@@ -35,17 +37,17 @@ def drivers(name, driver, **kwargs):
     """
     python_driver(name = driver, sources = _SOURCES, **kwargs)
     for step in STEPS:
-        python_driver(name = "{}_{}".format(driver, step), sources = _SOURCES_OF_STEP[step], **kwargs)
+        python_driver(name = "{}.{}".format(driver, step), sources = _SOURCES_OF_STEP[step], **kwargs)
     executorch_toolchain(
         name = name,
         driver = ":" + driver,
         supports_workers = True,
         tags = kwargs.get("tags", []),
-        **{step: ":{}_{}".format(driver, step) for step in STEPS}
+        **{step: ":{}.{}".format(driver, step) for step in STEPS}
     )
 
 def toolchain_of_packages(name, driver, repository, package_names):
-    """Declares the toolchain `NAME` for the packages of a repository, and `NAME_split` for machines without their repository.
+    """Declares the toolchain `NAME` for the packages of a repository, and `NAME.split` for machines without their repository.
 
     Args:
       name: string.
@@ -61,14 +63,14 @@ def toolchain_of_packages(name, driver, repository, package_names):
         packages = repository + "//:packages.pex",
     )
     split_packages(
-        name = driver + "_packages",
+        name = driver + ".packages",
         packages = repository + "//:packages.pex",
     )
     drivers(
-        name + "_split",
-        driver = driver + "_split",
+        name + ".split",
+        driver = driver + ".split",
         package_names = package_names,
-        packages = ":{}_packages".format(driver),
+        packages = ":{}.packages".format(driver),
     )
 
 def named_toolchain(name, toolchain_name, toolchain, exec_compatible_with):
@@ -109,7 +111,7 @@ def registered_toolchains(name, toolchains, remote = False):
       remote: bool, whether they are those for remote executors.
     """
     for number, each in enumerate(toolchains):
-        form = "_split" if remote or not each.runs_here else ""
+        form = ".split" if remote or not each.runs_here else ""
         named_toolchain(
             name = "{}{}{}_{}".format(name, number // 10, number % 10, each.name),
             exec_compatible_with = each.exec_compatible_with,

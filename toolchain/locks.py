@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-_PIN = re.compile(r"([\w.-]+)(?:\[[^]]*\])? *== *([^\s;]+)(?: *; *((?:(?! --| #)[^\\\n])*))?")
+_PIN = re.compile(r"([\w.-]+)(?:\[[^]]*\])? *== *([^\s;]+)(?:(?: |\\\n)*; *((?:(?! --| #)[^\\\n])*))?")
 
 
 def pins_of(locks: list[Path]) -> list[str]:
@@ -149,12 +149,14 @@ def added_pins(lock: Path, pins: list[str], cuda: Path) -> list[str]:
     """Returns the pins of a user's lock that the toolchain does not have.
 
     Such a lock repeats what its packages have in common with the toolchain, also what a CUDA build of torch needs.
-    Exits if it has another version of a package.
+    Exits if it has another version of a package, or a line that pins no version: nothing would come of it.
     """
     known = pinned(pins)
     only_cuda = pinned(pins_of([cuda])).keys() - known.keys()
     added = []
     for pin in pins_of([lock]):
+        if not pinned([pin]):
+            sys.exit(f"{lock.name} has a line that is not `PACKAGE==VERSION` with hashes: {pin.splitlines()[0]}")
         for name, version in pinned([pin]).items():
             if name not in known and name not in only_cuda:
                 added.append(pin)

@@ -3,6 +3,7 @@
 load("@rules_executorch_host//:host.bzl", "PY_INFOS")
 load("//rules:providers.bzl", "ExecutorchLibraryInfo")
 load("//toolchain:runfiles.bzl", "runfiles_path")
+load("//toolchain:split_packages.bzl", "name_in_indexes")
 load(":common.bzl", "import_root")
 load(":compat.bzl", "label_text")
 load(":names.bzl", "check_unique", "relative_to", "repository_path")
@@ -38,7 +39,7 @@ def _installed(target, files):
 
     # Without their metadata, packages are known by what they are imported as.
     names = named or [place.split("/")[0].replace(".py", "") for place in places]
-    unique = {name.lower().replace("_", "-").replace(".", "-"): True for name in names}.keys()
+    unique = {name_in_indexes(name): True for name in names}.keys()
     return [struct(name = name, library = label_text(target.label), is_certain = bool(named)) for name in unique]
 
 def check_packages(label, installed, toolchain):

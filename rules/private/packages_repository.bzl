@@ -9,7 +9,7 @@ it again.
 load(":compat.bzl", "watch")
 load(":downloads.bzl", "check_sha256")
 load(":platforms.bzl", "check_platform", "host_platform")
-load(":pythons.bzl", "VERSIONS", "about")
+load(":pythons.bzl", "VERSIONS", "about", "check_version", "pythons_on_path")
 
 # The extras in pyproject.toml. requirements-EXTRA.lock holds the packages that an extra adds to the lock.
 EXTRAS = [
@@ -82,7 +82,7 @@ def check_extras(extras, module = ""):
 
     Args:
       extras: list of string.
-      module: string, the module that asks for them, for the message; empty for the WORKSPACE file.
+      module: string, the module that asks for them, for the message; empty for the user's own.
     """
     for extra in extras:
         if extra not in EXTRAS:
@@ -154,10 +154,12 @@ def _chosen_python(repository_ctx, versions):
         if not found:
             fail("`python_interpreter`: there is no {} on the PATH.".format(python))
         return found
-    pythons = json.decode(repository_ctx.read(watch(repository_ctx, _PYTHONS)))
-    for version in versions:
-        if version in pythons["found"]:
-            return pythons["found"][version]
+    for text in [repository_ctx.read(watch(repository_ctx, _PYTHONS)), None]:
+        # Bazel keeps the file until the PATH changes: an interpreter may have been installed since.
+        pythons = json.decode(text or pythons_on_path(repository_ctx))
+        for version in versions:
+            if version in pythons["found"]:
+                return pythons["found"][version]
     fail("There is no {} on the PATH that can build the packages. {}{}".format(
         " or ".join(["python" + version for version in versions]),
         "".join([problem + ". " for problem in pythons["problems"]]),
@@ -226,6 +228,7 @@ def _packages_repository_impl(repository_ctx):
     attributes = repository_ctx.attr
     check_extras(attributes.extras)
     check_platform(attributes.platform)
+    check_version(attributes.python_version)
     here = host_platform(repository_ctx)
     is_foreign = attributes.platform not in ["", here]
     if is_foreign and not attributes.packages:

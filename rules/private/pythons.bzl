@@ -17,6 +17,15 @@ except ImportError:
 print("%d.%d" % sys.version_info[:2], os.path.realpath(sys.executable))
 """
 
+def check_version(version):
+    """Fails if a version of Python is not supported.
+
+    Args:
+      version: string, such as `3.12`, or empty.
+    """
+    if version and version not in VERSIONS:
+        fail("`python_version` is `{}`. Supported: {}.".format(version, ", ".join(VERSIONS)))
+
 def about(repository_ctx, python):
     """Runs an interpreter.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -198,10 +199,26 @@ def test_the_interpreter_is_a_label(user: User, bazel4: Run) -> None:
     for more, message in (
         (f'{label}, python_version = "{OTHER}"', f"/python is Python {HERE}, and `python_version` is {OTHER}."),
         (f'{label}, python_interpreter = "python3"', "`python_interpreter` and `python_interpreter_target` both name"),
+        ('python_version = "3.9"', "`python_version` is `3.9`. Supported: 3.13, "),
         ('python_interpreter = "python3.0"', "`python_interpreter`: there is no python3.0 on the PATH."),
     ):
         user.write(more)
         assert message in bazel4("build", FILE).stderr
+
+
+def test_an_interpreter_can_be_installed_after_the_error(
+    user: User, bazel4: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The PATH stays as it is. So Bazel keeps what it knows about the interpreters on it."""
+    for version in ("3.13", "3.12", "3.11"):
+        (tmp_path / f"python{version}").write_text("#!/bin/sh\necho it is broken >&2; exit 1\n")
+        (tmp_path / f"python{version}").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    user.write()
+    assert f"python{HERE}: it is broken. Install it" in bazel4("build", FILE).stderr
+    (tmp_path / f"python{HERE}").unlink()
+    (tmp_path / f"python{HERE}").symlink_to(Path(sys.base_prefix, f"bin/python{HERE}"))
+    holds_the_packages(user, unpacked(bazel4))
 
 
 def test_packages_for_other_machines_are_checked_and_not_unpacked(user: User, bazel4: Run) -> None:
@@ -242,3 +259,8 @@ def test_bazel_7_takes_the_file_and_the_extras_of_other_modules(user: User, in_b
     user.write(extras='extras = ["sbomb"]')
     assert "There is no extra `sbomb`." in (said := in_bazel7("build", FILE).stderr)
     assert "The module `library` asks for it." in said
+    user.write('extras = ["sbomb"]')
+    assert "There is no extra `sbomb`." in (said := in_bazel7("build", FILE).stderr)
+    assert "asks for it" not in said
+    user.write('python_version = "3.12.1"')
+    assert "`python_version` is `3.12.1`. Supported: 3.13, " in in_bazel7("build", FILE).stderr

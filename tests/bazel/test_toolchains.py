@@ -40,6 +40,9 @@ executorch.toolchain(
     packages = {"sha256": "%s", "url": "https://files.example.com/packages.pex"},
     platform = "linux_aarch64",
 )
+
+# No target of it has a name of the one above.
+executorch.toolchain(name = "arm_split")
 """ % ("0" * 64)
 
 Build = Callable[..., subprocess.CompletedProcess[str]]
@@ -129,14 +132,14 @@ def test_a_toolchain_is_chosen_by_its_name_and_by_the_machine(rules: Path, bazel
         debug = "--toolchain_resolution_debug=.*executorch.*"
         ours = f"--override_repository=rules_executorch~~executorch~rules_executorch_packages_with_einops={packages}"
         said = bazel("toolchains", "build", "--nobuild", "//:patches", debug, ours, *options)
-        found = re.findall(r"-> toolchain \S*?(\w+)$", said.stderr, re.MULTILINE)
+        found = re.findall(r"-> toolchain \S*:(\S+)$", said.stderr, re.MULTILINE)
         return found[-1] if found else said.stderr
 
     arm = "--extra_execution_platforms=//platforms:arm"
     assert chosen() == "executorch"
     assert chosen("--@rules_executorch//toolchain:name=with_einops") == "executorch_with_einops"
-    assert chosen(arm) == "executorch_arm_split"
-    assert "There is no toolchain `next`. Known: default, with_einops, arm." in chosen(
+    assert chosen(arm) == "executorch_arm.split"
+    assert "There is no toolchain `next`. Known: default, with_einops, arm, arm_split." in chosen(
         "--@rules_executorch//toolchain:name=next"
     )
 

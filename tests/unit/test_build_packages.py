@@ -197,6 +197,7 @@ def test_only_pins_for_this_machine_count(locks: ModuleType, tmp_path: Path) -> 
         "torch==2.13.0 ; sys_platform == 'darwin' \\\n    --hash=sha256:00\n"
         "torch==2.13.0+cpu ; sys_platform != 'darwin' \\\n    --hash=sha256:01\n"
         "tomli[more] == 2.2 ; python_full_version < '3.11' --hash=sha256:02\n"
+        "older==1.0 \\\n    ; python_version < '3.11' \\\n    --hash=sha256:03\n"
     )
     pins = locks.pins_of([lock])
     assert locks.pinned(pins) == {"torch": "2.13.0+cpu"}
@@ -289,3 +290,14 @@ def test_a_lock_adds_what_the_toolchain_does_not_have(locks: ModuleType, tmp_pat
     lock.write_text("tiny.layers==1.1 --hash=sha256:00\n")
     with pytest.raises(SystemExit, match=r"more.lock has tiny-layers 1.1, and the toolchain has tiny-layers 1.0"):
         locks.added_pins(lock, pins, cuda)
+
+
+@pytest.mark.parametrize("line", ["layers-of-ours>=2.0", "layers-of-ours @ file:///layers.whl", "--pre"])
+def test_a_lock_with_packages_to_add_has_pins_only(locks: ModuleType, tmp_path: Path, line: str) -> None:
+    lock, cuda = tmp_path / "more.lock", tmp_path / "cuda.lock"
+    cuda.touch()
+    lock.write_text(f"{line}\n")
+    with pytest.raises(SystemExit, match=f"more.lock has a line that is not `PACKAGE==VERSION` with hashes: {line}"):
+        locks.added_pins(lock, PINS, cuda)
+    lock.write_text("# No packages.\n")
+    assert locks.added_pins(lock, PINS, cuda) == []
