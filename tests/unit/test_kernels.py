@@ -79,6 +79,29 @@ def test_the_first_list_wins(tmp_path: Path) -> None:
     assert calls == ["theirs::native::mm", "mine::native::relu", "my::native::op"]
 
 
+def test_dtypes_of_a_later_list_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(
+        "- op: relu.out\n  type_alias: {T: [Float]}\n  dim_order_alias: {D: [0]}\n"
+        "  kernels: [{arg_meta: {self: [T, D], out: [T, D]}, kernel_name: mine::relu}]\n"
+    )
+    second.write_text("- op: relu.out\n  kernels: [{arg_meta: null, kernel_name: theirs::relu}]\n")
+    file = selection(tmp_path, aten__relu=[FLOAT, HALF])
+    written(file, "--functions", str(first), "--functions", str(second), expect=3)
+    assert "`aten::relu.out` with float16 (net.pte)" in capsys.readouterr().err
+    assert registered(written(file, "--functions", str(second), "--functions", str(first))) == ["aten::relu.out"]
+
+
+@pytest.mark.parametrize("described", ["[1]", "5", "{debug_info: 5}", "{debug_info: [1, 2]}"])
+def test_a_missing_kernel_of_an_odd_selection(
+    described: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "selected_operators.yaml"
+    file.write_text(f'operators: {{"aten::nothing.out": {described}}}\n')
+    written(file, expect=3)
+    assert "`aten::nothing.out` (" in capsys.readouterr().err
+
+
 def test_kernels_of_the_runtime_itself_are_not_registered(tmp_path: Path) -> None:
     file = selection(tmp_path, aten__relu=[FLOAT])
     content: dict[str, Any] = yaml.safe_load(file.read_text())

@@ -151,18 +151,28 @@ def _lists_of_executorch() -> list[Path]:
 
 
 def _check(selection: Path, selected: dict[str, Any], chosen: KernelSet, available: Sequence[KernelSet]) -> None:
-    """Checks that each operator of the selection has a kernel. Messages name the programs that call it."""
+    """Checks that the first list with an operator of the selection has what it needs: that kernel is registered.
+
+    Messages name the programs that call the operator.
+    """
     missing = []
     for operator, dtypes in sorted(chosen.kernels.items()):
-        lacking = [each.lacking(operator, dtypes or frozenset()) for each in available]
-        if not any(each is not None and not each for each in lacking):
-            callers = ", ".join((selected["operators"][operator] or {}).get("debug_info") or [selection.name])
-            without = ", ".join(sorted(next((each for each in lacking if each), ())))
+        lacking = (each.lacking(operator, dtypes or frozenset()) for each in available)
+        first = next((each for each in lacking if each is not None), None)
+        if first is None or first:
+            callers = ", ".join(_callers(selected["operators"][operator]) or [selection.name])
+            without = ", ".join(sorted(first or ()))
             missing.append(f"`{operator}`{' with ' if without else ''}{without} ({callers})")
     if missing:
         named = " and ".join(each.name for each in available)
         what = f"{len(missing)} kernels that are selected are" if len(missing) > 1 else "a kernel that is selected is"
         raise CheckError.of(f"{named}: {what} missing", "\n".join(missing))
+
+
+def _callers(described: object) -> list[str]:
+    """The programs that call an operator, as its entry in a selection says."""
+    programs = described.get("debug_info") if isinstance(described, dict) else None
+    return [str(program) for program in programs] if isinstance(programs, list) else []
 
 
 def _entries(lists: Sequence[Path], chosen: KernelSet) -> dict[str, Any]:
