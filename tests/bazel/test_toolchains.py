@@ -78,8 +78,8 @@ def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: py
 
 
 def built(bazel: Build, example: str, target: str) -> dict[str, Path]:
-    """Builds, and returns the files that Bazel says it made, by their names. A toolchain has a directory of its own, which
-    Bazel prints below its execution root."""
+    """Builds, and returns the files that Bazel says it made, by their names. A toolchain has a directory of its own,
+    which Bazel prints below its execution root."""
     done = bazel(example, "build", target)
     assert done.returncode == 0, done.stdout + done.stderr
     root = Path(bazel(example, "info", "execution_root").stdout.strip())
