@@ -522,6 +522,38 @@ def test_what_a_method_assigns_reaches_its_own_buffers_and_no_other_method(build
     assert built.err.count("note: `writing` writes to its input `x`") == built.err.count("writes to its input") == 1
 
 
+SHARED_BUFFERS = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("own", torch.zeros(4))
+        self.child = torch.nn.Module()
+        self.child.register_buffer("own", self.own)
+
+    def forward(self, x):
+        self.own = self.own + x[0]
+        return x + self.child.own
+
+    def itself(self, x):
+        self.own = self.own + x[0]
+        return x + self.own
+
+def create():
+    return Net()
+"""
+
+
+def test_a_buffer_with_two_names_gets_a_value_under_one_of_them_only(build: Build) -> None:
+    refused = build(HEAD + method("forward", False), model=SHARED_BUFFERS)
+    assert refused.code == 1
+    assert "a second call gives something else than in PyTorch" in refused.err
+    assert "assigns to `own`" in refused.err
+    built = build(HEAD + method("itself", False), model=SHARED_BUFFERS)
+    check(built, "itself", "itself", torch.randn(2, 4), calls=3)
+
+
 LOST = {
     "c.h": "self.c.h = self.c.h + x; return self.c.h * 1",
     "of_slots[0].h": "self.of_slots[0].h = self.of_slots[0].h + x; return self.of_slots[0].h * 1",

@@ -48,6 +48,7 @@ class Assigned:
         attributes: The previous values of other places whose assignments are lost, by name. These places are neither
             buffers nor parameters.
         written: Names of buffers that the exported method writes to when it ends, because it assigned them.
+        shared: Names in `written` of buffers whose tensor has another name too: a program changes it under both.
         retyped: Names in `written` that got a tensor of another dtype: the buffer's dtype and the new one.
         reshaped: Names in `buffers` that got a tensor of another shape: the buffer's shape and the new one.
         new_parameters: Names of parameters that the method creates.
@@ -59,6 +60,7 @@ class Assigned:
     buffers: list[str] = field(default_factory=list)
     attributes: dict[str, object] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
+    shared: set[str] = field(default_factory=set)
     retyped: dict[str, tuple[torch.dtype, torch.dtype]] = field(default_factory=dict)
     reshaped: dict[str, tuple[torch.Size, torch.Size]] = field(default_factory=dict)
     new_parameters: list[str] = field(default_factory=list)
@@ -122,8 +124,9 @@ class Assigned:
             BuildError: The second call gives something else than in eager PyTorch.
         """
         names = sorted({*self.buffers, *self.attributes})
-        if (names or self.atoms) and differ():
-            listed = ", ".join(f"`{name}`" for name in sorted({*names, *self.atoms}))
+        suspects = {*names, *self.atoms, *self.shared}
+        if suspects and differ():
+            listed = ", ".join(f"`{name}`" for name in sorted(suspects))
             message = "a second call gives something else than in PyTorch: torch.export loses what the first assigns to"
             hint = "register what a call leaves to the next one as a buffer, and write to it with `copy_(...)`"
             raise BuildError.at(path, f"{message} {listed}", hint)

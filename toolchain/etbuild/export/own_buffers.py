@@ -8,6 +8,7 @@ the other, so that a buffer that should get the old content of an earlier one ge
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -96,6 +97,8 @@ class _TracedCall:
             for name, tensor in (*root.named_buffers(), *root.named_parameters())
             if not is_traceable_wrapper_subclass(tensor)
         ]
+        buffers = [tensor for module in root.modules() for tensor in module._buffers.values() if tensor is not None]
+        self._names = Counter(storage(tensor) for tensor in buffers if not is_traceable_wrapper_subclass(tensor))
 
     def assign(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """Notes what the method assigns to an own buffer.
@@ -144,6 +147,8 @@ class _TracedCall:
             assigned.lose(name, first, last)
         else:
             assigned.written.add(name)
+            if self._names[storage(first)] > 1:
+                assigned.shared.add(name)
             if first.dtype != last.dtype:
                 assigned.retyped[name] = (first.dtype, last.dtype)
 
