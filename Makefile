@@ -15,6 +15,8 @@ SHELL := /bin/bash
 
 ifneq ($(origin PYTHON),command line)
 PYTHON :=
+else
+NOT_BAZEL := -m "not (bazel or soak)"
 endif
 FIND_PYTHON = tools/find_python.sh $(PYTHON)
 VENV := .venv$(PYTHON:%=-%)
@@ -58,7 +60,7 @@ PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(WORKSPACE_BAZEL); \
   registry=$$(tools/find_registry.sh docker-registry || true); skopeo=$$(tools/find_registry.sh skopeo || true); \
   browser=$$(tools/find_browser.sh || true); tools/find_bwrap.sh > /dev/null || true; \
   CHROMIUM=$$browser DOCKER_REGISTRY=$$registry SKOPEO=$$skopeo NGINX=$$nginx BAZEL=$$bazel \
-  $(VENV)/bin/python -m pytest --numprocesses 2 $(PYTHON:%=-m "not (bazel or soak)")
+  $(VENV)/bin/python -m pytest --numprocesses 2 $(NOT_BAZEL)
 
 # The commit that the files are compared with. Without one, each test file runs a sample.
 BASE ?= $$(tools/find_base.sh)
