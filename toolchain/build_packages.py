@@ -283,26 +283,21 @@ def unpack_wheel(wheel: Path, site: Path, owners: dict[str, Path]) -> None:
     wheel.unlink()
 
 
-# Folders of an installation. Some wheels have them by mistake beside their packages.
-FOLDERS = {"bin", "include", "lib", "lib64", "share"}
-
-
 def places_of(wheel: Path) -> dict[str, str]:
     """Returns the paths in a site directory of the files of a wheel, by their names in the wheel.
 
-    Left out is what does not belong into a site directory: commands, which contain the path of an interpreter and are
-    never run, and files for other folders, where no package finds them.
+    Left out is what belongs to other folders of an installation, such as commands: they contain the path of an
+    interpreter and are never run. Everything else stays, as pip installs it, because an index has its digest.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = [member.filename for member in archive.infolist() if not member.is_dir()]
-    packages = {name.split("/")[0] for name in names if name.endswith(".py")}
     places = {}
     for name in names:
         top, *rest = name.split("/")
         if top.endswith(".data"):
             if rest[0] in ("purelib", "platlib"):
                 places[name] = "/".join(rest[1:])
-        elif top not in FOLDERS - packages:
+        else:
             places[name] = name
     return places
 
