@@ -101,6 +101,7 @@ def test_a_wheel_is_installed(builder: ModuleType, tmp_path: Path) -> None:
     builder.unpack_wheels([file], tmp_path / "site")
     assert not file.exists()
     assert builder.files_of(tmp_path / "site") == [
+        "bin/tiny",
         "lib/__init__.py",
         "tiny-1.0.dist-info/METADATA",
         "tiny-1.0.dist-info/RECORD",
