@@ -1,6 +1,6 @@
 """The macros executorch_program and executorch_programs: a program, and a program with its variants."""
 
-load(":common.bzl", "name_with_variant")
+load(":common.bzl", "name_with_variant", "tags_error")
 load(":program.bzl", _executorch_program = "executorch_program")
 
 def executorch_program(name, variant = "", named_data = [], **kwargs):
@@ -18,7 +18,7 @@ def executorch_program(name, variant = "", named_data = [], **kwargs):
     if type(variant or "") == "string":
         program = name_with_variant(name, variant)
         labels["pte"] = program + ".pte"
-        if type(named_data or []) == "list":
+        if type(named_data or []) == "list" and not tags_error(named_data or []):  # the rule reports the error
             labels["ptd"] = ["{}.{}.ptd".format(program, tag) for tag in named_data or []]
     _executorch_program(name = name, variant = variant, named_data = named_data, **dict(labels, **kwargs))
 
