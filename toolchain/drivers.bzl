@@ -25,7 +25,7 @@ def sources_of_drivers(name, srcs, main):
     for step in STEPS:
         driver_sources(name = "{}_{}".format(name, step), srcs = files_of_step(STEP_FILES, step), main = main)
 
-def drivers(name, driver, **kwargs):
+def drivers(name, driver, toolchain_attributes = {}, **kwargs):
     """Declares the toolchain `NAME`, its driver `DRIVER`, and the driver `DRIVER.STEP` of each step.
 
     The names of toolchains have no `.`, so that the targets of one do not have the names of another's.
@@ -33,6 +33,7 @@ def drivers(name, driver, **kwargs):
     Args:
       name: string.
       driver: string.
+      toolchain_attributes: dict, more attributes of the toolchain.
       **kwargs: attributes of `python_driver`.
     """
     python_driver(name = driver, sources = _SOURCES, **kwargs)
@@ -42,8 +43,7 @@ def drivers(name, driver, **kwargs):
         name = name,
         driver = ":" + driver,
         supports_workers = True,
-        tags = kwargs.get("tags", []),
-        **{step: ":{}.{}".format(driver, step) for step in STEPS}
+        **dict(toolchain_attributes, **{step: ":{}.{}".format(driver, step) for step in STEPS})
     )
 
 def toolchain_of_packages(name, driver, repository, package_names):

@@ -1,10 +1,11 @@
 """The macro executorch_py_toolchain: a toolchain with the Python packages of the workspace."""
 
+load("//rules/private:macros.bzl", "common_attributes", "helper_attributes")
 load(":drivers.bzl", "drivers")
 load(":python_of_build.bzl", "python_of_build")
 load(":split_packages.bzl", "installed_packages")
 
-def executorch_py_toolchain(name, deps, interpreter = None):
+def executorch_py_toolchain(name, deps, interpreter = None, **kwargs):
     """A toolchain that builds programs with the Python packages of your workspace, so that it has one torch.
 
     <!-- snippet not run: it needs installed packages; tests/bazel/test_toolchains.py builds with examples/pypi -->
@@ -42,14 +43,17 @@ def executorch_py_toolchain(name, deps, interpreter = None):
       interpreter: label of the Python that runs the driver, with its standard library among its files. Default: the Python
         toolchain that Bazel resolves for the execution platform, such as rules_python's. The packages have to be for its
         version.
+      **kwargs: attributes that every target has, such as `visibility`.
     """
     python = name + ".python"
-    python_of_build(name = python, interpreter = interpreter, tags = ["manual"])
-    installed_packages(name = name + ".packages", deps = deps, python = ":" + python, tags = ["manual"])
+    helper = helper_attributes(kwargs)
+    python_of_build(name = python, interpreter = interpreter, **helper)
+    installed_packages(name = name + ".packages", deps = deps, python = ":" + python, **helper)
     drivers(
         name,
         driver = name + ".driver",
+        toolchain_attributes = common_attributes(kwargs),
         packages = ":{}.packages".format(name),
         python = ":" + python,
-        tags = ["manual"],
+        **helper
     )

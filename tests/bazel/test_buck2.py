@@ -35,7 +35,8 @@ def by_buck2(directory: Path) -> Actions:
     buck = Buck2()
     buck.build_file(REPOSITORY / "toolchain/BUCK", "toolchain", "rules_executorch")
     buck.build_file(REPOSITORY / "examples/buck2/toolchains/BUCK", "", "toolchains")
-    other = [each.parent for each in directory.rglob("WORKSPACE") if each.parent != directory]
+    roots = [*directory.rglob("WORKSPACE"), *directory.rglob("MODULE.bazel")]
+    other = [each.parent for each in roots if each.parent != directory]
     for file in sorted(directory.rglob("BUILD")):
         package = str(file.parent.relative_to(directory))
         if (

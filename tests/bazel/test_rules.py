@@ -19,11 +19,13 @@ from ..starlark_files import REPOSITORY
 MACROS = {
     "executorch_cc_library": ('program = ":net", runtime = ":runtime"', [""]),
     "executorch_embed": ('program = ":net", runtime = ":runtime"', [""]),
+    "executorch_kernels_library": ('selected_ops = "ops.yaml", runtime = ":runtime", srcs = ["kernels.cpp"]', [""]),
     "executorch_lock": ('program = ":net", lock = "net.lock.json"', ["", "_test"]),
     "executorch_program": ('manifest = "net.yaml"', [""]),
     "executorch_program_test": ('program = ":net"', [""]),
     "executorch_program_test_suite": ('programs = [":net"]', ["", ".net"]),
     "executorch_programs": ('manifest = "net.yaml", variants = {"ios": {}}', ["", ".ios"]),
+    "executorch_py_toolchain": ("deps = []", [""]),
 }
 COMMON = {
     "compatible_with": ["//attributes:environment"],
