@@ -515,7 +515,7 @@ def test_a_file_of_tags_has_one_on_each_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n", " \n\t\n"])
 def test_a_file_of_tags_without_a_tag_is_an_error(text: str, tmp_path: Path) -> None:
-    """What writes it has failed, and the package would lie in the registry under its digest only."""
+    """What writes it has failed, and the package would be in the registry by its digest only."""
     (tmp_path / "tags.txt").write_text(text)
     with pytest.raises(InputError, match=r"tags\.txt: the file has no tag"):
         reference.read_tags(tmp_path / "tags.txt")
