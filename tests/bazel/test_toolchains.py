@@ -151,6 +151,50 @@ def test_the_packages_of_the_workspace_build_the_same_program(rules: Path, bazel
     assert made["net.pte"].read_bytes() == (tmp_path / "net.pte").read_bytes()
 
 
+BY_PATH = """
+load("@bazel_tools//tools/python:toolchain.bzl", "py_runtime_pair")
+
+py_runtime(
+    name = "runtime",
+    interpreter_path = "%s",
+    python_version = "PY3",
+    %s
+)
+
+py_runtime_pair(
+    name = "pair",
+    py3_runtime = ":runtime",
+)
+
+toolchain(
+    name = "by_path",
+    toolchain = ":pair",
+    toolchain_type = "@bazel_tools//tools/python:toolchain_type",
+)
+"""
+
+
+def test_an_interpreter_by_its_path_has_its_version_in_the_keys(rules: Path, bazel: Build, packages: Path) -> None:
+    """So nothing that another Python at this path made is taken for a result of this one."""
+    python = (packages / "venv/bin/python").resolve()
+    told = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    major, minor, micro = map(int, told.split("."))
+    build = rules / "examples/pypi/by_path/BUILD"
+    build.parent.mkdir()
+
+    def said(version: dict[str, str] | None, *options: str) -> str:
+        build.write_text(BY_PATH % (python, f"interpreter_version_info = {version}," if version else ""))
+        return bazel("pypi", "build", "//:with_our_torch.packages", "--extra_toolchains=//by_path", *options).stderr
+
+    right = {"major": str(major), "minor": str(minor), "micro": str(micro)}
+    assert f"names an interpreter by its path, {python}, and does not tell its version" in said(None, "--nobuild")
+    assert f"Python {told}, and Bazel's Python toolchain says that it is {major}.{minor}.{micro + 1}" in said(
+        {**right, "micro": str(micro + 1)}
+    )
+    assert "ERROR" not in said(right, "--nobuild")
+    shutil.rmtree(build.parent)
+
+
 def test_what_the_driver_needs_has_to_be_there(rules: Path, bazel: Build) -> None:
     build = rules / "examples/pypi/BUILD"
     text = build.read_text()
