@@ -7,15 +7,15 @@ _TOOLCHAIN_TYPE = "@bazel_tools//tools/python:toolchain_type"
 def _version(runtime):
     """Returns the version of an interpreter that a Python toolchain names by its path. Fails if it does not tell.
 
-    Before Bazel 7, no toolchain can tell.
+    The `py_runtime` of rules_python can tell it; Bazel's own cannot.
     """
     info = getattr(runtime, "interpreter_version_info", None)
     numbers = [getattr(info, part, None) for part in ["major", "minor", "micro"]]
     version = ".".join([str(number) for number in numbers if number != None])
-    if hasattr(runtime, "interpreter_version_info") and not version:
+    if not version:
         fail("the Python toolchain names an interpreter by its path, {}, and does not tell its version: {}".format(
             runtime.interpreter_path,
-            "write `interpreter_version_info` in its `py_runtime`, so that another Python at this path is noticed",
+            "write `interpreter_version_info` in its `py_runtime` of rules_python, or name an interpreter by its label",
         ))
     return version
 

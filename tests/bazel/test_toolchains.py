@@ -152,23 +152,19 @@ def test_the_packages_of_the_workspace_build_the_same_program(rules: Path, bazel
 
 
 BY_PATH = """
-load("@bazel_tools//tools/python:toolchain.bzl", "py_runtime_pair")
+def _runtime_impl(ctx):
+    return [platform_common.ToolchainInfo(py3_runtime = struct(interpreter_path = "%s", %s))]
 
-py_runtime(
-    name = "runtime",
-    interpreter_path = "%s",
-    python_version = "PY3",
-    %s
-)
+runtime = rule(implementation = _runtime_impl)
+"""
+USES_IT = """
+load(":runtime.bzl", "runtime")
 
-py_runtime_pair(
-    name = "pair",
-    py3_runtime = ":runtime",
-)
+runtime(name = "runtime")
 
 toolchain(
     name = "by_path",
-    toolchain = ":pair",
+    toolchain = ":runtime",
     toolchain_type = "@bazel_tools//tools/python:toolchain_type",
 )
 """
@@ -179,20 +175,24 @@ def test_an_interpreter_by_its_path_has_its_version_in_the_keys(rules: Path, baz
     python = (packages / "venv/bin/python").resolve()
     told = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
     major, minor, micro = map(int, told.split("."))
-    build = rules / "examples/pypi/by_path/BUILD"
-    build.parent.mkdir()
+    package = rules / "examples/pypi/by_path"
+    package.mkdir()
+    (package / "BUILD").write_text(USES_IT)
 
-    def said(version: dict[str, str] | None, *options: str) -> str:
-        build.write_text(BY_PATH % (python, f"interpreter_version_info = {version}," if version else ""))
+    def said(version: str, *options: str) -> str:
+        (package / "runtime.bzl").write_text(BY_PATH % (python, version))
         return bazel("pypi", "build", "//:with_our_torch.packages", "--extra_toolchains=//by_path", *options).stderr
 
-    right = {"major": str(major), "minor": str(minor), "micro": str(micro)}
-    assert f"names an interpreter by its path, {python}, and does not tell its version" in said(None, "--nobuild")
-    assert f"Python {told}, and Bazel's Python toolchain says that it is {major}.{minor}.{micro + 1}" in said(
-        {**right, "micro": str(micro + 1)}
-    )
-    assert "ERROR" not in said(right, "--nobuild")
-    shutil.rmtree(build.parent)
+    def info(micro: int) -> str:
+        return f"interpreter_version_info = struct(major = {major}, minor = {minor}, micro = {micro}, serial = 0)"
+
+    untold = f"names an interpreter by its path, {python}, and does not tell its version"
+    assert untold in said("", "--nobuild")
+    assert untold in said("interpreter_version_info = struct(major = None)", "--nobuild")
+    told = f"Python {told}, and Bazel's Python toolchain says that it is {major}.{minor}.{micro + 1}"
+    assert told in said(info(micro + 1))
+    assert "ERROR" not in said(info(micro), "--nobuild")
+    shutil.rmtree(package)
 
 
 def test_what_the_driver_needs_has_to_be_there(rules: Path, bazel: Build) -> None:
