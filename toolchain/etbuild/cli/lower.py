@@ -76,6 +76,7 @@ def _lower(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import publish, staging
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.steps import lower
+    from etbuild.steps.method_store import MethodStore
 
     plan = read_plan(options.plan, LowerPlan)
     plan.check_backends()
@@ -84,7 +85,11 @@ def _lower(options: argparse.Namespace) -> None:
         raise InputError.of(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan.methods)}")
     job = _job(options, plan)
     with staging(options.directory) as staged:
-        artifacts = lower.merge(job, methods, staged) if methods else lower.lower(job, staged)
+        if methods:
+            (store := MethodStore(staged / "methods")).directory.mkdir()
+            artifacts = lower.merge(job, methods, staged, store)
+        else:
+            artifacts = lower.lower(job, staged)
         publish(artifacts, options.directory)
 
 

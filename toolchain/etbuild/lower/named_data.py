@@ -38,6 +38,7 @@ from torch.export import ExportedProgram
 from etbuild import backends, releases
 from etbuild.errors import BuildError, Problem
 from etbuild.files.program_file import named_data_content
+from etbuild.lower import unbound
 from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.patching import replaced
@@ -410,8 +411,8 @@ def blob_bytes(blob: CordBuffer) -> bytes:
 
 
 def tensor_content(weight: torch.Tensor) -> bytes:
-    """The bytes of a tensor's elements in their logical order."""
-    return bytes(flat_bytes(weight).numpy())
+    """The bytes of a tensor's elements in their logical order, or the recipe of a weight without content."""
+    return unbound.content(weight) or bytes(flat_bytes(weight).numpy())
 
 
 def _check_untagged(

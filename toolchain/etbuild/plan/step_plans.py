@@ -314,6 +314,11 @@ class MethodPlan(Lowered):
         """Whether the configuration of the edge dialect is ExecuTorch's default."""
         return self.edge_compile.to_json() == EDGE_COMPILE
 
+    @property
+    def without_weights(self) -> MethodPlan:
+        """The plan for lowering without the content of weights."""
+        return self.replace(weights=(), cast=False)
+
     def of_method(self, name: str) -> MethodPlan:
         """The plan for lowering this method by itself. It leaves out what is read when methods become a program."""
         return self.as_part(MethodPlan).replace(

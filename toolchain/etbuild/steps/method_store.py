@@ -16,12 +16,18 @@ class MethodStore:
         """
         self.directory = directory
 
-    def fetch(self, name: str, directory: Path) -> bool:
-        """Fills the empty directory of a method. Returns False if the store does not have the method."""
-        del name, directory
+    def fetch(self, name: str, directory: Path, *, weights: bool) -> bool:
+        """Fills the empty directory of a method. Returns False if the store does not have the method.
+
+        Args:
+            name: The method's name.
+            directory: The directory.
+            weights: Whether the method was lowered with the content of weights.
+        """
+        del name, directory, weights
         return False
 
-    def keep(self, directories: Mapping[str, Path]) -> AbstractContextManager[None]:
+    def keep(self, directories: Mapping[str, Path], *, weights: bool) -> AbstractContextManager[None]:
         """Keeps the methods that are lowered inside into these directories, by name."""
-        del directories
+        del directories, weights
         return nullcontext()
