@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from safetensors.torch import save
 
 from etbuild.cache.store import Cache
 from etbuild.plan.step_plans import LowerPlan
-from etbuild.steps import lower, saved_export
+from etbuild.steps import lower
+from etbuild.steps.saved_export import LoweringJob
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 
@@ -85,8 +87,8 @@ def test_methods_that_were_lowered_by_themselves_are_compared(build: Build, monk
     assert made.code == 0, made.err
     lower_methods = lower._lower_methods
 
-    def damaged(job: saved_export.LoweringJob[LowerPlan], directories: dict[str, Path]) -> None:
-        lower_methods(job, directories)
+    def damaged(job: LoweringJob[LowerPlan], directories: dict[str, Path], *rest: Any, weights: bool) -> None:
+        lower_methods(job, directories, *rest, weights=weights)
         (directories["again"] / "blobs/more").write_bytes(b"")
 
     monkeypatch.setattr(lower, "_lower_methods", damaged)

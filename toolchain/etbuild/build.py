@@ -193,7 +193,8 @@ def _verify(verify: Verify, pipeline: Pipeline) -> None:
     plan, files = pipeline.request.plan, pipeline.request.files
     lowered = [artifact["file"].partition("/")[0] for artifact in pipeline.lowering["artifacts"]]
     paths = sorted({pipeline.program / name for name in lowered})
-    one_by_one = {path.name: path for path in sorted((pipeline.directory / "methods").iterdir())}
+    methods = pipeline.directory / "methods"
+    one_by_one = {name: methods / name for name in sorted(plan.methods) if (methods / name).exists()}
     first = FirstBuild(paths, pipeline.export.directory, lowered=one_by_one)
     verify(plan.export_plan, plan.lower_plan, files.inputs, files.used, first)
 

@@ -375,8 +375,10 @@ class BuiltInBackend(Backend):
     loads_everywhere: bool = False
 
     def weight_functions(self) -> dict[str, WeightFunction]:
-        """Returns the functions of ExecuTorch's backend that read the content of weights to convert or to check them, by
-        names of your own. In a method that is lowered without content, they are called when the content is known."""
+        """Returns the functions of ExecuTorch's backend that read weights to convert or check them, by own names.
+
+        In a method that is lowered without the content of weights, they are called when the content is known.
+        """
         return {}
 
     def named_data_keys(self, compiled: bytes) -> set[str]:

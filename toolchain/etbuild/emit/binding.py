@@ -26,12 +26,15 @@ class CannotBind(Exception):
     """The content of weights does not fit a template. The message gives users the reason."""
 
 
-class _Content(FileBackedData):
+class _Content(FileBackedData):  # type: ignore[misc]
     """The content of a tensor, for ExecuTorch's stores: they then copy it only to the program's file."""
 
     def __init__(self, memory: torch.Tensor, sha256: bytes) -> None:
         self._memory = memoryview(memory.numpy())
         self._size, self._sha256, self._finalizer = len(self._memory), sha256, None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Content:
+        return self  # ExecuTorch's serializer copies what it changes, which is not content
 
     def prefix(self, size: int) -> bytes:
         return bytes(self._memory[:size])
@@ -119,8 +122,11 @@ class Binding:
         return Blob(_Content(bound.memory, bound.sha256), bound.sha256.hex())
 
     def text(self, text: str) -> str:
-        """A text with the digests of content in place of those of recipes. A text that ends with the identity of a weight
-        (`weight_sharing.identity`) keeps the weight's name only if all elements are equal."""
+        """A text with the digests of content in place of those of recipes.
+
+        A text that ends with the identity of a weight (`weight_sharing.identity`) keeps the weight's name only if all
+        elements are equal.
+        """
 
         def found(match: re.Match[str]) -> str:
             bound = self._bound.get(match[1])

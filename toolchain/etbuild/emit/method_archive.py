@@ -140,7 +140,7 @@ def write_read(directory: Path, name: str, read: list[str]) -> None:
 
 
 def _write_facts(directory: Path, name: str, **facts: object) -> None:
-    others = {"why_not": None, "read": [], "emitted": "", "weights": [], "used": {}}
+    others: dict[str, object] = {"why_not": None, "read": [], "emitted": "", "weights": [], "used": {}}
     content = canonical_json({"schema": _SCHEMA, "name": name, **others, **facts})
     artifacts.write(directory, _METHOD, "lowered", content)
 
@@ -266,8 +266,7 @@ def _from_json(data: Any, read_blob: Callable[[str], Blob], bound: Callable[[str
 
 
 def _joined(data: dict[str, Any], bound: Callable[[str], str]) -> dict[str, Any]:
-    """A mapping with bound keys. Two recipes may have the same content: then the first value counts, and all elements of
-    sets."""
+    """A mapping with bound keys. Of two recipes with the same content, the first value counts, or both sets."""
     found: dict[str, Any] = {}
     for key, value in data.items():
         known = found.setdefault(bound(key), value)

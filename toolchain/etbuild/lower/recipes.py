@@ -2,7 +2,7 @@
 
 {"weight": NAME}                        the content of a parameter or buffer, row by row
 {"constant": HEX, "dtype", "shape"}     a small tensor that is no weight
-{"operator", "arguments", "options"}    what an operator of PyTorch returns; `result` counts its results if it has several
+{"operator", "arguments", "options"}    what an operator of PyTorch returns; of several results, number `result`
 {"function", "arguments"}               what a function of a backend returns (`Backend.weight_functions`)
 
 Recipes come from lowering without weights (`unbound`). Only what lowering computed with an operator is in them.

@@ -1,8 +1,8 @@
 """Weights without content: lowering runs on them, so that what it makes cannot depend on what weights contain.
 
-An unbound tensor has a dtype and a shape, and no memory. It records how it was computed from weights, as a recipe. Where
-ExecuTorch asks for its bytes to write them into a program, it gets the recipe, in an object with the length of the
-bytes. So blobs, their digests and the keys made from digests stand for recipes, until `binding` computes the content.
+An unbound tensor has a dtype and a shape, and no memory. It records how it was computed from weights, as a recipe.
+Where ExecuTorch asks for its bytes to write them into a program, it gets the recipe, in an object with the length of
+the bytes. So blobs, their digests and the keys made from digests stand for recipes, until `binding` computes content.
 
 Everything else that needs content fails, and is noted: then the method is lowered with the content of these weights.
 """
@@ -71,8 +71,9 @@ _watching: list[Watch] = []
 
 @contextlib.contextmanager
 def watched(functions: Mapping[str, WeightFunction]) -> Iterator[Watch]:
-    """Within this context, ExecuTorch takes the recipes of unbound tensors in place of their bytes. It notes what was read
-    of weights, also if the code that read it went on.
+    """Within this context, ExecuTorch takes the recipes of unbound tensors in place of their bytes.
+
+    What was read of weights is noted, also if the code that read it went on.
 
     Args:
         functions: The functions of backends that wait for content.
@@ -119,7 +120,7 @@ def _refuse(recipe: Recipe, reason: str) -> NoReturn:
     raise ReadsWeights(said)
 
 
-class UnboundTensor(torch.Tensor):
+class UnboundTensor(torch.Tensor):  # type: ignore[misc]
     """A weight without content, or what was computed from such.
 
     Attributes:
@@ -131,9 +132,9 @@ class UnboundTensor(torch.Tensor):
     recipe: Recipe
 
     @staticmethod
-    def __new__(cls, form: torch.Tensor, recipe: Recipe) -> UnboundTensor:
+    def __new__(cls: type[UnboundTensor], form: torch.Tensor, recipe: Recipe) -> UnboundTensor:
         """Makes a tensor. The arguments are described above."""
-        self: UnboundTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        self: UnboundTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             form.size(),
             strides=form.stride(),
@@ -176,7 +177,7 @@ class UnboundTensor(torch.Tensor):
             made = operator(*forms, **named)
         except ReadsWeights:
             raise
-        except Exception as error:  # a kernel for forms may raise anything
+        except Exception as error:  # noqa: BLE001 - a kernel for forms may raise anything
             _refuse({"of": [leaf.recipe for leaf in leaves if isinstance(leaf, UnboundTensor)]}, _why(operator, error))
         if isinstance(made, torch.Tensor):
             return cls(made, recipe)
@@ -281,14 +282,16 @@ class _Storage:
     def __init__(self, tensor: UnboundTensor) -> None:
         self._tensor = tensor
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch.Tensor.untyped_storage(self._tensor), name)
+    def _read(self, *_: Any) -> NoReturn:
+        _refuse(self._tensor.recipe, "something reads the content")
+
+    __getattr__ = __getitem__ = __iter__ = __bytes__ = __reduce_ex__ = _read
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Storage:
         return self
 
     def nbytes(self) -> int:
-        return self._tensor.form.untyped_storage().nbytes()
+        return int(self._tensor.form.untyped_storage().nbytes())
 
     size = __len__ = nbytes
 
@@ -305,7 +308,7 @@ class _Address:
     def _read(self, *_: Any) -> NoReturn:
         _refuse(self.tensor.recipe, "`data_ptr` reads the content")
 
-    __eq__ = __hash__ = __bool__ = __int__ = __index__ = __add__ = _read  # type: ignore[assignment]
+    __eq__ = __hash__ = __bool__ = __int__ = __index__ = __add__ = _read
 
 
 class _Contents:

@@ -180,8 +180,10 @@ def _export(job: LoweringJob[MethodPlan], opened: Opened, *, weights: bool) -> _
 
 
 def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export, directory: Path) -> None:
-    """Lowers and emits the method of a plan, and saves it in an empty directory. Without the content of weights, it saves
-    what read them if something did, so that the method must be lowered with them."""
+    """Lowers and emits the method of a plan, and saves it in an empty directory.
+
+    Without the content of weights, it saves what read them if something did: the method must be lowered with them.
+    """
     from etbuild.emit import method_archive
     from etbuild.export import custom_ops
     from etbuild.lower import unbound
@@ -198,7 +200,7 @@ def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export,
         with unbound.watched(backends.weight_functions(part.backends)) as watch, _acceleration(options, None, watch):
             try:
                 emitted, used = _emitted(part, export)
-            except (Exception, unbound.ReadsWeights) as error:  # with the content, it either works or fails again
+            except (Exception, unbound.ReadsWeights) as error:  # noqa: BLE001 - with content, it works or fails again
                 reasons = watch.reads or [f"lowering without the content of weights failed: {summary(error)}"]
         reasons = reasons or watch.reads
     if reasons:
@@ -232,8 +234,8 @@ def merge(
 ) -> list[artifacts.Artifact]:
     """Binds lowered methods to the content of weights, and merges them into one program.
 
-    Methods that must be lowered with the content of weights are lowered here, and all methods from the export if one has
-    to be lowered with the others.
+    Methods that must be lowered with the content of weights are lowered here. If one has to be lowered with the others,
+    all methods are lowered together.
 
     Args:
         job: The methods.
