@@ -65,7 +65,7 @@ load(
     "reproduce_arguments",
 )
 load("//rules/private:compat.bzl", "label_text")
-load("//rules/private:driver.bzl", "driver_arguments", "run_driver", _EXEC_GROUPS = "EXEC_GROUPS")
+load("//rules/private:driver.bzl", "driver_arguments", "run_driver", "toolchain_of", _EXEC_GROUPS = "EXEC_GROUPS")
 load("//rules/private:library.bzl", "check_packages", "data_of", "installed_of")
 load("//rules/private:names.bzl", "named_as", "named_beside", "place", "repository_path")
 load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")
@@ -165,7 +165,7 @@ def plan_program(
     _check(lists_error(methods, backends, named_data, sharded_named_data))
     _check(("parameters", parameters_error(parameters)) if parameters_error(parameters) else None)
     if inputs:
-        check_packages(ctx.label, inputs.installed, ctx.toolchains[TOOLCHAIN_TYPE])
+        check_packages(ctx.label, inputs.installed, toolchain_of(ctx, "export"))  # the first step that imports the sources
 
     plans = struct(
         name = name,

@@ -2,7 +2,7 @@
 
 load("//rules/private:compat.bzl", "reproducible")
 load("//rules/private:host_repository.bzl", "host_repository")
-load("//rules/private:packages_repository.bzl", "PACKAGES_ATTRS", "check_extras", "locks_of", "packages_repository")
+load("//rules/private:packages_repository.bzl", "PACKAGES_ATTRS", "check_extras", "packages_repository")
 load("//rules/private:platforms.bzl", "check_platform")
 load("//rules/private:pythons.bzl", "check_version")
 load("//rules/private:toolchains_repository.bzl", "packages_of", "toolchains_repository")
@@ -48,16 +48,14 @@ def _py_info(tags):
 
 def _executorch_impl(module_ctx):
     tags = _toolchains_of_root(module_ctx)
-    locks, of_modules = {}, _extras(module_ctx)
+    of_modules = _extras(module_ctx)
     for name, tag in tags.items():
         kwargs = {attribute: getattr(tag, attribute) for attribute in PACKAGES_ATTRS} if tag else {}
         extras = dict(of_modules, **{extra: True for extra in kwargs.get("extras", [])})
         kwargs["extras"] = sorted(extras)
-        locks[name] = locks_of(kwargs["extras"], kwargs.get("extra_requirements", []), kwargs.get("requirements"))
         packages_repository(name = packages_of(name), **kwargs)
     toolchains_repository(
         name = "rules_executorch_toolchains",
-        locks = locks,
         toolchains = {name: tag.platform if tag else "" for name, tag in tags.items()},
     )
     host_repository(name = "rules_executorch_host", platform = "@platforms//host", py_info = _py_info(tags.values()))

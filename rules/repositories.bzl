@@ -5,7 +5,7 @@ With a MODULE.bazel file, use `bazel_dep(name = "rules_executorch")` instead of 
 
 load("//rules/private:host_repository.bzl", "host_repository")
 load("//rules/private:huggingface_checkpoint.bzl", _huggingface_checkpoint = "huggingface_checkpoint")
-load("//rules/private:packages_repository.bzl", "check_extras", "locks_of", "packages_repository")
+load("//rules/private:packages_repository.bzl", "check_extras", "packages_repository")
 load("//rules/private:toolchains_repository.bzl", "packages_of", "toolchains_repository")
 
 huggingface_checkpoint = _huggingface_checkpoint
@@ -58,10 +58,6 @@ def executorch_repositories(register = True, py_info = None, **kwargs):
     packages_repository(name = packages_of("default"), **kwargs)
     toolchains_repository(
         name = "rules_executorch_toolchains",
-        locks = {"default": [
-            str(lock)
-            for lock in locks_of(kwargs.get("extras", []), kwargs.get("extra_requirements", []), kwargs.get("requirements"))
-        ]},
         toolchains = {"default": kwargs.get("platform", "")},
     )
     if register:

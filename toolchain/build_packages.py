@@ -11,17 +11,18 @@ write, for the version of Python that runs this,
                        any paths and with any patch release. So it contains no bytecode.
     DIR/venv           the same files as a virtual environment of this machine, with bytecode. Only a PEX in the same
                        directory uses it, so that local actions do not unpack the PEX.
+    DIR/names.json     the names of the packages, as indexes write them.
     DIR/python.json    the Python that runs this: its version, and the digests of its executable and of its standard
                        library. It is an input of the actions that use DIR/venv, so that their keys hold their Python.
                        It holds no path: two machines with the same files have the same keys.
 
 The second form takes a packages.pex that another machine built, checks that it has the packages of the locks, and
-writes only DIR/venv and DIR/python.json. It needs no pip and no network.
+writes only the other files. It needs no pip and no network.
 
 The work has stages: `download`, `unpack`, `compile` and `pack`; in the second form `unpack` and `compile`. --stage runs
 one of them, after those before it, so that a caller can say in between what happens. Each stage says on standard error
 what it does and how long it took. --platform says that the machines of the PEX are others than this one: then it is
-only checked.
+only checked, and only DIR/names.json is written. --needs NAME is a package that --requirements must have.
 
 Uses only the standard library, since it runs before anything is installed. pip's configuration applies; PIP_ARGUMENT
 adds to it.
@@ -47,7 +48,17 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from locks import ENVIRONMENT, added_pins, check_covers, normalized, pinned, pins_of, split_torch, use_platform
+from locks import (
+    ENVIRONMENT,
+    added_pins,
+    check_covers,
+    check_has,
+    normalized,
+    pinned,
+    pins_of,
+    split_torch,
+    use_platform,
+)
 from pex_file import write_pex
 
 # The earliest time that a zip entry can have. setuptools uses it for the wheels that it builds.
@@ -66,6 +77,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--covers", type=Path, action="append", default=[], help="lock whose packages --requirements must have"
     )
+    parser.add_argument("--needs", action="append", default=[], help="package that --requirements must have")
     parser.add_argument(
         "--more", type=Path, action="append", default=[], help="lock of the user's with packages to add"
     )
@@ -83,14 +95,15 @@ def main(arguments: list[str]) -> None:
     if options.platform:
         use_platform(options.platform)
     pins = pins_of([options.requirements, *options.extras])
+    check_has(pins, options.needs)
     check_covers(pins, options.covers)
     for lock in options.more:
         pins += added_pins(lock, pins, options.cuda)
-    if options.platform:
-        check_packages(options.packages, pins)
-        return
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    if options.platform:
+        write_names(out, check_packages(options.packages, pins))
+        return
     stages = stages_with_file(options.packages, pins, out) if options.packages else stages_with_pip(options, pins, out)
     for name, (text, stage) in stages.items():
         if options.stage in (None, name):
@@ -173,11 +186,18 @@ def stages_with_file(packages: Path, pins: list[str], out: Path) -> Stages:
 
 
 def compiled(out: Path) -> str:
-    """Writes the bytecode and the description of its Python."""
-    compile_bytecode(site_packages(out / "venv"))
+    """Writes the bytecode, the description of its Python, and the names of the packages."""
+    site = site_packages(out / "venv")
+    compile_bytecode(site)
+    write_names(out, (normalized(path.stem.rpartition("-")[0]) for path in site.glob("*.dist-info")))
     described = json.dumps(describe_python(), indent=2, sort_keys=True)
     (out / "python.json").write_text(described + "\n", encoding="utf-8")
     return "compiled the packages"
+
+
+def write_names(out: Path, names: Iterable[str]) -> None:
+    """Writes the names of the packages."""
+    (out / "names.json").write_text(json.dumps(sorted(names)) + "\n", encoding="utf-8")
 
 
 def gigabytes(files: Iterable[Path]) -> str:
@@ -343,8 +363,9 @@ DIGESTS = "packages.sha256"
 PEX_PARTS = (".bootstrap", "PEX-INFO", "__main__.py", "__pex__", DIGESTS)
 
 
-def check_packages(packages: Path, pins: list[str]) -> None:
-    """Exits if a file is no PEX with the packages of the locks for this machine. It may have more packages."""
+def check_packages(packages: Path, pins: list[str]) -> Iterable[str]:
+    """Exits if a file is no PEX with the packages of the locks for this machine. It may have more packages: returns
+    the names of all."""
     if not zipfile.is_zipfile(packages):
         sys.exit("`packages` names a file that is no packages.pex")
     with zipfile.ZipFile(packages) as archive:
@@ -364,6 +385,7 @@ def check_packages(packages: Path, pins: list[str]) -> None:
                 f"{ENVIRONMENT['platform_machine']}): its {name} {version} is for {tags[0]}. Build a file on such "
                 "a machine"
             )
+    return found.keys()
 
 
 def distributions(archive: zipfile.ZipFile) -> Iterator[tuple[str, str, list[str]]]:

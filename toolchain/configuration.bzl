@@ -31,6 +31,22 @@ PackagesInfo = provider(
     fields = {"names": "list of string: their names, as indexes write them, such as `typing-extensions`."},
 )
 
+def _packages_file_impl(ctx):
+    return [DefaultInfo(files = depset([ctx.file.file])), PackagesInfo(names = ctx.attr.names)]
+
+packages_file = rule(
+    implementation = _packages_file_impl,
+    attrs = {
+        "file": attr.label(
+            doc = "The PEX file.",
+            allow_single_file = True,
+            mandatory = True,
+        ),
+        "names": attr.string_list(doc = "The names of the packages in it, as indexes write them."),
+    },
+    doc = "The PEX file that `packages_repository` builds.",
+)
+
 PythonInfo = provider(
     doc = "The interpreter on machines that have no virtual environment with the packages, such as remote executors.",
     fields = {
@@ -38,11 +54,12 @@ PythonInfo = provider(
         "files": "depset of File: what the interpreter needs, with itself; empty without `file`.",
         "path": "string: an absolute path, or a name that is looked up on the PATH of actions. Empty: the name that the " +
                 "packages have in their first line, such as `python3.12`.",
+        "version": "string: the version that an interpreter by its path has to have, such as `3.12.4`. Empty: that of the packages.",
     },
 )
 
 def _python_flag_impl(ctx):
-    return [PythonInfo(file = None, files = depset(), path = ctx.build_setting_value)]
+    return [PythonInfo(file = None, files = depset(), path = ctx.build_setting_value, version = "")]
 
 python_flag = rule(
     implementation = _python_flag_impl,

@@ -5,34 +5,36 @@ load("@rules_executorch_host//:host.bzl", "PY_INFOS")
 DriverSourcesInfo = provider(
     doc = "The sources of the driver, as its actions have them.",
     fields = {
-        "digests": "File: a list of the files in `directory`, with their checksums.",
         "directory": "File: a directory with the sources.",
         "main": "string: the path of the file in `directory` that Python runs.",
+        "together": "File: the names and contents of the files in `directory`.",
     },
 )
 
 _MAIN = "etbuild/__main__.py"
 
-# Copies each file of "$@" to a path in the directory $1: a path and its file take turns. Lists the files in the file $2.
+# Copies each file of "$@" to a path in the directory $1: a path and its file take turns. Writes all of them to the file $2.
 _COPY = """
-directory=$1; digests=$2; shift 2
+set -eu
+directory=$1; together=$2; shift 2
 while [ $# -gt 0 ]; do
   mkdir -p "$directory/${1%/*}"
   cp -L "$2" "$directory/$1"
+  echo "$1"
+  cat "$2"
   shift 2
-done
-(cd "$directory"; find . -type f | LC_ALL=C sort | xargs cksum) > "$digests"
+done > "$together"
 """
 
 def _driver_sources_impl(ctx):
     # An action with one directory starts faster than one with 300 files. Bazel 7 does not look into a directory to find out
-    # whether a worker has to start again; so the list of files is there too.
-    digests = ctx.actions.declare_file(ctx.label.name + ".txt")
+    # whether a worker has to start again; so a file that differs with it is there too.
+    together = ctx.actions.declare_file(ctx.label.name + ".txt")
     directory = ctx.actions.declare_directory(ctx.label.name)
     root = ctx.file.main.short_path[:-len(_MAIN)]
     arguments = ctx.actions.args()
     arguments.add(directory.path)
-    arguments.add(digests)
+    arguments.add(together)
     for file in ctx.files.srcs:
         if not file.short_path.startswith(root):
             fail("{}: `srcs`: {} is not in the directory of {}".format(ctx.label, file.short_path, ctx.file.main.short_path))
@@ -40,15 +42,15 @@ def _driver_sources_impl(ctx):
         arguments.add(file)
     ctx.actions.run_shell(
         inputs = ctx.files.srcs,
-        outputs = [directory, digests],
+        outputs = [directory, together],
         arguments = [arguments],
         command = _COPY,
         mnemonic = "CopyDriver",
         progress_message = "Copying the driver of %s" % ctx.label,
     )
     return [
-        DefaultInfo(files = depset([directory]), runfiles = ctx.runfiles([directory, digests])),
-        DriverSourcesInfo(digests = digests, directory = directory, main = _MAIN),
+        DefaultInfo(files = depset([directory]), runfiles = ctx.runfiles([directory, together])),
+        DriverSourcesInfo(directory = directory, main = _MAIN, together = together),
     ]
 
 _ATTRS = {

@@ -46,30 +46,27 @@ def drivers(name, driver, toolchain_attributes = {}, **kwargs):
         **dict(toolchain_attributes, **{step: ":{}.{}".format(driver, step) for step in STEPS})
     )
 
-def toolchain_of_packages(name, driver, repository, package_names):
+def toolchain_of_packages(name, driver, repository):
     """Declares the toolchain `NAME` for the packages of a repository, and `NAME.split` for machines without their repository.
 
     Args:
       name: string.
       driver: string, the name of the driver.
       repository: string such as `@rules_executorch_packages`, a `packages_repository`.
-      package_names: list of string, the names of the packages in its locks.
     """
     drivers(
         name,
         driver = driver,
         interpreter = repository + "//:python.json",
-        package_names = package_names,
-        packages = repository + "//:packages.pex",
+        packages = repository + "//:packages",
     )
     split_packages(
         name = driver + ".packages",
-        packages = repository + "//:packages.pex",
+        packages = repository + "//:packages",
     )
     drivers(
         name + ".split",
         driver = driver + ".split",
-        package_names = package_names,
         packages = ":{}.packages".format(driver),
     )
 

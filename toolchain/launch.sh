@@ -23,7 +23,7 @@ if [ -x "$python" ]; then
   status=$(stat -L -c '%s %Y' "$python" 2>/dev/null || stat -L -f '%z %m' "$python")
   if [ "$status" != "$(cat "${real%/*}/venv/interpreter.stat")" ]; then
     echo "The Python of rules_executorch has changed since its packages were built ($(readlink -f -- "$python"))." \
-      "Build them again: bazel sync --only=rules_executorch_packages" >&2
+      "Build them again: %{again}" >&2
     exit 1
   fi
   export PYTHONDONTWRITEBYTECODE=1
@@ -43,7 +43,7 @@ else
     echo "note: this is slow where packages are not unpacked, because they are compressed and have no bytecode." \
       "Build with --extra_toolchains=@rules_executorch//toolchain:remote" >&2
   fi
-  "$python" -I -S "$(rlocation %{on_demand})" "$packages" "$scratch/packages"
+  "$python" -I -S "$(rlocation %{on_demand})" %{python_version} "$packages" "$scratch/packages"
   python=$scratch/packages/bin/python
 fi
 

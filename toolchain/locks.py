@@ -121,11 +121,10 @@ ENVIRONMENT = {
 
 
 def use_platform(name: str) -> None:
-    """Makes conditions hold for other machines than this one: `linux_x86_64`, `linux_aarch64`, `osx_aarch64` or
-    `osx_x86_64`."""
-    system, _, machine = name.partition("_")
-    if (system, machine) not in {(each, cpu) for each in _SYSTEMS for cpu in ("x86_64", "aarch64")}:
+    """Makes conditions hold for other machines than this one: `linux_x86_64`, `linux_aarch64` or `osx_aarch64`."""
+    if name not in {"linux_x86_64", "linux_aarch64", "osx_aarch64"}:
         sys.exit(f"unknown platform: {name}")
+    system, _, machine = name.partition("_")
     ENVIRONMENT.update(_SYSTEMS[system])
     ENVIRONMENT["platform_machine"] = "arm64" if (system, machine) == ("osx", "aarch64") else machine
 
@@ -134,6 +133,15 @@ _SYSTEMS = {
     "linux": {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux"},
     "osx": {"os_name": "posix", "platform_system": "Darwin", "sys_platform": "darwin"},
 }
+
+
+def check_has(pins: list[str], names: list[str]) -> None:
+    """Exits if the user's own lock lacks a package that the driver needs."""
+    if missing := [name for name in names if name not in pinned(pins)]:
+        sys.exit(
+            f"`requirements` lacks packages that the driver needs: {', '.join(missing)}. `dependencies` in "
+            "pyproject.toml of rules_executorch has their versions"
+        )
 
 
 def check_covers(pins: list[str], locks: list[Path]) -> None:

@@ -1,11 +1,12 @@
 """Makes packages available that a machine has only in archives, and writes each to disk when it is imported.
 
-    python3 on_demand.py PACKAGES DIRECTORY
+    python3 on_demand.py VERSION PACKAGES DIRECTORY
 
 makes DIRECTORY a virtual environment with all packages of PACKAGES: packages.pex, or the directory that
-split_packages.py makes from it. At first the environment has only the descriptions of the packages (`*.dist-info`).
-The files of a package are written when it is imported: a step without torch writes about a thousand files, and one with
-torch about twelve thousand of 35,000. Large binaries are links, and bytecode is read from the archive.
+split_packages.py makes from it. VERSION is that of the interpreter, or empty. At first the environment has only the
+descriptions of the packages (`*.dist-info`). The files of a package are written when it is imported: a step without
+torch writes about a thousand files, and one with torch about twelve thousand of 35,000. Large binaries are links, and
+bytecode is read from the archive.
 
 Each action has a DIRECTORY of its own and removes it, so that no action can change what another one imports.
 
@@ -322,6 +323,18 @@ def check_python(packages: str) -> None:
         sys.exit(f"{sys.executable} is Python {found}, but the packages are for Python {needed}")
 
 
+def check_version(wanted: str) -> None:
+    """Exits if this interpreter is not of the version that the keys of actions hold, such as `3.12.4`. Their keys hold
+    nothing else of an interpreter that is named by its path."""
+    found = "{}.{}.{}".format(*sys.version_info)
+    if wanted and not f"{found}.".startswith(f"{wanted}."):
+        sys.exit(
+            f"{sys.executable} is Python {found}, and Bazel's Python toolchain says that it is {wanted}: correct "
+            "`interpreter_version_info` of its `py_runtime`"
+        )
+
+
 if __name__ == "__main__":
-    check_python(sys.argv[1])
-    make(*sys.argv[1:])
+    check_version(sys.argv[1])
+    check_python(sys.argv[2])
+    make(*sys.argv[2:])

@@ -1,5 +1,6 @@
 """The macro executorch_py_toolchain: a toolchain with the Python packages of the workspace."""
 
+# buildifier: disable=bzl-visibility
 load("//rules/private:macros.bzl", "common_attributes", "helper_attributes")
 load(":drivers.bzl", "drivers")
 load(":python_of_build.bzl", "python_of_build")
@@ -8,7 +9,7 @@ load(":split_packages.bzl", "installed_packages")
 def executorch_py_toolchain(name, deps, interpreter = None, **kwargs):
     """A toolchain that builds programs with the Python packages of your workspace, so that it has one torch.
 
-    <!-- snippet not run: it needs installed packages; tests/bazel/test_toolchains.py builds with examples/pypi -->
+    <!-- snippet part of: sed 's/"executorch_program", //' $EXAMPLES/pypi/BUILD -->
     ```starlark
     load("@rules_executorch//rules:defs.bzl", "executorch_py_toolchain")
 
@@ -19,6 +20,7 @@ def executorch_py_toolchain(name, deps, interpreter = None, **kwargs):
             "@pypi//jinja2",
             "@pypi//jsonschema",
             "@pypi//pyyaml",
+            "@pypi//requests",
             "@pypi//rich",
             "@pypi//ruamel_yaml",
             "@pypi//safetensors",

@@ -5,10 +5,12 @@ load(":driver_sources.bzl", "DriverSourcesInfo")
 load(":runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
 load(":split_packages.bzl", "INTERPRETER_HINT")
 
-def _names_of_packages(ctx):
-    """Returns the names of the packages that a driver has."""
-    packages = ctx.attr.packages
-    return packages[PackagesInfo].names if PackagesInfo in packages else ctx.attr.package_names
+def _command_to_build_again(packages):
+    """Returns the command that builds the repository of the packages again. Names with `~` or `+` come from MODULE.bazel."""
+    repository = packages.owner.workspace_name
+    if "~" in repository or "+" in repository:
+        return "bazel fetch --force --repo=@@" + repository
+    return "bazel sync --only=" + repository
 
 def _python_driver_impl(ctx):
     sources = ctx.attr.sources[DriverSourcesInfo]
@@ -20,23 +22,25 @@ def _python_driver_impl(ctx):
         template = ctx.file._launcher,
         output = launcher,
         substitutions = {
+            "%{again}": _command_to_build_again(ctx.file.packages),
             "%{hint}": INTERPRETER_HINT,
             "%{main}": sources.main,
             "%{on_demand}": quoted(runfiles_path(ctx, ctx.file._on_demand)),
             "%{packages}": quoted(runfiles_path(ctx, ctx.file.packages)),
             "%{package}": quoted(runfiles_path(ctx, sources.directory)),
             "%{python_file}": quoted(runfiles_path(ctx, python.file) if python.file else ""),
+            "%{python_version}": quoted(python.version),
             "%{python}": quoted(python.path),
             "%{runfiles}": RUNFILES_INIT,
         },
         is_executable = True,
     )
-    files = ctx.files.interpreter + [sources.directory, sources.digests, ctx.file.packages, ctx.file._on_demand]
+    files = ctx.files.interpreter + [sources.directory, sources.together, ctx.file.packages, ctx.file._on_demand]
     runfiles = ctx.runfiles(files, transitive_files = python.files)
     runfiles = runfiles.merge(ctx.attr._runfiles[DefaultInfo].default_runfiles)
     return [
         DefaultInfo(executable = launcher, files = depset([launcher]), runfiles = runfiles),
-        PackagesInfo(names = _names_of_packages(ctx)),
+        ctx.attr.packages[PackagesInfo],
     ]
 
 _PYTHON_DRIVER_ATTRS = {
@@ -45,13 +49,11 @@ _PYTHON_DRIVER_ATTRS = {
               "actions with another Python differ.",
         allow_single_file = True,
     ),
-    "package_names": attr.string_list(
-        doc = "The names of the packages, as indexes write them, if `packages` does not tell.",
-    ),
     "packages": attr.label(
         doc = "The PEX file that `packages_repository` builds, or the directory that `split_packages` makes.",
         allow_single_file = True,
         mandatory = True,
+        providers = [PackagesInfo],
     ),
     "python": attr.label(
         doc = "The interpreter where the packages are not unpacked.",

@@ -3,6 +3,7 @@ Python libraries."""
 
 load("@rules_executorch_host//:host.bzl", "PY_INFOS")
 load(":configuration.bzl", "PackagesInfo", "PythonInfo")
+load(":required.bzl", "REQUIRED")
 
 # The environment is that of the actions of the driver (//rules/private:driver.bzl). The tree has to be there: some executors
 # make only the directories above it. A PEX file names its Python in its first line.
@@ -11,10 +12,10 @@ set -eu
 python=$1 hint=$2 script=$3
 shift 3
 if [ -z "$python" ]; then
-  read -r line < "$1" || true
+  read -r line < "$2" || true
   case $line in
     '#!'*) python=${line##* } ;;
-    *) echo "$1 does not name its Python in its first line" >&2; exit 1 ;;
+    *) echo "$2 does not name its Python in its first line" >&2; exit 1 ;;
   esac
 fi
 found=$(command -v -- "$python") || { echo "There is no $python on this machine (PATH=$PATH). $hint" >&2; exit 1; }
@@ -28,18 +29,6 @@ INTERPRETER_HINT = (
     "Install it there, or say where it is: --@rules_executorch//toolchain:python=PATH. " +
     "A hermetic sandbox also needs --sandbox_add_mount_pair=DIRECTORY"
 )
-
-# What the driver imports (`dependencies` in pyproject.toml), as indexes write it.
-REQUIRED = [
-    "executorch",
-    "jinja2",
-    "jsonschema",
-    "pyyaml",
-    "rich",
-    "ruamel-yaml",
-    "safetensors",
-    "torch",
-]
 
 def _split(ctx, packages, inputs, requirements, progress):
     """Declares the action that splits packages, and returns the directory.
@@ -60,6 +49,7 @@ def _split(ctx, packages, inputs, requirements, progress):
     first.add(python.file or python.path)
     first.add(INTERPRETER_HINT)
     first.add(ctx.file._script)
+    first.add(python.version)
     last = ctx.actions.args()
     last.add_all([directory], expand_directories = False)
     ctx.actions.run_shell(
@@ -84,7 +74,7 @@ def _split_packages_impl(ctx):
         {"supports-path-mapping": ""},
         "Splitting the packages for remote executors",
     )
-    return [DefaultInfo(files = depset([directory]))]
+    return [DefaultInfo(files = depset([directory])), ctx.attr.packages[PackagesInfo]]
 
 _SCRIPT_ATTRS = {
     "_module": attr.label(
@@ -106,6 +96,7 @@ split_packages = rule(
             doc = "The PEX file that `packages_repository` builds.",
             allow_single_file = True,
             mandatory = True,
+            providers = [PackagesInfo],
         ),
         python = attr.label(
             doc = "The interpreter.",
@@ -118,11 +109,9 @@ split_packages = rule(
 def _root(path):
     return "ROOT\t" + path
 
-def _external_file(file):
-    return "{}\t{}".format(file.short_path[len("../"):], file.path)
-
-def _main_file(file):
-    return "MAIN/{}\t{}".format(file.short_path, file.path)
+def _file(file):
+    path = file.short_path
+    return "{}\t{}".format(path[len("../"):] if path.startswith("../") else "MAIN/" + path, file.path)
 
 def name_in_indexes(name):
     """Returns the name of a package as indexes write it.
@@ -141,15 +130,13 @@ def _installed_packages_impl(ctx):
         dep[DefaultInfo].default_runfiles.files
         for dep in ctx.attr.deps
     ])
-    names = {}
-    external, main = [], []
-    for file in files.to_list():
-        if file.basename == "METADATA" and file.dirname.endswith(".dist-info"):
-            names[name_in_indexes(file.dirname.split("/")[-1].split("-")[0])] = True
-        if file.short_path.startswith("../"):
-            external.append(file)
-        else:
-            main.append(file)
+
+    # Once for all programs: a model may import what has a name here.
+    names = {
+        name_in_indexes(file.dirname.split("/")[-1].split("-")[0]): True
+        for file in files.to_list()
+        if file.basename == "METADATA" and file.dirname.endswith(".dist-info")
+    }
     missing = [name for name in REQUIRED if name not in names]
     if missing:
         fail("the driver needs packages that `deps` do not have: {}. Lock them together with torch: {}".format(
@@ -165,8 +152,7 @@ def _installed_packages_impl(ctx):
         root.replace(ctx.workspace_name + "/", "MAIN/", 1) if root.startswith(ctx.workspace_name + "/") else root
         for root in roots
     ], map_each = _root)
-    listing.add_all(external, map_each = _external_file)
-    listing.add_all(main, map_each = _main_file)
+    listing.add_all(files, map_each = _file)
     list_file = ctx.actions.declare_file(ctx.label.name + ".txt")
     ctx.actions.write(list_file, listing)
     arguments = ctx.actions.args()

@@ -1,13 +1,15 @@
 """Makes the form of the packages for remote executors, which an action can use without unpacking all of them.
 
-    python3 split_packages.py PACKAGES.pex DIRECTORY
-    python3 split_packages.py --files LIST DIRECTORY
+    python3 split_packages.py VERSION PACKAGES.pex DIRECTORY
+    python3 split_packages.py VERSION --files LIST DIRECTORY
 
 writes
     DIRECTORY/NAME.unit                 the files of the package NAME, and the bytecode of its modules
     DIRECTORY/-at-once.unit             the files that belong to no package
     DIRECTORY/binaries/NAME/PATH        each large binary of a package: it is linked, and never copied
     DIRECTORY/python                    a line that ends with the name of the interpreter, such as `python3.12`
+
+VERSION is that of the interpreter, or empty.
 
 LIST names installed files, as `py_library` targets have them. Its lines have two words with a tab between them: `ROOT`
 and a directory on Python's path; or the name of a file in the directory of runfiles, and where it is. The roots come
@@ -34,7 +36,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from on_demand import SHEBANG, Unit, check_python, is_executable, units
+from on_demand import SHEBANG, Unit, check_python, check_version, is_executable, units
 
 _LARGE = 1 << 20  # bytes
 _BINARIES = (b"\x7fELF", b"!<arch>\n", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -225,10 +227,11 @@ def _bytecode(name: str, source: bytes) -> Iterator[tuple[str, bytes, bool]]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--files":
-        installed = listed(sys.argv[2])
+    check_version(sys.argv[1])
+    if sys.argv[2] == "--files":
+        installed = listed(sys.argv[3])
         check_tags(installed)
-        main(installed, sys.argv[3])
+        main(installed, sys.argv[4])
     else:
-        check_python(sys.argv[1])
-        main(Pex(sys.argv[1]), sys.argv[2])
+        check_python(sys.argv[2])
+        main(Pex(sys.argv[2]), sys.argv[3])

@@ -106,6 +106,18 @@ def _has_group(ctx, verb):
         return False
     return not ctx.attr.exec_compatible_with
 
+def toolchain_of(ctx, verb):
+    """Returns the toolchain of a verb's actions. A group of actions may run on another platform than the others.
+
+    Args:
+      ctx: the context of the rule. The rule must require the toolchain.
+      verb: string, as `run_driver` takes it.
+
+    Returns:
+      ToolchainInfo.
+    """
+    return (ctx.exec_groups[verb] if _has_group(ctx, verb) else ctx).toolchains[TOOLCHAIN_TYPE]
+
 def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = False, **kwargs):
     """Declares an action that runs one verb of the driver. The rule must require the toolchain.
 
@@ -119,9 +131,8 @@ def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = Fa
       worker: bool, whether the verb may run in a persistent worker.
       **kwargs: more arguments of `ctx.actions.run`: `inputs`, `outputs`, `mnemonic`.
     """
-    toolchain = ctx.toolchains[TOOLCHAIN_TYPE]
+    toolchain = toolchain_of(ctx, verb)
     if _has_group(ctx, verb):
-        toolchain = ctx.exec_groups[verb].toolchains[TOOLCHAIN_TYPE]
         kwargs["exec_group"] = verb
     requirements = {"block-network": "", "supports-path-mapping": ""}
     if worker and toolchain.supports_workers:

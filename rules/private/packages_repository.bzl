@@ -1,11 +1,12 @@
 """The repository rule packages_repository: the Python packages of the driver (torch, ExecuTorch and what they need).
 
 The repository holds `packages.pex`, which is an input of every action, and the same files unpacked, which local actions
-use. Both are built only from locks, or the first is downloaded and the second is made from it. `python.json` describes the
-Python of these actions, and is an input too. The driver is not part of the repository: a change to the driver does not build
+use. Both are built only from locks, or the first is downloaded and the second is made from it. `names.json` has the names of
+the packages. `python.json` describes the Python of these actions, and is an input too. The driver is not part of the repository: a change to the driver does not build
 it again.
 """
 
+load("//toolchain:required.bzl", "REQUIRED")
 load(":compat.bzl", "watch")
 load(":downloads.bzl", "check_sha256")
 load(":platforms.bzl", "check_platform", "host_platform")
@@ -74,7 +75,17 @@ _ENVIRON = ["PIP_" + name for name in _PIP] + [
 _BUILDER_MODULES = [Label("//toolchain:locks.py"), Label("//toolchain:pex_file.py")]
 
 _BUILD = """\
-exports_files({}, visibility = ["//visibility:public"])
+load("@rules_executorch//toolchain:configuration.bzl", "packages_file")
+
+package(default_visibility = ["//visibility:public"])
+
+exports_files({exported})
+
+packages_file(
+    name = "packages",
+    file = "packages.pex",
+    names = {names},
+)
 """
 
 def check_extras(extras, module = ""):
@@ -100,20 +111,6 @@ def _locks(repository_ctx):
     locks.append(("--cuda", watch(repository_ctx, _CUDA_LOCK)))
     locks += [(of_extras, watch(repository_ctx, _LOCKS_OF_EXTRAS[extra])) for extra in sorted(attributes.extras)]
     return locks + [("--more", watch(repository_ctx, lock)) for lock in attributes.extra_requirements]
-
-def locks_of(extras = [], extra_requirements = [], requirements = None):
-    """Returns the locks with the packages of a toolchain.
-
-    Args:
-      extras: list of string.
-      extra_requirements: list of labels.
-      requirements: label, or None.
-
-    Returns:
-      list of labels. What a CUDA build of torch needs is among them: whether it is there depends on the index.
-    """
-    ours = [_LOCK] + [_LOCKS_OF_EXTRAS[extra] for extra in extras]
-    return ([requirements] if requirements else ours) + [_CUDA_LOCK] + extra_requirements
 
 def _download(repository_ctx):
     """Downloads packages.pex, through Bazel's repository cache, and returns the arguments of the builder."""
@@ -253,6 +250,8 @@ def _packages_repository_impl(repository_ctx):
     for module in _BUILDER_MODULES:
         watch(repository_ctx, module)
     arguments = ["--platform", attributes.platform] if is_foreign else []
+    for name in REQUIRED:
+        arguments += ["--needs", name]
     for option, lock in _locks(repository_ctx):
         arguments += [option, lock]
     arguments += source
@@ -260,8 +259,10 @@ def _packages_repository_impl(repository_ctx):
     for stage in [""] if is_foreign else stages:
         repository_ctx.report_progress(_PROGRESS.get(stage, "checking packages.pex"))
         _run_builder(repository_ctx, [python, builder] + arguments + (["--stage", stage] if stage else []))
-    files = ["packages.pex"] + ([] if is_foreign else ["python.json"])
-    repository_ctx.file("BUILD", _BUILD.format(repr(files)), executable = False)
+    repository_ctx.file("BUILD", _BUILD.format(
+        exported = repr(["packages.pex"] + ([] if is_foreign else ["python.json"])),
+        names = repr(json.decode(repository_ctx.read("names.json"))),
+    ), executable = False)
 
 # The attributes of a toolchain of packages, for MODULE.bazel files and for WORKSPACE files.
 PACKAGES_ATTRS = {
@@ -284,7 +285,7 @@ PACKAGES_ATTRS = {
               "also reads its own configuration. Every file must match a hash in the lock.",
     ),
     "platform": attr.string(
-        doc = "The machines that the packages run on: `linux_x86_64`, `linux_aarch64`, `osx_aarch64` or `osx_x86_64`. For " +
+        doc = "The machines that the packages run on: `linux_x86_64`, `linux_aarch64` or `osx_aarch64`. For " +
               "another kind of machine than this one, such as executors of another kind, `packages` has to name a file that " +
               "was built there. Default: machines like this one.",
     ),
@@ -301,8 +302,9 @@ PACKAGES_ATTRS = {
               "version is refused.",
     ),
     "requirements": attr.label(
-        doc = "A lock in pip's format that replaces the lock of the rules. It has to have the packages of the `extras` too. " +
-              "To add packages, use `extra_requirements`.",
+        doc = "A lock in pip's format that replaces the lock of the rules. It has to have what the driver needs " +
+              "(`dependencies` in `pyproject.toml`), and the packages of the `extras`. To add packages, use " +
+              "`extra_requirements`.",
         allow_single_file = True,
     ),
 }

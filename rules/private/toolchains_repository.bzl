@@ -3,7 +3,6 @@
 It downloads nothing, and does not ask for the packages: Bazel reads it to choose a toolchain.
 """
 
-load(":compat.bzl", "watch")
 load(":platforms.bzl", "PLATFORMS", "host_platform")
 
 _BUILD = """\
@@ -16,7 +15,6 @@ package(default_visibility = ["//visibility:public"])
 [toolchain_of_packages(
     name = "executorch_" + each.name,
     driver = "etbuild_" + each.name,
-    package_names = each.package_names,
     repository = each.repository,
 ) for each in TOOLCHAINS if each != DEFAULT]
 
@@ -53,8 +51,6 @@ _TOOLCHAIN = """\
         exec_compatible_with = {constraints},
         # Whether the packages are unpacked on this machine.
         runs_here = {runs_here},
-        # The names of the packages in its locks.
-        package_names = {packages},
     ),
 """
 
@@ -69,27 +65,8 @@ def packages_of(name):
     """
     return "rules_executorch_packages" + ("" if name == "default" else "_" + name)
 
-def _names_in(lock):
-    """Returns the names of the packages in a lock, as indexes write them: `typing-extensions`."""
-    names = []
-    for line in lock.split("\n"):
-        name, pinned, _ = line.partition("==")
-        if pinned and line[0] not in " #-":
-            names.append(name.partition("[")[0].strip().lower().replace("_", "-").replace(".", "-"))
-    return names
-
-def _locked_packages(repository_ctx):
-    """Returns the names of the packages that each toolchain has, sorted."""
-    names = {name: {} for name in repository_ctx.attr.names}
-    for lock, toolchains in repository_ctx.attr.locks.items():
-        locked = _names_in(repository_ctx.read(watch(repository_ctx, lock)))
-        for toolchain in toolchains.split(" "):
-            names[toolchain].update({name: True for name in locked})
-    return {name: sorted(found) for name, found in names.items()}
-
 def _toolchains_repository_impl(repository_ctx):
     here = host_platform(repository_ctx)
-    packages = _locked_packages(repository_ctx)
     toolchains = []
     for name in repository_ctx.attr.names:
         platform = repository_ctx.attr.platforms.get(name) or here
@@ -99,7 +76,6 @@ def _toolchains_repository_impl(repository_ctx):
             repository = repr("@" + packages_of(name)),
             toolchain = repr("@rules_executorch//toolchain:executorch" if name == "default" else "//" + implementation),
             constraints = repr(PLATFORMS.get(platform, [])),
-            packages = repr(packages[name]),
             runs_here = platform == here,
         ))
     repository_ctx.file("toolchains.bzl", _TOOLCHAINS.format(toolchains = "".join(toolchains)), executable = False)
@@ -110,10 +86,6 @@ _toolchains_repository = repository_rule(
     implementation = _toolchains_repository_impl,
     doc = "The toolchains of packages.",
     attrs = {
-        "locks": attr.label_keyed_string_dict(
-            doc = "The locks, each with the names of the toolchains that have its packages, with spaces between them.",
-            allow_files = True,
-        ),
         "names": attr.string_list(
             doc = "The names of the toolchains, in the order in which Bazel takes them.",
         ),
@@ -124,21 +96,15 @@ _toolchains_repository = repository_rule(
     configure = True,
 )
 
-def toolchains_repository(name, toolchains, locks):
+def toolchains_repository(name, toolchains):
     """Declares the hub.
 
     Args:
       name: string.
       toolchains: dict of name to platform (empty: this machine), in the order in which Bazel takes them.
-      locks: dict of name to list of labels, the locks of each toolchain.
     """
-    by_lock = {}
-    for toolchain, labels in locks.items():
-        for label in labels:
-            by_lock.setdefault(label, []).append(toolchain)
     _toolchains_repository(
         name = name,
-        locks = {label: " ".join(names) for label, names in by_lock.items()},
         names = toolchains.keys(),
         platforms = toolchains,
     )

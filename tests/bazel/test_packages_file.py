@@ -68,18 +68,27 @@ class User:
     def __init__(self, directory: Path, rules: Path) -> None:
         self.directory, self.rules = directory, rules
         self.file = directory / "small.pex"
+        needed = re.findall(r'^    "(.+)",$', (rules / "toolchain/required.bzl").read_text(), re.MULTILINE)
+        self.names = sorted(["tiny", *needed])
         with zipfile.ZipFile(self.file, "w") as archive:
             archive.writestr("PEX-INFO", "{}")
             archive.writestr("tiny.py", "VALUE = 1\n")
-            archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            for name in self.names:
+                wheel = f"{name.replace('-', '_')}-1.0.dist-info/WHEEL"
+                archive.writestr(wheel, "Wheel-Version: 1.0\nTag: py3-none-any\n")
         self.sha256 = hashlib.sha256(self.file.read_bytes()).hexdigest()
         (directory / "BUILD").touch()
-        (directory / "own.lock").write_text("tiny==1.0 --hash=sha256:00\n")
+        self.lock("")
         (directory / "more.lock").write_text("tiny==1.0 --hash=sha256:00\nsmaller==2.0 --hash=sha256:00\n")
         (directory / "python").symlink_to(Path(sys.base_prefix, "bin/python3").resolve())
         (directory / "library").mkdir()
         (directory / "library/BUILD").touch()
         self.write()
+
+    def lock(self, remark: str, without: str = "") -> None:
+        """Writes the user's own lock."""
+        pins = "".join(f"{name}==1.0 --hash=sha256:00\n" for name in self.names if name != without)
+        (self.directory / "own.lock").write_text(f"# {remark}\n{pins}")
 
     def write(self, more: str = "", extras: str = "", sha256: str = "") -> None:
         """Writes WORKSPACE and MODULE.bazel: with more arguments of the root, and with those of another module."""
@@ -122,6 +131,13 @@ def holds_the_packages(user: User, repository: Path) -> None:
     done = subprocess.run([python, "-c", "import tiny; print(tiny.VALUE)"], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
     assert list((repository / "venv").rglob("tiny.cpython-3*.pyc"))
+    knows_its_names(user, repository)
+
+
+def knows_its_names(user: User, repository: Path) -> None:
+    """So that a model which needs another package is refused before it is built."""
+    assert json.loads((repository / "names.json").read_text()) == user.names
+    assert f"names = {json.dumps(user.names)}," in (repository / "BUILD").read_text()
 
 
 def test_the_packages_come_from_a_file(user: User, bazel4: Run) -> None:
@@ -133,8 +149,7 @@ def test_the_fetch_says_what_it_does(user: User, bazel4: Run, in_bazel7: Run) ->
     """Bazel's own line of progress is not in the log of CI."""
     user.write()
     for number, bazel in enumerate((bazel4, in_bazel7)):
-        lock = user.directory / "own.lock"
-        lock.write_text(f"# {number}\n{lock.read_text()}")  # with another lock it is fetched again
+        user.lock(str(number))  # with another lock it is fetched again
         said = bazel("build", "--curses=no", FILE).stderr
         lines = [line.removeprefix("rules_executorch: ") for line in said.splitlines() if "rules_executorch: " in line]
         assert [re.sub(r"\d+ s$", "N s", line) for line in lines] == [
@@ -159,6 +174,37 @@ def test_the_python_of_actions_is_an_input_and_must_not_change(user: User, bazel
     done = bazel4(*command)
     assert done.returncode == 1
     assert "The Python of rules_executorch has changed since its packages were built (" in done.stderr
+    again = done.stderr.partition("Build them again: bazel ")[2].split()
+    assert again == ["sync", "--only=rules_executorch_packages"]
+    assert bazel4(*again).returncode == 0
+    assert bazel4(*command).returncode == 0
+
+
+def test_the_advice_after_a_change_of_python_names_the_toolchain(user: User, in_bazel7: Run) -> None:
+    """The packages of a toolchain with a name, in a workspace with a MODULE.bazel file."""
+    user.write('name = "next"')
+    module = user.directory / "MODULE.bazel"
+    module.write_text(module.read_text().replace('"rules_executorch_packages"', '"rules_executorch_toolchains"'))
+    command = ("run", "@rules_executorch_toolchains//:etbuild_next", "--", "--version")
+    done = in_bazel7(*command)
+    assert done.returncode == 0, done.stderr
+    external = Path(in_bazel7("info", "output_base").stdout.strip()) / "external"
+    [stat] = external.glob("*rules_executorch_packages_next/venv/interpreter.stat")
+    stat.write_text("1 2\n")
+    done = in_bazel7(*command)
+    assert done.returncode == 1
+    again = done.stderr.partition("Build them again: bazel ")[2].split()
+    assert again == ["fetch", "--force", f"--repo=@@{stat.parents[1].name}"]
+    assert in_bazel7(*again).returncode == 0
+    assert in_bazel7(*command).returncode == 0
+
+
+def test_a_lock_without_what_the_driver_needs_is_refused(user: User, bazel4: Run) -> None:
+    user.write()
+    user.lock("", without="rich")
+    said = bazel4("build", FILE).stderr
+    user.lock("")
+    assert "`requirements` lacks packages that the driver needs: rich. `dependencies` in pyproject.toml" in said
 
 
 @pytest.mark.parametrize(
@@ -227,6 +273,7 @@ def test_packages_for_other_machines_are_checked_and_not_unpacked(user: User, ba
     repository = unpacked(bazel4)
     assert (repository / "packages.pex").read_bytes() == user.file.read_bytes()
     assert not (repository / "venv").exists()
+    knows_its_names(user, repository)
     user.write('platform = "osx_arm"')
     assert (
         "There is no platform `osx_arm`. Known: linux_aarch64, linux_x86_64, osx_aarch64"

@@ -151,6 +151,50 @@ def test_the_packages_of_the_workspace_build_the_same_program(rules: Path, bazel
     assert made["net.pte"].read_bytes() == (tmp_path / "net.pte").read_bytes()
 
 
+BY_PATH = """
+def _runtime_impl(ctx):
+    return [platform_common.ToolchainInfo(py3_runtime = struct(interpreter_path = "%s", %s))]
+
+runtime = rule(implementation = _runtime_impl)
+"""
+USES_IT = """
+load(":runtime.bzl", "runtime")
+
+runtime(name = "runtime")
+
+toolchain(
+    name = "by_path",
+    toolchain = ":runtime",
+    toolchain_type = "@bazel_tools//tools/python:toolchain_type",
+)
+"""
+
+
+def test_an_interpreter_by_its_path_has_its_version_in_the_keys(rules: Path, bazel: Build, packages: Path) -> None:
+    """So nothing that another Python at this path made is taken for a result of this one."""
+    python = (packages / "venv/bin/python").resolve()
+    told = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    major, minor, micro = map(int, told.split("."))
+    package = rules / "examples/pypi/by_path"
+    package.mkdir()
+    (package / "BUILD").write_text(USES_IT)
+
+    def said(version: str, *options: str) -> str:
+        (package / "runtime.bzl").write_text(BY_PATH % (python, version))
+        return bazel("pypi", "build", "//:with_our_torch.packages", "--extra_toolchains=//by_path", *options).stderr
+
+    def info(micro: int) -> str:
+        return f"interpreter_version_info = struct(major = {major}, minor = {minor}, micro = {micro}, serial = 0)"
+
+    untold = f"names an interpreter by its path, {python}, and does not tell its version"
+    assert untold in said("", "--nobuild")
+    assert untold in said("interpreter_version_info = struct(major = None)", "--nobuild")
+    told = f"Python {told}, and Bazel's Python toolchain says that it is {major}.{minor}.{micro + 1}"
+    assert told in said(info(micro + 1))
+    assert "ERROR" not in said(info(micro), "--nobuild")
+    shutil.rmtree(package)
+
+
 def test_what_the_driver_needs_has_to_be_there(rules: Path, bazel: Build) -> None:
     build = rules / "examples/pypi/BUILD"
     text = build.read_text()

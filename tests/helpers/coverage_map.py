@@ -210,6 +210,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/py_toolchain.bzl": _RULES,
     "toolchain/python_driver.bzl": _RULES,
     "toolchain/python_of_build.bzl": _RULES,
+    "toolchain/required.bzl": _BUILDER,
     "toolchain/runfiles.bzl": _RULES,
     "toolchain/split_packages": _RULES,
     "toolchain/steps.bzl": _RULES,

@@ -642,6 +642,19 @@ def test_state_that_is_not_in_a_buffer_is_refused(name: str) -> None:
     assert f"the method reads `{name}` and assigns to it, but torch.export loses the assignment" in said
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "self.__dict__['n'] = self.n + x; return self.n * 1",
+        "self._buffers['n'] = self.n + x; return self.n * 1",
+        "self.n = self.n + x; self.__dict__['n'] = self.n; return self.n * 1",
+        "self.__dict__['n'] = self.n + x; self.n = self.n + x; return self.n * 1",
+    ],
+)
+def test_a_buffer_that_is_assigned_past_the_module_is_called_a_buffer(body: str) -> None:
+    assert "\n    write to the buffer instead: `n.copy_(...)`" in assigned_in(body)
+
+
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_no_program_can_keep_is_refused(message: str) -> None:
     assert message in assigned_in(REFUSED[message])

@@ -126,9 +126,9 @@ def run_machine(base: Path, user: str, commands: list[str]) -> list[Row]:
         shutil.copy(Path("/etc", name), root / "etc" / name)
     subprocess.run(["git", "bundle", "create", "--quiet", root / "source.bundle", "HEAD"], cwd=REPOSITORY, check=True)
     if user != "root":
-        enter(root, "root", f"useradd --create-home --shell /bin/bash {user}")
+        prepare(root, "root", f"useradd --create-home --shell /bin/bash {user}")
         (root / "etc/sudoers.d" / user).write_text(f"{user} ALL=(ALL) NOPASSWD:ALL\n", encoding="utf-8")
-    enter(root, user, "cd; git -c advice.detachedHead=false clone --quiet /source.bundle rules_executorch")
+    prepare(root, user, "cd; git -c advice.detachedHead=false clone --quiet /source.bundle rules_executorch")
     size = gigabytes(root)
     rows: list[Row] = []
     for command in commands:
@@ -142,6 +142,12 @@ def run_machine(base: Path, user: str, commands: list[str]) -> list[Row]:
             return rows
     shutil.rmtree(root)
     return rows
+
+
+def prepare(root: Path, user: str, command: str) -> None:
+    """Runs a command that makes the machine. Exits if it fails: what follows would measure something else."""
+    if enter(root, user, command):
+        sys.exit(f"The machine cannot be made. This failed: {command}\nsee {root}")
 
 
 def enter(root: Path, user: str, command: str) -> int:

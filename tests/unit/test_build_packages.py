@@ -236,7 +236,7 @@ RIGHT = {"tiny_layers-1.0": "any", "torch-2.13.0+cpu": HERE, "more-4.0": "any"}
 
 def test_a_file_with_the_packages_of_the_lock_is_unpacked(builder: ModuleType, tmp_path: Path) -> None:
     file = packages(tmp_path / "packages.pex", RIGHT)
-    builder.check_packages(file, PINS)
+    assert set(builder.check_packages(file, PINS)) == {"more", "tiny-layers", "torch"}
     builder.unpack(file, tmp_path / "site")
     unpacked = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*") if path.is_file()}
     assert unpacked == {"torch/bin/command", "torch/__init__.py", *(f"{name}.dist-info/WHEEL" for name in RIGHT)}
@@ -278,6 +278,13 @@ def test_the_users_own_lock_has_the_packages_of_the_extras(locks: ModuleType, tm
     lock.write_text("other==0.9 --hash=sha256:00\n")
     with pytest.raises(SystemExit, match="lacks packages of the extra `small`: other"):
         locks.check_covers(PINS, [lock])
+
+
+def test_the_users_own_lock_has_what_the_driver_needs(locks: ModuleType) -> None:
+    """Before anything is downloaded. A package whose condition does not hold here is not there."""
+    locks.check_has(PINS, ["tiny-layers", "torch"])
+    with pytest.raises(SystemExit, match="lacks packages that the driver needs: jinja2, rich"):
+        locks.check_has(PINS, ["jinja2", "rich", "torch"])
 
 
 def test_a_lock_adds_what_the_toolchain_does_not_have(locks: ModuleType, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from etbuild.cli import main
 from etbuild.cli.options import tell_memory
+from etbuild.processes import memory
 
 ROOT = Path(__file__).parent.parent.parent
 MLP = str(ROOT / "examples" / "mlp" / "model.yaml")
@@ -54,6 +55,24 @@ def test_a_step_says_when_it_took_more_memory_than_was_reserved(capsys: pytest.C
     tell_memory(argparse.Namespace(reserved_memory=1))
     said = r'note: this step took \d+ MB of memory, and 1 MB were reserved for it: write `resource_set = "mem_\w+"`'
     assert re.match(said, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("taken", "advice"),
+    [
+        (500, 'write `resource_set = "mem_512m"` in its target'),
+        (513, 'write `resource_set = "mem_1g"` in its target'),
+        (32768, 'write `resource_set = "mem_32g"` in its target'),
+        (32769, "no `resource_set` is that large: with a lower --jobs, fewer steps run at the same time"),
+    ],
+)
+def test_the_advice_about_memory_is_enough_memory(
+    taken: int, advice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(memory, "peak", lambda: taken << 20)
+    tell_memory(argparse.Namespace(reserved_memory=1))
+    told = f"note: this step took {taken} MB of memory, and 1 MB were reserved for it: {advice}\n"
+    assert capsys.readouterr().err == told
 
 
 def test_the_page_of_a_build_needs_no_torch() -> None:

@@ -92,7 +92,7 @@ def test_dtypes_of_a_later_list_do_not_count(tmp_path: Path, capsys: pytest.Capt
     assert registered(written(file, "--functions", str(second), "--functions", str(first))) == ["aten::relu.out"]
 
 
-@pytest.mark.parametrize("described", ["[1]", "5", "{debug_info: 5}", "{debug_info: [1, 2]}"])
+@pytest.mark.parametrize("described", ["{}", "{debug_info: []}", "{debug_info: [1, 2]}"])
 def test_a_missing_kernel_of_an_odd_selection(
     described: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +100,93 @@ def test_a_missing_kernel_of_an_odd_selection(
     file.write_text(f'operators: {{"aten::nothing.out": {described}}}\n')
     written(file, expect=3)
     assert "`aten::nothing.out` (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("operators.aten::relu.out", "3"),
+        ("operators.aten::relu.out", "null"),
+        ("operators.aten::relu.out.debug_info", "5"),
+        ("operators.aten::relu.out.is_root_operator", "5"),
+        ("operators.aten::relu.out.odd", "true"),
+        ("operators", "null"),
+        ("et_kernel_metadata", "[]"),
+        ("et_kernel_metadata.aten::relu.out", "default"),
+        ("et_kernel_metadata.aten::relu.out[0]", "[5]"),
+        ("et_kernel_metadata.aten::relu.out[0]", '["v2/6;0"]'),
+        ("kernel_metadata", "[]"),
+        ("build_features", "3"),
+        ("include_all_operators", "3"),
+        ("odd", "3"),
+    ],
+)
+def test_a_mistake_in_a_selection_is_told_with_its_place(
+    key: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    top, *below = key.removesuffix("[0]").replace("aten::relu.out", "NAME").split(".")
+    for name in reversed(below):
+        value = f"{{{name}: {value}}}".replace("NAME", '"aten::relu.out"')
+    lines = {"operators": '{"aten::relu.out": {}}'} | {top: value}
+    file = tmp_path / "selected_operators.yaml"
+    file.write_text("".join(f"{name}: {text}\n" for name, text in lines.items()))
+    written(file, expect=2)
+    said = capsys.readouterr().err
+    line = [*lines].index(top) + 1
+    assert re.match(rf"error: {re.escape(str(file))}:{line}:\d+: {re.escape(key)}: ", said), said
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n"])
+def test_an_empty_file_is_not_called_a_manifest(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "selected_operators.yaml"
+    file.write_text(text)
+    written(file, expect=2)
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {file}:1:1: the file is empty\n")
+    assert "manifest" not in said
+
+
+def test_one_name_in_two_namespaces(tmp_path: Path) -> None:
+    """ExecuTorch's generator compares names without their namespaces."""
+    functions = tmp_path / "functions.yaml"
+    functions.write_text(
+        "".join(
+            f"- func: {name}::add.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)\n"
+            f"  kernels: [{{arg_meta: null, kernel_name: {name}::add}}]\n"
+            for name in ("my", "your", "their")
+        )
+        + "- op: add.out\n  kernels: [{arg_meta: null, kernel_name: ours::add}]\n"
+    )
+    file = selection(tmp_path, my__add=[FLOAT], aten__add=[FLOAT], their__add=[FLOAT], your__add=[FLOAT])
+    made = written(file, "--functions", str(functions))
+    assert sorted(registered(made)) == ["aten::add.out", "my::add.out", "their::add.out", "your::add.out"]
+    assert len(set(re.findall(r"const Kernel (\w+)\[\]", made[SOURCE]))) == 4
+    assert len(set(re.findall(r"const auto (\w+) =", made[SOURCE]))) == 4
+    assert len(re.findall(r" add\(torch::executor::KernelRuntimeContext", made[DECLARATIONS])) == 4
+
+
+@pytest.mark.parametrize("more", ["", 'et_kernel_metadata: {"aten::relu.out": ["v1/6;0|6;0"]}\n'])
+def test_all_operators(more: str, tmp_path: Path) -> None:
+    """Of ExecuTorch's two lists, which both have an `add.out`."""
+    file = tmp_path / "selected_operators.yaml"
+    file.write_text(f"include_all_operators: true\n{more}")
+    found = registered(written(file))
+    assert {"aten::add.out", "aten::relu.out", "quantized_decomposed::add.out"} <= {*found}
+    assert len(found) == len({*found})
+
+
+def test_a_kernel_that_the_selection_has_no_dtypes_for_gets_all(tmp_path: Path) -> None:
+    """Also if there is one for some dtypes only."""
+    functions = tmp_path / "functions.yaml"
+    functions.write_text(
+        "- op: relu.out\n  type_alias: {T: [Float]}\n  dim_order_alias: {D: [0]}\n"
+        "  kernels: [{arg_meta: {self: [T, D], out: [T, D]}, kernel_name: mine::relu}]\n"
+    )
+    for text in ('operators: {"aten::relu.out": {}}', "include_all_operators: true"):
+        for more in ("", '\net_kernel_metadata: {"aten::relu.out": [default]}', "\net_kernel_metadata: {}"):
+            file = tmp_path / "selected_operators.yaml"
+            file.write_text(text + more)
+            assert registered(written(file, "--functions", str(functions))) == ["aten::relu.out"]
 
 
 def test_kernels_of_the_runtime_itself_are_not_registered(tmp_path: Path) -> None:
@@ -132,7 +219,7 @@ def test_a_missing_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ("text", "code", "message"),
     [
         ("- op: relu.out\n", 2, "a list of kernels and no selection"),
-        ("operators: 3\n", 2, "not a list of kernels"),
+        ("operators: 3\n", 2, "operators: expected a mapping, got 3"),
         ("{operators: {aten::relu.out: {}}, et_kernel_metadata: {aten::relu.out: [v1/99;0]}}", 2, "no dtype 99"),
     ],
 )

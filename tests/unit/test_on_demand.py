@@ -58,7 +58,7 @@ def python(*arguments: str | Path, seed: int = 0, expect: int = 0) -> str:
 
 
 def split(pex: Path, directory: Path, seed: int = 0) -> Path:
-    python(TOOLCHAIN / "split_packages.py", pex, directory, seed=seed)
+    python(TOOLCHAIN / "split_packages.py", "", pex, directory, seed=seed)
     return directory
 
 
@@ -71,7 +71,7 @@ class Environment:
     """A virtual environment with the packages."""
 
     def __init__(self, packages: Path, directory: Path) -> None:
-        python(TOOLCHAIN / "on_demand.py", packages, directory)
+        python(TOOLCHAIN / "on_demand.py", "", packages, directory)
         self.python = directory / "bin/python"
         self.site = directory / "lib/python{}.{}/site-packages".format(*sys.version_info)
 
@@ -162,9 +162,23 @@ def test_another_version_of_python_is_refused(form: str, tmp_path: Path) -> None
     if form == "directory":
         packages.mkdir()
     (packages / "python" if form == "directory" else packages).write_bytes(b"#!/usr/bin/env python3.5\nPK\x03\x04")
-    message = python(TOOLCHAIN / "on_demand.py", packages, tmp_path / "made", expect=1)
+    message = python(TOOLCHAIN / "on_demand.py", "", packages, tmp_path / "made", expect=1)
     assert message == f"{sys.executable} is Python 3.{sys.version_info[1]}, but the packages are for Python 3.5\n"
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("script", ["on_demand.py", "split_packages.py"])
+def test_an_interpreter_has_the_version_that_its_toolchain_tells(script: str, pex: Path, tmp_path: Path) -> None:
+    """Keys hold this version and the path. So another Python at the same path is refused, also a patch release."""
+    major, minor, micro = sys.version_info[:3]
+    here = f"{major}.{minor}.{micro}"
+    for number, fitting in enumerate((here, f"{major}.{minor}", f"{major}")):
+        python(TOOLCHAIN / script, fitting, pex, tmp_path / str(number))
+    for other in (f"{major}.{minor}.{micro + 1}", f"{here}1", f"{major}.{minor + 1}", f"{major}.{minor}1"):
+        message = python(TOOLCHAIN / script, other, pex, tmp_path / "made", expect=1)
+        found = f"{sys.executable} is Python {here}, and Bazel's Python toolchain says that it is {other}"
+        assert message.startswith(found)
+        assert not (tmp_path / "made").exists()
 
 
 class Targets:
@@ -184,7 +198,7 @@ class Targets:
 
     def split(self, expect: int = 0) -> str:
         (self.directory / "list.txt").write_text("\n".join(self.lines) + "\n")
-        arguments = ("--files", self.directory / "list.txt", self.directory / "split")
+        arguments = ("", "--files", self.directory / "list.txt", self.directory / "split")
         return python(TOOLCHAIN / "split_packages.py", *arguments, expect=expect)
 
 

@@ -508,19 +508,29 @@ def test_tags_hold_stamp_values(tmp_path: Path) -> None:
 
 def test_a_file_of_tags_has_one_on_each_line(tmp_path: Path) -> None:
     (tmp_path / "tags.txt").write_text("latest\n\n v1 \nat-{STABLE_GIT_COMMIT}")
-    assert reference.read_lines(tmp_path / "tags.txt", "tags") == ["latest", "v1", "at-{STABLE_GIT_COMMIT}"]
+    assert reference.read_tags(tmp_path / "tags.txt") == ["latest", "v1", "at-{STABLE_GIT_COMMIT}"]
     with pytest.raises(InputError, match=r"missing\.txt: cannot read the tags: "):
-        reference.read_lines(tmp_path / "missing.txt", "tags")
+        reference.read_tags(tmp_path / "missing.txt")
+
+
+@pytest.mark.parametrize("text", ["", "\n", " \n\t\n"])
+def test_a_file_of_tags_without_a_tag_is_an_error(text: str, tmp_path: Path) -> None:
+    """What writes it has failed, and the package would be in the registry by its digest only."""
+    (tmp_path / "tags.txt").write_text(text)
+    with pytest.raises(InputError, match=r"tags\.txt: the file has no tag"):
+        reference.read_tags(tmp_path / "tags.txt")
 
 
 def test_a_push_finds_wrong_words_before_it_asks_the_registry(
     builds: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made_layout(builds, tmp_path / "layout")
+    (tmp_path / "empty").touch()
     for arguments, message in [
         ([str(tmp_path / "builds"), "h.invalid/net:v1"], "not the layout of a package"),
         ([str(tmp_path / "layout"), "net"], "not the name of a package"),
         ([str(tmp_path / "layout"), "h.invalid/net", "--tag={X}"], "no stamp value `X`"),
+        ([str(tmp_path / "layout"), "h.invalid/net:v1", f"--tag-file={tmp_path}/empty"], "/empty: the file has no tag"),
         ([str(tmp_path / "layout"), "h.invalid/net", "--registry=a/b"], "not the name of a registry"),
         ([str(tmp_path / "layout"), "h.invalid/net@sha256:" + "0" * 64], "cannot be pushed to a digest"),
         ([str(tmp_path / "layout"), "h.invalid/net", "--mount-from=A"], "not the name of a package"),

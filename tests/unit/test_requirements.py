@@ -13,6 +13,7 @@ import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import locks
 import update_lock
 
 REPOSITORY = Path(__file__).parents[2]
@@ -28,16 +29,41 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", lock.read_text(), re.MULTILINE))
 
 
+def listed(file: str, name: str, brackets: str) -> list[str]:
+    """The first text of each line of a list or of a dict in a Starlark file."""
+    first, last = map(re.escape, brackets)
+    found = re.search(rf"^{name} = {first}\n(.*?)^{last}", (REPOSITORY / file).read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return re.findall(r'^ *"(.+?)"', found[1], re.MULTILINE)
+
+
 def test_every_extra_has_its_lock() -> None:
     locks = {path.stem.removeprefix("requirements-") for path in TOOLCHAIN.glob("requirements-*.lock")}
     assert locks == extras() | OTHERS
 
 
 def test_the_repository_rule_has_every_extra() -> None:
-    text = (REPOSITORY / "rules/private/packages_repository.bzl").read_text()
-    listed = re.search(r"^EXTRAS = \[(.*?)\]", text, re.MULTILINE | re.DOTALL)
-    assert listed is not None
-    assert re.findall(r'"(.+?)"', listed[1]) == sorted(extras())
+    assert listed("rules/private/packages_repository.bzl", "EXTRAS", "[]") == sorted(extras())
+
+
+def test_the_rules_ask_for_what_the_driver_depends_on() -> None:
+    """Of a user's own lock, and of the packages of a workspace."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    names = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
+    assert listed("toolchain/required.bzl", "REQUIRED", "[]") == sorted(names)
+    assert names <= pins(TOOLCHAIN / "requirements.lock").keys()
+
+
+def test_the_rules_know_the_platforms_of_the_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = {"arm64": "aarch64", "darwin": "osx"}
+    named = [[values["sys_platform"], values["platform_machine"]] for values in update_lock.PLATFORMS.values()]
+    names = sorted("_".join(ours.get(part, part) for part in parts) for parts in named)
+    assert listed("rules/private/platforms.bzl", "PLATFORMS", "{}") == names
+    for name in names:
+        monkeypatch.setattr(locks, "ENVIRONMENT", {})
+        locks.use_platform(name)
+    with pytest.raises(SystemExit, match="unknown platform: osx_x86_64"):
+        locks.use_platform("osx_x86_64")
 
 
 def test_a_package_has_one_version_in_all_extras() -> None:

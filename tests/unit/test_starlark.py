@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 from etbuild.cli.options import RESOURCE_SETS
@@ -91,6 +92,25 @@ def test_the_rules_reserve_what_the_driver_advises() -> None:
     assert names["_RESERVES"].keys() == names["MEMORY"].keys()
     for name, reserves in names["_RESERVES"].items():
         assert reserves("linux", 3) == {"cpu": 1, "memory": names["MEMORY"][name]}
+
+
+def test_the_packages_of_a_model_are_looked_for_in_the_toolchain_that_imports_it() -> None:
+    """Each group of actions may run on a platform of its own, with another toolchain."""
+    loader = Loader(REPOSITORY)
+    toolchain_of = loader.load(REPOSITORY / "rules/private/driver.bzl").names["toolchain_of"]
+    kind = loader.load(REPOSITORY / "toolchain/toolchain.bzl").names["TOOLCHAIN_TYPE"]
+
+    def chosen(verb: str | None, constraints: list[str]) -> Any:
+        toolchains = {group: {kind: group} for group in ("default", "plan", "export")}
+        groups = {group: SimpleNamespace(toolchains=toolchains[group]) for group in ("plan", "export")}
+        attr = SimpleNamespace(exec_compatible_with=constraints)
+        return toolchain_of(SimpleNamespace(attr=attr, exec_groups=groups, toolchains=toolchains["default"]), verb)
+
+    assert [chosen(verb, []) for verb in ("export", "plan", "page", None)] == ["export", "plan", "default", "default"]
+    assert chosen("export", ["@platforms//os:linux"]) == "default"
+    assert 'check_packages(ctx.label, inputs.installed, toolchain_of(ctx, "export"))' in (
+        (REPOSITORY / "rules/actions.bzl").read_text("utf-8")
+    )
 
 
 def test_the_rules_and_the_driver_have_the_same_attributes_with_files() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from etbuild import backends
+from etbuild.cli import VERBS
 from etbuild.inputs import step_files
 from etbuild.steps import pipeline
 from tools.step_files import ACTION, OUTSIDE, PARTS, STEPS, TABLE, files_of_checkout, table
@@ -140,13 +141,43 @@ def top_level_imports(text: str) -> set[str]:
     return found
 
 
+def driver_of_action(step: str) -> set[str]:
+    """The files of the driver that the actions of a step run."""
+    rules: dict[str, Any] = {}
+    exec((TABLE.parents[1] / "steps.bzl").read_text("utf-8"), rules)
+    return set(rules["files_of_step"](step_files._steps(), step))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path) -> None:
+    """Somebody may start it from bazel-bin by hand."""
+    driver = driver_of_action(step)
+    for name in driver:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(TABLE.parents[1] / name, tmp_path / name)
+
+    def say(*arguments: str, expect: int) -> str:
+        command = [sys.executable, "-S", "-s", "-P", str(tmp_path / "etbuild/__main__.py"), *arguments]
+        done = subprocess.run(command, env={}, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == expect, done.stderr
+        return done.stdout + done.stderr
+
+    assert say("--help", expect=0).startswith("usage: etbuild ")
+    assert "Traceback" not in say(expect=2)
+    here = {verb for verb in VERBS if f"etbuild/cli/{verb}.py" in driver}
+    assert step in here
+    for verb in {"validate", "export", "build", step}:
+        if verb in here:
+            assert say(verb, "--help", expect=0).startswith(f"usage: etbuild {verb} ")
+        else:
+            assert say(verb, "--help", expect=2).startswith(f"error: there is no verb `{verb}`\n")
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_the_driver_of_an_action_has_what_its_modules_import(step: str) -> None:
     files = files_of_checkout()
-    rules: dict[str, Any] = {}
-    exec((TABLE.parents[1] / "steps.bzl").read_text("utf-8"), rules)
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in files}
-    driver = set(rules["files_of_step"](step_files._steps(), step))
+    driver = driver_of_action(step)
     missing = {
         (name, module)
         for name in driver

@@ -348,11 +348,11 @@ def tell_memory(options: argparse.Namespace) -> None:
     taken, reserved = memory.peak() >> 20, options.reserved_memory
     if reserved is None or taken <= reserved:
         return
-    fitting = [name for name, size in RESOURCE_SETS.items() if taken <= size] or [*RESOURCE_SETS][-1:]
+    advice = "no `resource_set` is that large: with a lower --jobs, fewer steps run at the same time"
+    if fitting := [name for name, size in RESOURCE_SETS.items() if taken <= size]:
+        advice = f'write `resource_set = "{fitting[0]}"` in its target'
     print(
-        f"note: this step took {taken} MB of memory, and {reserved} MB were reserved for it: "
-        f'write `resource_set = "{fitting[0]}"` in its target',
-        file=sys.stderr,
+        f"note: this step took {taken} MB of memory, and {reserved} MB were reserved for it: {advice}", file=sys.stderr
     )
 
 

@@ -151,7 +151,7 @@ class Assigned:
             return Problem(message, path, "register the buffer in its final shape in the factory")
         message = f"the method reads `{name}` and assigns to it, but torch.export loses the assignment"
         if name in self.buffers:
-            return Problem(message, path, f"write to a buffer instead: `{name}.copy_(...)`")
+            return Problem(message, path, f"write to the buffer instead: `{name}.copy_(...)`")
         return Problem(message, path, "register it as a buffer, and write to it with `copy_(...)`")
 
 

@@ -143,7 +143,8 @@ class _TracedCall:
             assigned.attributes[name] = None
             return
         first = self.first[name]
-        if last is None or name not in self.values or last is not self.values[name] or not same_shape(first, last):
+        hidden = name in vars(self._root)  # `self.__dict__[name] = ...`: later calls read it, and not the buffer
+        if hidden or name not in self.values or last is not self.values[name] or not same_shape(first, last):
             assigned.lose(name, first, last)
         else:
             assigned.written.add(name)

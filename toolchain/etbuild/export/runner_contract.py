@@ -110,7 +110,8 @@ def _range(decoder: ExportMethod) -> tuple[int, int, int]:
     dim = shapes[1] if isinstance(shapes, tuple) else None
     if isinstance(dim, Dim) and dim.max is not None:
         return dim.max, dim.min, dim.multiple_of
-    length = tokens.shape[1] if isinstance(tokens, TensorExample) else cast("ModelExample", tokens).length or 0
+    length = tokens.shape[1] if isinstance(tokens, TensorExample) else cast("ModelExample", tokens).length
+    assert length is not None  # embeddings: the other inputs of this kind are no first input of a decoder
     return length, length, 1
 
 

@@ -33,6 +33,7 @@ from etbuild.manifest.parameters import mapping
 from etbuild.manifest.variants import Merged
 from etbuild.manifest.yaml_document import Document
 
+_BEGINS = "a manifest starts with `schema: executorch-model/v1`"
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
 _OTHER_SUFFIXES = (
     *(".ckpt", ".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
@@ -92,7 +93,7 @@ def load_each(
     """
     try:
         _check_kind(path, name or str(path))
-        return _load_each(yaml_document.load(path, name), wanted, settings)
+        return _load_each(yaml_document.load(path, name, _BEGINS), wanted, settings)
     except InputError as error:
         raise InputError([_quoting_in_short(problem) for problem in error.problems]) from None
 
@@ -117,7 +118,7 @@ def _load_each(document: Document, wanted: Sequence[str | None] | None, settings
     data = document.data
     if not isinstance(data, dict):
         raise InputError([*_problems(data)]).located(document.positions)
-    problems = _located([*variants.check(data, wanted or ()), *parameters.check_unused(data)], document)
+    problems = document.located([*variants.check(data, wanted or ()), *parameters.check_unused(data)])
     everything = [None] if problems else [None, *variants.names(data)]
     manifests: list[Manifest] = []
     of_base: set[tuple[object, ...]] = set()
@@ -135,7 +136,7 @@ def _load_each(document: Document, wanted: Sequence[str | None] | None, settings
         seen.update(found)
         if variant is None:
             of_base.update(found)
-        problems += [merged.blamed(problem) for problem in _located(new, merged.document)]
+        problems += [merged.blamed(problem) for problem in merged.document.located(new)]
         manifests.append(Manifest(_renamed(merged), merged.document.positions))
     if problems:
         raise InputError(problems).located({})
@@ -146,11 +147,6 @@ def _renamed(merged: Merged) -> sections.Manifest:
     """The data of a merged manifest. The name of its program contains that of the variant."""
     data: sections.Manifest = merged.document.data
     return data if merged.variant is None else {**data, "name": f"{data.get('name')}.{merged.variant}"}
-
-
-def _located(problems: list[Problem], document: Document) -> list[Problem]:
-    problems = [replace(p, position=document.keys.get(p.path or ())) if p.at_key else p for p in problems]
-    return [problem.located(document.positions) for problem in problems]
 
 
 def _resolve(merged: Merged, settings: Mapping[str, Any]) -> list[Problem]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,28 @@ class Document:
     positions: dict[DocumentPath, Position] = field(default_factory=dict)
     keys: dict[DocumentPath, Position] = field(default_factory=dict)
 
+    def located(self, problems: Iterable[Problem]) -> list[Problem]:
+        """The same problems with their positions: that of the key, if the key itself is wrong."""
+        problems = [
+            replace(each, position=self.keys.get(each.path or ())) if each.at_key else each for each in problems
+        ]
+        return [each.located(self.positions) for each in problems]
 
-def load(path: Path, name: str | None = None) -> Document:
+
+def load(path: Path, name: str | None = None, begins: str | None = None) -> Document:
     """Reads one YAML document.
 
     Args:
         path: The file.
         name: The file's name in errors; by default `path` as given.
+        begins: How such a file begins, for the error about an empty one.
 
     Raises:
         InputError: The file cannot be read, is not UTF-8, or is not the YAML that this module accepts. The error lists
             all problems that were found.
     """
     name = name or str(path)
-    loader, node = _compose(_read(path, name), name)
+    loader, node = _compose(_read(path, name), name, begins)
     reader = _Reader(loader, name)
     document = Document(reader.read(node, ()), reader.positions, reader.keys)
     if reader.problems:
@@ -53,7 +62,7 @@ def load(path: Path, name: str | None = None) -> Document:
     return document
 
 
-def _compose(text: str, name: str) -> tuple[_Loader, yaml.Node]:
+def _compose(text: str, name: str, begins: str | None) -> tuple[_Loader, yaml.Node]:
     """The root node of a document, and the loader that makes values from nodes."""
     try:
         loader = _Loader(text, name)
@@ -70,8 +79,7 @@ def _compose(text: str, name: str) -> tuple[_Loader, yaml.Node]:
         position = Position(name, loader.line + 1, loader.column + 1)
         raise InputError.at(position, "an escape is not a Unicode character") from None
     if node is None:
-        hint = "a manifest starts with `schema: executorch-model/v1`"
-        raise InputError.at(Position(name, 1, 1), "the file is empty", hint)
+        raise InputError.at(Position(name, 1, 1), "the file is empty", begins)
     return loader, node
 
 
@@ -98,7 +106,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, name: str) -> Problem:
         return Problem("a tab cannot indent YAML", position=position, hint="indent with spaces")
     if "expected a single document" in str(error.context):
         return Problem(
-            "a second document starts here", position=position, hint="one manifest is one document: remove the `---`"
+            "a second document starts here", position=position, hint="a file has one document: remove the `---`"
         )
     hint = f"{error.context} that starts in line {error.context_mark.line + 1}" if error.context_mark else None
     return Problem(f"not valid YAML: {message}", position=position, hint=hint)

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if options.registry:
         target = reference.moved(target, options.registry)
     stamps = reference.read_stamps(options.stamp_files)
-    wanted = options.tags + [tag for path in options.tag_files for tag in reference.read_lines(path, "tags")]
+    wanted = options.tags + [tag for path in options.tag_files for tag in reference.read_tags(path)]
     tags = [reference.tag(tag, stamps) for tag in wanted] + ([target.tag] if target.tag else [])
     forward_tags = [reference.tag(tag, stamps) for tag in options.forward_tags]
     both = sorted(set(tags) & set(forward_tags))

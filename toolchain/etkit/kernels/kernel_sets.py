@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from etbuild import json_schema
 from etbuild.errors import CheckError, InputError
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.manifest import yaml_document
 from etkit.kernels.program_kernels import DTYPES, Kernels, dtype_name
 
+ALL = "default"
+"""The key of a kernel for all dtypes."""
 _ALWAYS = frozenset({"aten::_local_scalar_dense", "aten::sym_numel", "aten::sym_size.int"})
 _PRIMITIVE = "executorch_prim::"
 """ExecuTorch's core library registers kernels of these operators itself (`kernels/prim_ops/register_prim_ops.cpp`)."""
@@ -67,14 +71,15 @@ def read(path: Path) -> KernelSet:
     Raises:
         InputError: The file has another form.
     """
-    data = yaml_document.load(path).data
-    try:
-        if isinstance(data, dict):
-            return _of_selection(str(path), data)
+    document = yaml_document.load(path)
+    data = document.data
+    if isinstance(data, dict):
+        if problems := json_schema.problems("selected-operators", data):
+            raise InputError(document.located(problems))
+        return _of_selection(str(path), data)
+    with suppress(KeyError, TypeError, ValueError, AttributeError):
         if isinstance(data, list):
             return KernelSet(str(path), dict(_of_function(entry) for entry in data))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        pass
     raise InputError.of(
         f"{path}: not a list of kernels",
         "write a `selected_operators.yaml`, as `etbuild selected-ops` does, or a list of `op:` and `func:` entries",
@@ -143,34 +148,20 @@ def _missing(operator: str, dtypes: tuple[str, ...], where: list[tuple[Needed, s
 
 
 def _of_selection(name: str, data: dict[str, Any]) -> KernelSet:
-    operators, keys = data.get("operators") or {}, data.get("et_kernel_metadata") or {}
-    known = data.keys() & {"operators", "include_all_operators"} and data.keys() <= _SELECTION
-    if not known or not isinstance(operators, dict):
-        raise ValueError
-    kernels = {operator: _dtypes(keys.get(operator) or ["default"]) for operator in operators}
-    return KernelSet(name, kernels, bool(data.get("include_all_operators")))
-
-
-_SELECTION = {
-    *("build_features", "custom_classes", "debug_info", "et_kernel_metadata", "include_all_non_op_selectives"),
-    *("include_all_operators", "kernel_metadata", "operators"),
-}
+    keys = data.get("et_kernel_metadata", {})
+    kernels = {operator: _dtypes(keys.get(operator, [ALL])) for operator in data.get("operators", {})}
+    return KernelSet(name, kernels, data.get("include_all_operators", False))
 
 
 def _dtypes(keys: list[str]) -> frozenset[str] | None:
     """The dtypes of an operator's keys. `v1/6;0,1|6;0,1` has a number for each tensor, and its order of dimensions.
 
-    ExecuTorch's build keeps the code of a kernel for a dtype if one of the keys has it. `default` stands for all.
+    ExecuTorch's build keeps the code of a kernel for a dtype if one of the keys has it.
     """
-    if "default" in keys:
+    if ALL in keys:
         return None
-    found = set[str]()
-    for key in keys:
-        version, separator, tensors = key.partition("/")
-        if version != "v1" or not separator:
-            raise ValueError
-        found |= {dtype_name(int(part.partition(";")[0])) for part in tensors.split("|") if part}
-    return frozenset(found)
+    tensors = [part for key in keys for part in key.partition("/")[2].split("|") if part]
+    return frozenset(dtype_name(int(part.partition(";")[0])) for part in tensors)
 
 
 def _of_function(entry: dict[str, Any]) -> tuple[str, frozenset[str] | None]:

@@ -13,6 +13,7 @@ import io
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,13 +77,13 @@ namespace function {
 namespace {
 
 // An array in C++ cannot be empty, but a selection can: the last kernel is not registered.
-const Kernel kKernels[] = {
+const Kernel kKernels$number[] = {
     ${unboxed_kernels}
     Kernel(),
 };
 
-[[maybe_unused]] const auto kRegistered = ::executorch::runtime::register_kernels(
-    {kKernels, sizeof(kKernels) / sizeof(Kernel) - 1});
+[[maybe_unused]] const auto kRegistered$number = ::executorch::runtime::register_kernels(
+    {kKernels$number, sizeof(kKernels$number) / sizeof(Kernel) - 1});
 
 } // namespace
 } // namespace function
@@ -130,8 +131,18 @@ def make(selection: Path, lists: Sequence[Path]) -> dict[str, bytes]:
     lists = lists or _lists_of_executorch()
     _check(selection, selected, chosen, [kernel_sets.read(path) for path in lists])
     entries = _entries(lists, chosen)
-    task = functools.partial(_generate, selection, entries)
-    [made] = forked.run({"writing C++": task}, 1).values()
+    keys = {
+        operator: keys
+        for operator, keys in selected.get("et_kernel_metadata", {}).items()
+        if kernel_sets.ALL not in keys
+    }
+    groups = _by_name(entries)
+    tasks = {
+        f"writing C++ ({number})": functools.partial(_generate, group, keys, lists, number)
+        for number, group in enumerate(groups)
+    }
+    parts = [*forked.run(tasks, 1).values()]
+    made = {name: "\n".join(part[name] for part in parts) for name in (SOURCE, DECLARATIONS)}
     registered = set(_REGISTERED.findall(made[SOURCE]))
     if lost := sorted(entries.keys() - registered):
         raise BuildError.of(
@@ -186,10 +197,30 @@ def _entries(lists: Sequence[Path], chosen: KernelSet) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def _generate(selection: Path, entries: Mapping[str, Any]) -> Mapping[str, str]:
-    """The contents of `SOURCE` and `DECLARATIONS`.
+def _by_name(entries: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Splits entries into groups without two operators of one name: the generator knows no namespaces. At least one."""
+    groups: list[dict[str, Any]] = [{}]
+    of_name = Counter[str]()
+    for operator, entry in entries.items():
+        name = operator.rpartition("::")[2]
+        groups += [{}] if of_name[name] == len(groups) else []
+        groups[of_name[name]][operator] = entry
+        of_name[name] += 1
+    return groups
+
+
+def _generate(
+    entries: Mapping[str, Any], keys: Mapping[str, Sequence[str]], lists: Sequence[Path], number: int
+) -> Mapping[str, str]:
+    """The contents of `SOURCE` and `DECLARATIONS` for some entries, whose operators are all selected.
 
     Runs in a child, because the generator takes its arguments from the command line.
+
+    Args:
+        entries: The entries by operator.
+        keys: The dtypes of operators, as `et_kernel_metadata` has them; those of other operators get all their kernels.
+        lists: The files that the entries come from, for messages.
+        number: Differs for other parts of `SOURCE`.
     """
     import torchgen
     from executorch.codegen import gen
@@ -202,15 +233,17 @@ def _generate(selection: Path, entries: Mapping[str, Any]) -> Mapping[str, str]:
             (place / "templates").mkdir()
             made.mkdir()
             for name, template in _TEMPLATES.items():
-                (place / "templates" / name).write_text(template)
+                (place / "templates" / name).write_text(template.replace("$number", str(number or "")))
             # One entry a line: errors of the generator name the line.
             (place / "functions.yaml").write_text("".join(f"- {json.dumps(entry)}\n" for entry in entries.values()))
+            selection = {"include_all_operators": True, "et_kernel_metadata": keys}
+            (place / "selection.yaml").write_text(json.dumps(selection))
             options = {
                 "source-path": place,
                 "install-dir": made,
                 "tags-path": aten / "tags.yaml",
                 "aten-yaml-path": aten / "native_functions.yaml",
-                "op-selection-yaml-path": selection,
+                "op-selection-yaml-path": place / "selection.yaml",
                 "functions-yaml-path": place / "functions.yaml",
             }
             sys.argv = ["gen", *(f"--{name}={value}" for name, value in options.items())]
@@ -223,9 +256,7 @@ def _generate(selection: Path, entries: Mapping[str, Any]) -> Mapping[str, str]:
                 "if PyTorch does not have the operator, write `func:` with its schema in the list, and not `op:`",
             ) from error
         reason = f"{type(error).__name__}: {error} {printed.getvalue()}".strip()
-        raise BuildError.of(
-            f"ExecuTorch's generator cannot read {selection} or the lists of kernels: {reason}"
-        ) from error
+        raise BuildError.of(f"ExecuTorch's generator cannot read {' or '.join(map(str, lists))}: {reason}") from error
     return texts
 
 

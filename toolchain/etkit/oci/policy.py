@@ -29,17 +29,11 @@ def read(path: Path) -> Policy:
     Raises:
         InputError: The file is not a policy.
     """
-    document = yaml_document.load(path)
+    document = yaml_document.load(path, begins="a policy starts with `schema: executorch-policy/v1`")
     problems = json_schema.problems("policy", document.data)
     if problems:
-        raise InputError(problems).located({**document.positions, **_keys(problems, document)})
+        raise InputError(document.located(problems))
     return Policy(document.data, path)
-
-
-def _keys(problems: list[Problem], document: yaml_document.Document) -> dict[Any, Any]:
-    """The positions of keys that are wrong themselves."""
-    wrong = [problem.path for problem in problems if problem.at_key and problem.path in document.keys]
-    return {path: document.keys[path] for path in wrong if path is not None}
 
 
 def check(policy: Policy, programs: list[tuple[Index, list[str]]]) -> None:

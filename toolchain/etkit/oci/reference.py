@@ -123,6 +123,18 @@ def read_lines(path: Path, what: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
+def read_tags(path: Path) -> list[str]:
+    """Reads a file of tags: one on each line.
+
+    Raises:
+        InputError: The file cannot be read, or has no tag.
+    """
+    tags = read_lines(path, "tags")
+    if not tags:
+        raise InputError.of(f"{path}: the file has no tag", "write one on each line, or do not name the file")
+    return tags
+
+
 def read_stamps(paths: list[Path]) -> dict[str, str]:
     """Reads files of stamp values as Bazel writes them: a key and its value on each line.
 
