@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from etbuild.cache.store import Cache
 from etbuild.lower import recipes, unbound
@@ -53,14 +53,14 @@ methods:
   forward: {example_inputs: [{shape: [1, 4], dtype: int64}]}
   encode: {example_inputs: [{shape: [1, 4, 8]}]}
 checks: {finite: false}
-named_data: {tagged: {parameters: ["second.*", "layer_norm.*"]}}
+named_data: {tagged: {parameters: ["*"]}}
 """
 
 
 def weights(model: str, path: Path, change: Callable[[str, torch.Tensor], torch.Tensor], seed: int) -> None:
     """Writes a checkpoint of the model."""
     scope: dict[str, Any] = {}
-    exec(model, scope)  # noqa: S102 - the model is above
+    exec(model, scope)
     torch.manual_seed(seed)
     state = {
         name: change(name, torch.rand(each.shape) + 0.1 if each.is_floating_point() else each.clone())
@@ -83,7 +83,7 @@ def not_a_number(name: str, each: torch.Tensor) -> torch.Tensor:
 KINDS: dict[str, Callable[[str, torch.Tensor], torch.Tensor]] = {
     "others": as_they_are,
     "zeros": lambda _, each: torch.zeros_like(each),
-    "one number": lambda _, each: torch.full_like(each, 2) if each.is_floating_point() else each,
+    "one number": lambda _, each: torch.full_like(each, 2) if each.dim() > 1 else each,
     "equal layers": lambda name, each: (
         torch.linspace(0, 1, each.numel()).view(each.shape) if "weight" in name else each
     ),
@@ -158,7 +158,7 @@ READS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", READS)
+@pytest.mark.parametrize("way", ["comparison", "address of memory", "handled"])
 def test_a_method_whose_weights_are_read_is_lowered_with_them(build: Build, tmp_path: Path, way: str) -> None:
     path = tmp_path / "net.safetensors"
     weights(MODEL, path, as_they_are, 1)
@@ -176,7 +176,8 @@ def test_each_way_to_read_a_weight_is_noted(way: str) -> None:
         tensor = unbound.weight(TensorFacts("w", "float32", [2, 3], True, None, True))
         with contextlib.suppress(Exception, unbound.ReadsWeights):
             READS[way](tensor)
-    assert watch.reads and "`w`" in watch.reads[0]
+    assert watch.reads
+    assert "`w`" in watch.reads[0]
 
 
 COMPUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

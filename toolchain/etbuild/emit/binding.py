@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,6 +115,11 @@ class Binding:
     def __contains__(self, digest: str) -> bool:
         """Whether there is a recipe with this digest."""
         return digest in self._bound
+
+    def has_equal(self, digests: Iterable[str]) -> bool:
+        """Whether two of these recipes have the same content."""
+        content = [self._bound[digest].sha256 for digest in digests]
+        return len(set(content)) < len(content)
 
     def blob(self, digest: str) -> Blob:
         """The content of a recipe."""

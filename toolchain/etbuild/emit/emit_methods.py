@@ -93,6 +93,7 @@ class Emitted:
         external_names: For each shard, the index of each constant in `external`, by name.
         requests: The blobs of named data that delegates store, by key.
         claims: For each key of the named data, the shards that claim it.
+        compares_content: Whether `claims` depends on which blobs and weights have equal content.
         non_finite: The weights with elements that are NaN or infinite.
         facts: The facts of each method, by name.
     """
@@ -105,6 +106,7 @@ class Emitted:
     external_names: dict[str, dict[str, int]]
     requests: list[tuple[str, BlobRequest]]
     claims: Claims
+    compares_content: bool
     non_finite: NonFinite
     facts: dict[str, MethodFacts]
 
@@ -150,6 +152,7 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     digests = Digests()
     facts = {name: _facts(edge, name, lower_plan, digests) for name in sorted(edge.methods)}
     buffers = {name: mutable_buffers.describe(edge, name, shared, digests) for name in facts}
+    compares_content = named_data.claims_compare_content(edge, shards, lower_plan.used_backends)
     claims, requests = named_data.claims(edge, shards, lower_plan.used_backends), list(named_data.requests(edge))
     names = {name: method_graph.names_by_handle(edge.exported_program(name)) for name in facts}
     manager, output = _to_executorch(lower_plan, lowered, finder)
@@ -169,6 +172,7 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
         external_names=output.external_constant_map or {},
         requests=requests,
         claims=claims,
+        compares_content=compares_content,
         non_finite=lowered.non_finite,
         facts=facts,
     )

@@ -114,4 +114,4 @@ def _constant_methods(values: Mapping[str, object]) -> Emitted:
     emitter = _Emitter(nothing, _EmitterState([], [], [], {}, False, False), state)
     plans = emitter._emit_prim_getters(dict(sorted(values.items())))
     constants = [Blob(buffer.storage) for buffer in state.constant_buffer]
-    return Emitted(plans, constants, constants[:1], [], [], {}, [], {}, {}, {})
+    return Emitted(plans, constants, constants[:1], [], [], {}, [], {}, False, {}, {})

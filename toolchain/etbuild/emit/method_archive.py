@@ -26,7 +26,7 @@ from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.tensor_layout import TensorLayout
 
 from etbuild import releases
-from etbuild.emit.binding import Binding
+from etbuild.emit.binding import Binding, CannotBind
 from etbuild.emit.emit_methods import Emitted, MethodFacts, TaggedWeight
 from etbuild.emit.mutable_buffers import Buffers, BufferUser, Planned
 from etbuild.errors import InputError
@@ -193,7 +193,10 @@ def load(method: SavedMethod, binding: Binding) -> Emitted:
         content = json.loads(data)
     binding.learn(content["recipes"], content["checks"])
     with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
-        return _with_bound_delegates(_from_json(content["emitted"], read_blob, binding.text), binding)
+        emitted = _with_bound_delegates(_from_json(content["emitted"], read_blob, binding.text), binding)
+    if emitted.compares_content and binding.has_equal(content["recipes"]):
+        raise CannotBind("weights with equal content may have several tags")
+    return emitted
 
 
 def _with_bound_delegates(emitted: Emitted, binding: Binding) -> Emitted:

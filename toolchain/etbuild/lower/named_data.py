@@ -216,6 +216,18 @@ def _check_tag(tag: str, shards: set[str], backend: str, method: str) -> None:
     raise BuildError.at(("methods", method, "partitioners"), message, hint)
 
 
+def claims_compare_content(edge: EdgeProgramManager, shards: dict[str, str], named: Iterable[str]) -> bool:
+    """Whether `claims` compares the content of blobs with that of tagged weights. It has the arguments of `claims`."""
+    return any(
+        delegate.named_data_store_output is not None
+        and not (backends.named_data_is_weights(delegate.backend_id, named) and len(_tags_of(owners)) == 1)
+        for method in edge.methods
+        for delegate in delegates(edge.exported_program(method).graph_module)
+        for owners in [{shards.get(name) for _, name in weights(delegate.original_module)}]
+        if owners != {None}
+    )
+
+
 @contextmanager
 def alignments_kept() -> Iterator[None]:
     """Within this context, a store respects every alignment that a key is added with.

@@ -285,7 +285,12 @@ class _Storage:
     def _read(self, *_: Any) -> NoReturn:
         _refuse(self._tensor.recipe, "something reads the content")
 
-    __getattr__ = __getitem__ = __iter__ = __bytes__ = __reduce_ex__ = _read
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what PyTorch knows a storage by
+            return getattr(torch.Tensor.untyped_storage(self._tensor), name)
+        return self._read()
+
+    __getitem__ = __iter__ = __bytes__ = __reduce_ex__ = _read
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Storage:
         return self
