@@ -7,7 +7,7 @@
 
 write, for the version of Python that runs this,
     DIR/packages.pex   the input of actions: its digest stands for every package. It is byte-reproducible: the same
-                       locks and the same version of Python, such as 3.12, give the same file on every machine, in
+                       wheels and the same version of Python, such as 3.12, give the same file on every machine, in
                        any paths and with any patch release. So it contains no bytecode.
     DIR/venv           the same files as a virtual environment of this machine, with bytecode. Only a PEX in the same
                        directory uses it, so that local actions do not unpack the PEX.
@@ -19,7 +19,7 @@ write, for the version of Python that runs this,
 The second form takes a packages.pex that another machine built, checks that it has the packages of the locks, and
 writes only the other files. It needs no pip and no network.
 
-The work has stages: `download`, `unpack`, `compile` and `pack`; in the second form `unpack` and `compile`. --stage runs
+The work has stages: `download`, `pack`, `unpack` and `compile`; in the second form the last two. --stage runs
 one of them, after those before it, so that a caller can say in between what happens. Each stage says on standard error
 what it does and how long it took. --platform says that the machines of the PEX are others than this one: then it is
 only checked, and only DIR/names.json is written. --needs NAME is a package that --requirements must have.
@@ -31,9 +31,8 @@ adds to it.
 from __future__ import annotations
 
 import argparse
-import csv
+import functools
 import hashlib
-import io
 import json
 import os
 import platform
@@ -45,7 +44,7 @@ import sysconfig
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 from locks import (
@@ -88,7 +87,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--platform", help="machines that --packages is for, such as `osx_aarch64`, if not like this one"
     )
-    parser.add_argument("--stage", choices=("download", "unpack", "compile", "pack"), help="only this part of the work")
+    parser.add_argument("--stage", choices=("download", "pack", "unpack", "compile"), help="only this part of the work")
     parser.add_argument("pip_arguments", nargs="*", help="further arguments of pip")
     options = parser.parse_args(arguments)
 
@@ -104,8 +103,8 @@ def main(arguments: list[str]) -> None:
     if options.platform:
         write_names(out, check_packages(options.packages, pins))
         return
-    stages = stages_with_file(options.packages, pins, out) if options.packages else stages_with_pip(options, pins, out)
-    for name, (text, stage) in stages.items():
+    stages = {} if options.packages else stages_with_pip(options, pins, out)
+    for name, (text, stage) in {**stages, **stages_with_file(options.packages, pins, out)}.items():
         if options.stage in (None, name):
             say(f"{text} ...")
             start = time.monotonic()
@@ -125,62 +124,43 @@ def say(text: str) -> None:
 def stages_with_pip(options: argparse.Namespace, pins: list[str], out: Path) -> Stages:
     """Returns the stages that build the packages of locks."""
     work = out / "work"
-    wheels, site, frame = work / "wheels", site_packages(out / "venv"), work / "frame.pex"
+    wheels, packages = work / "wheels", out / "packages.pex"
 
     def get() -> str:
         work.mkdir()
         tools = make_venv(work / "tools", with_pip=True)
         pip = [str(tools), "-m", "pip", "-qq", "--disable-pip-version-check", "--no-input"]
-        run(
-            [
-                *pip,
-                "install",
-                "--require-hashes",
-                "--no-deps",
-                *options.pip_arguments,
-                "--requirement",
-                str(options.build),
-            ]
-        )
         download(pip, options, pins, wheels)
         build_wheels(pip, wheels)
         files = list(wheels.iterdir())
         torch = next(file.name.split("-")[1] for file in files if file.name.startswith("torch-"))
         return f"downloaded {len(files)} packages, {gigabytes(files)}, with torch {torch}"
 
-    def unpack_all() -> str:
-        make_venv(out / "venv", with_pip=False)
-        unpack_wheels(sorted(wheels.iterdir()), site)
-        files = files_of(site)
-        return f"unpacked {len(files)} files, {gigabytes(site / file for file in files)}"
-
     def pack() -> str:
-        files = files_of(site)
-        make_frame(work, site, files, frame)
-        write_pex(frame, site, files, out / "packages.pex")
+        first_line = f"#!/usr/bin/env python{PYTHON}"
+        write_pex(sorted(wheels.iterdir()), first_line, functools.partial(make_frame, work), packages)
         shutil.rmtree(work)
-        return f"packed {gigabytes([out / 'packages.pex'])}"
+        return f"packed {gigabytes([packages])}"
 
     size = "about 0.5 GB, or 3 GB with a CUDA build of torch"
     return {
         "download": (f"downloads the packages for Python {PYTHON} with pip, {size}", get),
-        "unpack": ("unpacks the packages", unpack_all),
-        "compile": ("compiles the packages to bytecode", lambda: compiled(out)),
         "pack": ("packs packages.pex, which stands for the packages in keys and on other machines", pack),
     }
 
 
-def stages_with_file(packages: Path, pins: list[str], out: Path) -> Stages:
-    """Returns the stages that unpack a file with packages."""
+def stages_with_file(given: Path | None, pins: list[str], out: Path) -> Stages:
+    """Returns the stages that unpack a file with packages: the given one, or the one that the stages before made."""
 
     def unpack_file() -> str:
-        check_packages(packages, pins)
+        if given:
+            check_packages(given, pins)
         make_venv(out / "venv", with_pip=False)
-        unpack(packages, site_packages(out / "venv"))
-        return "unpacked the packages"
+        sizes = unpack(given or out / "packages.pex", site_packages(out / "venv"))
+        return f"unpacked {len(sizes)} files, {sum(sizes) / 1e9:.2f} GB"
 
     return {
-        "unpack": (f"unpacks the packages of a file, {gigabytes([packages])}", unpack_file),
+        "unpack": ("unpacks the packages", unpack_file),
         "compile": ("compiles the packages to bytecode", lambda: compiled(out)),
     }
 
@@ -234,20 +214,23 @@ def download(pip: list[str], options: argparse.Namespace, pins: list[str], wheel
     """Downloads what the locks pin, and checks the hashes.
 
     If pip knows the hashes of two builds of torch, it prefers the one whose link contains its hash. Links to a plain
-    directory of wheels contain none. So pip first chooses torch by version as usual (2.13.0+cpu is above 2.13.0), at
-    the same time as it downloads the others. The hash is checked afterwards.
+    directory of wheels contain none. So pip chooses torch by version as usual (2.13.0+cpu is above 2.13.0). The hash is
+    checked afterwards. At the same time pip installs what builds packages, which it needs to look into sources, and
+    downloads the others.
     """
     torch, others = split_torch(pins)
     of_torch = wheels.with_name("torch")
+    tools = [*pip, "install", "--no-deps", "--require-hashes", "--no-compile", *options.pip_arguments]
     get = [*pip, "download", "--no-deps", *options.pip_arguments]
     hashed = [*get, "--require-hashes", "--no-build-isolation", "--dest", str(wheels)]
     lock = wheels.with_name("others.lock")
     lock.write_text("\n".join(others) + "\n", encoding="utf-8")
     chosen = "torch==" + pinned([torch])["torch"]
     with ThreadPoolExecutor() as pool:
-        both = [[*get, "--only-binary=:all:", "--dest", str(of_torch), chosen], [*hashed, "--requirement", str(lock)]]
-        for done in [pool.submit(run, command) for command in both]:
-            done.result()
+        waiting = pool.submit(run, [*get, "--only-binary=:all:", "--dest", str(of_torch), chosen])
+        run([*tools, "--requirement", str(options.build)])
+        run([*hashed, "--requirement", str(lock)])
+        waiting.result()
     (wheel,) = of_torch.iterdir()
     check_hash(wheel, torch)
     wheel.rename(wheels / wheel.name)
@@ -271,96 +254,31 @@ def build_wheels(pip: list[str], wheels: Path) -> None:
     Without pip's cache, and with what it needs from its lock only: the wheel in the cache may be one that another
     version of setuptools built.
     """
-    for source in [file for file in wheels.iterdir() if file.suffix != ".whl"]:
+    sources = [file for file in wheels.iterdir() if file.suffix != ".whl"]
+    if sources:
         build = ["wheel", "--no-deps", "--no-index", "--no-cache-dir", "--no-build-isolation", "--wheel-dir"]
-        run([*pip, *build, str(wheels), str(source)])
+        run([*pip, *build, str(wheels), *map(str, sources)])
+    for source in sources:
         source.unlink()
 
 
-def unpack_wheels(wheels: list[Path], site: Path) -> None:
-    """Installs wheels in a site directory, several at a time, and removes each. Of files that two of them have, that of
-    the last one stays."""
-    owners = {place: wheel for wheel in wheels for place in places_of(wheel).values()}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        largest_first = sorted(wheels, key=lambda wheel: -wheel.stat().st_size)
-        for done in [pool.submit(unpack_wheel, wheel, site, owners) for wheel in largest_first]:
-            done.result()
-
-
-def unpack_wheel(wheel: Path, site: Path, owners: dict[str, Path]) -> None:
-    """Installs the files that a wheel owns, and removes the wheel. Its RECORD names what it has in the directory."""
-    places = places_of(wheel)
-    with zipfile.ZipFile(wheel) as archive:
-        for name, place in places.items():
-            if owners[place] == wheel:
-                write_member(archive, archive.getinfo(name), site / place)
-        (record,) = (name for name in places if re.fullmatch(r"[^/]+\.dist-info/RECORD", name))
-        rows = [row for row in csv.reader(io.StringIO(archive.read(record).decode())) if row and row[0] in places]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(sorted([places[row[0]], *row[1:]] for row in rows))
-    (site / record).write_text(text.getvalue(), encoding="utf-8")
-    os.utime(site / record, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH)))
-    wheel.unlink()
-
-
-def places_of(wheel: Path) -> dict[str, str]:
-    """Returns the paths in a site directory of the files of a wheel, by their names in the wheel.
-
-    Left out is what belongs to other folders of an installation, such as commands: they contain the path of an
-    interpreter and are never run. Everything else stays, as pip installs it, because an index has its digest.
-    """
-    with zipfile.ZipFile(wheel) as archive:
-        names = [member.filename for member in archive.infolist() if not member.is_dir()]
-    places = {}
-    for name in names:
-        top, *rest = name.split("/")
-        if top.endswith(".data"):
-            if rest[0] in ("purelib", "platlib"):
-                places[name] = "/".join(rest[1:])
-        else:
-            places[name] = name
-    return places
-
-
-def write_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> None:
-    """Unpacks a file. zipfile itself keeps neither modes nor times."""
-    if ".." in file.parts:
-        sys.exit(f"{archive.filename} has a file outside of its directory: {member.filename}")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with archive.open(member) as source, file.open("wb") as target:
-        shutil.copyfileobj(source, target, 1 << 20)
-    file.chmod(0o755 if (member.external_attr >> 16) & 0o111 else 0o644)
-    # The driver reads a file again that is newer than the RECORD of its distribution.
-    os.utime(file, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH)))
-
-
-def files_of(site: Path) -> list[str]:
-    """Returns the files of a site directory by their paths there, without bytecode, in the same order everywhere."""
-    places = [Path(place) for place, _, _ in os.walk(site)]
-    sources = [place for place in places if place.name != "__pycache__"]
-    return sorted(file.relative_to(site).as_posix() for place in sources for file in place.iterdir() if file.is_file())
-
-
-def make_frame(work: Path, site: Path, files: list[str], frame: Path) -> None:
+def make_frame(work: Path, digest: str) -> Path:
     """Makes a PEX without the packages. It unpacks itself into a directory whose name stands for its sources: so it
-    has one, with the digests of all files."""
-    sources = work / "sources"
+    has one, with a digest of the packages."""
+    sources, frame = work / "sources", work / "frame.pex"
     sources.mkdir()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = pool.map(lambda name: hashlib.sha256((site / name).read_bytes()).hexdigest(), files)
-        lines = [f"{digest}  {name}\n" for digest, name in zip(digests, files, strict=True)]
-    (sources / DIGESTS).write_text("".join(lines), encoding="utf-8")
+    (sources / DIGEST).write_text(f"{digest}\n", encoding="utf-8")
     run([str(work / "tools/bin/python"), "-m", "pex", "--sources-directory", str(sources), "--output-file", str(frame),
-         "--venv", "--include-tools", "--python-shebang", f"/usr/bin/env python{PYTHON}",
-         "--interpreter-constraint", f"CPython=={PYTHON}.*", "--pex-root", str(work / "pex_root"),
-         "--tmpdir", str(work)])  # fmt: skip
+         "--venv", "--include-tools", "--interpreter-constraint", f"CPython=={PYTHON}.*",
+         "--pex-root", str(work / "pex_root"), "--tmpdir", str(work)])  # fmt: skip
+    return frame
 
 
-DIGESTS = "packages.sha256"
-"""A file with the sha256 of each file of the packages."""
+DIGEST = "packages.sha256"
+"""A file of a PEX with a digest of its packages."""
 
 # What a PEX has beside the packages.
-PEX_PARTS = (".bootstrap", "PEX-INFO", "__main__.py", "__pex__", DIGESTS)
+PEX_PARTS = (".bootstrap", "PEX-INFO", "__main__.py", "__pex__", DIGEST)
 
 
 def check_packages(packages: Path, pins: list[str]) -> Iterable[str]:
@@ -407,12 +325,38 @@ def runs_here(tag: str) -> bool:
     )
 
 
-def unpack(packages: Path, site: Path) -> None:
-    """Unpacks the packages of a PEX, which has them as they are installed."""
+def unpack(packages: Path, site: Path) -> list[int]:
+    """Unpacks the packages of a PEX, which has them as they are installed, on all processors. Returns their sizes."""
     with zipfile.ZipFile(packages) as archive:
-        for member in archive.infolist():
-            if member.filename.split("/", 1)[0] not in PEX_PARTS and not member.is_dir():
-                write_member(archive, member, site / member.filename)
+        members = [member for member in archive.infolist() if member.filename.split("/", 1)[0] not in PEX_PARTS]
+    files = sorted((member for member in members if not member.is_dir()), key=lambda member: -member.file_size)
+    for name in (file.filename for file in files):
+        if name.startswith("/") or ".." in name.split("/"):
+            sys.exit(f"{packages} has a file outside of its directory: {name}")
+    for directory in {(site / file.filename).parent for file in files}:
+        directory.mkdir(parents=True, exist_ok=True)
+    large = sum(file.file_size > 1 << 20 for file in files)
+    write = functools.partial(write_member, packages, site)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:  # threads would wait for each other at each small file
+        for done in (pool.map(write, files[:large]), pool.map(write, files[large:], chunksize=200)):
+            list(done)
+    return [file.file_size for file in files]
+
+
+@functools.cache
+def opened(packages: Path) -> zipfile.ZipFile:
+    """Opens a PEX, once in each process."""
+    return zipfile.ZipFile(packages)
+
+
+def write_member(packages: Path, site: Path, member: zipfile.ZipInfo) -> None:
+    """Unpacks a file. zipfile itself keeps neither modes nor times."""
+    file = site / member.filename
+    with opened(packages).open(member) as source, file.open("wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    file.chmod(0o755 if (member.external_attr >> 16) & 0o111 else 0o644)
+    # The driver reads a file again that is newer than the RECORD of its distribution.
+    os.utime(file, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH)))
 
 
 def make_venv(path: Path, *, with_pip: bool) -> Path:
@@ -440,12 +384,16 @@ def needs_cuda(wheel: Path) -> bool:
     )
 
 
+_TESTS = r"/tests?/|/(test_[^/]*|[^/]*_test)\.py$"
+"""The paths of modules that only test a package."""
+
+
 def compile_bytecode(site: Path) -> None:
     """Writes bytecode that stays valid when the files are copied, since sandboxes cannot write their own. The packages'
-    own tests, a fifth of all modules, have none: actions do not run them."""
+    own tests, a quarter of all modules, have none: actions do not run them."""
     # Some packages contain files for other versions of Python, which do not compile. So output and status are ignored.
     # Python 3.12 and later print a page of warnings about texts of other packages.
-    command = [sys.executable, "-W", "ignore", "-m", "compileall", "-qq", "-j", "0", "-x", "/tests/"]
+    command = [sys.executable, "-W", "ignore", "-m", "compileall", "-qq", "-j", "0", "-x", _TESTS]
     command += ["--invalidation-mode", "unchecked-hash", str(site)]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
 

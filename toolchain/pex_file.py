@@ -1,110 +1,126 @@
-"""Writes a PEX file with the packages of a site directory, which it compresses on all processors.
+"""Writes a PEX file with the packages of wheels. What a wheel has compressed is copied as it is.
 
-The same files give the same bytes, with every Python that has the same zlib. Uses only the standard library.
+So the same wheels give the same bytes, whatever zlib a machine has. Uses only the standard library.
 """
 
 from __future__ import annotations
 
-import os
+import csv
+import hashlib
+import io
+import re
+import struct
+import sys
 import zipfile
-import zlib
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
-_CHUNK = 1 << 23  # bytes; each is compressed by itself, so that a large library keeps no processor waiting
-_LEVEL = 4  # of zlib: half the time of its default, and 4 % more bytes
+_BLOCK = 1 << 20  # bytes
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file can have
+_RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 
 
-def write_pex(frame: Path, site: Path, names: Iterable[str], target: Path) -> None:
-    """Writes a PEX file.
+def write_pex(wheels: list[Path], first_line: str, make_frame: Callable[[str], Path], target: Path) -> None:
+    """Writes a PEX file without bytecode. Removes each wheel that is in it, so that the packages are on the disk once.
 
     Args:
-        frame: A PEX file without the packages: the code that unpacks and starts one.
-        site: The site directory.
-        names: The files in it to pack, by their paths there.
+        wheels: The wheels. Of files that two of them have, that of the last one is taken.
+        first_line: The line that names the interpreter.
+        make_frame: Makes a PEX file without packages: the code that unpacks and starts one. It gets a digest of the
+            packages.
         target: The file to write.
     """
-    with zipfile.ZipFile(frame) as archive:
-        start = frame.read_bytes()[: min(entry.header_offset for entry in archive.infolist())]  # `#!...`
-        parts = {entry.filename: archive.read(entry) for entry in archive.infolist() if not entry.is_dir()}
-    target.write_bytes(start)
+    places = {wheel: places_of(wheel) for wheel in wheels}
+    owners = {place: wheel for wheel in wheels for place in places[wheel].values() if "__pycache__/" not in place}
+    target.write_text(f"{first_line}\n", encoding="utf-8")
     with zipfile.ZipFile(target, "a") as archive:
-        for name, content in parts.items():
-            archive.writestr(_entry(name, executable=False), content)
-        for name, packed in _compressed(site, names):
-            _append(archive, _entry(name, executable=os.access(site / name, os.X_OK)), packed)
+        writer = _Writer(archive)
+        for wheel in wheels:
+            writer.add(wheel, {name: place for name, place in places[wheel].items() if owners.get(place) == wheel})
+            wheel.unlink()
+        with zipfile.ZipFile(make_frame(writer.digest.hexdigest())) as frame:
+            for part in frame.infolist():
+                if not part.is_dir():
+                    archive.writestr(_entry(part.filename), frame.read(part))
     target.chmod(0o755)
 
 
-def _entry(name: str, *, executable: bool) -> zipfile.ZipInfo:
+def places_of(wheel: Path) -> dict[str, str]:
+    """Returns the paths in a site directory of the files of a wheel, by their names in the wheel.
+
+    Left out is what belongs to other folders of an installation, such as commands: they contain the path of an
+    interpreter and are never run. Everything else stays, as pip installs it, because an index has its digest.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        names = [member.filename for member in archive.infolist() if not member.is_dir()]
+    places = {}
+    for name in names:
+        top, *rest = name.split("/")
+        if top.endswith(".data"):
+            if rest[0] in ("purelib", "platlib"):
+                places[name] = "/".join(rest[1:])
+        else:
+            places[name] = name
+    return places
+
+
+class _Writer:
+    """Adds wheels to a zip file."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self.digest = hashlib.sha256()
+
+    def add(self, wheel: Path, places: dict[str, str]) -> None:
+        """Adds files of a wheel at their places. Its RECORD then names what the site directory has."""
+        with zipfile.ZipFile(wheel) as source, wheel.open("rb") as file:
+            installed = places_of(wheel)
+            for name, place in places.items():
+                member = source.getinfo(name)
+                if _RECORD.fullmatch(name):
+                    content = _installed_rows(source.read(member).decode(), installed)
+                    self._archive.writestr(_entry(place), content)
+                    self.digest.update(content)
+                    continue
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    sys.exit(f"{wheel.name} has {name} in a compression that PEX files do not have")
+                file.seek(member.header_offset + 26)  # the lengths of the name and of the fields that follow it
+                file.seek(sum(struct.unpack("<HH", file.read(4))), io.SEEK_CUR)
+                self._copy(file, member, place)
+
+    def _copy(self, file: io.BufferedReader, member: zipfile.ZipInfo, place: str) -> None:
+        """Copies a file as it is compressed. `zipfile` has no function for this."""
+        entry = _entry(place, executable=bool((member.external_attr >> 16) & 0o111))
+        entry.compress_type, entry.compress_size = member.compress_type, member.compress_size
+        entry.file_size, entry.CRC = member.file_size, member.CRC
+        entry.header_offset = self._archive.start_dir
+        target = self._archive.fp
+        assert target is not None
+        target.seek(entry.header_offset)
+        header = entry.FileHeader()
+        target.write(header)
+        self.digest.update(header)
+        rest = member.compress_size
+        while rest and (block := file.read(min(rest, _BLOCK))):
+            target.write(block)
+            self.digest.update(block)
+            rest -= len(block)
+        self._archive.start_dir = target.tell()
+        self._archive.filelist.append(entry)
+        self._archive.NameToInfo[place] = entry
+
+
+def _entry(name: str, *, executable: bool = False) -> zipfile.ZipInfo:
+    """The entry of a file that is not compressed."""
     entry = zipfile.ZipInfo(name, _DATE)
-    entry.compress_type = zipfile.ZIP_DEFLATED
     entry.create_system = 3  # Unix: the next line is a mode
     entry.external_attr = (0o100755 if executable else 0o100644) << 16
     return entry
 
 
-class _Packed:
-    """A file as a zip file has it: the compressed parts, and the size and the checksum of the content."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.size = self.checksum = 0
-
-    def add(self, content: bytes, compressed: bytes) -> None:
-        """Adds the next chunk of the file."""
-        self.parts.append(compressed)
-        self.size += len(content)
-        self.checksum = zlib.crc32(content, self.checksum)
-
-
-def _append(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, packed: _Packed) -> None:
-    """Adds a file that is compressed already. `zipfile` has no function for this: it compresses on one processor."""
-    entry.CRC, entry.file_size = packed.checksum, packed.size
-    entry.compress_size = sum(map(len, packed.parts))
-    entry.header_offset = archive.start_dir
-    file = archive.fp
-    assert file is not None
-    file.seek(entry.header_offset)
-    file.write(entry.FileHeader())
-    file.writelines(packed.parts)
-    archive.start_dir = file.tell()
-    archive.filelist.append(entry)
-    archive.NameToInfo[entry.filename] = entry
-
-
-def _compressed(site: Path, names: Iterable[str]) -> Iterator[tuple[str, _Packed]]:
-    """Gives each file, in order. In memory are a few chunks, and one file without its content."""
-    waiting: deque[tuple[str, Future[tuple[bytes, bytes]], bool]] = deque()
-    packed = _Packed()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # zlib works beside other threads
-
-        def finished(room: int) -> Iterator[tuple[str, _Packed]]:
-            nonlocal packed
-            while len(waiting) > room:
-                name, chunk, last = waiting.popleft()
-                packed.add(*chunk.result())
-                if last:
-                    yield name, packed
-                    packed = _Packed()
-
-        for name in names:
-            size = (site / name).stat().st_size
-            for place in range(0, size or 1, _CHUNK):
-                last = place + _CHUNK >= size
-                waiting.append((name, pool.submit(_compress, site / name, place, last=last), last))
-                yield from finished(room=16)
-        yield from finished(room=0)
-
-
-def _compress(path: Path, place: int, *, last: bool) -> tuple[bytes, bytes]:
-    """Returns a chunk of a file, and the same compressed."""
-    with path.open("rb") as file:
-        file.seek(place)
-        content = file.read(_CHUNK)
-    work = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    # After a full flush the next chunk begins as if it were the first, and all of them are one stream.
-    return content, work.compress(content) + work.flush(zlib.Z_FINISH if last else zlib.Z_FULL_FLUSH)
+def _installed_rows(record: str, places: dict[str, str]) -> bytes:
+    """Returns the rows of a RECORD whose files have a place in the site directory."""
+    rows = [row for row in csv.reader(io.StringIO(record)) if row and row[0] in places]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(sorted([places[row[0]], *row[1:]] for row in rows))
+    return text.getvalue().encode()

@@ -255,7 +255,7 @@ def _packages_repository_impl(repository_ctx):
     for option, lock in _locks(repository_ctx):
         arguments += [option, lock]
     arguments += source
-    stages = ["unpack", "compile"] if attributes.packages else ["download", "unpack", "compile", "pack"]
+    stages = ["unpack", "compile"] if attributes.packages else ["download", "pack", "unpack", "compile"]
     for stage in [""] if is_foreign else stages:
         repository_ctx.report_progress(_PROGRESS.get(stage, "checking packages.pex"))
         _run_builder(repository_ctx, [python, builder] + arguments + (["--stage", stage] if stage else []))

@@ -153,8 +153,8 @@ def test_the_fetch_says_what_it_does(user: User, bazel4: Run, in_bazel7: Run) ->
         said = bazel("build", "--curses=no", FILE).stderr
         lines = [line.removeprefix("rules_executorch: ") for line in said.splitlines() if "rules_executorch: " in line]
         assert [re.sub(r"\d+ s$", "N s", line) for line in lines] == [
-            "unpacks the packages of a file, 0.00 GB ...",
-            "unpacked the packages, N s",
+            "unpacks the packages ...",
+            "unpacked 2 files, 0.00 GB, N s",
             "compiles the packages to bytecode ...",
             "compiled the packages, N s",
         ], said

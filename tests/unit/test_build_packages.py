@@ -6,10 +6,10 @@ import importlib
 import platform
 import random
 import shutil
-import stat
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 from types import ModuleType
 
@@ -44,14 +44,12 @@ def site(tmp_path: Path) -> Path:
     return site
 
 
-def test_bytecode_is_no_source(builder: ModuleType, site: Path) -> None:
+def test_modules_have_bytecode_but_for_tests(builder: ModuleType, site: Path) -> None:
     (site / "package/tests").mkdir()
     (site / "package/tests/test_module.py").write_text("VALUE = 1\n")
-    before = builder.files_of(site)
+    (site / "package/test_module.py").write_text("VALUE = 1\n")
     builder.compile_bytecode(site)
     assert [path.name.split(".")[0] for path in site.rglob("*.pyc")] == ["module", "other"]
-    assert builder.files_of(site) == before
-    assert before == ["package/module.py", "package/other.py", "package/tests/test_module.py"]
 
 
 def test_the_description_of_python_depends_on_its_files_only(
@@ -96,11 +94,32 @@ def wheel(file: Path, members: dict[str, str]) -> Path:
     return file
 
 
+def packed(builder: ModuleType, wheels: list[Path], name: str = "packages.pex") -> Path:
+    """Packs wheels, with code that prints a word, and returns the PEX."""
+    pex = wheels[0].parent / name
+
+    def make_frame(digest: str) -> Path:
+        frame = pex.with_suffix(".frame")
+        with zipfile.ZipFile(frame, "w") as archive:
+            archive.writestr("__main__.py", "print('runs')\n")
+            archive.writestr(builder.DIGEST, digest)
+        return frame
+
+    builder.write_pex(wheels, "#!/usr/bin/env python", make_frame, pex)
+    return pex
+
+
+def files_in(site: Path) -> list[str]:
+    return sorted(path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file())
+
+
 def test_a_wheel_is_installed(builder: ModuleType, tmp_path: Path) -> None:
-    file = wheel(tmp_path / "tiny-1.0-py3-none-any.whl", {**WHEEL, "tiny/run.sh": "#!/bin/sh\n"})
-    builder.unpack_wheels([file], tmp_path / "site")
+    more = {"tiny/run.sh": "#!/bin/sh\n", "tiny/__pycache__/part.cpython-311.pyc": ""}
+    file = wheel(tmp_path / "tiny-1.0-py3-none-any.whl", {**WHEEL, **more})
+    site = tmp_path / "site"
+    sizes = builder.unpack(packed(builder, [file]), site)
     assert not file.exists()
-    assert builder.files_of(tmp_path / "site") == [
+    installed = [
         "bin/tiny",
         "lib/__init__.py",
         "tiny-1.0.dist-info/METADATA",
@@ -109,61 +128,70 @@ def test_a_wheel_is_installed(builder: ModuleType, tmp_path: Path) -> None:
         "tiny/part.py",
         "tiny/run.sh",
     ]
-    record = (tmp_path / "site/tiny-1.0.dist-info/RECORD").read_text().splitlines()
-    assert [row.split(",")[0] for row in record] == builder.files_of(tmp_path / "site")
-    modes = [(tmp_path / "site/tiny" / name).stat().st_mode & 0o777 for name in ("run.sh", "part.py")]
+    assert files_in(site) == installed
+    assert sum(sizes) == sum((site / name).stat().st_size for name in installed)
+    record = (site / "tiny-1.0.dist-info/RECORD").read_text().splitlines()
+    assert {row.split(",")[0] for row in record} == {*installed, "tiny/__pycache__/part.cpython-311.pyc"}
+    assert record == sorted(record)
+    modes = [(site / "tiny" / name).stat().st_mode & 0o777 for name in ("run.sh", "part.py")]
     assert modes == [0o755, 0o644]
-    assert len({path.stat().st_mtime for path in (tmp_path / "site").rglob("*") if path.is_file()}) == 1
+    assert len({path.stat().st_mtime for path in site.rglob("*") if path.is_file()}) == 1
 
 
-def test_the_last_of_two_wheels_with_the_same_file_wins_in_every_run(builder: ModuleType, tmp_path: Path) -> None:
-    for attempt in range(5):
-        place = tmp_path / str(attempt)
-        place.mkdir()
-        wheels = [
-            wheel(place / f"{name}-1.0-any.whl", {"common.py": f"{name}\n", f"{name}.py": "x" * size})
-            for name, size in (("a", 1), ("b", 10**5 * attempt))
-        ]
-        builder.unpack_wheels(wheels, place / "site")
-        assert (place / "site/common.py").read_text() == "b\n"
+def test_the_last_of_two_wheels_with_the_same_file_wins(builder: ModuleType, tmp_path: Path) -> None:
+    wheels = [wheel(tmp_path / f"{name}-1.0-any.whl", {"common.py": f"{name}\n", f"{name}.py": ""}) for name in "ab"]
+    builder.unpack(packed(builder, wheels), tmp_path / "site")
+    assert (tmp_path / "site/common.py").read_text() == "b\n"
+    assert {"a.py", "b.py"} < set(files_in(tmp_path / "site"))
 
 
-def test_a_wheel_cannot_write_elsewhere(builder: ModuleType, tmp_path: Path) -> None:
-    file = wheel(tmp_path / "tiny-1.0-any.whl", {"tiny/../../elsewhere.py": ""})
+@pytest.mark.parametrize("name", ["tiny/../../elsewhere.py", "{}/elsewhere.py"])
+def test_a_wheel_cannot_write_elsewhere(builder: ModuleType, tmp_path: Path, name: str) -> None:
+    file = wheel(tmp_path / "tiny-1.0-any.whl", {name.format(tmp_path): ""})
     with pytest.raises(SystemExit, match="has a file outside of its directory"):
-        builder.unpack_wheels([file], tmp_path / "site")
+        builder.unpack(packed(builder, [file]), tmp_path / "site")
     assert not (tmp_path / "elsewhere.py").exists()
 
 
-def test_a_pex_has_the_files_of_a_site_directory(builder: ModuleType, tmp_path: Path) -> None:
-    """Also one that is compressed in several chunks. Two runs write the same bytes."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "empty.py").touch()
-    large = random.Random(0).randbytes(3 << 20) * 6
-    (site / "large.so").write_bytes(large)
-    (site / "run.sh").write_text("#!/bin/sh\n")
-    (site / "run.sh").chmod(0o755)
-    frame = tmp_path / "frame.pex"
-    with zipfile.ZipFile(frame, "w") as archive:
-        archive.writestr("__main__.py", "print('runs')\n")
-    frame.write_bytes(b"#!/usr/bin/env python\n" + frame.read_bytes())
+def test_a_pex_has_what_wheels_have_compressed(
+    builder: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is compressed again: another zlib gives the same bytes. Other content gives another digest."""
+    large = random.Random(0).randbytes(3 << 20) * 3
     made = []
-    for name in ("first.pex", "second.pex"):
-        builder.write_pex(frame, site, builder.files_of(site), tmp_path / name)
-        made.append((tmp_path / name).read_bytes())
-    assert made[0] == made[1]
-    assert made[0].startswith(b"#!/usr/bin/env python\n")
-    with zipfile.ZipFile(tmp_path / "first.pex") as archive:
-        assert archive.testzip() is None
-        assert archive.namelist() == ["__main__.py", "empty.py", "large.so", "run.sh"]
-        assert archive.read("large.so") == large
-        assert [stat.S_IMODE(archive.getinfo(name).external_attr >> 16) for name in ("large.so", "run.sh")] == [
-            0o644,
-            0o755,
-        ]
-    done = subprocess.run([sys.executable, tmp_path / "first.pex"], capture_output=True, text=True, check=True)
+    for number, level in enumerate((1, 9, 9)):
+        place = tmp_path / str(number)
+        place.mkdir()
+        file = wheel(place / "tiny-1.0-any.whl", WHEEL)
+        with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
+            archive.writestr(zipfile.ZipInfo("tiny/empty.py"), "")
+            entry = zipfile.ZipInfo("tiny/large.so")
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, large + bytes(number > 0), compresslevel=level)
+        with monkeypatch.context() as patch:
+            patch.setattr(zlib, "compressobj", None)
+            made.append(packed(builder, [file]))
+    assert made[1].read_bytes() == made[2].read_bytes()
+    digests = []
+    for number, pex in enumerate(made):
+        assert pex.read_bytes().startswith(b"#!/usr/bin/env python\n")
+        with zipfile.ZipFile(pex) as archive:
+            assert archive.testzip() is None
+            assert archive.read("tiny/large.so") == large + bytes(number > 0)
+            digests.append(archive.read(builder.DIGEST))
+    assert digests[0] != digests[1]
+    done = subprocess.run([sys.executable, made[0]], capture_output=True, text=True, check=True)
     assert done.stdout == "runs\n"
+
+
+def test_another_compression_is_refused(builder: ModuleType, tmp_path: Path) -> None:
+    file = wheel(tmp_path / "tiny-1.0-any.whl", WHEEL)
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("tiny/more.py", "VALUE = 1\n")
+    with pytest.raises(
+        SystemExit, match=r"tiny-1\.0-any\.whl has tiny/more\.py in a compression that PEX files do not have"
+    ):
+        packed(builder, [file])
 
 
 @pytest.mark.parametrize(
