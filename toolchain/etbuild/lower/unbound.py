@@ -153,7 +153,7 @@ class UnboundTensor(torch.Tensor):  # type: ignore[misc]
         return self  # nothing can change it
 
     def untyped_storage(self) -> Any:
-        """Its memory, of which only the size is known."""
+        """Its memory. Only the size is known."""
         return _Storage(self)
 
     @classmethod
