@@ -44,6 +44,7 @@ __all__ = [
     "Partitioners",
     "QuantizerContext",
     "StoredWeights",
+    "WeightFunction",
     "options_at",
 ]
 

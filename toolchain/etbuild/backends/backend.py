@@ -330,6 +330,13 @@ class Backend:
         """
         return {}
 
+    def weight_functions(self) -> dict[str, WeightFunction]:
+        """Returns the functions of ExecuTorch's backend that read weights to convert or check them, by own names.
+
+        In a method that is lowered without the content of weights, they are called when the content is known.
+        """
+        return {}
+
     def stored_weights(self, compiled: bytes, named_data: Any) -> StoredWeights | None:
         """Returns where a delegate keeps its weights.
 
@@ -373,13 +380,6 @@ class BuiltInBackend(Backend):
     loaded_marker: str | None = None
     named_data_is_weights: bool = False
     loads_everywhere: bool = False
-
-    def weight_functions(self) -> dict[str, WeightFunction]:
-        """Returns the functions of ExecuTorch's backend that read weights to convert or check them, by own names.
-
-        In a method that is lowered without the content of weights, they are called when the content is known.
-        """
-        return {}
 
     def named_data_keys(self, compiled: bytes) -> set[str]:
         """Returns the keys of the named data that a compiled partition asks for, if the backend can tell."""
