@@ -11,9 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.helpers.worker_client import Worker
-
-LIMIT_SECONDS = 300.0
+from tests.helpers.worker_client import WAIT_SECONDS, Worker
 
 
 def command(*arguments: object) -> list[str]:
@@ -38,17 +36,24 @@ def etbuild(
         capture_output=True,
         text=True,
         check=False,
-        timeout=LIMIT_SECONDS,
+        timeout=WAIT_SECONDS,
     )
 
 
-@functools.cache
 def worker() -> Worker:
     """The worker of this process, for tests that need a command in another process but do not test its start.
 
     It has imported PyTorch already, which saves five seconds. Each request runs in its own fork, without state of other
-    requests. The worker has the environment of the first test that needs it. Tests must not end it.
+    requests. The worker has the environment of the first test that needs it. Tests must not end it. After one that gave no
+    response in time, another one is started.
     """
+    if _started().process.poll() is not None:
+        _started.cache_clear()
+    return _started()
+
+
+@functools.cache
+def _started() -> Worker:
     started = Worker(Path(tempfile.gettempdir()))
     atexit.register(_end, started, os.getpid())
     return started
