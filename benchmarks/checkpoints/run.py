@@ -61,8 +61,11 @@ KINDS: dict[str, Callable[[str, torch.Tensor], torch.Tensor]] = {
 def checkpoint(path: Path, kind: str, seed: int, first: Path) -> None:
     """Writes a checkpoint with the tensors of the first one."""
     torch.manual_seed(seed)
-    tensors = load_file(first)
-    save_file({name: KINDS[kind](name, each) if each.is_floating_point() else each for name, each in tensors.items()}, path)
+    change = KINDS[kind]
+    tensors = {
+        name: change(name, each) if each.is_floating_point() else each for name, each in load_file(first).items()
+    }
+    save_file(tensors, path)
 
 
 def project(name: str, directory: Path) -> tuple[Path, Path]:
@@ -122,10 +125,20 @@ def compare(name: str, scratch: Path) -> Row:
         checkpoint(manifest.with_name("weights.safetensors"), kind, number, first)
         bound, said = built(*cached)
         full, _ = built(manifest, "--no-cache", "--no-accelerate")
-        how = "refused" if not full else "bound" if set(json.loads(said)["methods"].values()) == {"cached"} else "lowered"
-        row[kind] = how if bound == full else "DIFFERENT"
+        row[kind] = "DIFFERENT" if bound != full else _how(said) if full else "refused"
     shutil.rmtree(scratch)
     return row
+
+
+def _how(said: str) -> str:
+    """What a build says about the methods: whether it bound templates, or lowered."""
+    return "bound" if set(json.loads(said)["methods"].values()) == {"cached"} else "lowered"
+
+
+def _shown(row: Row) -> str:
+    return "  ".join(
+        f"{key} {value:.3f}" if isinstance(value, float) else f"{key}: {value}" for key, value in row.items()
+    )
 
 
 def main() -> None:
@@ -143,7 +156,7 @@ def main() -> None:
         scratch.mkdir()
         rows.append(compare(name, scratch) if options.bytes else measure(name, scratch, options.pairs))
         shutil.rmtree(scratch.parent)
-        print("  ".join(f"{key} {value:.3f}" if isinstance(value, float) else f"{key}: {value}" for key, value in rows[-1].items()), flush=True)
+        print(_shown(rows[-1]), flush=True)
     if options.bytes:
         if any("DIFFERENT" in row.values() for row in rows):
             sys.exit("a program differs from that of a lowering with its weights")

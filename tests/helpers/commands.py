@@ -44,8 +44,8 @@ def worker() -> Worker:
     """The worker of this process, for tests that need a command in another process but do not test its start.
 
     It has imported PyTorch already, which saves five seconds. Each request runs in its own fork, without state of other
-    requests. The worker has the environment of the first test that needs it. Tests must not end it. After one that gave no
-    response in time, another one is started.
+    requests. The worker has the environment of the first test that needs it. Tests must not end it. After one that
+    gave no response in time, another one is started.
     """
     if _started().process.poll() is not None:
         _started.cache_clear()

@@ -29,7 +29,7 @@ def block(language: str) -> str:
 
 
 def row(file: str, shown: str) -> tuple[str, str]:
-    """The size and the digest of a file. How far apart they stand depends on the size of the index, and so on packages."""
+    """The size and the digest of a file. The space between them depends on the size of the index."""
     [(size, digest)] = re.findall(rf"^ *\S*{re.escape(file)} +(\d.*?B) +(\w+)$", shown, re.MULTILINE)
     return size, digest
 

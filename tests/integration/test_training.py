@@ -55,7 +55,7 @@ def test_a_device_trains_the_weights_of_named_data(build: Build) -> None:
     trained = TrainingModule(program)
     x, label = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]]), torch.tensor([0, 1, 0, 1])
 
-    # By hand: after autograd has run in a process, PyTorch's CUDA build refuses it in forks, in which other tests build.
+    # By hand: after autograd has run in a process, PyTorch's CUDA build refuses it in forks, where other tests build.
     weight, bias = torch.full((2, 3), 0.1), torch.zeros(2)
     losses = []
     for _ in range(5):
