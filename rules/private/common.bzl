@@ -25,7 +25,7 @@ ENVIRONMENT = {
 # buildifier: disable=unsorted-dict-items
 INPUTS = {
     "data": struct(reads = ["export", "method", "program"], renamed = True),
-    "weights": struct(reads = ["program"], renamed = True),
+    "weights": struct(reads = ["method", "program"], renamed = True),
     "adapters": struct(reads = ["program"], renamed = True),
     "tokenizer": struct(reads = ["report"], renamed = False),
 }

@@ -153,6 +153,8 @@ READS: dict[str, Callable[[torch.Tensor], object]] = {
     "nonzero": lambda tensor: tensor.nonzero(),
     "unique": lambda tensor: tensor.unique(),
     "copy": lambda tensor: torch.zeros(tensor.shape).copy_(tensor),
+    "another content": lambda tensor: setattr(tensor, "data", tensor * 2),
+    "method of the class": torch.Tensor.tolist,
     "in place": lambda tensor: tensor.detach().mul_(2),
     "handled": swallowed,
 }

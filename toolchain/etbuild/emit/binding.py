@@ -16,7 +16,7 @@ from executorch.exir._serialize._cord import FileBackedData
 from etbuild.exception_text import summary
 from etbuild.lower import recipes
 from etbuild.lower.named_data import Blob
-from etbuild.lower.recipes import Ingredients, Recipe
+from etbuild.lower.recipes import Form, Ingredients, Recipe
 from etbuild.lower.weight_storage import is_uniform
 
 _DIGEST = r"[0-9a-f]{64}"
@@ -80,11 +80,11 @@ class Binding:
         self._ingredients, self._jobs = ingredients, jobs
         self._bound: dict[str, _Bound] = {}
 
-    def learn(self, described: Mapping[str, tuple[Recipe, int]], checks: Sequence[Recipe]) -> None:
+    def learn(self, described: Mapping[str, tuple[Recipe, Form]], checks: Sequence[Recipe]) -> None:
         """Computes recipes.
 
         Args:
-            described: For each digest of a recipe, the recipe, and the size of its content in bytes.
+            described: For each digest of a recipe, the recipe, and the form of the tensor that it makes.
             checks: Recipes of functions that check content.
 
         Raises:
@@ -95,10 +95,8 @@ class Binding:
         new = {digest: each for digest, each in described.items() if digest not in self._bound}
 
         def compute(digest: str) -> tuple[str, _Bound]:
-            recipe, size = new[digest]
-            bound = _bytes_of(self._compute(recipe))
-            if bound.memory.nbytes != size:
-                raise CannotBind(f"{recipes.text(recipe)} has {bound.memory.nbytes} bytes, not {size}")
+            recipe, form = new[digest]
+            bound = _bytes_of(self._compute(recipe).resolve_conj().resolve_neg(), form)
             assert bound.sha256
             return digest, bound
 
@@ -151,9 +149,11 @@ class Binding:
         return re.sub(_DIGEST.encode(), found, content)
 
 
-def _bytes_of(tensor: torch.Tensor) -> _Bound:
-    """The bytes of a tensor in the order of its memory, which has no others."""
+def _bytes_of(tensor: torch.Tensor, form: Form) -> _Bound:
+    """The bytes of a tensor in the order of its memory. Raises CannotBind if it has another form than expected."""
     tensor = tensor.detach()
+    if recipes.form(tensor) != form:
+        raise CannotBind(f"a recipe makes {recipes.form(tensor)}, not {form}")
     if tensor.is_contiguous():
         flat: Any = tensor.view(-1).view(torch.uint8)
     else:

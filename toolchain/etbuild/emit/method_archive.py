@@ -96,7 +96,7 @@ def write(directory: Path, name: str, emitted: Emitted, template: Template | Non
     """
     (directory / BLOBS).mkdir(exist_ok=True)
     template = template or Template({}, {})
-    recipes = {digest: [each.recipe, len(each)] for digest, each in sorted(template.recipes.items())}
+    recipes = {digest: [each.recipe, each.form] for digest, each in sorted(template.recipes.items())}
 
     def blob_facts(blob: Blob) -> str:
         """Saves a blob unless there is a recipe for it. Returns its digest."""

@@ -220,7 +220,7 @@ def claims_compare_content(edge: EdgeProgramManager, shards: dict[str, str], nam
     """Whether `claims` compares the content of blobs with that of tagged weights. It has the arguments of `claims`."""
     return any(
         delegate.named_data_store_output is not None
-        and not (backends.named_data_is_weights(delegate.backend_id, named) and len(_tags_of(owners)) == 1)
+        and not (backends.named_data_is_weights(delegate.backend_id, named) and len(owners) == 1)
         for method in edge.methods
         for delegate in delegates(edge.exported_program(method).graph_module)
         for owners in [{shards.get(name) for _, name in weights(delegate.original_module)}]

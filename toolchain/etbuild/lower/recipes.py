@@ -37,6 +37,15 @@ class NoRecipe(Exception):
     """Something cannot be written as a recipe."""
 
 
+Form = list[Any]
+"""The dtype of a tensor, its sizes and its strides."""
+
+
+def form(tensor: torch.Tensor) -> Form:
+    """The form of a tensor."""
+    return [dtype_name(tensor.dtype), list(tensor.shape), list(tensor.stride())]
+
+
 def weight(name: str) -> Recipe:
     """The recipe of a parameter or buffer."""
     return {"weight": name}
@@ -48,6 +57,8 @@ def constant(tensor: torch.Tensor) -> Recipe:
     Raises:
         NoRecipe: It is too large.
     """
+    if tensor.stride() != torch.empty(tensor.shape, device="meta").stride():
+        raise NoRecipe("a constant with other strides meets the content")
     if tensor.nbytes > _MOST_CONSTANT:
         raise NoRecipe(f"a constant of {tensor.nbytes} bytes meets the content")
     content = bytes(flat_bytes(tensor).numpy()).hex()
@@ -68,7 +79,7 @@ def call(
     Raises:
         NoRecipe: The operator changes an argument, draws random numbers or reads files, or a recipe would be too large.
     """
-    if operator._schema.is_mutable or torch.Tag.nondeterministic_seeded in operator.tags:
+    if not _only_computes(operator):
         raise NoRecipe(f"`{operator}` does more than to compute with the content")
     written = {
         "operator": str(operator),
@@ -96,7 +107,7 @@ def weights_of(recipe: Any) -> Iterator[str]:
         for each in recipe:
             yield from weights_of(each)
     elif isinstance(recipe, dict):
-        if "weight" in recipe:
+        if isinstance(recipe.get("weight"), str):
             yield recipe["weight"]
         else:
             yield from weights_of([*recipe.values()])
@@ -165,10 +176,16 @@ def _from_json(value: Any, known: Ingredients) -> Any:
     return _ENUMS[kind][content]
 
 
+def _only_computes(operator: torch._ops.OpOverload) -> bool:
+    """Whether an operator changes no argument, draws no random numbers, and reads no file."""
+    names_file = any(str(argument.type) == "str" for argument in operator._schema.arguments)
+    return not (operator._schema.is_mutable or names_file or torch.Tag.nondeterministic_seeded in operator.tags)
+
+
 def _operator(name: str) -> torch._ops.OpOverload:
     """The operator with a name such as `aten.permute.default`."""
     namespace, packet, overload = name.split(".")
     found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-    if found._schema.is_mutable or any(str(argument.type) == "str" for argument in found._schema.arguments):
+    if not _only_computes(found):
         raise ValueError(f"no recipe has `{name}`")
     return found

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from etbuild.backends.backend import WeightFunction
 from etbuild.lower import recipes
-from etbuild.lower.recipes import NoRecipe, Recipe
+from etbuild.lower.recipes import Form, NoRecipe, Recipe
 from etbuild.model.weights_files import TensorFacts
 from etbuild.patching import replaced
 
@@ -157,6 +157,18 @@ class UnboundTensor(torch.Tensor):  # type: ignore[misc]
         return _Storage(self)
 
     @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuses functions that read memory, or that put other content in its place, past PyTorch's operators."""
+        del types
+        if getattr(function, "__name__", "") in _READERS or function is torch.Tensor.data.__set__:
+            _refuse(
+                {"of": [each.recipe for each in args if isinstance(each, UnboundTensor)]},
+                f"`{function}` takes the content",
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+
+    @classmethod
     def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Records a call of an operator."""
         del types
@@ -232,16 +244,18 @@ class UnboundBytes(bytes):
     """A recipe, with the length of the content that it stands for. Its digest is that of the recipe.
 
     Attributes:
+        form: The form of the tensor that the recipe makes.
         size: The length of the content in bytes.
     """
 
+    form: Form
     size: int
 
-    def __new__(cls, recipe: Recipe | bytes, size: int) -> UnboundBytes:
-        """Makes an object of a recipe, or of the text of one."""
+    def __new__(cls, recipe: Recipe | bytes, form: Form, size: int) -> UnboundBytes:
+        """Makes an object of a recipe, or of the text of one. The other arguments are described above."""
         text = recipe if isinstance(recipe, bytes) else recipes.text(recipe).encode()
         self = super().__new__(cls, text)
-        self.size = size
+        self.form, self.size = form, size
         for watch in _watching:
             watch.recipes[hashlib.sha256(text).hexdigest()] = self
         return self
@@ -253,7 +267,7 @@ class UnboundBytes(bytes):
         return True
 
     def __reduce__(self) -> Any:
-        return UnboundBytes, (bytes(memoryview(self)), self.size)
+        return UnboundBytes, (bytes(memoryview(self)), self.form, self.size)
 
     @property
     def recipe(self) -> Recipe:
@@ -273,7 +287,7 @@ def content(tensor: torch.Tensor) -> UnboundBytes | None:
         return None
     if tensor.form.nbytes != tensor.form.untyped_storage().nbytes():
         _refuse(tensor.recipe, "a program gets a part")
-    return UnboundBytes(tensor.recipe, tensor.form.nbytes)
+    return UnboundBytes(tensor.recipe, recipes.form(tensor.form), tensor.form.nbytes)
 
 
 class _Storage:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from etbuild import backends, releases
 from etbuild.accelerate.lowering import accelerated
-from etbuild.errors import printable
+from etbuild.errors import EtbuildError, printable
 from etbuild.exception_text import summary
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
@@ -200,7 +200,11 @@ def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export,
         with unbound.watched(backends.weight_functions(part.backends)) as watch, _acceleration(options, None, watch):
             try:
                 emitted, used = _emitted(part, export)
-            except (Exception, unbound.ReadsWeights) as error:  # noqa: BLE001 - with content, it works or fails again
+            except (MemoryError, OSError):
+                raise
+            except (Exception, unbound.ReadsWeights) as error:
+                if isinstance(error, EtbuildError) and not watch.reads:
+                    raise
                 reasons = watch.reads or [f"lowering without the content of weights failed: {summary(error)}"]
         reasons = reasons or watch.reads
     if reasons:

@@ -77,7 +77,8 @@ def looks_at_others(lower_plan: MethodPlan) -> str | None:
 
 def needs_weights(lower_plan: MethodPlan) -> bool:
     """Whether lowering certainly needs the content of weights. Else it may turn out to need it."""
-    return lower_plan.recipe is not None or not backends.compile_templates(lower_plan.backends)
+    # Code of others may change a weight in place, so that its content is not that of its file.
+    return looks_at_others(lower_plan) is not None or not backends.compile_templates(lower_plan.backends)
 
 
 def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
