@@ -1,9 +1,9 @@
 """The repository rule packages_repository: the Python packages of the driver (torch, ExecuTorch and what they need).
 
 The repository holds `packages.pex`, which is an input of every action, and the same files unpacked, which local actions
-use. Both are built only from locks, or the first is downloaded and the second is made from it. `names.json` has the names of
-the packages. `python.json` describes the Python of these actions, and is an input too. The driver is not part of the repository: a change to the driver does not build
-it again.
+use. Both are built only from locks, or the first is downloaded and the second is made from it. `names.json` has the names
+of the packages. `python.json` describes the Python of these actions, and is an input too. The driver is not part of the
+repository: a change to the driver does not build it again.
 """
 
 load("//toolchain:required.bzl", "REQUIRED")
