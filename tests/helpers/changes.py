@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from tests.helpers.coverage_map import ALWAYS_WHOLE, COVERED_BY, EVERYTHING, Row
+
+
+WIDEST = 0.5
+"""The largest part of the test files that run every case. All cases of all files take longer than a change may wait."""
 
 
 class UnknownCommit(Exception):
@@ -23,12 +27,14 @@ class Selection:
     Attributes:
         whole: Those that run every case.
         sampled: Those that run their sample.
-        unknown: Changed paths that the table does not know. Then everything runs.
+        unknown: Changed paths that the table does not know. They may reach everything.
+        too_wide: Whether the change is about most test files. Then each runs its sample, so that the time has a limit.
     """
 
     whole: frozenset[str]
     sampled: frozenset[str]
     unknown: tuple[str, ...] = ()
+    too_wide: bool = False
 
 
 def changed_paths(repository: Path, commit: str) -> list[str]:
@@ -58,10 +64,10 @@ def select(repository: Path, changed: Iterable[str] | None) -> Selection:
     """
     sources = {str(path.relative_to(repository)): path for path in sorted((repository / "tests").rglob("*.py"))}
     files = [path for path in sources if is_test_file(path)]
-    whole = set(_of(ALWAYS_WHOLE, files))
+    always = set(_of(ALWAYS_WHOLE, files))
     if changed is None:
-        return Selection(frozenset(whole), frozenset(files) - whole)
-    sampled, unknown = set[str](), []
+        return Selection(frozenset(always), frozenset(files) - always)
+    whole, sampled, unknown = set(always), set[str](), []
     users = _users({name: path.read_text("utf-8") for name, path in sources.items()})
     for path in changed:
         if path.startswith("tests/") and path.endswith(".py") and path not in COVERED_BY:
@@ -70,12 +76,17 @@ def select(repository: Path, changed: Iterable[str] | None) -> Selection:
             if using:
                 continue
         row = row_of(path)
+        if row is None and not (repository / path).exists():
+            continue  # removed: what had used it changed too
         if row is None:
             unknown.append(path)
         tests = row or EVERYTHING
         whole |= set(_of(tests.whole, files))
         sampled |= set(_of(tests.sample, files))
-    return Selection(frozenset(whole), frozenset(sampled - whole), tuple(unknown))
+    too_wide = len(whole - always) > len(set(files) - always) * WIDEST
+    if too_wide:
+        whole, sampled = always, set(files)
+    return Selection(frozenset(whole), frozenset(sampled - whole), tuple(unknown), too_wide)
 
 
 def row_of(path: str, table: Mapping[str, Row] = COVERED_BY) -> Row | None:
@@ -135,21 +146,24 @@ def _reached(path: str, users: Mapping[str, set[str]]) -> set[str]:
 
 
 def describe(selection: Selection, since: str | None) -> str:
-    """Says in one or two lines what a selection leaves out."""
+    """Says in a few lines what a selection leaves out."""
     counts = f"{len(selection.whole)} test files run whole, {len(selection.sampled)} a sample, no others"
     if since is None:
         return f"no commit to compare with, so each test file runs a sample: {counts}"
+    lines = [f"changed since {since[:12]}: {counts}"]
     if selection.unknown:
         paths = ", ".join(selection.unknown)
-        return f"tests/helpers/coverage_map.py does not know what covers {paths}, so everything runs"
-    return f"changed since {since[:12]}: {counts}"
+        lines.append(f"tests/helpers/coverage_map.py does not know what covers {paths}, which may be everything")
+    if selection.too_wide:
+        lines.append("the change is about most test files, so each runs a sample: `make test-all` runs every case")
+    return "\n".join(lines)
 
 
-def to_worker(selection: Selection) -> dict[str, list[str]]:
+def to_worker(selection: Selection) -> dict[str, Any]:
     """Returns a selection as values that pytest-xdist can send to its workers."""
-    return {name: sorted(files) for name, files in dataclasses.asdict(selection).items()}
+    return {field: sorted(each) if isinstance(each, frozenset) else each for field, each in vars(selection).items()}
 
 
-def from_controller(sent: Mapping[str, list[str]]) -> Selection:
+def from_controller(sent: Mapping[str, Any]) -> Selection:
     """Returns the selection that `to_worker` sent."""
-    return Selection(frozenset(sent["whole"]), frozenset(sent["sampled"]), tuple(sent["unknown"]))
+    return Selection(frozenset(sent["whole"]), frozenset(sent["sampled"]), tuple(sent["unknown"]), sent["too_wide"])

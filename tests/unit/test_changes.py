@@ -18,6 +18,9 @@ from tools.step_files import TABLE
 REPOSITORY = Path(__file__).parents[2]
 FIND_BASE = REPOSITORY / "tools/find_base.sh"
 FILES = {
+    "a new folder/file": "",
+    "tests/buck2/test_rules.py": "",
+    "tests/conformance/test_sharing.py": "",
     "tests/conftest.py": "",
     "tests/helpers/__init__.py": "",
     "tests/helpers/inner.py": "",
@@ -35,7 +38,7 @@ FILES = {
 UNIT = {"tests/unit/test_cli.py"}
 CPP, INIT = "tests/integration/test_cpp.py", "tests/integration/test_init.py"
 REGISTRY = "tests/registry/test_registry.py"
-OTHERS = {CPP, INIT, REGISTRY}
+OTHERS = {CPP, INIT, REGISTRY, "tests/buck2/test_rules.py", "tests/conformance/test_sharing.py"}
 
 
 def git(repository: Path, *arguments: str, **variables: str) -> str:
@@ -100,10 +103,11 @@ def test_a_commit_that_is_not_there_is_an_error(repository: Path) -> None:
         (["toolchain/etkit/cpp/embed.py"], {CPP}, set()),
         (["toolchain/etkit/first_manifest.py", "toolchain/etkit/oci/layout.py"], {INIT, REGISTRY}, set()),
         (["toolchain/etbuild/lower/passes.py"], set(), OTHERS),
-        (["toolchain/etbuild/lower/passes.py", "toolchain/etkit/cpp/embed.py"], {CPP}, {INIT, REGISTRY}),
+        (["toolchain/etbuild/lower/passes.py", "toolchain/etkit/cpp/embed.py"], {CPP}, OTHERS - {CPP}),
         (["pyproject.toml"], set(), OTHERS),
-        (["toolchain/requirements-gguf.lock"], OTHERS, set()),
-        (["a new folder/file"], OTHERS, set()),
+        (["toolchain/requirements-gguf.lock"], set(), OTHERS),
+        (["a new folder/file"], set(), OTHERS),
+        (["a folder that was removed/file"], set(), set()),
         ([INIT], {INIT}, set()),
         (["tests/integration/test_that_was_removed.py"], set(), set()),
         (["tests/integration/project.py"], {INIT}, set()),
@@ -112,8 +116,8 @@ def test_a_commit_that_is_not_there_is_an_error(repository: Path) -> None:
         (["tests/helpers/outer.py"], {CPP}, set()),
         (["tests/helpers/inner.py"], {CPP, REGISTRY}, set()),
         (["tests/integration/script.py"], {CPP, INIT}, set()),
-        (["tests/helpers/script.py"], OTHERS, set()),
-        (["tests/conftest.py"], OTHERS, set()),
+        (["tests/helpers/script.py"], set(), OTHERS),
+        (["tests/conftest.py"], set(), OTHERS),
         (["tests/helpers/coverage_map.py"], set(), set()),
         (None, set(), OTHERS),
     ],
@@ -128,13 +132,17 @@ def test_a_run_says_what_it_leaves_out(repository: Path) -> None:
     assert describe(select(repository, ["docs/speed.md", CPP]), "0123456789abcdef") == (
         "changed since 0123456789ab: 2 test files run whole, 0 a sample, no others"
     )
-    unknown = describe(select(repository, ["new/a", "new/b"]), "1")
-    assert unknown.endswith("does not know what covers new/a, new/b, so everything runs")
+    unknown = describe(select(repository, ["a new folder/file"]), "1").splitlines()
+    assert unknown == [
+        "changed since 1: 1 test files run whole, 5 a sample, no others",
+        "tests/helpers/coverage_map.py does not know what covers a new folder/file, which may be everything",
+        "the change is about most test files, so each runs a sample: `make test-all` runs every case",
+    ]
     assert describe(select(repository, None), None).startswith("no commit to compare with, so each test file runs a")
 
 
 def test_workers_get_what_the_controller_selected(repository: Path) -> None:
-    selection = Selection(frozenset({CPP, INIT}), frozenset({REGISTRY}), ("a new file",))
+    selection = Selection(frozenset({CPP, INIT}), frozenset({REGISTRY}), ("a new file",), too_wide=True)
     assert changes.from_controller(changes.to_worker(selection)) == selection
 
 
@@ -181,7 +189,7 @@ def test_without_history_there_is_nothing_to_compare_with(repository: Path, tmp_
 
 
 def test_each_package_and_each_folder_has_a_row() -> None:
-    """So that a new one is not forgotten. Until it has a row, everything runs."""
+    """So that a new one is not forgotten. Until it has a row, each file runs at least its sample."""
     paths = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     files = [path for path in paths.stdout.split("\0") if path and not re.fullmatch(r"tests/.*\.py", path)]
     assert [path for path in files if changes.row_of(path) is None] == []
