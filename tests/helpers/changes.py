@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.helpers.coverage_map import ALWAYS_WHOLE, COVERED_BY, EVERYTHING, Row
 
-
 WIDEST = 0.5
 """The largest part of the test files that run every case. All cases of all files take longer than a change may wait."""
 

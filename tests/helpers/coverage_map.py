@@ -2,8 +2,8 @@
 
 A row has the tests that run whole, and those that run a sample, after a change below a path. A test holds that each
 folder and each package of the driver has a row, and that what a step of a build runs reaches every test. A path without
-a row may reach everything. Of Python files below `tests/`, only those need rows that no test imports: the imports say which
-tests use the others.
+a row may reach everything. Of Python files below `tests/`, only those need rows that no test imports: the imports say
+which tests use the others.
 """
 
 from __future__ import annotations
