@@ -20,7 +20,7 @@ FIND_BASE = REPOSITORY / "tools/find_base.sh"
 FILES = {
     "a new folder/file": "",
     "tests/buck2/test_rules.py": "",
-    "tests/conformance/test_others.py": "",
+    "tests/faults/test_others.py": "",
     "tests/conftest.py": "",
     "tests/helpers/__init__.py": "",
     "tests/helpers/inner.py": "",
@@ -38,7 +38,7 @@ FILES = {
 UNIT = {"tests/unit/test_cli.py"}
 CPP, INIT = "tests/integration/test_cpp.py", "tests/integration/test_init.py"
 REGISTRY = "tests/registry/test_registry.py"
-OTHERS = {CPP, INIT, REGISTRY, "tests/buck2/test_rules.py", "tests/conformance/test_others.py"}
+OTHERS = {CPP, INIT, REGISTRY, "tests/buck2/test_rules.py", "tests/faults/test_others.py"}
 
 
 def git(repository: Path, *arguments: str, **variables: str) -> str:
