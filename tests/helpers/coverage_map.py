@@ -281,6 +281,7 @@ COVERED_BY: Mapping[str, Row] = {
     "tests/helpers/small_kernels.cc": Row(whole=(*_integration("kernels_library"), *_bazel("kernels_library"))),
     "tests/helpers/coverage_map.py": NOTHING,  # what it leaves out is on the first lines of pytest's output
     "tests/integration/": Row(whole=("integration/",)),
+    "tests/machines/": NOTHING,
     "tests/registry/": Row(whole=("registry/",)),
     "tests/remote/": Row(whole=("remote/",)),
     "tests/requirements.txt": EVERYTHING,
