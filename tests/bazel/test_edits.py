@@ -189,7 +189,7 @@ def test_a_source_that_nothing_imports_lowers_nothing(net: Workspace, options: l
         net.write("edits/unused.py", "")
 
 
-def test_new_weights_of_an_adapter_lower_no_method(net: Workspace, options: list[str]) -> None:
+def test_new_weights_lower_no_method(net: Workspace, options: list[str]) -> None:
     weights = net.directory / "edits/adapter_model.safetensors"
     net.write("edits/adapted.yaml", ADAPTED)
     net.write("edits/adapter_config.json", json.dumps({"peft_type": "LORA", "r": 2, "target_modules": ["up"]}))
@@ -201,6 +201,12 @@ def test_new_weights_of_an_adapter_lower_no_method(net: Workspace, options: list
     assert net.build("//edits:adapted", *options).mnemonics == [LOWER, COMPARE, REPORT]
     after = [net.output(f"edits/adapted{suffix}").read_bytes() for suffix in (".pte", ".math.ptd")]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
+    write_weights(net.directory / "edits/net.safetensors", 0.5)
+    try:  # the methods were lowered without what weights contain; only merging reads it
+        assert net.build("//edits:adapted", *options).mnemonics == [LOWER, COMPARE, REPORT]
+        assert net.output("edits/adapted.pte").read_bytes() != before[0]
+    finally:
+        write_weights(net.directory / "edits/net.safetensors", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -306,12 +306,14 @@ def fuzz_export(data: bytes) -> None:
 def fuzz_lowered_method(data: bytes) -> None:
     """A lowered method without its content."""
     from etbuild.emit import method_archive
+    from etbuild.emit.binding import Binding
+    from etbuild.lower.recipes import Ingredients
 
     path = _file("lowered/method.json", data)
     with _only_our_errors():
         found = method_archive.read(path.parent, "forward")
-        if found.reason is None:
-            method_archive.load(found, method_archive.Content({}))
+        if found.emitted:
+            method_archive.load(found, Binding(Ingredients({}, {}), 1, path.parent))
 
 
 def fuzz_record(data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,13 +11,29 @@ from safetensors.torch import save
 
 from etbuild.cache.store import Cache
 from etbuild.plan.step_plans import LowerPlan
-from etbuild.steps import lower, saved_export
+from etbuild.steps import lower
+from etbuild.steps.saved_export import LoweringJob
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 
 EXACT = MODEL.replace(
     "return Net()", "net = Net()\n    for p in net.parameters():\n        p.data.fill_(0.5)\n    return net"
 )
+COUNTS = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.full((1,), 3.0))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+def create():
+    return Net()
+"""
 PORTABLE = MANIFEST.replace("[xnnpack]", "[]")  # imports and lowers faster
 
 
@@ -81,12 +98,14 @@ def test_a_difference_that_does_not_reach_the_program_is_named(build: Build) -> 
 
 def test_methods_that_were_lowered_by_themselves_are_compared(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     two = MANIFEST.replace("defaults:", "  again: {entry: forward, example_inputs: [{shape: [1, 8]}]}\ndefaults:")
+    made = verified(build, COUNTS, two)  # lowered with the content of its weights
+    assert made.code == 0, made.err
     made = verified(build, EXACT, two)
     assert made.code == 0, made.err
     lower_methods = lower._lower_methods
 
-    def damaged(job: saved_export.LoweringJob[LowerPlan], directories: dict[str, Path]) -> None:
-        lower_methods(job, directories)
+    def damaged(job: LoweringJob[LowerPlan], directories: dict[str, Path], *rest: Any) -> None:
+        lower_methods(job, directories, *rest)
         (directories["again"] / "blobs/more").write_bytes(b"")
 
     monkeypatch.setattr(lower, "_lower_methods", damaged)

@@ -19,6 +19,7 @@ from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
 from etbuild.report import tokenizer
 from etbuild.steps.lowering_options import LoweringOptions
+from etbuild.steps.method_store import with_weights
 from etbuild.steps.pipeline import STEPS, Pipeline, Request
 
 if TYPE_CHECKING:
@@ -190,10 +191,18 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
 
 def _verify(verify: Verify, pipeline: Pipeline) -> None:
     """Builds a second time, and compares."""
+    from etbuild.emit.method_archive import EMITTED
+
     plan, files = pipeline.request.plan, pipeline.request.files
     lowered = [artifact["file"].partition("/")[0] for artifact in pipeline.lowering["artifacts"]]
     paths = sorted({pipeline.program / name for name in lowered})
-    one_by_one = {path.name: path for path in sorted((pipeline.directory / "methods").iterdir())}
+    methods = pipeline.directory / "methods"
+    in_both_ways = {name: (methods / name, with_weights(methods, name)) for name in sorted(plan.methods)}
+    one_by_one = {
+        name: next(path for path in ways if (path / EMITTED).exists())
+        for name, ways in in_both_ways.items()
+        if any(path.exists() for path in ways)
+    }
     first = FirstBuild(paths, pipeline.export.directory, lowered=one_by_one)
     verify(plan.export_plan, plan.lower_plan, files.inputs, files.used, first)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from etbuild.files import digests
 from etbuild.patching import replaced
 
 
-def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:
+def in_file(directory: Path, blob: CordBuffer | memoryview) -> FileBackedData:
     """Writes a blob to a file that is named after its digest. A blob that is already in a file stays there.
 
     Raises:
@@ -32,7 +33,7 @@ def in_file(directory: Path, blob: CordBuffer) -> FileBackedData:
     digest = hashlib.sha256(blob)
     path = directory / digest.hexdigest()
     if not path.exists():
-        unfinished = path.with_suffix(f".{os.getpid()}")  # another process may be writing the same blob
+        unfinished = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")  # others may write the same blob
         try:
             unfinished.write_bytes(blob)
             unfinished.replace(path)

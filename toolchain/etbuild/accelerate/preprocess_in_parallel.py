@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
@@ -24,12 +24,23 @@ _WORTH = 4  # minimum of delegates for each fork: lowering fewer takes less time
 Programs = dict[str, list[Any]]
 
 
+class Notes(Protocol):
+    """What lowering notes beside its results."""
+
+    def take(self) -> Any:
+        """What a fork has noted, which can be pickled."""
+
+    def add(self, noted: Any) -> None:
+        """Adds what a fork has noted."""
+
+
 @contextlib.contextmanager
-def preprocess_in_parallel(at_once: int) -> Iterator[None]:
+def preprocess_in_parallel(at_once: int, notes: Notes | None = None) -> Iterator[None]:
     """Returns a context manager in which several processes lower XNNPACK's delegates.
 
     Args:
         at_once: The maximum number of processes.
+        notes: What a process notes beside its results. None: nothing.
     """
     in_a_row = XnnpackBackend.preprocess_multimethod
 
@@ -39,17 +50,19 @@ def preprocess_in_parallel(at_once: int) -> Iterator[None]:
         if forks < 2:
             return in_a_row(programs, specs)  # type: ignore[no-any-return]
 
-        def share(fork: int) -> Callable[[], list[Any]]:
+        def share(fork: int) -> Callable[[], tuple[list[Any], Any]]:
             mine = keys[fork::forks]
-            return lambda: _in_a_fork(
-                cls, [(programs[method][number], specs[method][number]) for method, number in mine]
-            )
+            work = [(programs[method][number], specs[method][number]) for method, number in mine]
+            return lambda: (_in_a_fork(cls, work), notes and notes.take())
 
         try:
             shares = forked.run({str(fork): share(fork) for fork in range(forks)}, forks)
         except (EtbuildError, forked.ChildFailed):  # run again here, so that ExecuTorch raises its own error
             return in_a_row(programs, specs)  # type: ignore[no-any-return]
-        results = {key: shares[str(number % forks)][number // forks] for number, key in enumerate(keys)}
+        for _, noted in shares.values():
+            if notes is not None:
+                notes.add(noted)
+        results = {key: shares[str(number % forks)][0][number // forks] for number, key in enumerate(keys)}
         return {method: [results[method, number] for number in range(len(programs[method]))] for method in programs}
 
     setattr(preprocess_multimethod, _LOOP, True)

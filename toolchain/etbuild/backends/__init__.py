@@ -27,6 +27,7 @@ from etbuild.backends.backend import (
     Partitioners,
     QuantizerContext,
     StoredWeights,
+    WeightFunction,
     make,
     options_at,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "Partitioners",
     "QuantizerContext",
     "StoredWeights",
+    "WeightFunction",
     "options_at",
 ]
 
@@ -198,6 +200,18 @@ def distributions(names: Iterable[str]) -> set[str]:
 def separable(names: Iterable[str]) -> bool:
     """Returns whether methods with only these backends can be lowered one by one."""
     return all(get(name).separable for name in names)
+
+
+def compile_templates(names: Iterable[str]) -> bool:
+    """Returns whether methods with only these backends can be lowered without the content of weights."""
+    return all(get(name).compiles_templates for name in names)
+
+
+def weight_functions(names: Iterable[str]) -> dict[str, WeightFunction]:
+    """Returns the functions of backends that read the content of weights, by the names of backend and function."""
+    return {
+        f"{name}.{function}": each for name in names for function, each in ask(get(name), "weight_functions").items()
+    }
 
 
 def claims(name: str) -> Backend:

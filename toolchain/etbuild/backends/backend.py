@@ -125,6 +125,22 @@ class StoredWeights:
     blobs: dict[str, int]
 
 
+@dataclass(frozen=True)
+class WeightFunction:
+    """A function that reads the content of weights.
+
+    Attributes:
+        owner: The module or class that has it. Callers find it there.
+        attribute: Its name there.
+        checks: Whether it raises an exception for wrong content and returns nothing; else it returns a tensor of which
+            the form does not depend on content.
+    """
+
+    owner: Any
+    attribute: str
+    checks: bool
+
+
 class Backend:
     """Base class of all backends. A subclass sets the attributes and overrides the methods that its backend needs.
 
@@ -138,6 +154,8 @@ class Backend:
             Such a backend inherits ExecuTorch's `preprocess_multimethod`, compiles a partition independently of earlier
             ones, and has neither `pairs_partitions` nor `edge_requirements`. The driver checks this claim for a
             package.
+        compiles_templates: Whether it compiles a partition in the same way for all checkpoints: weights are only in its
+            named data, under the digests of their content.
         options_schema: The file with the JSON Schema of the partitioner's options.
         quantizer_schema: The file with the JSON Schema of the quantizer's options. Required with `create_quantizer`.
         delegate_id: The name of its subclass of ExecuTorch's `BackendDetails`. None if it has none, or several.
@@ -166,6 +184,7 @@ class Backend:
     name: str
     separable: bool
     options_schema: Path
+    compiles_templates: bool = False
     quantizer_schema: Path | None = None
     delegate_id: str | None = None
     needs: tuple[Need, ...] = ()
@@ -311,6 +330,13 @@ class Backend:
         """
         return {}
 
+    def weight_functions(self) -> dict[str, WeightFunction]:
+        """Returns the functions of ExecuTorch's backend that read weights to convert or check them, by own names.
+
+        In a method that is lowered without the content of weights, they are called when the content is known.
+        """
+        return {}
+
     def stored_weights(self, compiled: bytes, named_data: Any) -> StoredWeights | None:
         """Returns where a delegate keeps its weights.
 
@@ -368,7 +394,7 @@ class BuiltInBackend(Backend):
 
 
 _BOOLEANS = (
-    *("separable", "takes_weight_only_linear", "ignores_zero_points", "whole_program"),
+    *("separable", "compiles_templates", "takes_weight_only_linear", "ignores_zero_points", "whole_program"),
     *("takes_the_rest", "delegates_to_any", "fold_quantize"),
 )
 _STRINGS = ("delegate_id", "pairing_hint", "mutable_buffers_hint")

@@ -12,6 +12,7 @@ class Portable(BuiltInBackend):
 
     name = "portable"
     separable = True
+    compiles_templates = True
     takes_the_rest = True
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext
+from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext, WeightFunction
 from etbuild.errors import Problem
 
 _DYNAMIC_WEIGHTS = "force_non_static_weights_for_f32_linear"
@@ -17,12 +17,23 @@ class Xnnpack(BuiltInBackend):
 
     name = "xnnpack"
     separable = True
+    compiles_templates = True
     delegate_id = "XnnpackBackend"
     loaded_marker = "executorch.backends.xnnpack.partition.xnnpack_partitioner"
     named_data_is_weights = True
     loads_everywhere = True
     ignores_zero_points = True  # ExecuTorch 1.5
     exact_gelu_only = ("float32",)  # ExecuTorch 1.5
+
+    def weight_functions(self) -> dict[str, WeightFunction]:
+        """Returns the functions that pack 4-bit weights, and that check scales and zero points."""
+        from executorch.backends.xnnpack.operators import node_visitor, op_quant_dequant
+
+        return {
+            "convert_to_qc4w": WeightFunction(node_visitor.NodeVisitor, "convert_to_qc4w", checks=False),
+            "validate_quant_scales": WeightFunction(op_quant_dequant, "validate_quant_scales", checks=True),
+            "validate_quant_zeropoints": WeightFunction(op_quant_dequant, "validate_quant_zeropoints", checks=True),
+        }
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
         """Makes ExecuTorch's XnnpackPartitioner with the options of `backend-xnnpack.schema.json`."""

@@ -51,14 +51,17 @@ def run(options: argparse.Namespace) -> int:
     """Lowers the methods and writes the program, its named data and the facts about both; or writes one lowered
     method."""
     options.restart()
-    run_part = _lower if options.method is None else _lower_method
-    with with_positions(options, options.lines):
-        run_part(options)
+    with with_positions(options, options.lines) as unused:
+        if options.method is None:
+            _lower(options)
+        else:
+            unused += _lower_method(options)
     tell_memory(options)
     return 0
 
 
-def _lower_method(options: argparse.Namespace) -> None:
+def _lower_method(options: argparse.Namespace) -> list[Path]:
+    """Writes a lowered method. Returns the files that cannot change it."""
     from etbuild.files.artifacts import whole_directory
     from etbuild.plan.step_plans import MethodPlan, read_plan
     from etbuild.steps import lower
@@ -69,13 +72,14 @@ def _lower_method(options: argparse.Namespace) -> None:
         message = f"--method {options.method}: the plan has no such method"
         raise InputError.of(message, did_you_mean(options.method, plan.methods))
     with whole_directory(options.directory) as staged:
-        lower.lower_method(_job(options, plan), options.method, staged)
+        return lower.lower_method(_job(options, plan), options.method, staged)
 
 
 def _lower(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import publish, staging
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.steps import lower
+    from etbuild.steps.method_store import MethodStore
 
     plan = read_plan(options.plan, LowerPlan)
     plan.check_backends()
@@ -84,7 +88,11 @@ def _lower(options: argparse.Namespace) -> None:
         raise InputError.of(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan.methods)}")
     job = _job(options, plan)
     with staging(options.directory) as staged:
-        artifacts = lower.merge(job, methods, staged) if methods else lower.lower(job, staged)
+        if methods:
+            (store := MethodStore(staged / "methods")).directory.mkdir()
+            artifacts = lower.merge(job, methods, staged, store)
+        else:
+            artifacts = lower.lower(job, staged)
         publish(artifacts, options.directory)
 
 

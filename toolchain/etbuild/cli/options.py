@@ -296,13 +296,14 @@ def add_positions(parser: argparse.ArgumentParser) -> None:
     add_path(
         parser,
         "--unused-inputs FILE",
-        "write the names of the inputs that only messages need to FILE, as Bazel reads them",
+        "write the names of the inputs that cannot change what the step makes to FILE, as Bazel reads them",
     )
 
 
 @contextmanager
-def with_positions(options: argparse.Namespace, lines: Path | None = None) -> Iterator[None]:
-    """Inside, errors get the line numbers of the manifest. Without an error, writes the list of `--unused-inputs`.
+def with_positions(options: argparse.Namespace, lines: Path | None = None) -> Iterator[list[Path]]:
+    """Inside, errors get the line numbers of the manifest. Without an error, writes the list of `--unused-inputs`: what
+    only messages need, and what was added to the value.
 
     Args:
         options: The options of `add_positions`.
@@ -310,8 +311,9 @@ def with_positions(options: argparse.Namespace, lines: Path | None = None) -> It
     """
     from etbuild.files import artifacts, json_file
 
+    unused = [path for path in (options.positions, lines) if path is not None]
     try:
-        yield
+        yield unused
     except EtbuildError as error:
         from etbuild.manifest.positions import located
         from etbuild.plan.positions import positions_from_json
@@ -323,8 +325,7 @@ def with_positions(options: argparse.Namespace, lines: Path | None = None) -> It
                 positions = positions_from_json(read)
         raise located(error, positions) from error
     if options.unused_inputs is not None:
-        names = "".join(f"{path}\n" for path in (options.positions, lines) if path is not None)
-        artifacts.replace(options.unused_inputs, names.encode())
+        artifacts.replace(options.unused_inputs, "".join(f"{path}\n" for path in unused).encode())
 
 
 RESOURCE_SETS = {"mem_512m": 512, "mem_1g": 1024, **{f"mem_{size}g": 1024 * size for size in (2, 4, 8, 16, 32)}}

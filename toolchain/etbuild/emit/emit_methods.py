@@ -47,7 +47,7 @@ class TaggedWeight:
 
     Attributes:
         shard: The shard.
-        identity: Its content: see `weight_sharing.identity`. It includes the dtype and the shape.
+        identity: Its dtype and shape, and its content: see `weight_sharing.identity`.
         written: Whether the method writes to it.
     """
 
@@ -91,9 +91,9 @@ class Emitted:
         delegates: What backends compiled.
         external: Content of constants in named data.
         external_names: For each shard, the index of each constant in `external`, by name.
-        weights: The module's parameters and buffers among the constants, by the digest of their content.
         requests: The blobs of named data that delegates store, by key.
         claims: For each key of the named data, the shards that claim it.
+        compares_content: Whether `claims` depends on which blobs and weights have equal content.
         non_finite: The weights with elements that are NaN or infinite.
         facts: The facts of each method, by name.
     """
@@ -104,9 +104,9 @@ class Emitted:
     delegates: list[Blob]
     external: list[Blob]
     external_names: dict[str, dict[str, int]]
-    weights: dict[str, tuple[str, torch.Tensor]]
     requests: list[tuple[str, BlobRequest]]
     claims: Claims
+    compares_content: bool
     non_finite: NonFinite
     facts: dict[str, MethodFacts]
 
@@ -152,8 +152,8 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     digests = Digests()
     facts = {name: _facts(edge, name, lower_plan, digests) for name in sorted(edge.methods)}
     buffers = {name: mutable_buffers.describe(edge, name, shared, digests) for name in facts}
+    compares_content = named_data.claims_compare_content(edge, shards, lower_plan.used_backends)
     claims, requests = named_data.claims(edge, shards, lower_plan.used_backends), list(named_data.requests(edge))
-    weights = _weights_by_content(edge, digests)
     names = {name: method_graph.names_by_handle(edge.exported_program(name)) for name in facts}
     manager, output = _to_executorch(lower_plan, lowered, finder)
     if lowered.look is not None:
@@ -170,9 +170,9 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
         delegates=[Blob(delegate.data) for delegate in program.backend_delegate_data],
         external=[Blob(content) for content in output.external_constant_buffer],
         external_names=output.external_constant_map or {},
-        weights=weights,
         requests=requests,
         claims=claims,
+        compares_content=compares_content,
         non_finite=lowered.non_finite,
         facts=facts,
     )
@@ -261,21 +261,8 @@ def _tagged(program: ExportedProgram, digests: Digests) -> dict[str, TaggedWeigh
         if shard is not None:
             tensor = named_data.tensor(program, name)
             content = digests.weight(name, tensor)
-            found[name] = TaggedWeight(shard, f"{content} {tensor.dtype} {list(tensor.shape)}", name in written)
+            found[name] = TaggedWeight(shard, f"{tensor.dtype} {list(tensor.shape)} {content}", name in written)
     return found
-
-
-def _weights_by_content(edge: EdgeProgramManager, digests: Digests) -> dict[str, tuple[str, torch.Tensor]]:
-    """The weights that portable operators read, each with its name, by the digest of their content."""
-    weights: dict[str, tuple[str, torch.Tensor]] = {}
-    for method in sorted(edge.methods):
-        program = edge.exported_program(method)
-        written = program.graph_signature.buffers_to_mutate.values()
-        for node, name in named_data.weights(program):
-            if node.users and name not in written:
-                tensor = named_data.tensor(program, name)
-                weights.setdefault(digests.content(tensor), (name, tensor))
-    return weights
 
 
 def _trained(program: ExportedProgram) -> list[str]:

@@ -72,8 +72,7 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
 
 
 class _Pool:
-    """The blobs of a kind. Equal blobs of different parts are one. The first `reserved` blobs of each part stand for no
-    content."""
+    """The blobs of a kind. Equal blobs are one. The first `reserved` blobs of each part stand for no content."""
 
     def __init__(self, reserved: int) -> None:
         self.blobs: list[Blob] = []
@@ -82,11 +81,7 @@ class _Pool:
 
     def add(self, blobs: Sequence[Blob]) -> list[int]:
         """Adds the blobs of a part, and returns the number of each."""
-        if not self.blobs:  # a program with one part needs no digests
-            self.blobs = list(blobs)
-            return list(range(len(blobs)))
-        if len(blobs) > self._reserved and not self._numbers:
-            self._numbers = {blob.sha256: number for number, blob in list(enumerate(self.blobs))[self._reserved :]}
+        self.blobs = self.blobs or list(blobs[: self._reserved])
         numbers = list(range(self._reserved))
         for blob in blobs[self._reserved :]:
             number = self._numbers.setdefault(blob.sha256, len(self.blobs))
@@ -119,4 +114,4 @@ def _constant_methods(values: Mapping[str, object]) -> Emitted:
     emitter = _Emitter(nothing, _EmitterState([], [], [], {}, False, False), state)
     plans = emitter._emit_prim_getters(dict(sorted(values.items())))
     constants = [Blob(buffer.storage) for buffer in state.constant_buffer]
-    return Emitted(plans, constants, constants[:1], [], [], {}, {}, [], {}, {}, {})
+    return Emitted(plans, constants, constants[:1], [], [], {}, [], {}, False, {}, {})

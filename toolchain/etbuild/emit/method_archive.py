@@ -1,8 +1,11 @@
 """Saves and reads an emitted method as a directory, for the cache and for build rules.
 
-method.json     why the method cannot be lowered by itself; or else the weights that it needs
-emitted.json    the method: its plan, its facts and the digests of its blobs
+method.json     why the method must be lowered with others, or with the content of weights; or else the weights it needs
+emitted.json    the method: its plan, its facts, the digests of its blobs, and recipes for those made from weights
 blobs/SHA256    constants that are no weights of the module, and what backends compiled; equal content is stored once
+
+A method that was lowered without the content of weights is a template: all checkpoints of its architecture share it.
+`load` binds it to the content of weights.
 
 Who may write these files may run code anyway: digests find damage, and nothing else is checked.
 """
@@ -13,17 +16,17 @@ import dataclasses
 import enum
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from executorch.exir import schema
 from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.tensor_layout import TensorLayout
 
 from etbuild import releases
+from etbuild.emit.binding import Binding, CannotBind
 from etbuild.emit.emit_methods import Emitted, MethodFacts, TaggedWeight
 from etbuild.emit.mutable_buffers import Buffers, BufferUser, Planned
 from etbuild.errors import InputError
@@ -32,14 +35,13 @@ from etbuild.files.digests import canonical_json, file_digest
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.lower import named_data
 from etbuild.lower.named_data import Blob, BlobRequest
+from etbuild.lower.recipes import Recipe, weights_of
+from etbuild.lower.unbound import MARK, UnboundBytes
 from etbuild.lower.weight_sharing import WeightReader
 
-if TYPE_CHECKING:
-    from executorch.exir._serialize._cord import CordBuffer
-
-_SCHEMA = "executorch-lowered-method/v5"
+_SCHEMA = "executorch-lowered-method/v6"
 BLOBS = "blobs"
-_METHOD, _EMITTED = "method.json", "emitted.json"
+_METHOD, EMITTED = "method.json", "emitted.json"
 
 
 @dataclass(frozen=True)
@@ -50,55 +52,67 @@ class SavedMethod:
         directory: The directory that holds the method.
         name: The method's name.
         reason: Why it must be lowered with the others, for users; else None.
-        emitted: The digest of the file with the method; empty if there is a `reason`.
-        weights: The names of the parameters and buffers whose content `load` needs.
+        why_weights: Why it must be lowered with the content of its weights, for users; empty if it need not.
+        emitted: The digest of the file with the method; empty if it must be lowered in another way.
+        weights: The parameters and buffers whose content `load` needs.
+        kinds: Those of them that the method uses, by name: whether each is a `parameter` or a `buffer`.
     """
 
     directory: Path
     name: str
     reason: str | None
+    why_weights: list[str]
     emitted: str
     weights: list[str]
+    kinds: dict[str, str]
 
 
-def write(directory: Path, name: str, emitted: Emitted, content: dict[str, torch.Tensor]) -> None:
+@dataclass(frozen=True)
+class Template:
+    """What a method that was lowered without the content of weights needs of them.
+
+    Attributes:
+        kinds: The weights that it uses, as `finite_weights.kinds` returns them.
+        recipes: What stands for content, by digest.
+        checks: Recipes of what checks content.
+    """
+
+    kinds: dict[str, str]
+    recipes: Mapping[str, UnboundBytes]
+    checks: Sequence[Recipe] = ()
+
+
+def write(directory: Path, name: str, emitted: Emitted, template: Template | None = None) -> None:
     """Saves an emitted method.
 
     Args:
         directory: An existing directory that contains nothing except blobs.
         name: The method's name.
         emitted: Only this method.
-        content: The module's parameters and buffers by name, if lowering left their content as it was. It is not saved.
+        template: What it needs of weights, if it was lowered without their content; else None.
 
     Raises:
         BuildError: A file cannot be written.
+        ValueError: A recipe is in content, where `binding` would not find it.
     """
     (directory / BLOBS).mkdir(exist_ok=True)
-    same = {digest: name for digest, (name, weight) in emitted.weights.items() if _same(weight, content.get(name))}
-    needed = set[str]()
+    template = template or Template({}, {})
+    recipes = {digest: [each.recipe, each.form] for digest, each in sorted(template.recipes.items())}
 
-    def blob_facts(blob: Blob) -> list[str]:
-        """Saves a blob unless the module has it. Returns its digest, and the weight's name if the module has it."""
-        if blob.sha256 in same:
-            needed.add(same[blob.sha256])
-            return [blob.sha256, same[blob.sha256]]
-        if not (directory / BLOBS / blob.sha256).exists():
-            artifacts.write(directory, f"{BLOBS}/{blob.sha256}", "lowered", named_data.blob_bytes(blob.content))
-        return [blob.sha256]
+    def blob_facts(blob: Blob) -> str:
+        """Saves a blob unless there is a recipe for it. Returns its digest."""
+        if blob.sha256 not in recipes and not (directory / BLOBS / blob.sha256).exists():
+            content = named_data.blob_bytes(blob.content)
+            if template.recipes and MARK in content:
+                raise ValueError("the content of a weight was changed or cut as bytes")
+            artifacts.write(directory, f"{BLOBS}/{blob.sha256}", "lowered", content)
+        return blob.sha256
 
-    data = json.dumps(_to_json(replace(emitted, weights={}), blob_facts), separators=(",", ":")).encode()
-    digest = artifacts.write(directory, _EMITTED, "lowered", data).sha256
-    _write_facts(directory, {"name": name, "why_not": None, "emitted": digest, "weights": sorted(needed)})
-
-
-def _same(tensor: torch.Tensor, other: torch.Tensor | None) -> bool:
-    """Whether two tensors view the same memory with the same dtype, shape and strides."""
-    return other is not None and bool(
-        tensor.data_ptr() == other.data_ptr()
-        and tensor.dtype == other.dtype
-        and tensor.shape == other.shape
-        and tensor.stride() == other.stride()
-    )
+    content = {"recipes": recipes, "checks": template.checks, "emitted": _to_json(emitted, blob_facts)}
+    digest = artifacts.write(directory, EMITTED, "lowered", json.dumps(content, separators=(",", ":")).encode()).sha256
+    needed = set(weights_of([*(recipe for recipe, _ in recipes.values()), *template.checks]))
+    weights = sorted(needed | template.kinds.keys())
+    _write_facts(directory, name, emitted=digest, weights=weights, kinds=template.kinds)
 
 
 def write_reason(directory: Path, name: str, reason: str) -> None:
@@ -112,11 +126,27 @@ def write_reason(directory: Path, name: str, reason: str) -> None:
     Raises:
         BuildError: The file cannot be written.
     """
-    _write_facts(directory, {"name": name, "why_not": reason, "emitted": "", "weights": []})
+    _write_facts(directory, name, why_not=reason)
 
 
-def _write_facts(directory: Path, facts: dict[str, object]) -> None:
-    artifacts.write(directory, _METHOD, "lowered", canonical_json({"schema": _SCHEMA, **facts}))
+def write_why_weights(directory: Path, name: str, reasons: list[str]) -> None:
+    """Saves why a method must be lowered with the content of its weights.
+
+    Args:
+        directory: An existing directory. `read` ignores what else is in it.
+        name: The method's name.
+        reasons: The reasons, for users.
+
+    Raises:
+        BuildError: The file cannot be written.
+    """
+    _write_facts(directory, name, why_weights=reasons)
+
+
+def _write_facts(directory: Path, name: str, **facts: object) -> None:
+    others: dict[str, object] = {"why_not": None, "why_weights": [], "emitted": "", "weights": [], "kinds": {}}
+    content = canonical_json({"schema": _SCHEMA, "name": name, **others, **facts})
+    artifacts.write(directory, _METHOD, "lowered", content)
 
 
 def read(directory: Path, name: str) -> SavedMethod:
@@ -135,70 +165,58 @@ def read(directory: Path, name: str) -> SavedMethod:
         raise InputError([replace(problem, path=("methods", name)) for problem in error.problems]) from None
     if facts["name"] != name:
         raise InputError.at(("methods", name), f"the lowered method is `{facts['name']}`, not this one")
-    return SavedMethod(directory, name, facts["why_not"], facts["emitted"], facts["weights"])
+    del facts["schema"]
+    return SavedMethod(directory, **{"reason": facts.pop("why_not"), **facts})
 
 
-class Content:
-    """The content that several methods need. It keeps the bytes of each tensor once, and checks each file once.
-
-    Args:
-        tensors: The parameters and buffers by name.
-    """
-
-    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
-        self._tensors = tensors
-        self._bytes: dict[str, bytes] = {}
-        self._files: dict[Path, CordBuffer] = {}
-
-    def of(self, name: str, digest: str) -> bytes:
-        """The bytes of a tensor.
-
-        Raises:
-            ValueError: The tensor has another digest.
-        """
-        if digest not in self._bytes:
-            content = named_data.tensor_content(self._tensors[name])
-            if hashlib.sha256(content).hexdigest() != digest:
-                raise ValueError(f"the weight `{name}` is not the one that the method was lowered with")
-            self._bytes[digest] = content
-        return self._bytes[digest]
-
-    def in_file(self, file: Path) -> CordBuffer:
-        """A blob in a file that is named after its digest.
-
-        Raises:
-            ValueError: The file is damaged.
-        """
-        if file not in self._files:
-            if file_digest(file) != file.name:
-                raise ValueError(f"{file.name} is damaged")
-            self._files[file] = releases.file_backed(file, bytes.fromhex(file.name))
-        return self._files[file]
-
-
-def load(method: SavedMethod, content: Content) -> Emitted:
-    """Reads a method and its blobs.
+def load(method: SavedMethod, binding: Binding) -> Emitted:
+    """Reads a method and its blobs, with the content of weights.
 
     Args:
-        method: What `read` returned. `reason` is None.
-        content: The content of the parameters and buffers in the method's `weights`.
+        method: What `read` returned. It has `emitted`.
+        binding: Has the weights of the method. Methods of a program share it.
 
     Raises:
         InputError: A file is damaged.
+        CannotBind: The content of weights does not fit.
     """
 
-    def read_blob(digest: str, weight: str = "") -> Blob:
-        return Blob(content.of(weight, digest) if weight else content.in_file(blobs / digest), digest)
+    def read_blob(digest: str) -> Blob:
+        known.add(digest)
+        if digest in binding:
+            return binding.blob(digest)
+        if file_digest(blobs / digest) != digest:
+            raise ValueError(f"{digest} is damaged")
+        return Blob(releases.file_backed(blobs / digest, bytes.fromhex(digest)), digest)
 
-    blobs = method.directory / BLOBS
+    blobs, known = method.directory / BLOBS, set[str]()
     with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
-        data = (method.directory / _EMITTED).read_bytes()
+        data = (method.directory / EMITTED).read_bytes()
         if hashlib.sha256(data).hexdigest() != method.emitted:
-            raise ValueError(f"{_EMITTED} is damaged")
-        emitted: Emitted = _from_json(json.loads(data), read_blob)
-        for blob in emitted.delegates:  # they may become a part of the program's flatbuffer
-            blob.content = named_data.blob_bytes(blob.content)
-        return emitted
+            raise ValueError(f"{EMITTED} is damaged")
+        content = json.loads(data)
+    binding.learn(content["recipes"], content["checks"])
+    with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
+        emitted: Emitted = _from_json(content["emitted"], read_blob, binding.text)
+        if content["recipes"]:
+            emitted = _with_bound_delegates(emitted, binding)
+    if emitted.compares_content and binding.has_equal(known | content["recipes"].keys()):
+        raise CannotBind("weights with equal content may have several tags")
+    return emitted
+
+
+def _with_bound_delegates(emitted: Emitted, binding: Binding) -> Emitted:
+    """A method whose delegates name the blobs of named data by the digests of their content."""
+    digests = {}
+    for index, blob in enumerate(emitted.delegates):  # in memory: they may become a part of the program's flatbuffer
+        bound = Blob(binding.compiled(named_data.blob_bytes(blob.content)))
+        digests[blob.sha256], emitted.delegates[index] = bound.sha256, bound
+    return replace(emitted, facts={name: _renamed(facts, digests) for name, facts in emitted.facts.items()})
+
+
+def _renamed(facts: MethodFacts, digests: Mapping[str, str]) -> MethodFacts:
+    readers = [replace(each, program=digests.get(each.program, each.program)) for each in facts.readers]
+    return replace(facts, readers=readers)
 
 
 # The types of which a method consists: ExecuTorch's, and ours.
@@ -211,7 +229,7 @@ _OURS = (Emitted, MethodFacts, TaggedWeight, WeightReader, Buffers, BufferUser, 
 _TYPES.update({kind.__name__: kind for kind in (TensorLayout, DataEntry, tuple, set, *_OURS)})
 
 
-def _to_json(value: Any, blob_facts: Callable[[Blob], list[str]]) -> Any:
+def _to_json(value: Any, blob_facts: Callable[[Blob], str]) -> Any:
     """Converts a part of a method to JSON data: an object names its type, and has an element for each field."""
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -223,6 +241,8 @@ def _to_json(value: Any, blob_facts: Callable[[Blob], list[str]]) -> Any:
         ordered = sorted(value, key=str) if isinstance(value, set) else value
         return {"set" if isinstance(value, set) else "tuple": [_to_json(each, blob_facts) for each in ordered]}
     if isinstance(value, (bytes, bytearray)):
+        if MARK in value:
+            raise ValueError("the content of a weight is a part of the program's own data")
         return {"bytes": bytes(value).hex()}
     if isinstance(value, Blob):
         return {"Blob": blob_facts(value)}
@@ -234,20 +254,33 @@ def _to_json(value: Any, blob_facts: Callable[[Blob], list[str]]) -> Any:
     return {name: [_to_json(getattr(value, field.name), blob_facts) for field in dataclasses.fields(_TYPES[name])]}
 
 
-def _from_json(data: Any, read_blob: Callable[..., Blob]) -> Any:
-    """Reverses `_to_json`."""
+def _from_json(data: Any, read_blob: Callable[[str], Blob], bound: Callable[[str], str]) -> Any:
+    """Reverses `_to_json`. `bound` puts the digests of content in place of those of recipes in each text."""
+    if isinstance(data, str):
+        return bound(data)
     if isinstance(data, list):
-        return [_from_json(each, read_blob) for each in data]
+        return [_from_json(each, read_blob, bound) for each in data]
     if not isinstance(data, dict):
         return data
     ((name, value),) = data.items()
     if name == "":
-        return {key: _from_json(each, read_blob) for key, each in value.items()}
+        return _joined({key: _from_json(each, read_blob, bound) for key, each in value.items()}, bound)
     if name == "bytes":
         return bytes.fromhex(value)
     if name == "Blob":
-        return read_blob(*value)
+        return read_blob(value)
     kind = _TYPES[name]
-    if kind in (tuple, set):
-        return kind(_from_json(each, read_blob) for each in value)
-    return kind(value) if issubclass(kind, enum.Enum) else kind(*(_from_json(each, read_blob) for each in value))
+    if issubclass(kind, enum.Enum):
+        return kind(value)
+    fields = [_from_json(each, read_blob, bound) for each in value]
+    return kind(fields) if kind in (tuple, set) else kind(*fields)
+
+
+def _joined(data: dict[str, Any], bound: Callable[[str], str]) -> dict[str, Any]:
+    """A mapping with bound keys. Of two recipes with the same content, the first value counts, or both sets."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        known = found.setdefault(bound(key), value)
+        if isinstance(known, set):
+            known |= value
+    return found

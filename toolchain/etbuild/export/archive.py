@@ -43,6 +43,7 @@ from etbuild.export.layout import (
     CONSTANTS,
     EXAMPLES,
     LINES,
+    MADE,
     METHODS,
     MODULE,
     PLAN,
@@ -65,7 +66,6 @@ from etbuild.model.weights_files import TensorFacts, describe
 from etbuild.plan.step_plans import ExportPlan, read_plan
 
 _SCHEMA = "executorch-export/v4"
-_NEW_TENSORS = "made.safetensors"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` registers
 # The modules to import for operators of installed distributions, by the namespace of the operators.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
@@ -281,7 +281,7 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
     zeros = sorted(name for name, tensor in candidates.items() if not _bytes(tensor).count_nonzero())
     others = {name: tensor for name, tensor in candidates.items() if name not in zeros}
     if others:
-        path = directory / _NEW_TENSORS
+        path = directory / MADE
         path.touch()
         mode = path.stat().st_mode
         try:
@@ -453,10 +453,11 @@ def load_content(
     """
     from safetensors.torch import load_file
 
-    path = saved.files.directory / _NEW_TENSORS
+    path = saved.files.directory / MADE
     by_name: dict[str, torch.Tensor] = {}
     with wrap_library_errors(InputError, None, f"{saved.files.directory}: cannot read the parameters and buffers"):
-        new_tensors = load_file(path) if path.exists() else {}
+        plain = needed is None or not {*needed} <= {*saved.zeros}  # what is all zeros is in no file
+        new_tensors = load_file(path) if plain and path.exists() else {}
         firsts = {entry.same_as for entry in saved.tensors if entry.name in (needed or ()) and entry.same_as}
         chosen = None if needed is None else {*needed, *firsts}
         for entry in saved.tensors:

@@ -9,7 +9,7 @@ from etbuild.inputs.source_lines import SourceLines
 
 METHODS, PLAN, LINES, MODULE = "methods", "export_plan.json", "lines.json", "module.json"
 CONSTANTS, CONSTANT_TENSORS, WRITTEN = "constants.json", "constants.safetensors", "written.json"
-EXAMPLES = "examples.safetensors"
+EXAMPLES, MADE = "examples.safetensors", "made.safetensors"
 
 
 @dataclass(frozen=True)

@@ -7,49 +7,65 @@ from collections.abc import Mapping
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.lower import named_data
+from etbuild.lower import named_data, unbound
 from etbuild.results import NonFiniteWeight
 
 NonFinite = dict[str, NonFiniteWeight]
 """The weights with such elements, by name."""
 
 
-def non_finite(programs: dict[str, ExportedProgram]) -> NonFinite:
-    """Finds the parameters and buffers that methods use and that have elements that are NaN or infinite.
+def kinds(programs: Mapping[str, ExportedProgram]) -> dict[str, str]:
+    """The weights that methods use, by name: whether each is a `parameter` or a `buffer`.
 
-    It does not count -inf in a buffer: attention masks consist of it.
+    Args:
+        programs: The exported methods by name.
+    """
+    return {
+        name: "parameter" if node.name in program.graph_signature.inputs_to_parameters else "buffer"
+        for _, program in sorted(programs.items(), reverse=True)  # the first method that uses a weight says what it is
+        for node, name in named_data.weights(program)
+        if node.users or name in program.graph_signature.buffers_to_mutate.values()
+    }
+
+
+def non_finite(programs: Mapping[str, ExportedProgram]) -> NonFinite:
+    """Finds the weights that methods use and that have elements that are NaN or infinite.
 
     Args:
         programs: The exported methods by name, with the content of their weights.
     """
-    by_name: NonFinite = {}
-    # Address and size of the tensors without such elements: methods share most tensors, and each is read once.
-    known: set[tuple[int, int]] = set()
-    for _, program in sorted(programs.items()):
-        parameters = program.graph_signature.inputs_to_parameters
-        written = program.graph_signature.buffers_to_mutate.values()
-        for node, name in named_data.weights(program):
-            tensor = named_data.tensor(program, name)
-            memory = tensor.data_ptr(), tensor.nbytes
-            unused = not node.users and name not in written
-            if unused or name in by_name or memory in known or not _may_have(tensor.dtype):
-                continue
-            counted = _counted(tensor, "parameter" if node.name in parameters else "buffer")
-            if counted["nan"] or counted["infinite"]:
-                by_name[name] = counted
-            else:
-                known.add(memory)
-    return by_name
+    content = {
+        name: named_data.tensor(program, name)
+        for program in programs.values()
+        for _, name in named_data.weights(program)
+    }
+    return counted(content, kinds(programs))
 
 
-def counted(weights: Mapping[str, torch.Tensor]) -> NonFinite:
-    """Finds the parameters among some weights that have elements that are NaN or infinite.
+def counted(weights: Mapping[str, torch.Tensor], of_kind: Mapping[str, str] | None = None) -> NonFinite:
+    """Finds the weights that have elements that are NaN or infinite.
+
+    It does not count -inf in a buffer: attention masks consist of it.
 
     Args:
-        weights: The content of the parameters, by name.
+        weights: The content of the weights, by name.
+        of_kind: The names of those to look at, each with what `kinds` says. None: all are parameters.
     """
-    found = {name: _counted(tensor, "parameter") for name, tensor in weights.items()}
-    return {name: each for name, each in found.items() if each["nan"] or each["infinite"]}
+    found: NonFinite = {}
+    # Address and size of the tensors without such elements: methods share most tensors, and each is read once.
+    known: set[tuple[int, int]] = set()
+    for name, kind in sorted((dict.fromkeys(weights, "parameter") if of_kind is None else of_kind).items()):
+        tensor = weights[name]
+        if unbound.is_unbound(tensor):
+            continue  # `merge` counts them
+        memory = tensor.data_ptr(), tensor.nbytes
+        if memory not in known and _may_have(tensor.dtype):
+            of_tensor = _counted(tensor, kind)
+            if of_tensor["nan"] or of_tensor["infinite"]:
+                found[name] = of_tensor
+            else:
+                known.add(memory)
+    return found
 
 
 def _may_have(dtype: torch.dtype) -> bool:

@@ -38,6 +38,7 @@ from torch.export import ExportedProgram
 from etbuild import backends, releases
 from etbuild.errors import BuildError, Problem
 from etbuild.files.program_file import named_data_content
+from etbuild.lower import unbound
 from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.patching import replaced
@@ -213,6 +214,18 @@ def _check_tag(tag: str, shards: set[str], backend: str, method: str) -> None:
         message = f"{backend} puts named data under the tag `{tag}`, which is split into shards by weight names"
         hint = "remove `shard_size` from this tag"
     raise BuildError.at(("methods", method, "partitioners"), message, hint)
+
+
+def claims_compare_content(edge: EdgeProgramManager, shards: dict[str, str], named: Iterable[str]) -> bool:
+    """Whether `claims` compares the content of blobs with that of tagged weights. It has the arguments of `claims`."""
+    return any(
+        delegate.named_data_store_output is not None
+        and not (backends.named_data_is_weights(delegate.backend_id, named) and len(_tags_of(owners)) == 1)
+        for method in edge.methods
+        for delegate in delegates(edge.exported_program(method).graph_module)
+        for owners in [{shards.get(name) for _, name in weights(delegate.original_module)}]
+        if owners - {None}
+    )
 
 
 @contextmanager
@@ -410,8 +423,8 @@ def blob_bytes(blob: CordBuffer) -> bytes:
 
 
 def tensor_content(weight: torch.Tensor) -> bytes:
-    """The bytes of a tensor's elements in their logical order."""
-    return bytes(flat_bytes(weight).numpy())
+    """The bytes of a tensor's elements in their logical order, or the recipe of a weight without content."""
+    return unbound.content(weight) or bytes(flat_bytes(weight).numpy())
 
 
 def _check_untagged(

@@ -30,16 +30,21 @@ class WeightReader:
     Attributes:
         backend: ExecuTorch's name of the backend; empty for portable operators.
         program: The digest of what the backend compiled; empty for portable operators.
-        stored: The size in bytes of what the backend compiled, with its named data; 0 for portable operators.
+        compiled: The size in bytes of what the backend compiled, without its named data; 0 for portable operators.
         named_data: The size in bytes of each of its blobs of named data, by digest.
         weights: The first name and the size in bytes of each weight that it reads, by `identity`.
     """
 
     backend: str
     program: str
-    stored: int
+    compiled: int
     named_data: dict[str, int]
     weights: dict[str, tuple[str, int]]
+
+    @property
+    def stored(self) -> int:
+        """The size in bytes of what the backend compiled, with its named data."""
+        return self.compiled + sum(self.named_data.values())
 
 
 def identity(digest: str, name: str | None) -> str:

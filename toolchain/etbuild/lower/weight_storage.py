@@ -11,7 +11,7 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from etbuild import backends, releases
-from etbuild.lower import named_data
+from etbuild.lower import named_data, unbound
 from etbuild.lower.weight_sharing import WeightReader, identity
 from etbuild.model.tensor_bytes import flat_bytes
 
@@ -30,7 +30,8 @@ class Digests:
         self._blobs: dict[int, str] = {}
 
     def weight(self, name: str, tensor: torch.Tensor) -> str:
-        """The identity of a weight: see `weight_sharing.identity`.
+        """The identity of a weight: see `weight_sharing.identity`. That of a weight without content has its name, which
+        `binding` removes if the elements turn out to differ.
 
         Args:
             name: Its name in the module.
@@ -45,6 +46,8 @@ class Digests:
 
     def _tensor(self, tensor: torch.Tensor) -> tuple[str, bool]:
         """The digest of a tensor's elements in their logical order, and whether all elements are equal."""
+        if (promised := unbound.content(tensor)) is not None:
+            return releases.sha256_of(promised).hex(), True
         content = flat_bytes(tensor)
         if content.data_ptr() != tensor.data_ptr():
             return _described_content(content, tensor.element_size())  # another tensor may get this copy's address
@@ -62,12 +65,21 @@ class Digests:
         return self._blobs[id(blob)]
 
 
-def _described_content(content: torch.Tensor, element_size: int) -> tuple[str, bool]:
+def is_uniform(content: torch.Tensor, element_size: int) -> bool:
+    """Whether all elements of a tensor are equal.
+
+    Args:
+        content: Its bytes, uint8[nbytes].
+        element_size: The size of an element in bytes.
+    """
     elements = content.view(-1, element_size)
-    uniform = len(elements) == 0 or bool(
+    return len(elements) == 0 or bool(
         torch.equal(elements[0], elements[-1]) and torch.equal(elements, elements[:1].expand_as(elements))
     )
-    return hashlib.sha256(memoryview(content.numpy())).hexdigest(), uniform
+
+
+def _described_content(content: torch.Tensor, element_size: int) -> tuple[str, bool]:
+    return hashlib.sha256(memoryview(content.numpy())).hexdigest(), is_uniform(content, element_size)
 
 
 def weight_readers(program: ExportedProgram, digests: Digests, named: Collection[str]) -> list[WeightReader]:
@@ -99,10 +111,10 @@ def _delegate(delegate: LoweredBackendModule, digests: Digests, named: Collectio
     compiled, output = delegate.processed_bytes, delegate.named_data_store_output
     storage = backends.stored_weights(delegate.backend_id, compiled, output, named)
     if storage is not None:
-        return WeightReader(delegate.backend_id, storage.program, storage.size, storage.blobs, described)
+        size = storage.size - sum(storage.blobs.values())
+        return WeightReader(delegate.backend_id, storage.program, size, storage.blobs, described)
     blobs = {digests.blob(blob): len(blob) for blob in (output.buffers if output is not None else ())}
-    stored = len(compiled) + sum(blobs.values())
-    return WeightReader(delegate.backend_id, digests.blob(compiled), stored, blobs, described)
+    return WeightReader(delegate.backend_id, digests.blob(compiled), len(compiled), blobs, described)
 
 
 def _described(weights: dict[str, torch.Tensor], digests: Digests) -> dict[str, tuple[str, int]]:

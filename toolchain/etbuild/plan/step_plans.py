@@ -260,7 +260,6 @@ class MethodPlan(Lowered):
     """What lowering one method by itself depends on, in addition to the exported method.
 
     Attributes:
-        name: The name of the program.
         weights: The checkpoints that the export leaves to lowering.
         cast: Whether tensors of another floating-point dtype are converted to that of the module.
         methods: The method by name; in a `LowerPlan`, all methods.
@@ -277,7 +276,7 @@ class MethodPlan(Lowered):
     SCHEMA = "executorch-lower-plan/v1"
     DEFINITION = "plan#methodPlan"
     # The file of a `LowerPlan` may be read as this plan.
-    _NOT_READ: ClassVar[tuple[str, ...]] = ("schema", "adapters", "constant_methods")
+    _NOT_READ: ClassVar[tuple[str, ...]] = ("schema", "name", "adapters", "constant_methods")
     _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"cast": False}
     _READERS: ClassVar[Readers] = {
         "weights": each_of(WeightsFile.read),
@@ -291,7 +290,6 @@ class MethodPlan(Lowered):
         "memory_planning": each_of(MemoryPlanning.from_json),
     }
 
-    name: str
     weights: Weights
     cast: bool
     methods: dict[str, LowerMethod]
@@ -314,6 +312,11 @@ class MethodPlan(Lowered):
         """Whether the configuration of the edge dialect is ExecuTorch's default."""
         return self.edge_compile.to_json() == EDGE_COMPILE
 
+    @property
+    def without_weights(self) -> MethodPlan:
+        """The plan for lowering without the content of weights."""
+        return self.replace(weights=(), cast=False)
+
     def of_method(self, name: str) -> MethodPlan:
         """The plan for lowering this method by itself. It leaves out what is read when methods become a program."""
         return self.as_part(MethodPlan).replace(
@@ -327,6 +330,7 @@ class LowerPlan(MethodPlan):
     """What lowering depends on, in addition to the exported methods: a `MethodPlan` of all methods, and more.
 
     Attributes:
+        name: The name of the program.
         constant_methods: The values of constant methods, by name.
         adapters: The declared file with the weights of each adapter, by the adapter's name.
     """
@@ -335,6 +339,7 @@ class LowerPlan(MethodPlan):
     _NOT_READ: ClassVar[tuple[str, ...]] = ("schema",)
     _LEFT_OUT: ClassVar[Mapping[str, Any]] = {**MethodPlan._LEFT_OUT, "adapters": {}}
 
+    name: str
     constant_methods: dict[str, object]
     adapters: dict[str, str]
 

@@ -3,46 +3,52 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild import releases
+from etbuild import backends, releases
 from etbuild.accelerate.lowering import accelerated
-from etbuild.errors import printable
+from etbuild.errors import EtbuildError, printable
+from etbuild.exception_text import summary
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
 from etbuild.foreign_errors import wrap_system_errors
+from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.toolchain import check_installed
 from etbuild.lower import weight_sharing
-from etbuild.plan.step_plans import LowerPlan, MethodPlan
+from etbuild.plan.step_plans import LowerPlan, MethodPlan, weights_names
 from etbuild.results import LoweringFacts, WeightDigests
 from etbuild.steps import apart
 from etbuild.steps.executorch_imports import imports_of_executorch
 from etbuild.steps.facts import LOWERING_SCHEMA, write_json
 from etbuild.steps.lowering_options import LoweringOptions
-from etbuild.steps.method_store import MethodStore
+from etbuild.steps.method_store import MethodStore, with_weights
 from etbuild.steps.saved_export import (
     LoweringJob,
     export_with_weights,
     joint_lowering_reason,
     load_methods,
-    looks_at_others,
+    needs_weights,
     opened_export,
     read_weights,
     runs_code_of_others,
+    weights_without_content,
 )
 
 if TYPE_CHECKING:
     import torch
     from executorch.exir import ExecutorchProgramManager
 
+    from etbuild.accelerate.preprocess_in_parallel import Notes
     from etbuild.emit.emit_methods import Emitted
+    from etbuild.emit.method_archive import SavedMethod
     from etbuild.export.archive import SavedExport
 
 
@@ -74,7 +80,8 @@ def lower(
     accelerate = job.options.accelerate and on_emitted is None and (several or store is not None)
     if accelerate and joint_lowering_reason(job.plan, job.export, several=several) is None:
         with artifacts.staging(directory) as staged:
-            return merge(job, _lower_one_by_one(job, store or MethodStore(staged)), directory)
+            store = store or MethodStore(staged)
+            return merge(job, _lower_one_by_one(job, store), directory, store)
     with _opened(job) as (saved, context):
         job = _with_constants(job, saved)
         if on_emitted is not None:
@@ -83,68 +90,93 @@ def lower(
 
 
 def _lower_one_by_one(job: LoweringJob[LowerPlan], store: MethodStore) -> dict[str, Path]:
-    """Lowers the methods that a store does not have. Returns the directories of all."""
-    directories = {name: store.directory / name for name in job.plan.methods}
+    """Lowers the methods that a store does not have, without the content of weights.
+
+    Returns:
+        The directories of all methods except those that need this content.
+    """
+    names = [name for name in job.plan.methods if not needs_weights(job.plan.of_method(name))]
+    directories = {name: store.directory / name for name in names}
     missing = {}
     for name, path in directories.items():
         path.mkdir()
-        if not store.fetch(name, path):
+        if not store.fetch(name, path, weights=False):
             missing[name] = path
     if missing:
-        with store.keep(missing):
-            _lower_methods(job, missing)
+        with store.keep(missing, weights=False), _opened(job) as opened:
+            _lower_methods(job, missing, opened)
     return directories
 
 
-def _lower_methods(job: LoweringJob[LowerPlan], directories: dict[str, Path]) -> None:
+Opened = tuple["SavedExport", StepContext]
+
+
+def _lower_methods(
+    job: LoweringJob[LowerPlan], directories: dict[str, Path], opened: Opened, with_weights: str = ""
+) -> None:
     """Lowers methods into empty directories. Several run at the same time, and all use the same imports.
 
     Each runs in a child process, so that what its code changes in PyTorch reaches nothing else. A single method without
     code of others is lowered in this process, which saves the time for copying pages of memory.
+
+    Args:
+        job: The methods. It may have others.
+        directories: The directories.
+        opened: What `_opened` returns.
+        with_weights: Why to lower with the content of weights, for users; empty to lower without it.
     """
     at_once = min(job.options.jobs, len(directories))
-    shown = f"lower {', '.join(directories)}" + (f" ({at_once} at a time)" if at_once > 1 else "")
-    with _opened(job) as (saved, context):
-        with job.stage("read the weights"):  # once: the children share the memory
-            weights = read_weights(job.plan, saved, job.inputs)
-        options = replace(job.options, jobs=job.options.jobs // at_once)
-        export = _Export(saved, *weights, replace(context, stage=silent))
+    shown = f"lower {', '.join(directories)}{with_weights and f' with the weights, because {with_weights}'}"
+    shown += f" ({at_once} at a time)" if at_once > 1 else ""
+    saved, context = opened
+    export = _export(job, opened, weights=bool(with_weights))  # once: the children share the memory
+    options = replace(job.options, jobs=job.options.jobs // at_once)
+    silently = replace(export, context=replace(context, stage=silent))
 
-        def task(name: str) -> Callable[[], None]:
-            def lower_one() -> None:
-                with wrap_system_errors():
-                    _lower_and_save(job.plan.of_method(name), options, export, directories[name])
+    def task(name: str) -> Callable[[], None]:
+        def lower_one() -> None:
+            with wrap_system_errors():
+                _lower_and_save(job.plan.of_method(name), options, silently, directories[name])
 
-            return lower_one
+        return lower_one
 
-        with job.stage(shown):
-            if len(directories) == 1 and not runs_code_of_others(job.plan, saved):
-                task(*directories)()
-            else:
-                apart.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
+    with job.stage(shown):
+        if len(directories) == 1 and not runs_code_of_others(job.plan, saved):
+            task(*directories)()
+        else:
+            apart.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
-def lower_method(job: LoweringJob[MethodPlan], name: str, directory: Path) -> None:
-    """Lowers and emits one method of a program with several; or writes the reason why they must be lowered together.
+def lower_method(job: LoweringJob[MethodPlan], name: str, directory: Path) -> list[Path]:
+    """Lowers and emits one method, without the content of weights if that is possible; or writes the reason why all
+    methods must be lowered together.
 
     Args:
         job: The method. It may contain others; what its plan says about them is not read.
         name: The method's name.
         directory: The directory for the result, in the form that `method_archive` describes. It exists and is empty.
 
+    Returns:
+        The files of weights, if their content cannot change the result; else nothing.
+
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: The method cannot be lowered.
     """
+    unread = list(filter(None, map(job.inputs.find, with_shards(weights_names(job.plan.weights), job.inputs))))
     reason = joint_lowering_reason(job.plan, job.export, several=True)
     if reason is not None:
         from etbuild.emit import method_archive
 
         method_archive.write_reason(directory, name, reason)
-        return
-    with _opened(job) as (saved, context), job.stage(f"lower {name}"):
-        export = _Export(saved, *read_weights(job.plan, saved, job.inputs), context)
-        _lower_and_save(job.plan.of_method(name), job.options, export, directory)
+        return unread
+    part = job.plan.of_method(name)
+    with _opened(job) as opened, job.stage(f"lower {name}"):
+        tries = not needs_weights(part)
+        if tries and not _why_weights(part, job.options, _export(job, opened, weights=False), directory):
+            return unread
+        _lower_and_save(part, job.options, _export(job, opened, weights=True), directory)
+        return []
 
 
 @dataclass(frozen=True)
@@ -155,37 +187,94 @@ class _Export:
     content: dict[str, torch.Tensor]
     shards: dict[str, str]
     context: StepContext
+    weights: bool
+    """Whether the weights have their content."""
+
+
+def _export(job: LoweringJob[MethodPlan], opened: Opened, *, weights: bool) -> _Export:
+    saved, context = opened
+    if not weights:
+        return _Export(saved, *weights_without_content(job.plan, saved), context, weights)
+    with job.stage("read the weights"):
+        return _Export(saved, *read_weights(job.plan, saved, job.inputs), context, weights)
 
 
 def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export, directory: Path) -> None:
     """Lowers and emits the method of a plan, and saves it in an empty directory."""
-    from etbuild.emit import adapters, method_archive
-    from etbuild.emit.emit_methods import Lowered, emit_methods
+    from etbuild.emit import method_archive
     from etbuild.export import custom_ops
-    from etbuild.lower.finite_weights import non_finite
+
+    (name,) = part.methods
+    if export.weights:
+        custom_ops.load(part.custom_ops, export.context)
+        with _acceleration(options, directory):
+            method_archive.write(directory, name, _emitted(part, export)[0])
+    elif reasons := _why_weights(part, options, export, directory):
+        method_archive.write_why_weights(directory, name, reasons)
+
+
+def _why_weights(part: MethodPlan, options: LoweringOptions, export: _Export, directory: Path) -> list[str]:
+    """Lowers and emits the method of a plan without the content of weights, and saves it in an empty directory.
+
+    Returns:
+        What read the content of weights, for users. Then nothing is saved, and the method must be lowered with it.
+    """
+    from etbuild.emit import method_archive
+    from etbuild.export import custom_ops
+    from etbuild.lower import unbound
+
+    (name,) = part.methods
+    custom_ops.load(part.custom_ops, export.context)
+    with unbound.watched(backends.weight_functions(part.backends)) as watch, _acceleration(options, None, watch):
+        try:
+            emitted, kinds = _emitted(part, export)
+            if not watch.reads:
+                template = method_archive.Template(kinds, watch.recipes, watch.checks)
+                method_archive.write(directory, name, emitted, template)
+        except (MemoryError, OSError):
+            raise
+        except (Exception, unbound.ReadsWeights) as error:
+            # An error of PyTorch or ExecuTorch may be one of these tensors. Ours depends on the graph.
+            if isinstance(error, EtbuildError) and error.__cause__ is None and not watch.reads:
+                raise
+            shutil.rmtree(directory / method_archive.BLOBS, ignore_errors=True)
+            return watch.reads or [f"lowering without the content of weights failed: {summary(error)}"]
+    return watch.reads
+
+
+def _emitted(part: MethodPlan, export: _Export) -> tuple[Emitted, dict[str, str]]:
+    """A method that is lowered and emitted, and the weights that it uses, as `finite_weights.kinds` returns them."""
+    from etbuild.emit import adapters
+    from etbuild.emit.emit_methods import Lowered, emit_methods
+    from etbuild.lower import finite_weights
     from etbuild.lower.lower_methods import lower_programs
 
     saved, finder = export.saved, export.context.finder
-    (name,) = part.methods
-    custom_ops.load(part.custom_ops, export.context)
-    with _acceleration(options, directory):
-        programs = load_methods(saved, export.content, [name], finder)
-        weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(part, export.shards))
-        edge = lower_programs(part, programs, export.shards, finder)
-        emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written), finder)
-        adapters.check_kept(emitted, read)
-        # Code of others may have changed a weight in place, so that its content is not that of its file.
-        unchanged = export.content if looks_at_others(part) is None else {}
-        method_archive.write(directory, name, emitted, unchanged)
+    programs = load_methods(saved, export.content, part.methods, finder)
+    kinds = finite_weights.kinds(programs)
+    weights, read = (
+        finite_weights.counted(export.content, kinds),
+        adapters.read_by(programs, adapters.names(part, export.shards)),
+    )
+    edge = lower_programs(part, programs, export.shards, finder)
+    emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written), finder)
+    adapters.check_kept(emitted, read)
+    return emitted, kinds
 
 
-def merge(job: LoweringJob[LowerPlan], directories: dict[str, Path], directory: Path) -> list[artifacts.Artifact]:
-    """Merges lowered methods into one program, or lowers all from the export if one has to be lowered with the others.
+def merge(
+    job: LoweringJob[LowerPlan], directories: dict[str, Path], directory: Path, store: MethodStore
+) -> list[artifacts.Artifact]:
+    """Binds lowered methods to the content of weights, and merges them into one program.
+
+    If a method has to be lowered with the others, all methods are lowered together.
 
     Args:
         job: The methods.
-        directories: The directory that `lower_method` filled, for each method.
+        directories: The directory of each method that is lowered, as `lower_method` filled it. The others are lowered
+            here, with the content of weights.
         directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
+        store: Has some of the methods that must be lowered with the content of weights, and keeps the others.
 
     Returns:
         The artifacts, in that order.
@@ -194,19 +283,16 @@ def merge(job: LoweringJob[LowerPlan], directories: dict[str, Path], directory: 
         InputError: A declared input is missing or does not fit, or a lowered method is damaged.
         BuildError: The methods do not fit together, or the program cannot be written.
     """
-    with _opened(job) as (saved, context):
+    with _opened(job) as opened:
         from etbuild.emit import method_archive, mutable_buffers
 
+        saved, context = opened
         job = _with_constants(job, saved)
-        methods = {name: method_archive.read(path, name) for name, path in sorted(directories.items())}
-        reasons = [f"of `{name}`: {printable(each.reason)}" for name, each in methods.items() if each.reason]
+        templates = {name: method_archive.read(path, name) for name, path in sorted(directories.items())}
+        reasons = [f"of `{name}`: {printable(each.reason)}" for name, each in templates.items() if each.reason]
         parts: dict[str, Emitted] = {}
         if not reasons:
-            with job.stage("merge the methods"):
-                needed = frozenset[str]().union(*(method.weights for method in methods.values()))
-                content, shards = read_weights(job.plan, saved, job.inputs, needed)
-                kept = method_archive.Content(content)
-                parts = {name: method_archive.load(method, kept) for name, method in methods.items()}
+            parts, shards = _bound(job, opened, templates, store)
             buffers = {name: part.facts[name].buffers for name, part in parts.items()}
             reason = mutable_buffers.joint_lowering_reason(buffers)
             reasons = [reason] if reason is not None else []
@@ -214,6 +300,66 @@ def merge(job: LoweringJob[LowerPlan], directories: dict[str, Path], directory: 
             print(f"note: all methods are lowered together, because {reasons[0]}", file=sys.stderr)
             return _lower_apart(job, saved, context, directory)
         return write_program(job.plan, list(parts.values()), shards, context, directory)
+
+
+def _bound(
+    job: LoweringJob[LowerPlan], opened: Opened, templates: Mapping[str, SavedMethod], store: MethodStore
+) -> tuple[dict[str, Emitted], dict[str, str]]:
+    """Methods with the content of weights, in the order of their names; and the shards of weights that have a tag."""
+    from etbuild.emit import method_archive
+    from etbuild.emit.binding import Binding, CannotBind
+    from etbuild.lower.recipes import Ingredients
+
+    unfit = {name: "a backend compiles them" for name in job.plan.methods if name not in templates}
+    unfit |= {name: each.why_weights[0] for name, each in templates.items() if each.why_weights}
+    methods = {**templates, **_lowered_with_weights(job, unfit, opened, store)}
+    with job.stage("read the weights"):
+        needed = frozenset[str]().union(*(method.weights for method in methods.values()))
+        content, shards = read_weights(job.plan, opened[0], job.inputs, needed)
+    functions = backends.weight_functions(job.plan.backends)
+    calls = {name: getattr(each.owner, each.attribute) for name, each in functions.items()}
+    (made := store.directory / ".made").mkdir()  # no name of a method
+    binding = Binding(Ingredients(content, calls), job.options.jobs, made)
+    parts = {}
+    for name, method in sorted(methods.items()):
+        try:
+            with job.stage(f"bind {name}") if method.weights else nullcontext():
+                parts[name] = _with_non_finite(method_archive.load(method, binding), method.kinds, content)
+        except CannotBind as error:
+            lowered = _lowered_with_weights(job, {name: str(error)}, opened, store)
+            parts[name] = method_archive.load(lowered[name], binding)
+    return parts, shards
+
+
+def _with_non_finite(emitted: Emitted, kinds: Mapping[str, str], content: Mapping[str, torch.Tensor]) -> Emitted:
+    from etbuild.lower import finite_weights
+
+    return replace(emitted, non_finite={**emitted.non_finite, **finite_weights.counted(content, kinds)})
+
+
+def _lowered_with_weights(
+    job: LoweringJob[LowerPlan], reasons: Mapping[str, str], opened: Opened, store: MethodStore
+) -> dict[str, SavedMethod]:
+    """Lowers methods with the content of weights, as far as a store does not have them.
+
+    Args:
+        job: The methods. It may have others.
+        reasons: Why each of them is lowered in this way, for users.
+        opened: What `_opened` returns.
+        store: The store.
+    """
+    from etbuild.emit import method_archive
+
+    directories = {name: with_weights(store.directory, name) for name in reasons}
+    missing = {}
+    for name, path in directories.items():
+        path.mkdir()
+        if not store.fetch(name, path, weights=True):
+            missing[name] = path
+    if missing:
+        with store.keep(missing, weights=True):
+            _lower_methods(job, missing, opened, next(reasons[name] for name in missing))
+    return {name: method_archive.read(path, name) for name, path in directories.items()}
 
 
 def _with_constants(job: LoweringJob[LowerPlan], saved: SavedExport) -> LoweringJob[LowerPlan]:
@@ -235,8 +381,9 @@ def _opened(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
 
 
 @contextmanager
-def _acceleration(options: LoweringOptions, directory: Path) -> Iterator[None]:
-    """Turns the switches on, if they are wanted. Keeps what backends make from weights below `directory`."""
+def _acceleration(options: LoweringOptions, directory: Path | None, notes: Notes | None = None) -> Iterator[None]:
+    """Turns the switches on, if they are wanted. Keeps what backends make from weights below `directory`, if there is
+    one."""
     if not options.accelerate or not releases.fitting():
         yield
         return
@@ -244,8 +391,11 @@ def _acceleration(options: LoweringOptions, directory: Path) -> Iterator[None]:
     from etbuild.accelerate.preprocess_in_parallel import preprocess_in_parallel
     from etbuild.emit.method_archive import BLOBS
 
-    (directory / BLOBS).mkdir(exist_ok=True)
-    with accelerated(), blobs_in_files(directory / BLOBS), preprocess_in_parallel(options.jobs):
+    kept: AbstractContextManager[None] = nullcontext()
+    if directory is not None:
+        (directory / BLOBS).mkdir(exist_ok=True)
+        kept = blobs_in_files(directory / BLOBS)
+    with accelerated(), kept, preprocess_in_parallel(options.jobs, notes):
         yield
 
 

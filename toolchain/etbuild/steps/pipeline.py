@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from etbuild import backends
 from etbuild.errors import DocumentPath
-from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, METHODS, WRITTEN, ExportFiles
+from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, MADE, METHODS, WRITTEN, ExportFiles
 from etbuild.files.artifacts import Artifact
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs import step_files
@@ -219,29 +219,36 @@ class Pipeline:
 
 
 class _CachedMethods(MethodStore):
-    """Keeps each method in the cache. Its key leaves out the other methods and the constants of the export."""
+    """Keeps each method in the cache. Its key leaves out the other methods and the constants of the export; without the
+    content of weights, also the checkpoints and the tensors that the factory made."""
 
     def __init__(self, pipeline: Pipeline, cache: Cache, directory: Path) -> None:
         super().__init__(directory)
         self._pipeline, self._cache = pipeline, cache
 
-    def fetch(self, name: str, directory: Path) -> bool:
+    def fetch(self, name: str, directory: Path, *, weights: bool) -> bool:
         """Takes a method from the cache."""
-        found = self._cache.fetch("method", self._key(name), directory) is not None
-        self._pipeline.methods[name] = "cached" if found else "run"
+        found = self._cache.fetch("method", self._key(name, weights), directory) is not None
+        ran = not found or self._pipeline.methods.get(name) == "run"  # some methods are lowered in both ways
+        self._pipeline.methods[name] = "run" if ran else "cached"
         return found
 
-    def keep(self, directories: Mapping[str, Path]) -> AbstractContextManager[None]:
+    def keep(self, directories: Mapping[str, Path], *, weights: bool) -> AbstractContextManager[None]:
         """Stores methods."""
-        return self._pipeline.stored("method", {self._key(name): path for name, path in directories.items()})
+        return self._pipeline.stored("method", {self._key(name, weights): path for name, path in directories.items()})
 
-    def _key(self, name: str) -> str:
+    def _key(self, name: str, weights: bool) -> str:
         """What other methods write to counts only if methods share buffers."""
         plan = self._pipeline.request.plan
         others = {f"{METHODS}/{other}.pt2" for other in plan.methods if other != name}
         others |= {CONSTANTS, CONSTANT_TENSORS, *([] if plan.share_mutable_buffers else [WRITTEN])}
+        of_method = plan.lower_plan.of_method(name)
+        if not weights:
+            of_method = of_method.without_weights
+            others |= set() if plan.lower_plan.adapters else {MADE}
         reads = _exported(self._pipeline, {LINES, EXAMPLES, *others})
-        return self._pipeline.key("executorch-method-key/v1", "lower", plan.lower_plan.of_method(name), reads)
+        schema = "executorch-method-key/v1" if weights else "executorch-template-key/v1"
+        return self._pipeline.key(schema, "lower", of_method, reads)
 
 
 def files_below(directory: Path) -> list[str]:

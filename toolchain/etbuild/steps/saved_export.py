@@ -75,6 +75,12 @@ def looks_at_others(lower_plan: MethodPlan) -> str | None:
     return None
 
 
+def needs_weights(lower_plan: MethodPlan) -> bool:
+    """Whether lowering certainly needs the content of weights. Else it may turn out to need it."""
+    # Code of others may change a weight in place, so that its content is not that of its file.
+    return looks_at_others(lower_plan) is not None or not backends.compile_templates(lower_plan.backends)
+
+
 def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
     """Whether lowering runs code of the user, or of a backend that may do anything."""
     imported = saved.sources or plan.custom_ops.modules or plan.custom_ops.libraries
@@ -121,6 +127,29 @@ def read_weights(
         return {}, shards
     weights = Checkpoint(lower_plan.weights, inputs, saved.tensors, lower_plan.cast).by_name(needed)
     return archive.load_content(saved, weights, needed), shards
+
+
+def weights_without_content(
+    lower_plan: MethodPlan, saved: SavedExport
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """What `read_weights` returns, without content. Only what the export says has content: which tensors are all zeros,
+    and the stand-ins for adapters.
+
+    Args:
+        lower_plan: The lower plan.
+        saved: The export.
+    """
+    from etbuild.emit import adapters
+    from etbuild.export import archive
+    from etbuild.lower import unbound
+
+    shards = _shards(lower_plan, saved.tensors)
+    known = {*saved.zeros, *adapters.names(lower_plan, shards)}
+    content = archive.load_content(saved, {}, known)
+    for entry in saved.tensors:
+        if entry.name not in content:
+            content[entry.name] = content[entry.same_as] if entry.same_as else unbound.weight(entry)
+    return content, shards
 
 
 def _shards(lower_plan: MethodPlan, facts: list[TensorFacts]) -> dict[str, str]:

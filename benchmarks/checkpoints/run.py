@@ -1,0 +1,172 @@
+"""Measures what a new checkpoint costs: the plain ExecuTorch script against `etbuild build` of the zoo's models.
+
+    python benchmarks/checkpoints/run.py [--models NAME...] [--pairs 3] [--bytes] [--write benchmarks/results]
+
+Each model of the zoo gets its weights from a file. Each pair runs the plain script, builds cold, and builds again with
+another checkpoint: all weights changed. Every ratio compares two figures of one pair.
+
+`--bytes` compares no times, but bytes: with each kind of checkpoint in `KINDS`, the program must be that of a lowering
+with the weights (`--no-accelerate`), or both builds must refuse it. The command fails if one is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE.parent / "zoo"), str(HERE.parent), str(ROOT)]
+
+import torch  # noqa: E402
+from measure import compile_driver, usage  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+from zoo import MODELS, write  # noqa: E402
+
+Row = dict[str, Any]
+BUILD = [sys.executable, "-m", "etbuild", "build"]
+
+
+def others(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Unrelated numbers of the same size."""
+    del name
+    return torch.randn_like(tensor) * tensor.std(correction=0) + tensor.mean()
+
+
+def not_a_number(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The same, with one NaN in each matrix."""
+    made = others(name, tensor)
+    if tensor.dim() > 1:
+        made.view(-1)[0] = float("nan")
+    return made
+
+
+KINDS: dict[str, Callable[[str, torch.Tensor], torch.Tensor]] = {
+    "others": others,
+    "zeros": lambda _, tensor: torch.zeros_like(tensor),
+    "one number": lambda _, tensor: torch.full_like(tensor, 0.25),
+    "equal layers": lambda _, tensor: torch.linspace(-0.1, 0.2, tensor.numel()).view(tensor.shape),
+    "not a number": not_a_number,
+}
+
+
+def checkpoint(path: Path, kind: str, seed: int, first: Path) -> None:
+    """Writes a checkpoint with the tensors of the first one."""
+    torch.manual_seed(seed)
+    change = KINDS[kind]
+    tensors = {
+        name: change(name, each) if each.is_floating_point() else each for name, each in load_file(first).items()
+    }
+    save_file(tensors, path)
+
+
+def project(name: str, directory: Path) -> tuple[Path, Path]:
+    """Writes a model whose weights come from a file. Returns its manifest and a copy of the checkpoint."""
+    manifest = write(name, directory)
+    document = json.loads(manifest.read_text("utf-8"))
+    weights = directory / "weights.safetensors"
+    script = (
+        "import importlib, json, sys; import torch; from safetensors.torch import save_model;"
+        "sys.path.insert(0, sys.argv[1]); model = json.loads(sys.argv[2]); module, name = model['factory'].split(':');"
+        "torch.manual_seed(0); make = getattr(importlib.import_module(module), name);"
+        "save_model(make(**model.get('kwargs', {})), sys.argv[3])"
+    )
+    subprocess.run([sys.executable, "-c", script, directory, json.dumps(document["model"]), weights], check=True)
+    document["model"]["weights"] = weights.name
+    document["checks"] = {"finite": False}
+    manifest.write_text(json.dumps(document), "utf-8")
+    return manifest, Path(shutil.copy(weights, directory / "first.safetensors"))
+
+
+def measure(name: str, scratch: Path, pairs: int) -> Row:
+    """The row of one model: medians of its pairs."""
+    manifest, first = project(name, scratch / "model")
+    found = []
+    for number in range(pairs):
+        shutil.copy(first, manifest.with_name("weights.safetensors"))
+        plain = usage(sys.executable, HERE.parent / "zoo/plain.py", manifest, scratch / "plain")
+        cached = [*BUILD, manifest, "--json", "--cache-dir", scratch / "cache", "-o", scratch / "out"]
+        cold = usage(*cached)
+        checkpoint(manifest.with_name("weights.safetensors"), "others", number, first)
+        changed = usage(*cached)
+        found.append({"plain s": plain.wall, "cold s": cold.wall, "changed s": changed.wall})
+        for made in ("plain", "cache", "out"):
+            shutil.rmtree(scratch / made)
+    shutil.rmtree(manifest.parent)
+    row: Row = {"model": name, **{key: statistics.median(pair[key] for pair in found) for key in found[0]}}
+    row["changed / plain"] = statistics.median(pair["changed s"] / pair["plain s"] for pair in found)
+    row["changed / cold"] = statistics.median(pair["changed s"] / pair["cold s"] for pair in found)
+    return row
+
+
+def built(*arguments: object) -> tuple[dict[str, bytes], str]:
+    """The program and its named data by name; empty if the build refuses it. And what it says."""
+    with tempfile.TemporaryDirectory() as out:
+        done = subprocess.run([*BUILD, *map(str, arguments), "-o", out], capture_output=True, text=True, check=False)
+        files = {path.name: path.read_bytes() for path in Path(out).iterdir() if path.suffix in (".pte", ".ptd")}
+        return files, done.stdout if done.returncode == 0 else done.stderr
+
+
+def compare(name: str, scratch: Path) -> Row:
+    """What differs, by kind of checkpoint."""
+    manifest, first = project(name, scratch / "model")
+    cached = (manifest, "--cache-dir", scratch / "cache", "--json")
+    built(*cached)
+    row: Row = {"model": name}
+    for number, kind in enumerate(KINDS):
+        checkpoint(manifest.with_name("weights.safetensors"), kind, number, first)
+        bound, said = built(*cached)
+        full, _ = built(manifest, "--no-cache", "--no-accelerate")
+        row[kind] = "DIFFERENT" if bound != full else _how(said) if full else "refused"
+    shutil.rmtree(scratch)
+    return row
+
+
+def _how(said: str) -> str:
+    """What a build says about the methods: whether it bound templates, or lowered."""
+    return "bound" if set(json.loads(said)["methods"].values()) == {"cached"} else "lowered"
+
+
+def _shown(row: Row) -> str:
+    return "  ".join(
+        f"{key} {value:.3f}" if isinstance(value, float) else f"{key}: {value}" for key, value in row.items()
+    )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
+    parser.add_argument("--pairs", type=int, default=3, help="how often each model is built")
+    parser.add_argument("--bytes", action="store_true", help="compare bytes instead of times")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="write checkpoints.json there")
+    options = parser.parse_args()
+    compile_driver(ROOT)
+    rows: list[Row] = []
+    for name in options.models:
+        scratch = Path(tempfile.mkdtemp()) / "model"
+        scratch.mkdir()
+        rows.append(compare(name, scratch) if options.bytes else measure(name, scratch, options.pairs))
+        shutil.rmtree(scratch.parent)
+        print(_shown(rows[-1]), flush=True)
+    if options.bytes:
+        if any("DIFFERENT" in row.values() for row in rows):
+            sys.exit("a program differs from that of a lowering with its weights")
+        return
+    for key in ("changed / plain", "changed / cold"):
+        ratios = [row[key] for row in rows]
+        print(f"{key}: median {statistics.median(ratios):.3f}, worst {max(ratios):.3f}")
+    if options.write:
+        (options.write / "checkpoints.json").write_text(json.dumps(rows, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

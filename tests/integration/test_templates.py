@@ -1,0 +1,241 @@
+"""Methods that are lowered without the content of weights, and bound to it: the bytes are those of a full lowering."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
+from safetensors.torch import save_file
+
+from etbuild.cache.store import Cache
+from etbuild.lower import recipes, unbound
+from etbuild.lower.recipes import Ingredients, NoRecipe
+from etbuild.model.weights_files import TensorFacts
+from etbuild.patching import replaced
+
+from .conftest import Build, Outcome
+
+# Layers that XNNPACK takes as they are, folds, packs and permutes, and layers that it leaves to portable operators.
+MODEL = """\
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(16, 8)
+        self.conv = torch.nn.Conv1d(8, 8, 3, padding=1)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.layer_norm = torch.nn.LayerNorm(8)
+        self.register_buffer("scale", torch.ones(8))
+        self.register_buffer("positions", torch.arange(4.0), persistent=False)
+        self.tied = self.first
+
+    def encode(self, x):
+        return self.second(self.tied(self.layer_norm(x) * self.scale)) + self.positions[:, None]
+
+    def forward(self, x):
+        return self.encode(self.norm(self.conv(self.embedding(x).transpose(1, 2))).transpose(1, 2))
+
+def create():
+    return Net().eval()
+"""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create", weights: net.safetensors}
+defaults: {partitioners: [xnnpack]}
+methods:
+  forward: {example_inputs: [{shape: [1, 4], dtype: int64}]}
+  encode: {example_inputs: [{shape: [1, 4, 8]}]}
+checks: {finite: false}
+named_data: {tagged: {parameters: ["*"]}}
+"""
+
+
+def weights(model: str, path: Path, change: Callable[[str, torch.Tensor], torch.Tensor], seed: int) -> None:
+    """Writes a checkpoint of the model."""
+    scope: dict[str, Any] = {}
+    exec(model, scope)
+    torch.manual_seed(seed)
+    state = {
+        name: change(name, torch.rand(each.shape) + 0.1 if each.is_floating_point() else each.clone())
+        for name, each in scope["create"]().state_dict().items()
+    }
+    first = {name: each for name, each in state.items() if not name.startswith("tied")}
+    save_file(first, path)
+
+
+def as_they_are(_: str, each: torch.Tensor) -> torch.Tensor:
+    return each
+
+
+def not_a_number(name: str, each: torch.Tensor) -> torch.Tensor:
+    if name == "second.weight":
+        each.view(-1)[3] = float("nan")
+    return each
+
+
+KINDS: dict[str, Callable[[str, torch.Tensor], torch.Tensor]] = {
+    "others": as_they_are,
+    "zeros": lambda _, each: torch.zeros_like(each),
+    "one number": lambda _, each: torch.full_like(each, 2) if each.dim() > 1 else each,
+    "equal layers": lambda name, each: (
+        torch.linspace(0, 1, each.numel()).view(each.shape) if "weight" in name else each
+    ),
+    "not a number": not_a_number,
+}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def built(build: Build, cache: Path, path: Path, manifest: str = MANIFEST, *more: str) -> Outcome:
+    made = build(manifest, "--cache-dir", str(cache), *more, files={"net.safetensors": path.read_bytes()}, model=MODEL)
+    assert made.code == 0, made.err
+    return made
+
+
+def lowered(cache: Path) -> dict[str, int]:
+    """The number of records of each kind in a cache."""
+    return dict(Cache(cache).info().records)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_weights_give_the_bytes_of_a_full_lowering(build: Build, cache: Path, tmp_path: Path, kind: str) -> None:
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    weights(MODEL, first, as_they_are, 1)
+    weights(MODEL, second, KINDS[kind], 2)
+    built(build, cache, first)
+    before = lowered(cache)
+    bound = built(build, cache, second)
+    assert lowered(cache) == {**before, **{step: before[step] + 1 for step in ("program", "lower", "compare")}}
+    full = built(build, cache, second, MANIFEST, "--no-accelerate")
+    for name in ("net.pte", "net.tagged.ptd", "net.report.json"):
+        assert bound.read(name) == full.read(name), name
+
+
+def test_programs_of_the_same_graph_share_their_templates(build: Build, tmp_path: Path) -> None:
+    path, cache = tmp_path / "net.safetensors", tmp_path / "cache"
+    weights(MODEL, path, as_they_are, 1)
+    variants = MANIFEST.replace("name: net\n", "name: net\nvariants: {again: {model: {weights: net.safetensors}}}\n")
+    built(build, cache, path, variants, "--variant", "all")
+    assert (lowered(cache)["method"], lowered(cache)["lower"]) == (2, 2)
+
+
+@contextlib.contextmanager
+def reading(read: Callable[[torch.Tensor], object]) -> Iterator[None]:
+    """Inside, a backend reads a weight of each partition."""
+    preprocess = XnnpackBackend.preprocess
+
+    def reads(program: Any, specs: Any) -> Any:
+        read(next(iter(program.state_dict.values())))
+        return preprocess(program, specs)
+
+    with replaced(XnnpackBackend, "preprocess", staticmethod(reads)):
+        yield
+
+
+def swallowed(tensor: torch.Tensor) -> None:
+    with contextlib.suppress(Exception):
+        tensor.sum().item()
+
+
+def choosy(tensor: torch.Tensor) -> None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise TypeError("another kind of tensor")
+
+
+READS: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda tensor: tensor.sum().item(),
+    "comparison": lambda tensor: bool((tensor > 2).any()),
+    "equal": lambda tensor: torch.equal(tensor, torch.zeros(tensor.shape)),
+    "tolist": lambda tensor: tensor.tolist(),
+    "numpy": lambda tensor: tensor.detach().numpy(),
+    "array": lambda tensor: __import__("numpy").asarray(tensor.detach()),
+    "data_ptr": lambda tensor: tensor.data_ptr(),
+    "address of memory": lambda tensor: tensor.untyped_storage().data_ptr() == 0,
+    "bytes": lambda tensor: bytes(tensor.untyped_storage()),
+    "save": lambda tensor: torch.save(tensor, "/dev/null"),
+    "nonzero": lambda tensor: tensor.nonzero(),
+    "unique": lambda tensor: tensor.unique(),
+    "copy": lambda tensor: torch.zeros(tensor.shape).copy_(tensor),
+    "another content": lambda tensor: setattr(tensor, "data", tensor * 2),
+    "method of the class": torch.Tensor.tolist,
+    "in place": lambda tensor: tensor.detach().mul_(2),
+    "handled": swallowed,
+}
+
+
+@pytest.mark.parametrize("way", ["comparison", "address of memory", "handled", "choosy"])
+def test_a_method_whose_weights_are_read_is_lowered_with_them(build: Build, tmp_path: Path, way: str) -> None:
+    path = tmp_path / "net.safetensors"
+    weights(MODEL, path, as_they_are, 1)
+    with reading({**READS, "choosy": choosy}[way]):
+        made = built(build, tmp_path / "cache", path, MANIFEST, "--jobs", "1")
+        full = built(build, tmp_path / "cache", path, MANIFEST, "--no-accelerate")
+    assert made.read("net.pte") == full.read("net.pte")
+    assert "method" in lowered(tmp_path / "cache")
+    assert lowered(tmp_path / "cache")["method"] == 4  # what reads weights, and the methods with their weights
+
+
+@pytest.mark.parametrize("way", READS)
+def test_each_way_to_read_a_weight_is_noted(way: str) -> None:
+    with unbound.watched({}) as watch:
+        tensor = unbound.weight(TensorFacts("w", "float32", [2, 3], True, None, True))
+        with contextlib.suppress(Exception, unbound.ReadsWeights):
+            READS[way](tensor)
+    assert watch.reads
+    assert "`w`" in watch.reads[0]
+
+
+COMPUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "as it is": lambda tensor: tensor,
+    "transposed": lambda tensor: tensor.t().contiguous(),
+    "channels last": lambda tensor: tensor.view(1, 2, 3, 1).to(memory_format=torch.channels_last),
+    "with a constant": lambda tensor: tensor * torch.tensor([1.5, float("inf"), -0.0]),
+    "several results": lambda tensor: tensor.split([1, 1])[1].clone(),
+    "options": lambda tensor: tensor.to(torch.bfloat16).sum(1, keepdim=True, dtype=torch.float32),
+    "number that is not finite": lambda tensor: tensor.clamp(min=-float("inf")),
+}
+
+
+@pytest.mark.parametrize("way", COMPUTED)
+def test_a_recipe_computes_what_was_computed(way: str) -> None:
+    content = torch.randn(2, 3)
+    tensor = unbound.weight(TensorFacts("w", "float32", [2, 3], False, None, True))
+    made = COMPUTED[way](tensor)
+    promised = unbound.content(made)
+    assert promised is not None
+    found = recipes.compute(promised.recipe, Ingredients({"w": content}, {}))
+    expected = COMPUTED[way](content)
+    assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())
+    assert torch.equal(found, expected)
+    assert len(promised) == expected.untyped_storage().nbytes()
+    assert set(recipes.weights_of(promised.recipe)) == {"w"}
+
+
+def test_a_part_of_a_weight_has_no_bytes() -> None:
+    tensor = unbound.weight(TensorFacts("w", "float32", [2, 3], False, None, True))
+    with unbound.watched({}) as watch, pytest.raises(unbound.ReadsWeights):
+        unbound.content(tensor[1])
+    assert watch.reads == ["a program gets a part of `w`"]
+
+
+def test_a_recipe_has_no_large_constants_and_nothing_random() -> None:
+    with pytest.raises(NoRecipe, match="a constant of 8192 bytes"):
+        recipes.constant(torch.zeros(2048))
+    with pytest.raises(NoRecipe, match="does more than to compute"):
+        recipes.call(torch.ops.aten.rand_like.default, [torch.zeros(1)], {}, recipes.constant)
+
+
+@pytest.mark.parametrize("operator", ["aten.add_.Tensor", "aten.from_file.default"])
+def test_a_recipe_from_elsewhere_only_computes(operator: str) -> None:
+    with pytest.raises(ValueError, match="no recipe has"):
+        recipes.compute({"operator": operator, "arguments": [], "options": {"options": {}}}, Ingredients({}, {}))

@@ -1,0 +1,160 @@
+"""Binds lowered methods to the content of weights: computes what recipes say, and the digests of it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from executorch.exir._serialize._cord import FileBackedData
+
+from etbuild.accelerate.blobs_in_files import in_file
+from etbuild.exception_text import summary
+from etbuild.lower import recipes
+from etbuild.lower.named_data import Blob
+from etbuild.lower.recipes import Form, Ingredients, Recipe
+from etbuild.lower.weight_storage import is_uniform
+
+_DIGEST = r"[0-9a-f]{64}"
+_SMALL = 1 << 20  # bytes: smaller content stays in memory, since a file each would take longer
+
+
+class CannotBind(Exception):
+    """The content of weights does not fit a template. The message gives users the reason."""
+
+
+class _Content(FileBackedData):  # type: ignore[misc]
+    """The content of a tensor, for ExecuTorch's stores: they then copy it only to the program's file."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._size, self._sha256, self._finalizer = len(memory), hashlib.sha256(memory).digest(), None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Content:
+        return self  # ExecuTorch's serializer copies what it changes, which is not content
+
+    def prefix(self, size: int) -> bytes:
+        return bytes(self._memory[:size])
+
+    def to_bytes(self) -> bytes:
+        return bytes(self._memory)
+
+    def write_to_file(self, outfile: BinaryIO) -> None:
+        outfile.write(self._memory)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """The content of a recipe.
+
+    Attributes:
+        content: Its bytes. It knows its digest.
+        uniform: Whether all elements are equal.
+    """
+
+    content: FileBackedData
+    uniform: bool
+
+    @property
+    def sha256(self) -> str:
+        """Its digest."""
+        return self.content.sha256().hex()  # type: ignore[no-any-return]
+
+
+class Binding:
+    """Computes the content of recipes, each once, however many methods use it."""
+
+    def __init__(self, ingredients: Ingredients, jobs: int, directory: Path) -> None:
+        """Args:
+        ingredients: The content of parameters and buffers, and the functions of backends.
+        jobs: The number of recipes to compute at the same time.
+        directory: An existing directory for computed content, which would be a second copy of weights in memory. The
+            files are needed as long as the bound methods.
+        """
+        self._ingredients, self._jobs, self._directory = ingredients, jobs, directory
+        self._bound: dict[str, _Bound] = {}
+
+    def learn(self, described: Mapping[str, tuple[Recipe, Form]], checks: Sequence[Recipe]) -> None:
+        """Computes recipes.
+
+        Args:
+            described: For each digest of a recipe, the recipe, and the form of the tensor that it makes.
+            checks: Recipes of functions that check content.
+
+        Raises:
+            CannotBind: A recipe cannot be computed from this content, or a check refuses it.
+        """
+        for check in checks:
+            self._compute(check)
+        new = {digest: each for digest, each in described.items() if digest not in self._bound}
+
+        def compute(digest: str) -> tuple[str, _Bound]:
+            recipe, form = new[digest]
+            tensor = self._compute(recipe).resolve_conj().resolve_neg()
+            flat = _bytes_of(tensor, form)
+            memory = memoryview(flat.numpy())
+            in_memory = "weight" in recipe or len(memory) < _SMALL
+            content = _Content(memory) if in_memory else in_file(self._directory, memory)
+            return digest, _Bound(content, is_uniform(flat, tensor.element_size()))
+
+        with ThreadPoolExecutor(self._jobs) as pool:
+            self._bound.update(pool.map(compute, new))
+
+    def _compute(self, recipe: Recipe) -> Any:
+        try:
+            with torch.no_grad():
+                return recipes.compute(recipe, self._ingredients)
+        except Exception as error:  # operators and functions of backends raise anything
+            raise CannotBind(summary(error)) from error
+
+    def __contains__(self, digest: str) -> bool:
+        """Whether there is a recipe with this digest."""
+        return digest in self._bound
+
+    def has_equal(self, digests: Collection[str]) -> bool:
+        """Whether two of these digests, of recipes or of content, stand for the same content."""
+        content = {self._bound[digest].sha256 if digest in self else digest for digest in digests}
+        return len(content) < len(digests)
+
+    def blob(self, digest: str) -> Blob:
+        """The content of a recipe."""
+        bound = self._bound[digest]
+        return Blob(bound.content, bound.sha256)
+
+    def text(self, text: str) -> str:
+        """A text with the digests of content in place of those of recipes.
+
+        A text that ends with the identity of a weight (`weight_sharing.identity`) keeps the weight's name only if all
+        elements are equal.
+        """
+
+        def found(match: re.Match[str]) -> str:
+            bound = self._bound.get(match[1])
+            if bound is None:
+                return match[0]
+            return bound.sha256 + (match[2] if match[2] and bound.uniform else "")
+
+        return re.sub(rf"({_DIGEST})( .+$)?", found, text)
+
+    def compiled(self, content: bytes) -> bytes:
+        """What a backend compiled, with the digests of content in place of those of recipes."""
+        named = bytearray(content)
+        for match in re.finditer(rf"(?=({_DIGEST}))".encode(), content):  # also where a digit is before a digest
+            if (bound := self._bound.get(match[1].decode())) is not None:
+                named[match.start(1) : match.end(1)] = bound.sha256.encode()
+        return bytes(named)
+
+
+def _bytes_of(tensor: torch.Tensor, form: Form) -> torch.Tensor:
+    """The bytes of a tensor in the order of its memory, uint8[nbytes]. Raises CannotBind if its form is another one."""
+    tensor = tensor.detach()
+    if recipes.form(tensor) != form:
+        raise CannotBind(f"a recipe makes {recipes.form(tensor)}, not {form}")
+    if tensor.is_contiguous():
+        return tensor.view(-1).view(torch.uint8)
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())

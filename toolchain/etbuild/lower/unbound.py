@@ -1,0 +1,372 @@
+"""Weights without content: lowering runs on them, so that what it makes cannot depend on what weights contain.
+
+An unbound tensor has a dtype and a shape, and no memory. It records how it was computed from weights, as a recipe.
+Where ExecuTorch asks for its bytes to write them into a program, it gets the recipe, in an object with the length of
+the bytes. So blobs, their digests and the keys made from digests stand for recipes, until `binding` computes content.
+
+Everything else that needs content fails, and is noted: then the method is lowered with the content of these weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+from executorch.backends.xnnpack.operators import node_visitor
+from executorch.exir.emit import _emitter
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from etbuild.backends.backend import WeightFunction
+from etbuild.lower import recipes
+from etbuild.lower.recipes import Form, NoRecipe, Recipe
+from etbuild.model.weights_files import TensorFacts
+from etbuild.patching import replaced
+
+_SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
+_READERS = (
+    *("data_ptr", "numpy", "tolist", "item", "storage", "_typed_storage"),
+    *("__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__"),
+    *("__dlpack__", "__reduce_ex__", "__iter__"),
+)
+"""Functions of a tensor that read its memory past PyTorch's operators, or that say best what was asked for."""
+
+
+class ReadsWeights(BaseException):
+    """Something read what weights contain. The message gives users the reason. It passes handlers of `Exception`, which
+    could go on without the content."""
+
+
+class Watch:
+    """What is known of a lowering without the content of weights.
+
+    Attributes:
+        reads: For users: what read which weight. Empty if nothing did.
+        checks: What was to be checked, as recipes.
+        recipes: The recipes that stand for content, by their digests.
+    """
+
+    def __init__(self) -> None:
+        self.reads: list[str] = []
+        self.checks: list[Recipe] = []
+        self.recipes: dict[str, UnboundBytes] = {}
+
+    def take(self) -> tuple[list[str], list[Recipe]]:
+        """What a fork has noted, for `add`."""
+        return self.reads, self.checks
+
+    def add(self, noted: tuple[list[str], list[Recipe]]) -> None:
+        """Adds what a fork of this process has noted. The recipes came with what it made."""
+        self.reads += [each for each in noted[0] if each not in self.reads]
+        self.checks += [each for each in noted[1] if each not in self.checks]
+
+
+_watching: list[Watch] = []
+
+
+@contextlib.contextmanager
+def watched(functions: Mapping[str, WeightFunction]) -> Iterator[Watch]:
+    """Within this context, ExecuTorch takes the recipes of unbound tensors in place of their bytes.
+
+    What was read of weights is noted, also if the code that read it went on.
+
+    Args:
+        functions: The functions of backends that wait for content.
+    """
+    watch, addresses = Watch(), _Addresses()
+    _watching.append(watch)
+    try:
+        with contextlib.ExitStack() as waiting:
+            for module in (node_visitor, _emitter):
+                waiting.enter_context(replaced(module, "ctypes", addresses))
+            for name, each in functions.items():
+                waiting.enter_context(replaced(each.owner, each.attribute, _waiting(name, each, watch)))
+            yield watch
+    finally:
+        _watching.remove(watch)
+
+
+def _waiting(name: str, function: WeightFunction, watch: Watch) -> Any:
+    """A function of a backend that notes its calls with unbound tensors, and runs all others."""
+    original = vars(function.owner)[function.attribute]  # with its `staticmethod`
+    run = getattr(function.owner, function.attribute)
+
+    made: dict[str, torch.Tensor] = {}  # the forms of results, by those of tensors and by the other arguments
+
+    def call(*positional: Any, **named: Any) -> Any:
+        bound = signature.bind(*positional, **named)
+        bound.apply_defaults()
+        arguments = bound.args
+        if not any(isinstance(each, UnboundTensor) for each in arguments):
+            return run(*arguments)
+        recipe = recipes.function(name, arguments, _recipe_of)
+        if function.checks:
+            watch.add(([], [recipe]))
+            return None
+        key = repr([recipes.form(each) if isinstance(each, torch.Tensor) else each for each in arguments])
+        if key not in made:
+            zeros = [
+                torch.zeros_like(each.form, device="cpu") if isinstance(each, UnboundTensor) else each
+                for each in arguments
+            ]
+            made[key] = run(*zeros).to("meta")
+        return UnboundTensor(made[key], recipe)
+
+    signature = inspect.signature(run)
+    return staticmethod(call) if isinstance(original, staticmethod) else call
+
+
+def _refuse(recipe: Recipe, reason: str) -> NoReturn:
+    """Notes that something reads what is unbound."""
+    names = sorted(set(recipes.weights_of(recipe)))
+    said = f"{reason} of `{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    for watch in _watching:
+        watch.reads.append(said)
+    raise ReadsWeights(said)
+
+
+class UnboundTensor(torch.Tensor):  # type: ignore[misc]
+    """A weight without content, or what was computed from such.
+
+    Attributes:
+        form: A tensor of the same form, on the device `meta`.
+        recipe: How it was computed.
+    """
+
+    form: torch.Tensor
+    recipe: Recipe
+
+    @staticmethod
+    def __new__(cls: type[UnboundTensor], form: torch.Tensor, recipe: Recipe) -> UnboundTensor:
+        """Makes a tensor. The arguments are described above."""
+        self: UnboundTensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            form.size(),
+            strides=form.stride(),
+            storage_offset=form.storage_offset(),
+            dtype=form.dtype,
+            layout=form.layout,
+            device="cpu",
+        )
+        self.form, self.recipe = form, recipe
+        return self
+
+    def __repr__(self, **_: Any) -> str:
+        return f"UnboundTensor({self.dtype}, {list(self.shape)})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UnboundTensor:
+        return self  # nothing can change it
+
+    def untyped_storage(self) -> Any:
+        """Its memory. Only the size is known."""
+        return _Storage(self)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuses functions that read memory, or that put other content in its place, past PyTorch's operators."""
+        del types
+        if getattr(function, "__name__", "") in _READERS or function == torch.Tensor.data.__set__:
+            _refuse(
+                {"of": [each.recipe for each in args if isinstance(each, UnboundTensor)]},
+                f"`{function}` takes the content",
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Records a call of an operator."""
+        del types
+        options = kwargs or {}
+        leaves, spec = pytree.tree_flatten((args, options))
+        unbound = next(leaf for leaf in leaves if isinstance(leaf, UnboundTensor))
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        mode = mode or next((leaf.fake_mode for leaf in leaves if isinstance(leaf, FakeTensor)), None)
+        if mode is not None:  # a pass traces: with the content of weights, what comes out has no content either
+            forms, named = pytree.tree_unflatten([_faked(leaf, mode) for leaf in leaves], spec)
+            with mode:
+                return operator(*forms, **named)
+        if operator in _SAME:
+            return UnboundTensor(unbound.form, unbound.recipe)
+        try:
+            recipe = recipes.call(operator, args, options, _recipe_of)
+            forms, named = pytree.tree_unflatten([_form(leaf) for leaf in leaves], spec)
+            made = operator(*forms, **named)
+        except ReadsWeights:
+            raise
+        except Exception as error:  # noqa: BLE001 - a kernel for forms may raise anything
+            _refuse({"of": [leaf.recipe for leaf in leaves if isinstance(leaf, UnboundTensor)]}, _why(operator, error))
+        if isinstance(made, torch.Tensor):
+            return cls(made, recipe)
+        if isinstance(made, (tuple, list)) and all(isinstance(each, torch.Tensor) for each in made):
+            return type(made)(cls(each, {**recipe, "result": index}) for index, each in enumerate(made))
+        return _refuse(recipe, f"`{operator}` reads the content")
+
+
+def _why(operator: Any, error: Exception) -> str:
+    return str(error) if isinstance(error, NoRecipe) else f"`{operator}` reads the content"
+
+
+def _recipe_of(tensor: torch.Tensor) -> Recipe:
+    if isinstance(tensor, UnboundTensor):
+        return tensor.recipe
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
+        raise NoRecipe(f"a {type(tensor).__name__} meets the content")
+    return recipes.constant(tensor)
+
+
+def _faked(value: Any, mode: FakeTensorMode) -> Any:
+    return FakeTensor(mode, value.form, torch.device("cpu")) if isinstance(value, UnboundTensor) else value
+
+
+def _form(value: Any) -> Any:
+    if isinstance(value, UnboundTensor):
+        return value.form
+    if isinstance(value, torch.Tensor):
+        return value.to("meta")
+    return torch.device("meta") if isinstance(value, torch.device) else value
+
+
+def _reader(name: str) -> Any:
+    def read(self: UnboundTensor, *_: Any, **__: Any) -> NoReturn:
+        _refuse(self.recipe, f"`{name}` reads the content")
+
+    return read
+
+
+for _name in _READERS:
+    setattr(UnboundTensor, _name, _reader(_name))
+
+
+def weight(facts: TensorFacts) -> torch.Tensor:
+    """A weight without content. Its elements are row by row."""
+    form = torch.empty(facts.shape, dtype=getattr(torch, facts.dtype), device="meta")
+    made = UnboundTensor(form, recipes.weight(facts.name))
+    return torch.nn.Parameter(made, requires_grad=False) if facts.parameter else made
+
+
+MARK = b"etbuild: not the content of a weight, but how to compute it\n"
+"""Each recipe begins with it in place of content. No file that is written may contain it."""
+
+
+class UnboundBytes(bytes):
+    """A recipe, with the length of the content that it stands for. Its digest is that of the recipe with `MARK`.
+
+    Attributes:
+        form: The form of the tensor that the recipe makes.
+        size: The length of the content in bytes.
+    """
+
+    form: Form
+    size: int
+
+    def __new__(cls, recipe: Recipe | bytes, form: Form, size: int) -> UnboundBytes:
+        """Makes an object of a recipe, or of the text of one with `MARK`. The other arguments are described above."""
+        text = recipe if isinstance(recipe, bytes) else MARK + recipes.text(recipe).encode()
+        self = super().__new__(cls, text)
+        self.form, self.size = form, size
+        for watch in _watching:
+            watch.recipes[hashlib.sha256(text).hexdigest()] = self
+        return self
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __reduce__(self) -> Any:
+        return UnboundBytes, (bytes(memoryview(self)), self.form, self.size)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe."""
+        found: Recipe = json.loads(bytes(memoryview(self))[len(MARK) :])
+        return found
+
+
+def is_unbound(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no content."""
+    return isinstance(tensor, UnboundTensor)
+
+
+def content(tensor: torch.Tensor) -> UnboundBytes | None:
+    """The recipe of an unbound tensor, as what stands for its bytes; None if a tensor has content."""
+    if not isinstance(tensor, UnboundTensor):
+        return None
+    if tensor.form.nbytes != tensor.form.untyped_storage().nbytes():
+        _refuse(tensor.recipe, "a program gets a part")
+    return UnboundBytes(tensor.recipe, recipes.form(tensor.form), tensor.form.nbytes)
+
+
+class _Storage:
+    """The memory of an unbound tensor. Its address can only be read where ExecuTorch writes bytes."""
+
+    def __init__(self, tensor: UnboundTensor) -> None:
+        self._tensor = tensor
+
+    def _read(self, *_: Any) -> NoReturn:
+        _refuse(self._tensor.recipe, "something reads the content")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what PyTorch knows a storage by
+            return getattr(torch.Tensor.untyped_storage(self._tensor), name)
+        return self._read()
+
+    __getitem__ = __iter__ = __bytes__ = __reduce_ex__ = _read
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Storage:
+        return self
+
+    def nbytes(self) -> int:
+        return int(self._tensor.form.untyped_storage().nbytes())
+
+    size = __len__ = nbytes
+
+    def data_ptr(self) -> _Address:
+        return _Address(self._tensor)
+
+
+class _Address:
+    """The address of memory that there is not. It is no number."""
+
+    def __init__(self, tensor: UnboundTensor) -> None:
+        self.tensor = tensor
+
+    def _read(self, *_: Any) -> NoReturn:
+        _refuse(self.tensor.recipe, "`data_ptr` reads the content")
+
+    __eq__ = __hash__ = __bool__ = __int__ = __index__ = __add__ = _read
+
+
+class _Contents:
+    """What is at such an address: `bytes` of it returns the recipe."""
+
+    def __init__(self, tensor: UnboundTensor) -> None:
+        self._tensor = tensor
+
+    @property
+    def contents(self) -> _Contents:
+        return self
+
+    def __bytes__(self) -> bytes:
+        found = content(self._tensor)
+        assert found is not None
+        return found
+
+
+class _Addresses:
+    """Takes the place of `ctypes` where ExecuTorch reads the bytes of tensors to write them into a program."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ctypes, name)
+
+    @staticmethod
+    def cast(address: Any, kind: Any) -> Any:
+        return _Contents(address.tensor) if isinstance(address, _Address) else ctypes.cast(address, kind)
