@@ -54,8 +54,8 @@ IN_MEMORY = {
     "etbuild.model.tensor_digests",
     "etbuild.releases",
 }
-"""The modules that hash tensors, and what backends make of them. No digest of a file gives these digests: they begin with
-the dtype and the shape, or leave out the rest of the file."""
+"""The modules that hash tensors, and what backends make of them. No digest of a file gives these digests: they begin
+with the dtype and the shape, or leave out the rest of the file."""
 
 
 class Counted:
