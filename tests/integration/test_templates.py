@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from safetensors.torch import save_file
 
 from etbuild.cache.store import Cache
+from etbuild.emit.emit_methods import Emitted
+from etbuild.emit.merge import merge
 from etbuild.lower import recipes, unbound
+from etbuild.lower.named_data import Blob
 from etbuild.lower.recipes import Ingredients, NoRecipe
 from etbuild.model.weights_files import TensorFacts
 from etbuild.patching import replaced
@@ -219,6 +223,35 @@ def test_a_recipe_computes_what_was_computed(way: str) -> None:
     assert torch.equal(found, expected)
     assert len(promised) == expected.untyped_storage().nbytes()
     assert set(recipes.weights_of(promised.recipe)) == {"w"}
+
+
+def test_content_that_becomes_equal_is_written_once() -> None:
+    """ExecuTorch decides about all other content: it keeps equal buffers with names apart."""
+    pair = [Blob(b""), Blob(b"equal"), Blob(b"equal")]
+    part = Emitted([], pair, pair, [], [], {}, [], {}, False, {}, {})
+    for bound, length in ((False, 3), (True, 2)):
+        merged = merge([replace(part, bound=bound)], {})
+        assert [len(merged.program.constant_buffer), len(merged.mutable_data)] == [length, length]
+
+
+PARTS: dict[str, Callable[[bytes], object]] = {
+    "slice": lambda content: content[:4],
+    "byte": lambda content: content[0],
+    "loop": list,
+    "search": lambda content: b"1" in content,
+    "text": lambda content: content.decode(),
+    "sum": lambda content: content + b"1",
+}
+
+
+@pytest.mark.parametrize("way", PARTS)
+def test_each_way_to_read_a_part_of_the_bytes_is_noted(way: str) -> None:
+    with unbound.watched({}) as watch:
+        content = unbound.content(unbound.weight(TensorFacts("w", "float32", [2, 3], False, None, True)))
+        assert content is not None
+        with pytest.raises(unbound.ReadsWeights):
+            PARTS[way](content)
+    assert "`w`" in watch.reads[0]
 
 
 def test_a_part_of_a_weight_has_no_bytes() -> None:

@@ -96,6 +96,7 @@ class Emitted:
         compares_content: Whether `claims` depends on which blobs and weights have equal content.
         non_finite: The weights with elements that are NaN or infinite.
         facts: The facts of each method, by name.
+        bound: Whether a checkpoint was bound to it. Blobs may then be equal that a full lowering would write once.
     """
 
     plans: list[ExecutionPlan]
@@ -109,6 +110,7 @@ class Emitted:
     compares_content: bool
     non_finite: NonFinite
     facts: dict[str, MethodFacts]
+    bound: bool = False
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
     names: dict[str, dict[str, int]] = {}
     added = _constant_methods(constant_methods)
     for part in [*parts, added]:
-        numbers = {kind: pool.add(getattr(part, kind)) for kind, pool in pools.items()}
+        numbers = {kind: pool.add(getattr(part, kind), part.bound) for kind, pool in pools.items()}
         for plan in part.plans:
             _number(plan, numbers)
         for shard, of_shard in part.external_names.items():
@@ -72,15 +72,21 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
 
 
 class _Pool:
-    """The blobs of a kind. Equal blobs are one. The first `reserved` blobs of each part stand for no content."""
+    """The blobs of a kind. Equal blobs of different parts are one, and equal ones of a part that is bound. The first
+    `reserved` blobs of each part stand for no content."""
 
     def __init__(self, reserved: int) -> None:
         self.blobs: list[Blob] = []
         self._reserved = reserved
         self._numbers: dict[str, int] = {}
 
-    def add(self, blobs: Sequence[Blob]) -> list[int]:
+    def add(self, blobs: Sequence[Blob], bound: bool) -> list[int]:
         """Adds the blobs of a part, and returns the number of each."""
+        if not self.blobs and not bound:  # ExecuTorch decided which are one. A program with one part needs no digests.
+            self.blobs = list(blobs)
+            return list(range(len(blobs)))
+        if len(blobs) > self._reserved and not self._numbers:
+            self._numbers = {blob.sha256: number for number, blob in list(enumerate(self.blobs))[self._reserved :]}
         self.blobs = self.blobs or list(blobs[: self._reserved])
         numbers = list(range(self._reserved))
         for blob in blobs[self._reserved :]:

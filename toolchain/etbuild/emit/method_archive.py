@@ -36,6 +36,7 @@ from etbuild.foreign_errors import wrap_library_errors
 from etbuild.lower import named_data
 from etbuild.lower.named_data import Blob, BlobRequest
 from etbuild.lower.recipes import Recipe, weights_of
+from etbuild.lower.recipes import text as recipe_text
 from etbuild.lower.unbound import MARK, UnboundBytes
 from etbuild.lower.weight_sharing import WeightReader
 
@@ -108,9 +109,11 @@ def write(directory: Path, name: str, emitted: Emitted, template: Template | Non
             artifacts.write(directory, f"{BLOBS}/{blob.sha256}", "lowered", content)
         return blob.sha256
 
-    content = {"recipes": recipes, "checks": template.checks, "emitted": _to_json(emitted, blob_facts)}
+    # What is noted first depends on the number of processes.
+    checks = sorted(template.checks, key=recipe_text)
+    content = {"recipes": recipes, "checks": checks, "emitted": _to_json(emitted, blob_facts)}
     digest = artifacts.write(directory, EMITTED, "lowered", json.dumps(content, separators=(",", ":")).encode()).sha256
-    needed = set(weights_of([*(recipe for recipe, _ in recipes.values()), *template.checks]))
+    needed = set(weights_of([*(recipe for recipe, _ in recipes.values()), *checks]))
     weights = sorted(needed | template.kinds.keys())
     _write_facts(directory, name, emitted=digest, weights=weights, kinds=template.kinds)
 
@@ -211,7 +214,8 @@ def _with_bound_delegates(emitted: Emitted, binding: Binding) -> Emitted:
     for index, blob in enumerate(emitted.delegates):  # in memory: they may become a part of the program's flatbuffer
         bound = Blob(binding.compiled(named_data.blob_bytes(blob.content)))
         digests[blob.sha256], emitted.delegates[index] = bound.sha256, bound
-    return replace(emitted, facts={name: _renamed(facts, digests) for name, facts in emitted.facts.items()})
+    facts = {name: _renamed(facts, digests) for name, facts in emitted.facts.items()}
+    return replace(emitted, facts=facts, bound=True)
 
 
 def _renamed(facts: MethodFacts, digests: Mapping[str, str]) -> MethodFacts:

@@ -36,6 +36,10 @@ _READERS = (
     *("__dlpack__", "__reduce_ex__", "__iter__"),
 )
 """Functions of a tensor that read its memory past PyTorch's operators, or that say best what was asked for."""
+_READERS_OF_BYTES = (
+    *("__iter__", "__contains__", "__add__", "__mul__"),
+    *("count", "decode", "find", "hex", "index", "startswith"),
+)
 
 
 class ReadsWeights(BaseException):
@@ -234,7 +238,7 @@ def _form(value: Any) -> Any:
 
 
 def _reader(name: str) -> Any:
-    def read(self: UnboundTensor, *_: Any, **__: Any) -> NoReturn:
+    def read(self: UnboundTensor | UnboundBytes, *_: Any, **__: Any) -> NoReturn:
         _refuse(self.recipe, f"`{name}` reads the content")
 
     return read
@@ -284,11 +288,20 @@ class UnboundBytes(bytes):
     def __reduce__(self) -> Any:
         return UnboundBytes, (bytes(memoryview(self)), self.form, self.size)
 
+    def __getitem__(self, key: Any) -> Any:
+        if key == slice(None, 32):  # ExecuTorch's store: it compares digests of what begins in the same way
+            return super().__getitem__(key)
+        _refuse(self.recipe, "something reads a part")
+
     @property
     def recipe(self) -> Recipe:
         """The recipe."""
         found: Recipe = json.loads(bytes(memoryview(self))[len(MARK) :])
         return found
+
+
+for _name in _READERS_OF_BYTES:
+    setattr(UnboundBytes, _name, _reader(_name))
 
 
 def is_unbound(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from etbuild import backends, releases
 from etbuild.accelerate.lowering import accelerated
-from etbuild.errors import EtbuildError, printable
+from etbuild.errors import printable
 from etbuild.exception_text import summary
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
@@ -233,10 +233,8 @@ def _why_weights(part: MethodPlan, options: LoweringOptions, export: _Export, di
                 method_archive.write(directory, name, emitted, template)
         except (MemoryError, OSError):
             raise
-        except (Exception, unbound.ReadsWeights) as error:
-            # An error of PyTorch or ExecuTorch may be one of these tensors. Ours depends on the graph.
-            if isinstance(error, EtbuildError) and error.__cause__ is None and not watch.reads:
-                raise
+        except (Exception, unbound.ReadsWeights) as error:  # noqa: BLE001 - operators raise anything
+            # The error may be one of these tensors. If it is not, the lowering with their content raises it again.
             shutil.rmtree(directory / method_archive.BLOBS, ignore_errors=True)
             return watch.reads or [f"lowering without the content of weights failed: {summary(error)}"]
     return watch.reads

@@ -123,8 +123,6 @@ def read_weights(
     if isinstance(lower_plan, LowerPlan):
         adapter_weights.check(lower_plan.adapters, saved.tensors, inputs)
     shards = _shards(lower_plan, saved.tensors)
-    if needed is not None and not needed:
-        return {}, shards
     weights = Checkpoint(lower_plan.weights, inputs, saved.tensors, lower_plan.cast).by_name(needed)
     return archive.load_content(saved, weights, needed), shards
 
