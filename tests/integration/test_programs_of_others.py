@@ -7,6 +7,10 @@ from pathlib import Path
 import flatbuffers
 import pytest
 from executorch.exir import schema
+from executorch.exir._serialize import _program
+from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
+from executorch.exir._serialize._program import PTEFile
+from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir._serialize.generated.executorch_flatbuffer import (
     Chain,
     ExecutionPlan,
@@ -118,4 +122,25 @@ def test_segments_and_tensors_that_overlap_are_not_copied(
     parts = schema.SubsegmentOffsets(0, offsets)
     overlapping = schema.Program(0, [], [], [], segments, parts)
     with pytest.raises(ValueError, match="its segments overlap"):
-        program_file._restore_segments(overlapping, bytes(1 << 20))
+        program_file._restore_segments(overlapping, memoryview(bytes(1 << 20)))
+
+
+def test_a_program_is_read_as_executorch_reads_it(tmp_path: Path) -> None:
+    """Only blobs of named data are not copied."""
+    content = _program.deserialize_pte_binary((SEEDS / "pte-net").read_bytes()).program
+    content.constant_buffer = [schema.Buffer(b""), schema.Buffer(b"constant" * 4)]
+    mutable = [schema.Buffer(b""), schema.Buffer(b"mutable" * 4)]
+    entries = {"first": DataEntry(1, 16, None), "same": DataEntry(1, 16, None), "second": DataEntry(0, 16, None)}
+    named = NamedDataStoreOutput([b"second" * 10, b"first" * 10], entries, {})
+    written = _program.serialize_pte_binary(PTEFile(content, mutable, named), extract_delegate_segments=True)
+    path = tmp_path / "net.pte"
+    path.write_bytes(bytes(written))
+    expected = _program.deserialize_pte_binary(path.read_bytes())
+    read = program_file.read_program_file(path)
+    assert (read.program, read.mutable_data) == (expected.program, expected.mutable_data)
+    assert blobs(read) == blobs(expected) == {"first": b"first" * 10, "same": b"first" * 10, "second": b"second" * 10}
+
+
+def blobs(file: PTEFile) -> dict[str, bytes]:
+    named = file.named_data
+    return {key: bytes(named.buffers[entry.buffer_index]) for key, entry in named.pte_data.items()} if named else {}

@@ -78,7 +78,7 @@ def write_program(
         )
     program = write(directory, f"{lower_plan.name}.pte", "program", content.write_to_file)
     data = _write_named_data(lower_plan, named_data.files_by_shard(store, files, alignment), directory)
-    parsed = program_file.read_program(program.path.read_bytes())
+    parsed = program_file.read_program_file(program.path)
     blobs = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
     _check_keys(set(claims), program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
     _check_tags(methods, blobs)

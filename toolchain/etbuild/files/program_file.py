@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from executorch.exir._serialize import _program
 from executorch.exir._serialize._cord import Cord
+from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from executorch.exir._serialize._program import PTEFile
+from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.schema import (
     DelegateCall,
     ExecutionPlan,
@@ -60,33 +64,55 @@ def describe(path: Path) -> ProgramFile | NamedDataFile:
     raise InputError.of(f"{path}: neither a .pte nor a .ptd", hint)
 
 
-def read_program(data: bytes) -> PTEFile:
-    """Parses the content of a `.pte`.
+def read_program(data: bytes | mmap.mmap) -> PTEFile:
+    """Parses the content of a `.pte`. Blobs of named data are views of it.
 
     Raises:
         ValueError: The data ends too early.
         Exception: The data is not a program, or it is damaged. Errors of flatbuffers and struct have no common base.
     """
-    header = _program._get_extended_header(data)
-    if header is not None and header.segment_base_offset + header.segment_data_size > len(data):
+    memory = memoryview(data)  # without copies of gigabytes
+    header = _program._get_extended_header(bytes(memory[: 8 + _program._ExtendedHeader.EXPECTED_LENGTH]))
+    if header is not None and header.segment_base_offset + header.segment_data_size > len(memory):
         raise ValueError("it ends too early")
-    size = len(data) if header is None else min(header.program_size, len(data))
-    with flatbuffer.read_once(size), replaced(_program, "_restore_segments", _restore_segments):
-        return _program.deserialize_pte_binary(data)
+    size = len(memory) if header is None else min(header.program_size, len(memory))
+
+    def restore(program: Program, segment_data: bytes) -> PTEFile:
+        del segment_data  # what follows the head below: nothing
+        return _restore_segments(program, memory[header.segment_base_offset :])
+
+    with flatbuffer.read_once(size), replaced(_program, "_restore_segments", restore):
+        return _program.deserialize_pte_binary(bytes(memory[:size]))
+
+
+def read_program_file(path: Path) -> PTEFile:
+    """The same for a file. Named data that nobody looks at is not read."""
+    with regular_files.opened(path) as file:
+        return read_program(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 _restore_segments_of_program = _program._restore_segments
 
 
-def _restore_segments(program: Program, segment_data: bytes) -> PTEFile:
-    """Does what ExecuTorch does, but refuses segments that overlap: ExecuTorch copies each segment and each tensor."""
-    sizes = [segment.size for segment in program.segments]
-    named = [sizes[entry.segment_index] for entry in program.named_data or ()]
+def _restore_segments(program: Program, memory: memoryview) -> PTEFile:
+    """Does what ExecuTorch does, but copies no named data, and refuses segments that overlap: ExecuTorch copies each
+    segment and each tensor."""
+    segments, named = program.segments, program.named_data or []
+    sizes = [segment.size for segment in segments]
     parts = [program.constant_segment, *(program.mutable_data_segments or ())]
     in_order = all(list(part.offsets) == sorted(part.offsets) for part in parts if part is not None)
-    if sum(sizes) > len(segment_data) or sum(named) > _SHARED * len(segment_data) or not in_order:
+    named_size = sum(sizes[entry.segment_index] for entry in named)
+    if sum(sizes) > len(memory) or named_size > _SHARED * len(memory) or not in_order:
         raise ValueError("its segments overlap")
-    return _restore_segments_of_program(program=program, segment_data=segment_data)
+    program.named_data = []
+    file = _restore_segments_of_program(program=program, segment_data=memory)
+    for delegate in file.program.backend_delegate_data:
+        delegate.data = bytes(delegate.data)
+    for buffer in (*file.program.constant_buffer, *(file.mutable_data or ())):
+        buffer.storage = bytes(buffer.storage)
+    buffers = [memory[segment.offset : segment.offset + segment.size] for segment in segments]
+    entries = {entry.key: DataEntry(entry.segment_index, 1, None) for entry in named}
+    return replace(file, named_data=NamedDataStoreOutput(buffers, entries, {}) if entries else None)
 
 
 def named_data_facts(path: Path) -> dict[str, int]:

@@ -102,7 +102,7 @@ def _check_complete(program: Path, named_data: Sequence[Path]) -> None:
     from etbuild.files import program_file
 
     with flatbuffer.read_safely(program):
-        file = program_file.read_program(program.read_bytes())
+        file = program_file.read_program_file(program)
         missing = {*program_file.external_keys(file)}
         for delegate in itertools.chain(*(plan.delegates for plan in file.program.execution_plan)):
             compiled = file.program.backend_delegate_data[delegate.processed.index].data
