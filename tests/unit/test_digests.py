@@ -12,7 +12,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.files import artifacts, digests
-from etbuild.processes import forked
+from etbuild.processes import forked, handover
 
 _TICK_SECONDS = 0.05  # more than the step in which file systems count time
 
@@ -133,6 +133,21 @@ def test_the_digest_of_a_file_that_a_child_wrote_is_known(tmp_path: Path) -> Non
     with digests.hashed_once():
         forked.run({"writing": lambda: artifacts.write(tmp_path, "w", "file", b"one")}, 1)
         assert is_known(tmp_path / "w")
+
+
+def test_the_process_that_builds_knows_what_the_watching_one_hashed(
+    tmp_path: Path, settled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = digests.file_digest(written(tmp_path / "w"))
+    handed = handover.give()
+    assert handed is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(digests, "_known", [])  # as in a new process
+        patch.setattr(digests, "_handed", {})
+        handover.take(handed)
+        with digests.hashed_once():
+            assert list(digests.known().values()) == [digest]
+            assert is_known(tmp_path / "w")
 
 
 def test_what_the_cache_copies_is_known(tmp_path: Path) -> None:

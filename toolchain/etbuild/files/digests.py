@@ -44,6 +44,8 @@ class FileState(NamedTuple):
 
 _known: list[dict[FileState, str]] = []
 """The digests of files in these states, for each `hashed_once` around what runs. The last one counts."""
+_handed: dict[FileState, str] = {}
+"""The digests that the process before this one knew."""
 
 
 @contextmanager
@@ -58,7 +60,12 @@ def hashed_once() -> Iterator[None]:
 
 def known() -> dict[FileState, str]:
     """The digests that this process knows. A forked process begins with those of its parent."""
-    return dict(_known[-1]) if _known else {}
+    return dict(_known[-1] if _known else _handed)
+
+
+def begin_with(digests: Mapping[FileState, str]) -> None:
+    """Takes over what another process knew that ran the same command."""
+    _handed.update(digests)
 
 
 def learn(digests: Mapping[FileState, str]) -> None:

@@ -1,6 +1,7 @@
 """What the process that watches a build hands to the process that builds.
 
-Both run the same command. The second one can read no pipe that the first one has read, and repeats no note.
+Both run the same command. The second one can read no pipe that the first one has read, repeats no note, and hashes no
+file again that is as it was.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
+
+from etbuild.files import digests
 
 _seen: dict[str, str] = {}
 """What came through pipes to this process, by path: one character for each byte."""
@@ -51,11 +54,12 @@ def note(text: str) -> None:
 
 def give() -> int | None:
     """The descriptor of a file with everything to hand over; None if there is nothing."""
-    if not _seen and not _notes:
+    known = [[*state, sha256] for state, sha256 in digests.known().items()]
+    if not _seen and not _notes and not known:
         return None
     descriptor = os.memfd_create("etbuild-handover")
     with os.fdopen(descriptor, "w", closefd=False) as file:
-        json.dump([_seen, _notes], file)
+        json.dump([_seen, _notes, known], file)
     return descriptor
 
 
@@ -63,6 +67,7 @@ def take(descriptor: int) -> None:
     """Takes what the watching process has handed over. Closes the descriptor."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     with os.fdopen(descriptor) as file:
-        seen, notes = json.load(file)
+        seen, notes, known = json.load(file)
     _given.update(seen)
     _told.extend(notes)
+    digests.begin_with({digests.FileState(*state): sha256 for *state, sha256 in known})
