@@ -6,7 +6,8 @@
 |---|---|---|---|
 | `plan_program` | ExecutorchPlan | manifest | plans |
 | `export_program` | ExecutorchExport | export plan, sources, data | graphs without weights |
-| `lower_program` | ExecutorchLower | lowering plan, graphs, data, weights | program, named data, facts |
+| `lower_program` | ExecutorchLower | lowering plan or that of a method, graphs, data | methods that are lowered without weights |
+| | ExecutorchLower | lowering plan, these methods, graphs, data, weights | program, named data, facts |
 | `compare_program` | ExecutorchCompare | what lowering read, the example inputs, the program and its facts | a small file: the program computes what its exported methods compute |
 | `verify_program` | ExecutorchVerify | what both of these read, their outputs | an empty file |
 | `report_program` | ExecutorchReport | plan, facts, tokenizer | tokenizer, report, index |
@@ -22,6 +23,7 @@ An edit runs only the actions that it reaches:
   lines are too, for messages, but Bazel knows that no output depends on that (`unused_inputs_list`).
 - A changed check in the manifest runs ExecutorchPlan and ExecutorchReport; one of `checks.compare`, ExecutorchCompare too.
 - A new comment in a source runs ExecutorchExport and ExecutorchReport, because the graphs stay the same.
+- New weights run the second ExecutorchLower, which binds the methods to their weights, ExecutorchCompare and ExecutorchReport.
 
 This rule writes the plan of a manifest and builds nothing else:
 
@@ -48,6 +50,7 @@ load(
     "INPUTS",
     "bundle_arguments",
     "compare_arguments",
+    "compiles_weights",
     "etrecord_arguments",
     "export_arguments",
     "export_error",
@@ -55,7 +58,6 @@ load(
     "inputs_error",
     "lists_error",
     "lower_arguments",
-    "lower_method_arguments",
     "messages_arguments",
     "name_with_variant",
     "parameters_error",
@@ -63,6 +65,8 @@ load(
     "read_by",
     "report_arguments",
     "reproduce_arguments",
+    "template_arguments",
+    "template_steps",
 )
 load("//rules/private:compat.bzl", "label_text")
 load("//rules/private:driver.bzl", "driver_arguments", "run_driver", "toolchain_of", _EXEC_GROUPS = "EXEC_GROUPS")
@@ -159,8 +163,9 @@ def plan_program(
       - `export`: File, the part of the plan that ExecutorchExport reads.
       - `lower`: File, the part of the plan that ExecutorchLower reads.
       - `compare`: File, the part of the plan that ExecutorchCompare reads.
-      - `method_plans`: dict of method name to File, the plans for lowering one method each. It is empty if all methods are
-        lowered together.
+      - `compiles_weights`: bool, whether `backends` lists one that may compile weights into methods.
+      - `method_plans`: dict of method name to File, the plans for lowering one method each. It is empty if one action lowers
+        all methods.
     """
     _check(lists_error(methods, backends, named_data, sharded_named_data))
     _check(("parameters", parameters_error(parameters)) if parameters_error(parameters) else None)
@@ -170,6 +175,7 @@ def plan_program(
     plans = struct(
         name = name,
         compare = ctx.actions.declare_file(name + ".compare.plan.json"),
+        compiles_weights = compiles_weights(backends),
         export = ctx.actions.declare_file(name + ".export.plan.json"),
         lower = ctx.actions.declare_file(name + ".lower.plan.json"),
         method_plans = {
@@ -312,7 +318,7 @@ def export_program(ctx, plans, inputs, apart = False):
       apart: bool, whether the files are for `publish_export`: they are in a directory of their own.
 
     Returns:
-      ExecutorchExportInfo. Its `exported_methods` are empty if all methods are lowered together.
+      ExecutorchExportInfo. Its `exported_methods` are empty if one action lowers all methods.
     """
     start = _below(plans, apart) + plans.name
     directory, exported_methods = _exported(ctx, start, plans.method_plans)
@@ -355,21 +361,20 @@ def check_export(export, plans, inputs):
     """
     _check(export_error(plans, inputs, export, inputs.sources.to_list(), export.sources.to_list(), place))
 
-def _lower_method(ctx, method, plans, export, inputs):
-    """Declares ExecutorchLower of one method, and returns the directory that it writes."""
-    plan = plans.method_plans[method]
-    lowered = ctx.actions.declare_directory("{}.lowered.{}".format(plans.name, method))
-    messages = _messages(ctx, plans, "lowered." + method, export.lines)
+def _lower_template(ctx, step, plans, export):
+    """Declares ExecutorchLower of one of `template_steps`, and returns the directory that it writes."""
+    lowered = ctx.actions.declare_directory("{}.lowered.{}".format(plans.name, step.name))
+    messages = _messages(ctx, plans, "lowered." + step.name, export.lines)
     run_driver(
         ctx,
-        _arguments(ctx, lower_method_arguments(method, plans, export, inputs, lowered) + messages.arguments),
-        inputs = [plan, export.directory, export.exported_methods[method]] + _files(read_by("method", inputs)) +
-                 messages.inputs,
+        _arguments(ctx, template_arguments(step, export, lowered) + messages.arguments),
+        inputs = [step.plan, export.directory] + [export.exported_methods[method] for method in step.methods] +
+                 _files(step.files) + messages.inputs,
         outputs = [lowered] + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchLower",
         verb = "lower",
-        progress = "Lowering {} of".format(method),
+        progress = "Lowering {} of".format(step.name),
         torch = True,
         worker = True,
     )
@@ -389,10 +394,11 @@ def _artifacts(ctx, plans, below = ""):
     return pte, named_data
 
 def lower_program(ctx, plans, inputs, export, apart = False):
-    """Declares ExecutorchLower, which lowers the exported methods and writes the program.
+    """Declares ExecutorchLower twice: one lowers the exported methods without weights, one binds them and writes the program.
 
-    If each method is lowered by itself, there is one action for each method and one that merges their results. Then an edit
-    to one method lowers only that method. The bytes are the same as when all methods are lowered together.
+    If a target lists several methods, each is lowered by an action of its own. Then an edit to one method lowers only that
+    method. Methods that cannot be lowered without weights are lowered when the program is written. The bytes are the same as
+    when all methods are lowered together with their weights.
 
     Args:
       ctx: the context of the rule.
@@ -407,28 +413,28 @@ def lower_program(ctx, plans, inputs, export, apart = False):
       - `pte`: File, the program.
       - `named_data`: dict of tag to File: `NAME.TAG.ptd`, or for a tag with shards the directory `NAME.TAG`.
       - `facts`: File, facts about the lowering as JSON, for the report.
-      - `methods`: dict of method name to File, the directory of each method that is lowered by itself.
+      - `templates`: list of File, the directories with the methods that are lowered by themselves.
     """
     below = _below(plans, apart)
     pte, named_data = _artifacts(ctx, plans, below)
     facts = ctx.actions.declare_file("{}{}.lowering.json".format(below, plans.name))
 
-    lowered_methods = {method: _lower_method(ctx, method, plans, export, inputs) for method in plans.method_plans}
+    templates = [_lower_template(ctx, step, plans, export) for step in template_steps(plans, export, inputs)]
     messages = _messages(ctx, plans, "lower", export.lines)
     run_driver(
         ctx,
-        _arguments(ctx, lower_arguments(plans, export, inputs, lowered_methods, facts) + messages.arguments),
-        inputs = [plans.lower, export.directory] + export.exported_methods.values() + lowered_methods.values() +
+        _arguments(ctx, lower_arguments(plans, export, inputs, templates, facts) + messages.arguments),
+        inputs = [plans.lower, export.directory] + export.exported_methods.values() + templates +
                  _files(read_by("program", inputs)) + messages.inputs,
         outputs = [pte] + named_data.values() + [facts] + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchLower",
         verb = "lower",
-        progress = "Merging" if lowered_methods else "Lowering",
+        progress = "Writing the program of",
         torch = True,
         worker = True,
     )
-    return struct(facts = facts, methods = lowered_methods, named_data = named_data, pte = pte)
+    return struct(facts = facts, named_data = named_data, pte = pte, templates = templates)
 
 # Copies files and directories: SOURCE TARGET SOURCE TARGET ... A directory in a sandbox holds links.
 _COPY = """\
@@ -456,7 +462,7 @@ def publish_program(ctx, plans, lowered, reported):
     pte, named_data = _artifacts(ctx, plans)
     copies = [(lowered.pte, pte)] + [(lowered.named_data[tag], copy) for tag, copy in named_data.items()]
     _publish(ctx, copies, reported, "program")
-    return struct(facts = lowered.facts, methods = lowered.methods, named_data = named_data, pte = pte)
+    return struct(facts = lowered.facts, named_data = named_data, pte = pte, templates = lowered.templates)
 
 def publish_export(ctx, plans, export, reported):
     """Declares ExecutorchPublish, which copies the exported methods of a program that has passed its checks.
@@ -547,7 +553,7 @@ def verify_program(ctx, plans, inputs, export, lowered):
         _arguments(ctx, reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp) + messages.arguments),
         inputs = depset(
             [plans.export, plans.lower] + _files(read_by("program", inputs)) + artifacts + steps +
-            export.exported_methods.values() + lowered.methods.values() + messages.inputs,
+            export.exported_methods.values() + lowered.templates + messages.inputs,
             transitive = [inputs.source_files],
         ),
         outputs = [stamp] + messages.outputs,

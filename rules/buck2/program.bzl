@@ -8,18 +8,20 @@ load(
     "INPUTS",
     "bundle_arguments",
     "compare_arguments",
+    "compiles_weights",
     "etrecord_arguments",
     "export_arguments",
     "export_error",
     "inputs_error",
     "lists_error",
     "lower_arguments",
-    "lower_method_arguments",
     "name_with_variant",
     "parameters_error",
     "plan_arguments",
     "report_arguments",
     "reproduce_arguments",
+    "template_arguments",
+    "template_steps",
 )
 load(":driver.bzl", "DRIVER_ATTRS", "declare", "run_driver")
 load(":files.bzl", "FILE", "check", "files_of", "named_as", "named_beside", "place")
@@ -59,6 +61,7 @@ def _plan(ctx: AnalysisContext, manifest, inputs, shared):
     name = name_with_variant(ctx.label.name, attributes.variant)
     plans = struct(
         compare = declare(ctx, name + ".compare.plan.json"),
+        compiles_weights = compiles_weights(attributes.backends),
         export = declare(ctx, name + ".export.plan.json"),
         lower = declare(ctx, name + ".lower.plan.json"),
         method_plans = {
@@ -120,29 +123,29 @@ def _export(ctx: AnalysisContext, plans, inputs):
     return export
 
 def _lower(ctx: AnalysisContext, plans, inputs, export):
-    """Declares the actions that lower the exported methods and write the program."""
-    methods = {}
-    for method in plans.method_plans:
-        methods[method] = declare(ctx, "{}.lowered.{}".format(plans.name, method), dir = True)
+    """Declares the actions that lower the exported methods without weights, and the one that writes the program."""
+    templates = []
+    for step in template_steps(plans, export, inputs):
+        templates.append(declare(ctx, "{}.lowered.{}".format(plans.name, step.name), dir = True))
         run_driver(
             ctx,
-            lower_method_arguments(method, plans, export, inputs, methods[method]),
-            outputs = [methods[method]],
+            template_arguments(step, export, templates[-1]),
+            outputs = templates[-1:],
             category = "executorch_lower",
-            identifier = method,
+            identifier = step.name,
             torch = True,
         )
     named_data = {tag: declare(ctx, "{}.{}.ptd".format(plans.name, tag)) for tag in plans.named_data}
     named_data.update({tag: declare(ctx, "{}.{}".format(plans.name, tag), dir = True) for tag in plans.sharded_named_data})
     lowered = struct(
         facts = declare(ctx, plans.name + ".lowering.json"),
-        methods = methods,
         named_data = named_data,
         pte = declare(ctx, plans.name + ".pte"),
+        templates = templates,
     )
     run_driver(
         ctx,
-        lower_arguments(plans, export, inputs, methods, lowered.facts),
+        lower_arguments(plans, export, inputs, templates, lowered.facts),
         outputs = [lowered.pte] + named_data.values() + [lowered.facts],
         category = "executorch_lower",
         torch = True,

@@ -19,13 +19,13 @@ ENVIRONMENT = {
     "PYTHONNOUSERSITE": "1",
 }
 
-# The attributes of a program that hold files besides sources. `reads` has the actions that read them: `export`, `method` (lowers
-# one method), `program` (writes or runs the program) and `report`. If `renamed`, there is an attribute `NAME_as`. The driver
+# The attributes of a program that hold files besides sources. `reads` has the actions that read them: `export`, `template` (lowers
+# methods without weights), `program` (writes or runs the program) and `report`. If `renamed`, there is an attribute `NAME_as`. The driver
 # has the same attributes in `plan/expectations.py`, and a test compares the two.
 # buildifier: disable=unsorted-dict-items
 INPUTS = {
-    "data": struct(reads = ["export", "method", "program"], renamed = True),
-    "weights": struct(reads = ["method", "program"], renamed = True),
+    "data": struct(reads = ["export", "template", "program"], renamed = True),
+    "weights": struct(reads = ["program"], renamed = True),
     "adapters": struct(reads = ["program"], renamed = True),
     "tokenizer": struct(reads = ["report"], renamed = False),
 }
@@ -46,6 +46,9 @@ def read_by(action, inputs):
         if not action or action in row.reads
         for entry in getattr(inputs, attribute)
     ]
+
+# The backends that compile a method without its weights. The driver has the same, and a test compares the two.
+_TEMPLATES = ["portable", "xnnpack"]
 
 # These characters separate names in arguments of the driver, or are not allowed in file names.
 _NOT_IN_NAMES = [",", "/", "=", " ", "\t", "\n"]
@@ -409,38 +412,74 @@ def _lower_arguments(plan, export, methods, named):
         "--jobs=1",  # the build system decides which actions run at the same time
     ]
 
-def lower_method_arguments(method, plans, export, inputs, lowered):
-    """Returns the arguments of the driver's verb `lower` for one method.
+def compiles_weights(backends):
+    """Says whether a backend may compile the content of weights into the methods that it takes.
 
     Args:
-      method: string.
-      plans: struct with `method_plans`.
-      export: struct with `directory` and `exported_methods`.
+      backends: list of string, all backends of a program; empty if they are not known.
+
+    Returns:
+      bool.
+    """
+    return bool([backend for backend in backends if backend not in _TEMPLATES])
+
+def template_steps(plans, export, inputs):
+    """Returns the actions that lower methods by themselves: one for each method, if a target lists several; else one.
+
+    They read no weights: an action that binds what they make writes the program. So all checkpoints, and a cache for several
+    machines, share them. Where a backend compiles weights, each of several methods is still lowered by an action of its own.
+
+    Args:
+      plans: struct with `lower`, `method_plans` and `compiles_weights`.
+      export: struct with `exported_methods`.
       inputs: struct with each of `INPUTS`.
+
+    Returns:
+      list of struct: `name`, the end of the name of the directory that the action writes; `plan`, a file; `methods`, the names
+      of the exported methods outside of the export's directory that it reads; `weights`, whether it reads weights; `files`,
+      list of struct(name, file).
+    """
+    files = read_by("template", inputs)
+    if not plans.method_plans:
+        methods = export.exported_methods.keys()
+        return [struct(name = "methods", files = files, methods = methods, plan = plans.lower, weights = False)]
+    weights = plans.compiles_weights
+    files = files + (inputs.weights if weights else [])
+    return [
+        struct(name = method, files = files, methods = [method], plan = plan, weights = weights)
+        for method, plan in plans.method_plans.items()
+    ]
+
+def template_arguments(step, export, lowered):
+    """Returns the arguments of the driver's verb `lower` that lowers methods by themselves.
+
+    Args:
+      step: struct, one of `template_steps`.
+      export: struct with `directory` and `exported_methods`.
       lowered: the directory that the action writes.
 
     Returns:
       list of arguments.
     """
-    arguments = _lower_arguments(plans.method_plans[method], export, [method], read_by("method", inputs))
-    return arguments + ["--method=" + method, "-o", _path("", lowered)]
+    flags = ["--templates"] + (["--with-weights"] if step.weights else [])
+    return _lower_arguments(step.plan, export, step.methods, step.files) + flags + ["-o", _path("", lowered)]
 
-def lower_arguments(plans, export, inputs, lowered_methods, facts):
+def lower_arguments(plans, export, inputs, templates, facts):
     """Returns the arguments of the driver's verb `lower` that writes the program.
 
     Args:
       plans: struct with `lower`.
       export: struct with `directory` and `exported_methods`.
       inputs: struct with each of `INPUTS`.
-      lowered_methods: dict of method name to the directory of a method that is lowered by itself.
+      templates: list of the directories with the methods that are lowered by themselves.
       facts: file. The program and its named data are in the same directory.
 
     Returns:
       list of arguments.
     """
     return _lower_arguments(plans.lower, export, export.exported_methods, read_by("program", inputs)) + [
-        _path("--lowered={}=".format(method), lowered)
-        for method, lowered in lowered_methods.items()
+        _path("--lowered=", lowered)
+        for lowered in templates
     ] + ["-o", _path("", facts, parent = True)]
 
 def compare_arguments(plans, export, inputs, lowered, result):
@@ -477,7 +516,7 @@ def reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp):
       plans: struct with `export` and `lower`.
       inputs: struct with `sources` and each of `INPUTS`.
       export: struct with the outputs of the export.
-      lowered: struct with `methods`.
+      lowered: struct with `templates`.
       artifacts: list of files that the second build compares.
       stamp: file that the action writes.
 
@@ -500,8 +539,8 @@ def reproduce_arguments(plans, inputs, export, lowered, artifacts, stamp):
         _path("--exported={}=".format(method), exported)
         for method, exported in export.exported_methods.items()
     ] + [
-        _path("--lowered={}=".format(method), directory)
-        for method, directory in lowered.methods.items()
+        _path("--lowered=", directory)
+        for directory in lowered.templates
     ] + [_path("--stamp=", stamp)]
 
 def report_arguments(plans, export, lowered, tokenizer, index):

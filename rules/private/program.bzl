@@ -136,7 +136,9 @@ PROGRAM_ATTRS = {
         allow_files = True,
     ),
     "backends": attr.string_list(
-        doc = "All backends that the manifest names. If given, the build fails when the two differ.",
+        doc = "All backends that the manifest names. If given, the build fails when the two differ. If one of them compiles " +
+              "weights into what it makes, each of several `methods` is still lowered by an action of its own, for these " +
+              "weights.",
     ),
     "data": attr.label_list(
         doc = "Files that exporting and lowering read, such as example inputs and calibration data; a directory that a " +
@@ -173,7 +175,7 @@ PROGRAM_ATTRS = {
     "methods": attr.string_list(
         doc = "All methods of the manifest. If given, the build fails when the two differ. If there are two or more, each " +
               "is lowered by an action of its own: the actions can run at the same time, and an edit to one method lowers " +
-              "only that method.",
+              "only that method. These actions read no `weights`.",
     ),
     "named_data": attr.string_list(
         doc = "All tags under the manifest's `named_data` that have no `shard_size`. Each becomes the output " +
@@ -211,8 +213,9 @@ PROGRAM_ATTRS = {
         doc = "Build the program a second time in another environment, and fail if any byte differs.",
     ),
     "weights": attr.label_list(
-        doc = "The files of the manifest's `model.weights`, named as those of `data`. Only lowering reads them, so new " +
-              "weights do not run the export again.",
+        doc = "The files of the manifest's `model.weights`, named as those of `data`. Only the actions that write and compare " +
+              "the program read them, so new weights do not run the export again, and lower no method that can be lowered " +
+              "without them.",
         allow_files = True,
     ),
     "weights_as": attr.label_keyed_string_dict(

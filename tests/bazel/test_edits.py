@@ -122,7 +122,7 @@ def net(checkout: Workspace, options: list[str]) -> Iterator[Workspace]:
         checkout.write(f"edits/{name}", text)
     write_weights(directory / "net.safetensors", 0.0)
     first = checkout.build("//edits:net", *options)
-    assert first.mnemonics == [PLAN, EXPORT, LOWER, COMPARE, REPORT]
+    assert first.mnemonics == [PLAN, EXPORT, LOWER, LOWER, COMPARE, REPORT]
     yield checkout
     for path in directory.iterdir():
         path.unlink()
@@ -154,10 +154,10 @@ def after(net: Workspace, options: list[str], path: str, old: str, new: str) -> 
             id="comparison",
         ),
         pytest.param("net.yaml", "methods:", "report: {blobs: false}\nmethods:", [PLAN, REPORT], id="report option"),
-        pytest.param("net.yaml", "[xnnpack]", "[portable]", [PLAN, LOWER, COMPARE, REPORT], id="partitioner"),
-        pytest.param("net.yaml", "[1, 8]", "[2, 8]", [PLAN, EXPORT, LOWER, COMPARE, REPORT], id="example input"),
+        pytest.param("net.yaml", "[xnnpack]", "[portable]", [PLAN, LOWER, LOWER, COMPARE, REPORT], id="partitioner"),
+        pytest.param("net.yaml", "[1, 8]", "[2, 8]", [PLAN, EXPORT, LOWER, LOWER, COMPARE, REPORT], id="example input"),
         pytest.param("model.py", "import torch", "# A remark.\nimport torch", [EXPORT, REPORT], id="source comment"),
-        pytest.param("model.py", ".relu()", ".sigmoid()", [EXPORT, LOWER, COMPARE, REPORT], id="source"),
+        pytest.param("model.py", ".relu()", ".sigmoid()", [EXPORT, LOWER, LOWER, COMPARE, REPORT], id="source"),
         pytest.param("tokenizer.json", "{}", "{ }", [REPORT], id="tokenizer"),
     ],
 )
@@ -202,7 +202,7 @@ def test_new_weights_lower_no_method(net: Workspace, options: list[str]) -> None
     after = [net.output(f"edits/adapted{suffix}").read_bytes() for suffix in (".pte", ".math.ptd")]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
     write_weights(net.directory / "edits/net.safetensors", 0.5)
-    try:  # the methods were lowered without what weights contain; only merging reads it
+    try:  # the methods were lowered without weights; only the action that writes the program reads them
         assert net.build("//edits:adapted", *options).mnemonics == [LOWER, COMPARE, REPORT]
         assert net.output("edits/adapted.pte").read_bytes() != before[0]
     finally:

@@ -52,7 +52,7 @@ variants:
   portable: {defaults: {partitioners: [portable]}}
   small: {parameters: {width: {default: 64}}}
 """
-AFTER = [f"Executorch{step}" for step in ("Lower", "Compare", "Report")]
+AFTER = [f"Executorch{step}" for step in ("Lower", "Lower", "Compare", "Report")]
 MODEL = "import torch\n\ndef create(width):\n    return torch.nn.Sequential(torch.nn.Linear(width, 4))\n"
 
 
@@ -79,14 +79,14 @@ def plan_of(path: Path) -> dict[str, object]:
 def test_variants_with_equal_graphs_share_one_export(net: Workspace, options: list[str]) -> None:
     targets = ("//variants:net", "//variants:net.portable", "//variants:net.int4", "//variants:net.small")
     ran = Counter(net.build(*targets, *options).mnemonics)
-    assert ran == {"ExecutorchPlan": 4, "ExecutorchExport": 3, **dict.fromkeys(AFTER, 4)}
+    assert ran == {"ExecutorchPlan": 4, "ExecutorchExport": 3, **Counter(4 * AFTER)}
     for name in ("net", "net.portable", "net.int4", "net.small"):
         assert net.output(f"variants/{name}.pte").exists()
         assert plan_of(net.output(f"variants/{name}.index.json"))["name"] == name
     net.edit("variants/net.yaml", "[portable]", '["xnnpack", "portable"]')
     try:
         ran = Counter(net.build(*targets, *options).mnemonics)
-        assert ran == {"ExecutorchPlan": 4, **dict.fromkeys(AFTER, 1)}
+        assert ran == {"ExecutorchPlan": 4, **Counter(AFTER)}
     finally:
         net.edit("variants/net.yaml", '["xnnpack", "portable"]', "[portable]")
 

@@ -75,7 +75,7 @@ def in_workers(workspace: Workspace, target: str, *options: str, expect: int = 0
 def test_workers_make_what_the_sandbox_makes(served: Workspace, sandboxed: Path, mode: str, tmp_path: Path) -> None:
     served.run("clean")
     result = in_workers(served, "//examples/mlp", f"--disk_cache={tmp_path}", MODES[mode])
-    assert "5 worker" in result.err
+    assert "6 worker" in result.err
     assert names(tmp_path / "ac") == names(sandboxed / "ac")
     assert names(tmp_path / "cas") == names(sandboxed / "cas")
     served.run("clean")

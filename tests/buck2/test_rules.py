@@ -151,6 +151,30 @@ def test_a_program_is_verified_on_request(tmp_path: Path) -> None:
     assert {*verify["outputs"].values()} <= {*report["inputs"]}
 
 
+@pytest.mark.parametrize(
+    ("attributes", "templates", "with_weights"),
+    [
+        ("", ["methods"], []),
+        ('methods = ["a"]', ["methods"], []),
+        ('methods = ["a", "b"]', ["a", "b"], []),
+        ('methods = ["a", "b"], backends = ["portable", "xnnpack"]', ["a", "b"], []),
+        ('methods = ["a", "b"], backends = ["openvino", "xnnpack"]', ["a", "b"], ["a", "b"]),
+        ('backends = ["openvino"]', ["methods"], []),
+    ],
+)
+def test_actions_read_weights_only_if_their_backends_compile_them(
+    tmp_path: Path, attributes: str, templates: list[str], with_weights: list[str]
+) -> None:
+    text = f'executorch_program(name = "net", manifest = "net.yaml", weights = ["w"], data = ["d"], {attributes})'
+    actions = [each for each in package(tmp_path, text, "w", "d")["actions"] if each["category"] == "executorch_lower"]
+    assert [each["identifier"] for each in actions] == [*templates, None]
+    assert all("net/d" in each["inputs"] for each in actions)
+    assert [each["identifier"] for each in actions if "net/w" in each["inputs"]] == [*with_weights, None]
+    assert [each["identifier"] for each in actions if "--with-weights" in each["argv"]] == with_weights
+    lowered = [path for each in actions[:-1] for path in each["outputs"].values()]
+    assert {*lowered} <= {*actions[-1]["inputs"]}
+
+
 def test_variants_share_one_export(tmp_path: Path) -> None:
     text = """executorch_programs(
         name = "net", manifest = "net.yaml", srcs = ["net.py"], variants = {"ios": {}, "int8": {"export": None}},

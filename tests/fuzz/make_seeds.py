@@ -70,7 +70,7 @@ def _write_seeds(scratch: Path) -> None:
         "report-net": made / "net.report.json",
         "lowering-net": made / "net.lowering.json",
         "export-net": scratch / "export/module.json",
-        "lowered_method-net": scratch / "lowered/method.json",
+        "lowered_method-net": scratch / "lowered/forward/method.json",
         "safetensors-net": scratch / "net.safetensors",
         "pt2-net": scratch / "net.pt2",
     }.items():
@@ -98,7 +98,7 @@ def _build_in_steps(scratch: Path, manifest: Path, made: Path) -> None:
     for arguments in (
         ["plan", str(manifest), *options, f"--method-plan=forward={plans['method']}"],
         ["export", plans["export-plan"], *sources, *declared, "--inputs", inputs, "-o", export],
-        ["lower", plans["method"], "--export", export, *declared, "--method=forward", "-o", str(scratch / "lowered")],
+        ["lower", plans["method"], "--export", export, "--templates", "-o", str(scratch / "lowered")],
         ["lower", plans["lower-plan"], "--export", export, *declared, "-o", str(made)],
         ["report", plans["plan"], "--inputs", inputs, "--lowering", str(made / "net.lowering.json"), "-o", str(made)],
         ["profile", str(made / "net.pte"), "add", "--calls=2", "--etdump", str(made / "net.etdp")],

@@ -4,6 +4,7 @@ itself."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -367,34 +368,38 @@ class Steps:
         exported = [f"--exported={name}={name}.pt2" for name in ("embed", "score")]
         return self.run("lower", "lower-plan", "--export=export", *exported, *arguments, expect=expect)
 
-    def merge(self, embed: str, score: str, expect: int = 0) -> str:
-        return self.lower(f"--lowered=embed={embed}", f"--lowered=score={score}", "-o", "out", expect=expect)
+    def merge(self, expect: int = 0) -> str:
+        return self.lower("--lowered=apart", "-o", "out", expect=expect)
 
 
 def test_methods_with_operators_of_the_model_are_merged(tmp_path: Path, etbuild_worker: Worker) -> None:
     steps = Steps(tmp_path, OPERATOR, etbuild_worker)
-    steps.lower("--method=embed", "-o", "embed")
-    steps.lower("--method=score", "-o", "score")
-    steps.merge("embed", "score")
+    steps.lower("--templates", "-o", "apart")
+    steps.merge()
     steps.lower("--no-accelerate", "-o", "plain")
     assert (tmp_path / "out/net.pte").read_bytes() == (tmp_path / "plain/net.pte").read_bytes()
 
 
 def test_a_lowered_method_is_the_same_each_time_and_damage_is_noticed(tmp_path: Path, etbuild_worker: Worker) -> None:
     steps = Steps(tmp_path, SHALLOW, etbuild_worker)
-    for name, out in (("embed", "embed"), ("score", "score"), ("score", "again")):
-        steps.lower(f"--method={name}", "-o", out)
-    files = sorted(path.relative_to(tmp_path / "score") for path in (tmp_path / "score").rglob("*") if path.is_file())
-    assert len(files) > 3
+    for out in ("apart", "again"):
+        steps.lower("--templates", "--with-weights", "-o", out)
+    apart = tmp_path / "apart"
+    files = sorted(path.relative_to(apart) for path in apart.rglob("*") if path.is_file())
+    assert {file.parts[0] for file in files} == {"methods.txt", "embed", "score", "score.weights"}
     for file in files:
-        assert (tmp_path / "score" / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), file
-    assert "methods.score: the lowered method is `embed`, not this one" in steps.merge("embed", "embed", expect=2)
-    for file in (next((tmp_path / "score/blobs").iterdir()), tmp_path / "score/emitted.json"):
-        content = file.read_bytes()
-        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        assert f"{file.name} is damaged" in steps.merge("embed", "score", expect=2)
-        file.write_bytes(content)
-    steps.merge("embed", "score")
+        assert (apart / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), file
+    score = apart / "score.weights"
+    for path in (next((score / "blobs").iterdir()), score / "emitted.json"):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert f"{path.name} is damaged" in steps.merge(expect=2)
+        path.write_bytes(content)
+    steps.merge()
+    shutil.copy(apart / "embed/method.json", score)
+    assert "methods.score: the lowered method is `embed`, not this one" in steps.merge(expect=2)
+    (apart / "methods.txt").unlink()
+    assert "apart: not what `etbuild lower --templates` wrote" in steps.merge(expect=2)
 
 
 def test_without_acceleration_nothing_lowered_comes_from_the_cache(cached: Cached) -> None:
@@ -432,6 +437,7 @@ def test_the_verbs_that_build_rules_run(tmp_path: Path, build: Build, capfd: pyt
     whole = artifacts(build, HEAD + TWO, SHALLOW)
     project = tmp_path / "project1"
     plans = [f"--{part}={tmp_path / part}" for part in ("plan", "export-plan", "lower-plan")]
+    plans += [f"--method-plan={name}={tmp_path / name}" for name in ("embed", "score")]
 
     def run(*arguments: object) -> int:
         return main.main([str(argument) for argument in arguments])
@@ -443,15 +449,14 @@ def test_the_verbs_that_build_rules_run(tmp_path: Path, build: Build, capfd: pyt
     )
     lower = ("lower", tmp_path / "lower-plan", f"--export={tmp_path / 'export'}")
     for name in ("embed", "score"):
-        assert run(*lower, "--method", name, "-o", tmp_path / name) == 0
-    lowered = [f"--lowered={name}={tmp_path / name}" for name in ("embed", "score")]
+        one = ("lower", tmp_path / name, f"--export={tmp_path / 'export'}")
+        assert run(*one, "--templates", "-o", tmp_path / f"{name}.lowered") == 0
+    lowered = [f"--lowered={tmp_path / name}.lowered" for name in ("embed", "score")]
     assert run(*lower, *lowered, "-o", tmp_path / "out") == 0
     assert (tmp_path / "out/net.pte").read_bytes() == whole["net.pte"]
     capfd.readouterr()
-    assert run(*lower, "--method", "scores", "-o", tmp_path / "no") == 2
-    assert "did you mean `score`?" in capfd.readouterr().err
     assert run(*lower, lowered[0], "-o", tmp_path / "no") == 2
-    assert "--lowered names embed; the plan has embed, score" in capfd.readouterr().err
-    (tmp_path / "score/emitted.json").write_bytes(b"{}")
+    assert "--lowered has embed; the plan has embed, score" in capfd.readouterr().err
+    (tmp_path / "embed.lowered/embed/emitted.json").write_bytes(b"{}")
     assert run(*lower, *lowered, "-o", tmp_path / "no") == 2
     assert "cannot load the lowered method" in capfd.readouterr().err

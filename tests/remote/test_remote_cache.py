@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.helpers.workspaces import WORKERS, Result, Workspace
 
@@ -64,12 +65,27 @@ def flipped(content: bytes) -> bytes:
 
 def test_a_second_checkout_takes_every_action_from_the_cache(filled: Filled, second: Workspace) -> None:
     built = ours([name for result in filled.results for name in result.mnemonics])
-    assert built.count("ExecutorchLower") == len(TARGETS)
+    assert built.count("ExecutorchLower") == 2 * len(TARGETS)
     result = second.build(filled.server.option, *TARGETS)
     assert ours(result.mnemonics) == []
     assert ours(result.hits) == built
     assert "remote cache hit" in result.err
     assert artifacts(second) == filled.made
+
+
+def test_another_checkpoint_in_a_second_checkout_lowers_nothing(filled: Filled, second: Workspace) -> None:
+    weights = second.directory / "examples/shared_weights/backbone.safetensors"
+    first = weights.read_bytes()
+    remove_results(second)
+    save_file({name: each + 0.25 for name, each in load_file(weights).items()}, weights)
+    try:
+        result = second.build(filled.server.option, *WORKERS, *TARGETS)
+    finally:
+        weights.write_bytes(first)
+    bound = ["ExecutorchCompare", "ExecutorchLower", "ExecutorchReport"]
+    assert ours(result.mnemonics) == sorted(len(TARGETS) * bound)
+    assert ours(result.hits) == sorted(len(TARGETS) * ["ExecutorchExport", "ExecutorchLower", "ExecutorchPlan"])
+    assert artifacts(second)["classifier.backbone.ptd"] != filled.made["classifier.backbone.ptd"]
 
 
 def test_two_programs_store_their_backbone_once(filled: Filled) -> None:
@@ -131,6 +147,6 @@ def test_a_server_that_is_not_there(
     # Over gRPC, Bazel first asks for the server's capabilities, and builds without the server only with an option.
     remove_results(second)
     result = second.build(server_type(tmp_path).option, "--remote_local_fallback", *WORKERS, TARGETS[0])
-    assert result.mnemonics.count("ExecutorchLower") == 1
+    assert result.mnemonics.count("ExecutorchLower") == 2
     names = [name for name in filled.made if name.startswith(PROGRAMS[0])]
     assert artifacts(second, names) == {name: filled.made[name] for name in names}

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
+from etbuild import backends
 from etbuild.cli.options import RESOURCE_SETS
 from etbuild.manifest import validate
 from etbuild.plan.expectations import INPUTS
@@ -119,3 +120,10 @@ def test_the_rules_and_the_driver_have_the_same_attributes_with_files() -> None:
     (table,) = (each.value for each in assigned)
     assert isinstance(table, ast.Dict)
     assert [ast.literal_eval(key) for key in table.keys if key is not None] == list(INPUTS)
+
+
+def test_the_rules_and_the_driver_have_the_same_backends_that_compile_without_weights() -> None:
+    compiles_weights = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names["compiles_weights"]
+    assert not compiles_weights([])
+    for name, backend in backends.BACKENDS.items():
+        assert compiles_weights([name]) != backend.compiles_templates, name

@@ -56,7 +56,7 @@ class FirstBuild:
         artifacts: The program, its named data and the facts about them: files, and directories of shards.
         export: The directory of the export.
         exported: The files of exported methods outside of that directory, by name.
-        lowered: The directory of each method that was lowered by itself, by name.
+        lowered: The directories of methods that were lowered by themselves.
         lines: The lines of the sources, if they are outside of the export.
         examples: The example inputs, if they are outside of the export.
         inputs: The digests of what the export read, if they were written.
@@ -65,7 +65,7 @@ class FirstBuild:
     artifacts: Sequence[Path]
     export: Path
     exported: Mapping[str, Path] = field(default_factory=dict)
-    lowered: Mapping[str, Path] = field(default_factory=dict)
+    lowered: Sequence[Path] = ()
     lines: Path | None = None
     examples: Path | None = None
     inputs: Path | None = None
@@ -197,12 +197,12 @@ def _verify(verify: Verify, pipeline: Pipeline) -> None:
     lowered = [artifact["file"].partition("/")[0] for artifact in pipeline.lowering["artifacts"]]
     paths = sorted({pipeline.program / name for name in lowered})
     methods = pipeline.directory / "methods"
-    in_both_ways = {name: (methods / name, with_weights(methods, name)) for name in sorted(plan.methods)}
-    one_by_one = {
-        name: next(path for path in ways if (path / EMITTED).exists())
-        for name, ways in in_both_ways.items()
+    in_both_ways = [(methods / name, with_weights(methods, name)) for name in sorted(plan.methods)]
+    one_by_one = [
+        next(path for path in ways if (path / EMITTED).exists())
+        for ways in in_both_ways
         if any(path.exists() for path in ways)
-    }
+    ]
     first = FirstBuild(paths, pipeline.export.directory, lowered=one_by_one)
     verify(plan.export_plan, plan.lower_plan, files.inputs, files.used, first)
 

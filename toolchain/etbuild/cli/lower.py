@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from etbuild.cli.options import (
     add_data,
     add_exported,
+    add_flag,
     add_lowering_options,
     add_path,
     add_positions,
     add_repeatable,
     add_reserved_memory,
     add_step_parser,
-    add_value,
-    declared,
     exported,
     inputs,
     lowering_options,
     tell_memory,
     with_positions,
 )
-from etbuild.errors import InputError, did_you_mean
+from etbuild.errors import InputError
 
 if TYPE_CHECKING:
     from etbuild.plan.step_plans import MethodPlan
@@ -41,59 +40,53 @@ def add(verbs: Any) -> None:
     add_exported(parser)
     add_data(parser)
     part = parser.add_mutually_exclusive_group()
-    add_value(part, "--method NAME", "lower only this method; a later call merges it with the others")
-    add_repeatable(part, "--lowered NAME=DIR", "merge this method, which an earlier call lowered with --method")
+    add_flag(part, "--templates", "only lower methods without weights; a later call binds them and writes the program")
+    add_repeatable(part, "--lowered DIR", "use what an earlier call wrote with --templates", type=Path)
+    add_flag(parser, "--with-weights", "with --templates: also lower, with their weights, methods that need them")
     add_lowering_options(parser)
     add_path(parser, "-o DIR", "directory for the program", dest="directory", required=True)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Lowers the methods and writes the program, its named data and the facts about both; or writes one lowered
-    method."""
+    """Lowers the methods and writes the program, its named data and the facts about both; or only lowers methods."""
     options.restart()
     with with_positions(options, options.lines) as unused:
-        if options.method is None:
-            _lower(options)
+        if options.templates:
+            unused += _lower_templates(options)
         else:
-            unused += _lower_method(options)
+            _lower(options)
     tell_memory(options)
     return 0
 
 
-def _lower_method(options: argparse.Namespace) -> list[Path]:
-    """Writes a lowered method. Returns the files that cannot change it."""
+def _lower_templates(options: argparse.Namespace) -> list[Path]:
+    """Writes lowered methods. Returns the files that cannot change them."""
     from etbuild.files.artifacts import whole_directory
     from etbuild.plan.step_plans import MethodPlan, read_plan
     from etbuild.steps import lower
 
     plan = read_plan(options.plan, MethodPlan)
     plan.check_backends()
-    if options.method not in plan.methods:
-        message = f"--method {options.method}: the plan has no such method"
-        raise InputError.of(message, did_you_mean(options.method, plan.methods))
     with whole_directory(options.directory) as staged:
-        return lower.lower_method(_job(options, plan), options.method, staged)
+        return lower.lower_templates(_job(options, plan), staged, weights=options.with_weights)
 
 
 def _lower(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import publish, staging
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.steps import lower
-    from etbuild.steps.method_store import MethodStore
+    from etbuild.steps.method_store import LoweredBefore
 
     plan = read_plan(options.plan, LowerPlan)
     plan.check_backends()
-    methods = declared("--lowered", options.lowered)
-    if methods and methods.keys() != plan.methods.keys():
-        raise InputError.of(f"--lowered names {', '.join(methods)}; the plan has {', '.join(plan.methods)}")
-    job = _job(options, plan)
     with staging(options.directory) as staged:
-        if methods:
-            (store := MethodStore(staged / "methods")).directory.mkdir()
-            artifacts = lower.merge(job, methods, staged, store)
-        else:
-            artifacts = lower.lower(job, staged)
-        publish(artifacts, options.directory)
+        store = None
+        if options.lowered:
+            store = LoweredBefore(staged / "methods", options.lowered)
+            store.directory.mkdir()
+            if store.names != sorted(plan.methods):
+                raise InputError.of(f"--lowered has {', '.join(store.names)}; the plan has {', '.join(plan.methods)}")
+        publish(lower.lower(_job(options, plan), staged, store), options.directory)
 
 
 def _job(options: argparse.Namespace, plan: P) -> LoweringJob[P]:

@@ -1,6 +1,6 @@
 """Saves and reads an emitted method as a directory, for the cache and for build rules.
 
-method.json     why the method must be lowered with others, or with the content of weights; or else the weights it needs
+method.json     why the method must be lowered with the content of weights, or else the weights it needs
 emitted.json    the method: its plan, its facts, the digests of its blobs, and recipes for those made from weights
 blobs/SHA256    constants that are no weights of the module, and what backends compiled; equal content is stored once
 
@@ -40,7 +40,7 @@ from etbuild.lower.recipes import text as recipe_text
 from etbuild.lower.unbound import MARK, UnboundBytes
 from etbuild.lower.weight_sharing import WeightReader
 
-_SCHEMA = "executorch-lowered-method/v6"
+_SCHEMA = "executorch-lowered-method/v7"
 BLOBS = "blobs"
 _METHOD, EMITTED = "method.json", "emitted.json"
 
@@ -52,7 +52,6 @@ class SavedMethod:
     Attributes:
         directory: The directory that holds the method.
         name: The method's name.
-        reason: Why it must be lowered with the others, for users; else None.
         why_weights: Why it must be lowered with the content of its weights, for users; empty if it need not.
         emitted: The digest of the file with the method; empty if it must be lowered in another way.
         weights: The parameters and buffers whose content `load` needs.
@@ -61,7 +60,6 @@ class SavedMethod:
 
     directory: Path
     name: str
-    reason: str | None
     why_weights: list[str]
     emitted: str
     weights: list[str]
@@ -118,20 +116,6 @@ def write(directory: Path, name: str, emitted: Emitted, template: Template | Non
     _write_facts(directory, name, emitted=digest, weights=weights, kinds=template.kinds)
 
 
-def write_reason(directory: Path, name: str, reason: str) -> None:
-    """Saves why a method must be lowered together with the others.
-
-    Args:
-        directory: An existing empty directory.
-        name: The method's name.
-        reason: The reason, for users.
-
-    Raises:
-        BuildError: The file cannot be written.
-    """
-    _write_facts(directory, name, why_not=reason)
-
-
 def write_why_weights(directory: Path, name: str, reasons: list[str]) -> None:
     """Saves why a method must be lowered with the content of its weights.
 
@@ -147,7 +131,7 @@ def write_why_weights(directory: Path, name: str, reasons: list[str]) -> None:
 
 
 def _write_facts(directory: Path, name: str, **facts: object) -> None:
-    others: dict[str, object] = {"why_not": None, "why_weights": [], "emitted": "", "weights": [], "kinds": {}}
+    others: dict[str, object] = {"why_weights": [], "emitted": "", "weights": [], "kinds": {}}
     content = canonical_json({"schema": _SCHEMA, "name": name, **others, **facts})
     artifacts.write(directory, _METHOD, "lowered", content)
 
@@ -156,7 +140,7 @@ def read(directory: Path, name: str) -> SavedMethod:
     """Reads what is known of a saved method without its content.
 
     Args:
-        directory: The directory that `write` or `write_reason` filled.
+        directory: The directory that `write` or `write_why_weights` filled.
         name: The name that the method must have.
 
     Raises:
@@ -169,7 +153,7 @@ def read(directory: Path, name: str) -> SavedMethod:
     if facts["name"] != name:
         raise InputError.at(("methods", name), f"the lowered method is `{facts['name']}`, not this one")
     del facts["schema"]
-    return SavedMethod(directory, **{"reason": facts.pop("why_not"), **facts})
+    return SavedMethod(directory, **facts)
 
 
 def load(method: SavedMethod, binding: Binding) -> Emitted:

@@ -6,14 +6,14 @@ import functools
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild import backends, releases
 from etbuild.accelerate.lowering import accelerated
-from etbuild.errors import printable
+from etbuild.errors import InputError
 from etbuild.exception_text import summary
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
@@ -29,7 +29,7 @@ from etbuild.steps import apart
 from etbuild.steps.executorch_imports import imports_of_executorch
 from etbuild.steps.facts import LOWERING_SCHEMA, write_json
 from etbuild.steps.lowering_options import LoweringOptions
-from etbuild.steps.method_store import MethodStore, with_weights
+from etbuild.steps.method_store import MethodStore, write_names
 from etbuild.steps.saved_export import (
     LoweringJob,
     export_with_weights,
@@ -89,19 +89,14 @@ def lower(
         return _lower_apart(job, saved, context, directory)
 
 
-def _lower_one_by_one(job: LoweringJob[LowerPlan], store: MethodStore) -> dict[str, Path]:
+def _lower_one_by_one(job: LoweringJob[MethodPlan], store: MethodStore) -> dict[str, Path]:
     """Lowers the methods that a store does not have, without the content of weights.
 
     Returns:
         The directories of all methods except those that need this content.
     """
     names = [name for name in job.plan.methods if not needs_weights(job.plan.of_method(name))]
-    directories = {name: store.directory / name for name in names}
-    missing = {}
-    for name, path in directories.items():
-        path.mkdir()
-        if not store.fetch(name, path, weights=False):
-            missing[name] = path
+    directories, missing = store.directories(names, weights=False)
     if missing:
         with store.keep(missing, weights=False), _opened(job) as opened:
             _lower_methods(job, missing, opened)
@@ -112,7 +107,7 @@ Opened = tuple["SavedExport", StepContext]
 
 
 def _lower_methods(
-    job: LoweringJob[LowerPlan], directories: dict[str, Path], opened: Opened, with_weights: str = ""
+    job: LoweringJob[MethodPlan], directories: dict[str, Path], opened: Opened, with_weights: str = ""
 ) -> None:
     """Lowers methods into empty directories. Several run at the same time, and all use the same imports.
 
@@ -147,36 +142,33 @@ def _lower_methods(
             apart.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
-def lower_method(job: LoweringJob[MethodPlan], name: str, directory: Path) -> list[Path]:
-    """Lowers and emits one method, without the content of weights if that is possible; or writes the reason why all
-    methods must be lowered together.
+def lower_templates(job: LoweringJob[MethodPlan], directory: Path, *, weights: bool) -> list[Path]:
+    """Lowers each method by itself without the content of weights, as far as that is possible.
 
     Args:
-        job: The method. It may contain others; what its plan says about them is not read.
-        name: The method's name.
-        directory: The directory for the result, in the form that `method_archive` describes. It exists and is empty.
+        job: The methods.
+        directory: An existing empty directory, for `LoweredBefore`.
+        weights: Whether to lower the others too, with the content of weights. If not, no file of weights is needed.
 
     Returns:
         The files of weights, if their content cannot change the result; else nothing.
 
     Raises:
         InputError: A declared input is missing or does not fit.
-        BuildError: The method cannot be lowered.
+        BuildError: A method cannot be lowered.
     """
-    unread = list(filter(None, map(job.inputs.find, with_shards(weights_names(job.plan.weights), job.inputs))))
-    reason = joint_lowering_reason(job.plan, job.export, several=True)
-    if reason is not None:
-        from etbuild.emit import method_archive
-
-        method_archive.write_reason(directory, name, reason)
-        return unread
-    part = job.plan.of_method(name)
-    with _opened(job) as opened, job.stage(f"lower {name}"):
-        tries = not needs_weights(part)
-        if tries and not _why_weights(part, job.options, _export(job, opened, weights=False), directory):
-            return unread
-        _lower_and_save(part, job.options, _export(job, opened, weights=True), directory)
-        return []
+    write_names(directory, job.plan.methods)
+    store, unfit = MethodStore(directory), dict[str, str]()
+    if joint_lowering_reason(job.plan, job.export, several=True) is None:
+        directories = _lower_one_by_one(job, store)
+        if weights:
+            with _opened(job) as opened:
+                unfit = _unfit(job.plan, _read(directories))
+                _lowered_with_weights(job, unfit, opened, store)
+    with suppress(InputError):  # without `weights`, they are seldom declared
+        files = map(job.inputs.find, with_shards(weights_names(job.plan.weights), job.inputs))
+        return [] if unfit else [path for path in files if path is not None]
+    return []
 
 
 @dataclass(frozen=True)
@@ -265,12 +257,12 @@ def merge(
 ) -> list[artifacts.Artifact]:
     """Binds lowered methods to the content of weights, and merges them into one program.
 
-    If a method has to be lowered with the others, all methods are lowered together.
+    If they turn out to depend on each other, all methods are lowered together.
 
     Args:
         job: The methods.
-        directories: The directory of each method that is lowered, as `lower_method` filled it. The others are lowered
-            here, with the content of weights.
+        directories: The directory of each method that was lowered without the content of weights. The others are
+            lowered here, with it.
         directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
         store: Has some of the methods that must be lowered with the content of weights, and keeps the others.
 
@@ -282,22 +274,29 @@ def merge(
         BuildError: The methods do not fit together, or the program cannot be written.
     """
     with _opened(job) as opened:
-        from etbuild.emit import method_archive, mutable_buffers
+        from etbuild.emit import mutable_buffers
 
         saved, context = opened
         job = _with_constants(job, saved)
-        templates = {name: method_archive.read(path, name) for name, path in sorted(directories.items())}
-        reasons = [f"of `{name}`: {printable(each.reason)}" for name, each in templates.items() if each.reason]
-        parts: dict[str, Emitted] = {}
-        if not reasons:
-            parts, shards = _bound(job, opened, templates, store)
-            buffers = {name: part.facts[name].buffers for name, part in parts.items()}
-            reason = mutable_buffers.joint_lowering_reason(buffers)
-            reasons = [reason] if reason is not None else []
-        if reasons:
-            print(f"note: all methods are lowered together, because {reasons[0]}", file=sys.stderr)
+        parts, shards = _bound(job, opened, _read(directories), store)
+        buffers = {name: part.facts[name].buffers for name, part in parts.items()}
+        reason = mutable_buffers.joint_lowering_reason(buffers)
+        if reason is not None:
+            print(f"note: all methods are lowered together, because {reason}", file=sys.stderr)
             return _lower_apart(job, saved, context, directory)
         return write_program(job.plan, list(parts.values()), shards, context, directory)
+
+
+def _read(directories: Mapping[str, Path]) -> dict[str, SavedMethod]:
+    from etbuild.emit import method_archive
+
+    return {name: method_archive.read(path, name) for name, path in sorted(directories.items())}
+
+
+def _unfit(plan: MethodPlan, templates: Mapping[str, SavedMethod]) -> dict[str, str]:
+    """The methods that must be lowered with the content of weights, and why, for users."""
+    unfit = {name: "a backend compiles them" for name in plan.methods if name not in templates}
+    return unfit | {name: each.why_weights[0] for name, each in templates.items() if each.why_weights}
 
 
 def _bound(
@@ -308,9 +307,7 @@ def _bound(
     from etbuild.emit.binding import Binding, CannotBind
     from etbuild.lower.recipes import Ingredients
 
-    unfit = {name: "a backend compiles them" for name in job.plan.methods if name not in templates}
-    unfit |= {name: each.why_weights[0] for name, each in templates.items() if each.why_weights}
-    methods = {**templates, **_lowered_with_weights(job, unfit, opened, store)}
+    methods = {**templates, **_lowered_with_weights(job, _unfit(job.plan, templates), opened, store)}
     with job.stage("read the weights"):
         needed = frozenset[str]().union(*(method.weights for method in methods.values()))
         content, shards = read_weights(job.plan, opened[0], job.inputs, needed)
@@ -336,7 +333,7 @@ def _with_non_finite(emitted: Emitted, kinds: Mapping[str, str], content: Mappin
 
 
 def _lowered_with_weights(
-    job: LoweringJob[LowerPlan], reasons: Mapping[str, str], opened: Opened, store: MethodStore
+    job: LoweringJob[MethodPlan], reasons: Mapping[str, str], opened: Opened, store: MethodStore
 ) -> dict[str, SavedMethod]:
     """Lowers methods with the content of weights, as far as a store does not have them.
 
@@ -346,18 +343,11 @@ def _lowered_with_weights(
         opened: What `_opened` returns.
         store: The store.
     """
-    from etbuild.emit import method_archive
-
-    directories = {name: with_weights(store.directory, name) for name in reasons}
-    missing = {}
-    for name, path in directories.items():
-        path.mkdir()
-        if not store.fetch(name, path, weights=True):
-            missing[name] = path
+    directories, missing = store.directories(reasons, weights=True)
     if missing:
         with store.keep(missing, weights=True):
             _lower_methods(job, missing, opened, next(reasons[name] for name in missing))
-    return {name: method_archive.read(path, name) for name, path in directories.items()}
+    return _read(directories)
 
 
 def _with_constants(job: LoweringJob[LowerPlan], saved: SavedExport) -> LoweringJob[LowerPlan]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+
+from etbuild.errors import InputError
+
+WEIGHTS = ".weights"
+"""How the directory ends of a method that is lowered with the content of weights, after the method's name."""
+_NAMES = "methods.txt"  # no name of a method
 
 
 def with_weights(directory: Path, name: str) -> Path:
     """The directory of a method that is lowered with the content of weights, in the directory of a store. A method that
     is lowered without is in the directory with its own name."""
-    return directory / f"{name}.weights"
+    return directory / f"{name}{WEIGHTS}"
 
 
 class MethodStore:
@@ -21,6 +27,18 @@ class MethodStore:
         directory: A directory for those of the methods. It exists.
         """
         self.directory = directory
+
+    def directories(self, names: Collection[str], *, weights: bool) -> tuple[dict[str, Path], dict[str, Path]]:
+        """The directories of methods, and those of them that are empty, because the store does not have the method.
+
+        Args:
+            names: The names of the methods.
+            weights: Whether the methods are lowered with the content of weights.
+        """
+        places = {name: with_weights(self.directory, name) if weights else self.directory / name for name in names}
+        for path in places.values():
+            path.mkdir()
+        return places, {name: path for name, path in places.items() if not self.fetch(name, path, weights=weights)}
 
     def fetch(self, name: str, directory: Path, *, weights: bool) -> bool:
         """Fills the empty directory of a method. Returns False if the store does not have the method.
@@ -37,3 +55,48 @@ class MethodStore:
         """Keeps the methods that are lowered inside into these directories, by name."""
         del directories, weights
         return nullcontext()
+
+
+def write_names(directory: Path, names: Collection[str]) -> None:
+    """Writes which methods the directory of a store is for. A build system may lose an empty directory.
+
+    Raises:
+        BuildError: The file cannot be written.
+    """
+    from etbuild.files import artifacts
+
+    artifacts.replace(directory / _NAMES, "".join(f"{name}\n" for name in names).encode())
+
+
+def _read_names(directory: Path) -> list[str]:
+    try:
+        return (directory / _NAMES).read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError.of(f"{directory}: not what `etbuild lower --templates` wrote: {error}") from None
+
+
+class LoweredBefore(MethodStore):
+    """Has methods that earlier actions lowered, and keeps none."""
+
+    def __init__(self, directory: Path, lowered: Sequence[Path]) -> None:
+        """Args:
+        directory: A directory for those of the other methods. It exists.
+        lowered: The directories of stores, each with what `write_names` wrote.
+
+        Raises:
+            InputError: A directory is not one of these.
+        """
+        super().__init__(directory)
+        self._lowered = {name: path for path in lowered for name in _read_names(path)}
+
+    @property
+    def names(self) -> list[str]:
+        """The methods that the earlier actions have tried to lower."""
+        return sorted(self._lowered)
+
+    def directories(self, names: Collection[str], *, weights: bool) -> tuple[dict[str, Path], dict[str, Path]]:
+        """The directories of methods, and those of them that are empty."""
+        places = {name: with_weights(path, name) if weights else path / name for name, path in self._lowered.items()}
+        known = {name: places[name] for name in names if places[name].is_dir()}
+        others, missing = super().directories([name for name in names if name not in known], weights=weights)
+        return {**known, **others}, missing

@@ -16,6 +16,7 @@ from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.key import data_in_key
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
 from etbuild.processes import environment
+from etbuild.steps.method_store import WEIGHTS
 from etkit.analysis.program_diff import first_difference
 
 # What must not reach the bytes. Threads and instructions are the same in every build: see `processes.arithmetic`.
@@ -82,7 +83,8 @@ def _build(
     for name, copy in sources.items():
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(used.contents[name])
-    plans = {f"lower.{name}": lower_plan.of_method(name).to_json() for name in first.lowered}
+    names = {path.name.removesuffix(WEIGHTS) for path in first.lowered}
+    plans = {f"lower.{name}": lower_plan.of_method(name).to_json() for name in sorted(names)}
     for step, plan in {"export": export_plan.to_json(), "lower": lower_plan.to_json(), **plans}.items():
         artifacts.replace(root / f"{step}.json", canonical_json(plan))
     data = data_in_key(inputs, {**lower_plan.weights_names, **export_plan.data_names})
@@ -98,9 +100,9 @@ def _build(
     _run(root, "export", "export.json", "--inputs=inputs.json", *apart, "-o", "export", *copies, *of_export)
     exported = ["--export=export", *(f"--exported={name}={name}.pt2" for name in first.exported)]
     _run(root, "lower", "lower.json", *exported, "--no-accelerate", "-o", "out", *declared.values())
-    for name in first.lowered:
-        one = [f"--method={name}", "-o", f"lowered.{name}"]
-        _run(root, "lower", f"lower.{name}.json", *exported, *one, *declared.values())
+    for one in plans:
+        by_itself = ["--templates", "--with-weights", "-o", one]
+        _run(root, "lower", f"{one}.json", *exported, *by_itself, *declared.values())
 
 
 def _read(inputs: Path) -> list[str]:
@@ -119,8 +121,8 @@ def _steps(first: FirstBuild, again: Path) -> Iterator[tuple[Path, Path]]:
         yield first.examples, again / _EXAMPLES
     if first.inputs is not None:
         yield first.inputs, again / "inputs.json"
-    for name, path in first.lowered.items():
-        yield path, again / f"lowered.{name}"
+    for path in first.lowered:
+        yield path, again / f"lower.{path.name.removesuffix(WEIGHTS)}" / path.name
 
 
 def _run(root: Path, verb: str, *arguments: str) -> None:

@@ -41,7 +41,7 @@ def add(verbs: Any) -> None:
     add_exported(parser)
     add_path(parser, "--examples FILE", "the example inputs that the export wrote")
     add_path(parser, "--inputs FILE", "the digests that the export wrote")
-    add_repeatable(parser, "--lowered NAME=DIR", "a method that `etbuild lower --method` wrote")
+    add_repeatable(parser, "--lowered DIR", "what `etbuild lower --templates` wrote", type=Path)
     add_path(parser, "--stamp FILE", "an empty file to write if nothing differs", required=True)
 
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         options.against,
         options.export,
         declared("--exported", options.exported),
-        declared("--lowered", options.lowered),
+        [method for path in options.lowered for method in sorted(path.iterdir()) if method.is_dir()],
         options.lines,
         options.examples,
         options.inputs,
