@@ -269,7 +269,8 @@ def test_a_state_dict_deep_in_a_checkpoint(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_needs_code_is_no_data(tmp_path: Path) -> None:
     """Whole modules, and the settings that training code saves beside a state dict."""
-    for value, code in ((torch.nn.Linear(8, 4), "torch.nn.modules.linear.Linear"), (Path("run"), "pathlib.PosixPath")):
+    path = f"{type(Path()).__module__}.PosixPath"
+    for value, code in ((torch.nn.Linear(8, 4), "torch.nn.modules.linear.Linear"), (Path("run"), path)):
         for is_archive in (True, False):
             content = {"model": PLAIN, "of": value}
             torch.save(content, tmp_path / "net.pt", _use_new_zipfile_serialization=is_archive)

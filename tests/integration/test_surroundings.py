@@ -222,6 +222,7 @@ GONE = "error: the current directory was removed\n    go to another directory\n"
 REMOVED = "import os, sys\nos.mkdir('gone'), os.chdir('gone'), os.rmdir('../gone')\n"
 
 
+@pytest.mark.skipif(sys.version_info[:2] == (3, 13), reason="CPython 3.13 imports no extension module there")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

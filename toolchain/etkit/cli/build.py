@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,12 +31,14 @@ from etbuild.cli.options import (
 )
 from etbuild.errors import EtbuildError, InputError, printable
 from etbuild.steps.stages import STAGES
+from etkit.cli.checkpoints import add_weights, each_checkpoint, in_programs
 
 if TYPE_CHECKING:
     from etbuild.build import BuildOptions, BuildResult
     from etbuild.files.artifacts import Artifact
     from etbuild.inputs.declared import Inputs
     from etbuild.inputs.source_lines import SourceLines
+    from etbuild.inputs.step_context import Stage
     from etbuild.manifest.validate import Manifest
     from etbuild.results import LoweringFacts
 
@@ -51,6 +53,7 @@ def add(verbs: Any) -> None:
     )
     add_manifest(parser)
     add_options(parser)
+    add_weights(parser)
     instead = parser.add_mutually_exclusive_group()
     add_flag(
         instead,
@@ -91,13 +94,14 @@ def seconds(text: str) -> float:
     return found
 
 
-_NOT_USED = {
+_NOT_USED: dict[str, Any] = {
     "stop_after": None,
     "verify_reproducible": False,
     "html": False,
     "against": None,
     "etrecord": False,
     "json": False,
+    "weights": [],
 }
 
 
@@ -123,26 +127,62 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Builds a program, or one for each variant, and lists the artifacts."""
+    """Builds a program, or one for each variant and checkpoint, and lists the artifacts."""
     from etbuild.manifest import validate
 
     if options.against is not None and not options.html:
         raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
     names = wanted(options)
     loaded = validate.load_each(options.manifest, None, names, settings(options))
+    with _located(loaded[0]):
+        programs = each_checkpoint(loaded, given_inputs(options), options.weights)
     if options.stop_after is not None:
-        if len(loaded) > 1:
+        if len(programs) > 1:
             raise InputError.of("--stop-after writes the stages of one program: name one variant")
-        _show_stages(options, loaded[0])
+        _show_stages(options, *programs[0])
         return 0
-    given, how, several = given_inputs(options), how_to_build(options), len(loaded) > 1
-    built = [build_program(each, given, options.directory, how, several) for each in loaded]
+    built, errors = _build_each(programs, options.directory, how_to_build(options), go_on=bool(options.weights))
     if options.json:
         facts = [{"name": name, **_facts(each)} for name, each in built]
-        print(json.dumps(facts if names is None or len(names) > 1 else _facts(built[0][1]), indent=2))
-    else:
+        print(
+            json.dumps(facts if names is None or len(names) > 1 or options.weights else _facts(built[0][1]), indent=2)
+        )
+    elif built:
         print(_table(built))
+    if errors:
+        raise in_programs(errors)
     return 0
+
+
+def _build_each(
+    programs: Sequence[tuple[Manifest, Inputs]], directory: Path, how: BuildOptions, *, go_on: bool
+) -> tuple[list[tuple[str, BuildResult]], dict[str, EtbuildError]]:
+    """Builds programs.
+
+    Args:
+        programs: The programs, with the inputs of each.
+        directory: The directory for the artifacts.
+        how: Where and how the builds run.
+        go_on: Whether an error of one program leaves the others to be built. It is returned then.
+
+    Returns:
+        What was built, with the names of the programs; and the errors by name.
+    """
+    built, errors = [], dict[str, EtbuildError]()
+    for number, (loaded, given) in enumerate(programs, 1):
+        name, of_all = loaded.data["name"], f"{number} of {len(programs)}"
+        one = replace(how, stage=partial(_stage, how.stage, f"{name} ({of_all}): ")) if len(programs) > 1 else how
+        try:
+            built.append(build_program(loaded, given, directory, one, several=len(programs) > 1 and not go_on))
+        except EtbuildError as error:
+            if not go_on:
+                raise
+            errors[name] = error
+    return built, errors
+
+
+def _stage(stage: Stage, program: str, text: str) -> AbstractContextManager[None]:
+    return stage(program + text)
 
 
 def wanted(options: argparse.Namespace) -> list[str | None] | None:
@@ -232,14 +272,13 @@ _NOTHING = {
 }
 
 
-def _show_stages(options: argparse.Namespace, loaded: Manifest) -> None:
+def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -> None:
     from etbuild.cli.terminal import Progress
     from etbuild.plan.plan import from_manifest
     from etkit.analysis.show_stages import stop_after
 
     plan = from_manifest(loaded.data)
     with _located(loaded):
-        given = given_inputs(options)
         plan.check_backends()
         options.restart()
         saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)

@@ -14,7 +14,7 @@ from etbuild.cli.options import add_parser, declared, settings
 from etbuild.cli.options import inputs as declared_inputs
 from etbuild.errors import EtbuildError, InputError, check_current_directory, printable
 from etbuild.extras import install_hint
-from etkit.cli import build
+from etkit.cli import build, checkpoints
 
 _MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
 
@@ -29,6 +29,7 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, such as model.yaml")
     build.add_options(parser)
+    checkpoints.add_weights(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -79,7 +80,8 @@ def _watched(options: argparse.Namespace) -> set[Path]:
     """The directories to watch: those of the manifests and of the declared files, and each `--root`."""
     files = {path.resolve() for path in declared("--source", options.source).values()}
     files |= {path.resolve() for path in declared("--data", options.data).values()}
-    directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *options.root]}
+    of_options = [*options.root, *checkpoints.directories(options.weights)]
+    directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *of_options]}
     missing = [path for path in (*sorted(directories), *options.manifests, *sorted(files)) if not path.exists()]
     if missing:
         raise InputError.of(f"{missing[0]}: no such file or directory")
