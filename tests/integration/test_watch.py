@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -148,6 +149,37 @@ def test_a_change_behind_a_link_is_built(tmp_path: Path) -> None:
         running.turn()
         programs.add(running.program())
         assert len(programs) == 4
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def test_each_checkpoint_is_built_with_its_seconds(tmp_path: Path) -> None:
+    """As training writes them: a new file takes the place of the one that the manifest names."""
+    manifest = MANIFEST.replace('factory: "model:create"', 'factory: "model:create"\n  weights: net.safetensors')
+
+    def write(value: float) -> None:
+        content = save({"linear.weight": torch.full((4, 8), value), "linear.bias": torch.zeros(4)})
+        (tmp_path / "next").write_bytes(content)
+        (tmp_path / "next").replace(tmp_path / "net.safetensors")
+
+    write(1.0)
+    running = Watch(tmp_path, ".", manifest)
+    took = re.compile(rf"^built {re.escape(str(tmp_path / 'model.yaml'))} in \d+\.\d s$", re.MULTILINE)
+    try:
+        assert len(took.findall(running.turn())) == 1
+        running.assert_quiet()
+        first = running.program()
+        write(2.0)
+        said = running.turn()
+        assert f"changed: {tmp_path / 'net.safetensors'}" in said
+        assert len(took.findall(said)) == 1
+        assert running.program() != first
+        running.assert_quiet()
+        (tmp_path / "net.safetensors").write_bytes(b"this is not a checkpoint")
+        said = running.turn()
+        assert "error" in said
+        assert not took.findall(said)
     finally:
         running.process.kill()
         running.process.wait()

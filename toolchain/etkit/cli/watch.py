@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
@@ -67,9 +68,12 @@ def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
     def task() -> None:
         from etbuild.cli.terminal import print_error
 
+        started = time.monotonic()
         try:
             build.run(argparse.Namespace(**{**vars(options), **own}))
             sys.stdout.flush()
+            took = time.monotonic() - started
+            print(f"built {printable(str(manifest))} in {took:.1f} s", file=sys.stderr)
         except EtbuildError as error:
             print_error(error)
 
