@@ -198,6 +198,11 @@ class TorchaoEntry(Part):
         """Whether a callable returns the configuration."""
         return ":" in self.config
 
+    @property
+    def keeps(self) -> bool:
+        """Whether layers keep the integers of a packed checkpoint, which later entries do not quantize again."""
+        return self.config == "packed"
+
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TorchaoEntry:
         """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""

@@ -123,7 +123,8 @@ def read_weights(
     if isinstance(lower_plan, LowerPlan):
         adapter_weights.check(lower_plan.adapters, saved.tensors, inputs)
     shards = _shards(lower_plan, saved.tensors)
-    weights = Checkpoint(lower_plan.weights, inputs, saved.tensors, lower_plan.cast).by_name(needed)
+    checkpoint = Checkpoint(lower_plan.weights, inputs, saved.tensors, lower_plan.cast, packing=saved.packing)
+    weights = checkpoint.by_name(needed)
     return archive.load_content(saved, weights, needed), shards
 
 

@@ -1,0 +1,161 @@
+"""Writes checkpoints as the libraries do that pack weights, by the formulas of their formats. Nothing here is the
+driver's: weights are made of integers, which are packed in one way and multiplied in another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 96,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+    "dtype": "float16",
+}
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The stored tensors of a layer, by the ends of their names, and the weight that they stand for. `values` and
+    `scales` are those of symmetric integers."""
+
+    tensors: Mapping[str, torch.Tensor]
+    weight: torch.Tensor
+    values: torch.Tensor | None = None
+    scales: torch.Tensor | None = None
+
+
+Pack = Callable[[torch.Tensor], Packed]
+
+
+def words(numbers: np.ndarray, bits: int) -> torch.Tensor:
+    """The numbers of each row in words of 32 bits, one bit after the other, the lowest first."""
+    rows, columns = numbers.shape
+    stream = (numbers.astype(np.uint32)[:, :, None] >> np.arange(bits, dtype=np.uint32)) & 1
+    stream = stream.reshape(rows, columns * bits)
+    stream = np.pad(stream, ((0, 0), (0, -stream.shape[1] % 32))).reshape(rows, -1, 32).astype(np.uint64)
+    found = (stream << np.arange(32, dtype=np.uint64)).sum(-1).astype(np.uint32)
+    return torch.from_numpy(found.view(np.int32).copy())
+
+
+def integers(weight: torch.Tensor, bits: int, group: int, symmetric: bool) -> tuple[np.ndarray, ...]:
+    """Integers without a sign, scales in 16 bits and zero points, each `[rows, groups]` or `[rows, columns]`. A group
+    of 0 is the whole row."""
+    rows, columns = weight.shape
+    group = group or columns
+    grouped = weight.detach().float().numpy().reshape(rows, columns // group, group)
+    low, high = np.minimum(grouped.min(-1), 0), np.maximum(grouped.max(-1), 0)
+    middle, top = 1 << (bits - 1), (1 << bits) - 1
+    if symmetric:
+        scales = (np.maximum(-low, high) / (middle - 1)).astype(np.float16)
+        zeros = np.full(scales.shape, middle)
+    else:
+        scales = ((high - low) / top).astype(np.float16)
+        zeros = np.clip(np.round(-low / scales.astype(np.float32)), 0, top).astype(int)
+    values = np.round(grouped / scales.astype(np.float32)[..., None]) + zeros[..., None]
+    return np.clip(values, 0, top).astype(int).reshape(rows, columns), scales, zeros
+
+
+def product(values: np.ndarray, scales: np.ndarray, zeros: np.ndarray, index: np.ndarray) -> torch.Tensor:
+    """The weight in float32. `index` is the group of each column."""
+    found = (values - zeros[:, index]) * scales.astype(np.float32)[:, index]
+    return torch.from_numpy(found.astype(np.float32))
+
+
+def symmetric_parts(values: np.ndarray, scales: np.ndarray, bits: int) -> dict[str, torch.Tensor]:
+    signed = torch.from_numpy((values - (1 << (bits - 1))).astype(np.int8))
+    return {"values": signed, "scales": torch.from_numpy(scales.astype(np.float32))}
+
+
+def gptq(bits: int = 4, group: int = 32, symmetric: bool = True, order: bool = False, version: int = 1) -> Pack:
+    def pack(weight: torch.Tensor) -> Packed:
+        values, scales, zeros = integers(weight, bits, group, symmetric)
+        columns = values.shape[1]
+        index = np.arange(columns) // (group or columns)
+        if order:
+            index = np.random.default_rng(columns).permutation(index)
+        tensors = {
+            ".qweight": words(values.T.copy().T, bits).T.contiguous(),
+            ".qzeros": words((zeros.T - (version == 1)) & ((1 << bits) - 1), bits),
+            ".scales": torch.from_numpy(scales.T.copy()),
+            ".g_idx": torch.from_numpy(index.astype(np.int32)),
+        }
+        kept = symmetric_parts(values, scales, bits) if symmetric and not order else {}
+        return Packed(tensors, product(values, scales, zeros, index), **kept)
+
+    return pack
+
+
+def awq(group: int = 32, symmetric: bool = False) -> Pack:
+    def pack(weight: torch.Tensor) -> Packed:
+        values, scales, zeros = integers(weight, 4, group, symmetric)
+
+        def shuffled(numbers: np.ndarray) -> torch.Tensor:
+            return words(numbers.reshape(len(numbers), -1, 8)[..., AWQ_ORDER].reshape(numbers.shape), 4)
+
+        tensors = {
+            ".qweight": shuffled(values.T),
+            ".qzeros": shuffled(zeros.T),
+            ".scales": torch.from_numpy(scales.T.copy()),
+        }
+        index = np.arange(values.shape[1]) // group
+        kept = symmetric_parts(values, scales, 4) if symmetric else {}
+        return Packed(tensors, product(values, scales, zeros, index), **kept)
+
+    return pack
+
+
+def model(dtype: torch.dtype = torch.float32, **config: Any) -> Any:
+    """A small model with weights that keep its scores far from zero."""
+    import transformers
+
+    made = transformers.AutoConfig.for_model(**{**CONFIG, "dtype": "float32", **config})
+    found = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager").eval()
+    numbers = torch.Generator().manual_seed(5)
+    for parameter in found.parameters():
+        if parameter.dim() > 1:
+            parameter.data = torch.randn(parameter.shape, generator=numbers) / parameter.shape[-1] ** 0.5
+    return found.to(dtype)
+
+
+def write(folder: Path, module: Any, pack: Pack, quantization: Mapping[str, Any], shards: bool = False) -> dict[str, Packed]:
+    """Writes a model as a hub delivers it, its linear layers packed. The module gets the weights that are in the file.
+
+    Returns:
+        The packed layers by name.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    layers: dict[str, Packed] = {}
+    for tensor in module.state_dict().values():
+        tensor.copy_(tensor.half())
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            layers[name] = pack(layer.weight)
+            layer.weight.data = layers[name].weight
+    plain = {n: x.half() for n, x in module.state_dict().items() if n.removesuffix(".weight") not in layers}
+    stored = {f"{name}{end}": x.contiguous() for name, one in layers.items() for end, x in one.tensors.items()}
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": dict(quantization)}))
+    files = [{**plain, **stored}]
+    if shards:
+        every = sorted(files[0].items())
+        files = [dict(every[::2]), dict(every[1::2])]
+        index = {name: f"model-{number}.safetensors" for number, each in enumerate(files) for name in each}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    for number, each in enumerate(files):
+        save_file(each, folder / (f"model-{number}.safetensors" if shards else "model.safetensors"))
+    return layers
