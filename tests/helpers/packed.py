@@ -120,6 +120,78 @@ def awq(group: int = 32, symmetric: bool = False) -> Pack:
     return pack
 
 
+def compressed(bits: int = 4, group: int = 32, symmetric: bool = True) -> Pack:
+    """compressed-tensors: `pack-quantized`."""
+
+    def pack(weight: torch.Tensor) -> Packed:
+        values, scales, zeros = integers(weight, bits, group, symmetric)
+        tensors = {
+            ".weight_packed": words(values, bits),
+            ".weight_scale": torch.from_numpy(scales),
+            ".weight_shape": torch.tensor(values.shape),
+        }
+        if not symmetric:
+            tensors[".weight_zero_point"] = words(zeros.T, bits).T
+        index = np.arange(values.shape[1]) // (group or values.shape[1])
+        kept = symmetric_parts(values, scales, bits) if symmetric else {}
+        return Packed(tensors, product(values, scales, zeros, index), **kept)
+
+    return pack
+
+
+def eight_bits(weight: torch.Tensor) -> Packed:
+    """compressed-tensors: `int-quantized`, with a scale for each row."""
+    values, scales, zeros = integers(weight, 8, 0, True)
+    kept = symmetric_parts(values, scales, 8)
+    tensors = {".weight": kept["values"], ".weight_scale": torch.from_numpy(scales)}
+    return Packed(tensors, product(values, scales, zeros, np.zeros(values.shape[1], int)), **kept)
+
+
+def fp8(height: int, width: int, name: str = ".weight_scale_inv") -> Pack:
+    """Floats of 8 bits, with a scale for each block. A size of 0 is the whole weight."""
+
+    def pack(weight: torch.Tensor) -> Packed:
+        tall, wide = height or weight.shape[0], width or weight.shape[1]
+        scales = torch.empty(-(-weight.shape[0] // tall), -(-weight.shape[1] // wide))
+        stored, found = torch.empty(weight.shape, dtype=torch.float8_e4m3fn), torch.empty(weight.shape)
+        for row in range(scales.shape[0]):
+            for column in range(scales.shape[1]):
+                at = slice(row * tall, (row + 1) * tall), slice(column * wide, (column + 1) * wide)
+                scales[row, column] = weight[at].abs().max() / 448
+                stored[at] = (weight[at] / scales[row, column]).to(stored.dtype)
+                found[at] = stored[at].float() * scales[row, column]
+        return Packed({".weight": stored, name: scales.reshape(()) if not height and not width else scales}, found)
+
+    return pack
+
+
+FOUR_BITS = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def fp4(group: int, whole: float | None) -> Pack:
+    """compressed-tensors: NVFP4 with a scale for the whole weight, else MXFP4."""
+
+    def pack(weight: torch.Tensor) -> Packed:
+        grouped = weight.detach().float().reshape(len(weight), -1, group)
+        scales = grouped.abs().amax(-1) / 6
+        if whole is None:
+            exponents = scales.log2().ceil().clamp(-127, 127)
+            scales, stored = 2**exponents, (exponents + 127).to(torch.uint8)
+        else:
+            stored = (scales * whole).to(torch.float8_e4m3fn)
+            scales = stored.float() / whole
+        steps = torch.tensor(FOUR_BITS)
+        numbers = ((grouped / scales[..., None]).abs()[..., None] - steps).abs().argmin(-1)
+        found = steps[numbers] * grouped.sign() * scales[..., None]
+        codes = (numbers + 8 * (grouped < 0)).reshape(len(weight), -1).to(torch.uint8)
+        tensors = {".weight_packed": codes[:, ::2] | (codes[:, 1::2] << 4), ".weight_scale": stored}
+        if whole is not None:
+            tensors[".weight_global_scale"] = torch.tensor([whole])
+        return Packed(tensors, found.reshape(weight.shape))
+
+    return pack
+
+
 def model(dtype: torch.dtype = torch.float32, **config: Any) -> Any:
     """A small model with weights that keep its scores far from zero."""
     import transformers

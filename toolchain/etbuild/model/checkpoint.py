@@ -256,8 +256,9 @@ def _quantized_hint(names: Iterable[str]) -> str | None:
     if found is None:
         return None
     return (
-        f"the checkpoint is quantized, as `{found}` shows: take it as it was before, and let `quantize` in the "
-        "manifest quantize it"
+        f"the checkpoint is quantized, as `{found}` shows, and its configuration has no `quantization_config` of a "
+        "format that is read (docs/huggingface.md): take it as it was before, and let `quantize` in the manifest "
+        "quantize it"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from etbuild.model.packed.integers import Integers, centered, none_if_zeros, unpacked
+from etbuild.model.packed.integers import Integers, centered, none_if_zeros, order, unpacked
 from etbuild.model.packed.layout import Layout, Parts
 
 _NEEDED = (".qweight", ".qzeros", ".scales")
@@ -39,17 +39,10 @@ def gptq(config: Mapping[str, Any]) -> Layout:
         zeros = unpacked(parts[".qzeros"], bits, rows) + (version == "gptq")
         zeros = centered(zeros & ((1 << bits) - 1), bits).T.contiguous()
         scales = parts[".scales"].float().T.contiguous()
-        index = parts[".g_idx"] if ".g_idx" in parts else None
-        if index is not None and torch.equal(index, _neighbours(index, scales.shape[1])):
-            index = None
+        index = order(parts.get(".g_idx"), scales.shape[1])
         return Integers(values, scales, none_if_zeros(zeros), bits, index)
 
     return Layout(_NEEDED, shape, read, (".g_idx",))
-
-
-def _neighbours(index: torch.Tensor, groups: int) -> torch.Tensor:
-    """The group of each column if groups have neighbours."""
-    return torch.arange(len(index), dtype=index.dtype) // max(1, len(index) // groups)
 
 
 def awq(config: Mapping[str, Any]) -> Layout:

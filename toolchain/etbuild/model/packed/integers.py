@@ -105,6 +105,14 @@ def centered(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     return numbers.sub_(1 << (bits - 1)).view(torch.int8)  # uint8 wraps
 
 
+def order(index: torch.Tensor | None, groups: int) -> torch.Tensor | None:
+    """The group of each column; None if groups have neighbours, as without an index."""
+    if index is None or int(index.min()) < 0:  # -1: nothing wrote an order
+        return None
+    plain = torch.arange(len(index), dtype=index.dtype) // max(1, len(index) // groups)
+    return None if torch.equal(index, plain) else index
+
+
 def none_if_zeros(zeros: torch.Tensor) -> torch.Tensor | None:
     """Zero points; None if all are zero."""
     return zeros if bool(zeros.any()) else None
