@@ -33,6 +33,9 @@ class Parts(Mapping[str, torch.Tensor]):
             self._read[end] = tensor
         return self._read[end]
 
+    def __contains__(self, end: object) -> bool:
+        return end in self._places  # that of a mapping would read the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 
