@@ -143,7 +143,7 @@ def open_checkpoint(
     if name.endswith(GGUF_SUFFIX):
         from etbuild.model import gguf_file
 
-        return TensorFile(gguf_file.read(name, file, place, module))
+        return gguf_file.opened(name, file, place, module)
     if name.endswith(".safetensors"):
         return _Safetensors(name, file, place)
     loaded, at = _state_dict(_load(name, file, place), name, place, key)

@@ -46,6 +46,7 @@ def quantized(integers: Integers, layer: torch.nn.Module) -> torch.Tensor:
         integers: The integers, which fit the layer.
         layer: The layer.
     """
+    integers = integers.positive() if isinstance(layer, torch.nn.Linear) else integers
     found: torch.Tensor = IntxUnpackedToInt8Tensor(
         qdata=integers.values.contiguous(),
         scale=integers.scales.to(layer.weight.dtype),

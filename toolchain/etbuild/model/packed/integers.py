@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -53,6 +53,18 @@ class Integers:
             grouped -= self.zeros.float().unsqueeze(-1)
         return (grouped * self.scales.unsqueeze(-1)).view(self.values.shape)
 
+    def positive(self) -> Integers:
+        """The same weight with positive scales, as XNNPACK needs them: groups of zeros get the scale 1. A scale stays
+        negative if the values of its group have no negative."""
+        lowest = -8 if self.bits <= 4 else -128
+        values, scales = self.values.reshape(*self.scales.shape, self.group), self.scales.unsqueeze(-1)
+        if bool((scales > 0).all()):
+            return self
+        turned = (scales < 0) & (values.amin(-1, keepdim=True) > lowest)
+        values = torch.where(turned, -values, values).masked_fill(scales == 0, 0)
+        scales = torch.where(turned, -scales, scales).masked_fill(scales == 0, 1).squeeze(-1)
+        return replace(self, values=values.view(self.values.shape), scales=scales)
+
     def misfit(self, kind: str) -> str | None:
         """Why a layer of a program cannot hold these integers, for users; None if it can.
 
@@ -67,6 +79,8 @@ class Integers:
             return "a scale is infinite"
         if kind == "embedding":
             return None
+        if not bool((self.positive().scales >= torch.finfo(torch.float32).tiny).all()):
+            return "a scale is negative, and XNNPACK takes none"
         if self.bits > 4 and self.group != self.values.shape[1]:
             return f"its values have {self.bits} bits and groups of {self.group}, and XNNPACK's groups have 4 bits"
         if self.bits <= 4 and self.group % _XNNPACK_GROUP:
