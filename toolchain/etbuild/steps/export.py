@@ -11,7 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from etbuild.export.recipe import load_recipe
+from etbuild.errors import InputError
 from etbuild.files.digests import digest
+from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.source_lines import SourceLines
@@ -105,6 +107,8 @@ def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
 
     packed = packing.packing_of(root)
     lines = [*kept.of(root).lines()]
+    if packed is not None and not lines and export_plan.read_weights:
+        lines.append(f"packed weights ({packed.method}) are dequantized: they have no integers")
     if packed is not None and export_plan.weights:
         keep = "`quantize: {torchao: [{config: packed}]}` keeps those that XNNPACK can hold"
         lines.append(f"packed weights ({packed.method}) are dequantized when they are read; {keep}")
@@ -157,7 +161,7 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Weight
         facts, cast, packing = describe_state(root), export_plan.model.dtype is not None, packing_of(root)
         checkpoint = Checkpoint(read, context.inputs, facts, cast, root, packing)
         if module.loading_code(root) is None:
-            kept.put(root, _packed_weights(root, export_plan))
+            kept.put(root, _packed_weights(root, export_plan, packing is not None))
             checkpoint.load_into(root, kept.of(root))
         else:
             root.load_state_dict(checkpoint.by_name(), strict=False)
@@ -166,17 +170,23 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Weight
     return root
 
 
-def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan) -> Kept:
-    """The weights of a packed checkpoint that methods keep as integers."""
+def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool) -> Kept:
+    """The weights of a packed checkpoint that methods keep as integers. Raises InputError if they cannot be there."""
     from etbuild.model.packed.kept import Kept
 
-    methods = [method.quantize for method in export_plan.methods.values() if method.program is None]
-    entries = [() if quantize is None else quantize.torchao for quantize in methods]
-    if not any(entry.keeps for each in entries for entry in each):
+    methods = {name: method.quantize for name, method in export_plan.methods.items() if method.program is None}
+    entries = {name: () if quantize is None else quantize.torchao for name, quantize in methods.items()}
+    keeping = [(name, index) for name, each in entries.items() for index, one in enumerate(each) if one.keeps]
+    if not keeping:
         return Kept()
+    if not packed and not any(entry.file.endswith(GGUF_SUFFIX) for entry in export_plan.read_weights):
+        name, index = keeping[0]
+        message = "`packed` keeps the integers of a packed checkpoint, and nothing says that this one is packed"
+        hint = "its `config.json` would have a `quantization_config`; `8da4w` quantizes floats"
+        raise InputError.at(("methods", name, "quantize", "torchao", index, "config"), message, hint)
     from etbuild.quantize.torchao_weights import packed_weights
 
-    return packed_weights(root, entries)
+    return packed_weights(root, [*entries.values()])
 
 
 def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepContext) -> dict[str, PreparedMethod]:
