@@ -168,8 +168,8 @@ def fp8(height: int, width: int, name: str = ".weight_scale_inv") -> Pack:
 FOUR_BITS = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 
 
-def fp4(group: int, whole: float | None) -> Pack:
-    """compressed-tensors: NVFP4 with a scale for the whole weight, else MXFP4."""
+def fp4(group: int, whole: float | None, of_nvidia: bool = False) -> Pack:
+    """compressed-tensors: NVFP4 with a scale for the whole weight, else MXFP4. `of_nvidia`: as ModelOpt names them."""
 
     def pack(weight: torch.Tensor) -> Packed:
         grouped = weight.detach().float().reshape(len(weight), -1, group)
@@ -185,9 +185,66 @@ def fp4(group: int, whole: float | None) -> Pack:
         found = steps[numbers] * grouped.sign() * scales[..., None]
         codes = (numbers + 8 * (grouped < 0)).reshape(len(weight), -1).to(torch.uint8)
         tensors = {".weight_packed": codes[:, ::2] | (codes[:, 1::2] << 4), ".weight_scale": stored}
-        if whole is not None:
+        if of_nvidia and whole is not None:
+            more = {".weight_scale_2": torch.tensor(1 / whole), ".input_scale": torch.tensor(2.0)}
+            tensors = {".weight": tensors[".weight_packed"], ".weight_scale": stored, **more}
+        elif whole is not None:
             tensors[".weight_global_scale"] = torch.tensor([whole])
         return Packed(tensors, found.reshape(weight.shape))
+
+    return pack
+
+
+def nf4(nested: bool) -> Pack:
+    """bitsandbytes: numbers of a table in 4 bits, in blocks of 64. `nested`: the scales are numbers of a table too."""
+
+    def pack(weight: torch.Tensor) -> Packed:
+        table, block, numbers = torch.linspace(-1, 1, 16) ** 3, 64, weight.detach().float().reshape(-1, 64)
+        scales = numbers.abs().amax(-1)
+        state = {"quant_type": "nf4", "blocksize": block, "dtype": "float16", "shape": list(weight.shape)}
+        tensors: dict[str, torch.Tensor] = {".weight.quant_map": table}
+        if nested:
+            bytes_of, offset, several = torch.linspace(-1, 1, 256), float(scales.mean()), 4
+            state.update(nested_blocksize=several, nested_dtype="float32", nested_offset=offset)
+            grouped = (scales - offset).view(-1, several)
+            largest = grouped.abs().amax(-1)
+            codes = ((grouped / largest[:, None])[..., None] - bytes_of).abs().argmin(-1)
+            scales = (bytes_of[codes] * largest[:, None]).flatten() + offset
+            tensors[".weight.absmax"] = codes.flatten().to(torch.uint8)
+            tensors |= {".weight.nested_absmax": largest, ".weight.nested_quant_map": bytes_of}
+        else:
+            tensors[".weight.absmax"] = scales
+        codes = ((numbers / scales[:, None])[..., None] - table).abs().argmin(-1)
+        pairs = codes.flatten().to(torch.uint8).view(-1, 2)
+        tensors[".weight"] = ((pairs[:, 0] << 4) | pairs[:, 1])[:, None]
+        text = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+        tensors[".weight.quant_state.bitsandbytes__nf4"] = text
+        return Packed(tensors, (table[codes] * scales[:, None]).view(weight.shape))
+
+    return pack
+
+
+def llm_int8(weight: torch.Tensor) -> Packed:
+    """bitsandbytes: integers of 8 bits."""
+    largest = weight.detach().abs().amax(-1).float()
+    values = (weight.detach().float() / largest[:, None] * 127).round().to(torch.int8)
+    tensors = {".weight": values, ".SCB": largest, ".weight_format": torch.tensor(0, dtype=torch.uint8)}
+    scales = (largest / 127)[:, None]
+    return Packed(tensors, values.float() * scales, values, scales)
+
+
+def of_torchao(bits: int) -> Pack:
+    """torchao: `IntxUnpackedToInt8Tensor` with groups of 32, or `Int8Tensor`."""
+
+    def pack(weight: torch.Tensor) -> Packed:
+        group = 32 if bits == 4 else 0
+        values, scales, zeros = integers(weight, bits, group, True)
+        kept = symmetric_parts(values, scales, bits)
+        tensors = {"._weight_qdata": kept["values"], "._weight_scale": kept["scales"]}
+        if bits == 4:
+            tensors["._weight_zero_point"] = torch.zeros(scales.shape, dtype=torch.int8)
+        index = np.arange(values.shape[1]) // (group or values.shape[1])
+        return Packed(tensors, product(values, scales, zeros, index), **kept)
 
     return pack
 
@@ -205,7 +262,9 @@ def model(dtype: torch.dtype = torch.float32, **config: Any) -> Any:
     return found.to(dtype)
 
 
-def write(folder: Path, module: Any, pack: Pack, quantization: Mapping[str, Any], shards: bool = False) -> dict[str, Packed]:
+def write(
+    folder: Path, module: Any, pack: Pack, quantization: Mapping[str, Any], shards: bool = False
+) -> dict[str, Packed]:
     """Writes a model as a hub delivers it, its linear layers packed. The module gets the weights that are in the file.
 
     Returns:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torchao.quantization import IntxUnpackedToInt8Tensor
 from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import (
     IntxUnpackedToInt8TensorActivationQuantization as Activations,
@@ -30,8 +31,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 IDS = torch.arange(3, 11)[None]
 KEEP = {"torchao": [{"config": "packed"}]}
 NEAR = 0.02
-"""The largest difference, as a part of the range: XNNPACK rounds scales of groups to 16 bits, and activations in another
-order."""
+"""The largest difference, as a part of the range: XNNPACK rounds scales of groups to 16 bits, and activations in
+another order."""
 
 
 def manifest(quantize: Any = None, **model: Any) -> str:
@@ -117,6 +118,13 @@ FORMATS: dict[str, tuple[packed.Pack, dict[str, Any], str | None]] = {
     "fp8-blocks": (packed.fp8(128, 48), {"quant_method": "fp8", "weight_block_size": [128, 48]}, ""),
     "fp8": (packed.fp8(0, 0), {"quant_method": "fp8", "weight_block_size": None}, ""),
     "fbgemm-fp8": (packed.fp8(1, 0, ".weight_scale"), {"quant_method": "fbgemm_fp8"}, ""),
+    "modelopt-nvfp4": (packed.fp4(16, 300.0, of_nvidia=True), {"quant_method": "modelopt"}, ""),
+    "modelopt-fp8": (packed.fp8(0, 0, ".weight_scale"), {"quant_method": "modelopt"}, ""),
+    "bitsandbytes-nf4": (packed.nf4(nested=False), {"quant_method": "bitsandbytes"}, ""),
+    "bitsandbytes-nf4-nested": (packed.nf4(nested=True), {"quant_method": "bitsandbytes"}, ""),
+    "bitsandbytes-int8": (packed.llm_int8, {"quant_method": "bitsandbytes"}, None),
+    "torchao-4-bits": (packed.of_torchao(4), {"quant_method": "torchao"}, None),
+    "torchao-8-bits": (packed.of_torchao(8), {"quant_method": "torchao"}, None),
     "awq-symmetric": (packed.awq(group=64, symmetric=True), {**AWQ, "group_size": 64}, None),
 }
 
@@ -157,6 +165,33 @@ def test_the_weights_are_those_that_the_library_computes_with(name: str, tmp_pat
         assert torch.equal(integers.values, layer.values)
         assert torch.equal(integers.scales, layer.scales)
         assert not module.get_parameter(f"{name}.weight").any()  # nothing needs the floats
+
+
+def test_the_experts_of_gpt_oss_are_dequantized(tmp_path: Path) -> None:
+    """Their blocks and scales are tensors of all experts of a layer."""
+    config = transformers.AutoConfig.for_model(
+        "gpt_oss",
+        **{"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+        **{"num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 96},
+    )
+    expected = transformers.AutoModelForCausalLM.from_config(config).eval()
+    stored = {}
+    for name, tensor in expected.state_dict().items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            stored[name] = tensor
+            continue
+        one = [packed.fp4(32, None)(expert.T) for expert in tensor]
+        tensor.copy_(torch.stack([each.weight.T for each in one]))
+        blocks = torch.stack([each.tensors[".weight_packed"] for each in one])
+        stored[f"{name}_blocks"] = blocks.unflatten(-1, (-1, 16))
+        stored[f"{name}_scales"] = torch.stack([each.tensors[".weight_scale"] for each in one])
+    (tmp_path / "net").mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in stored.items()}, tmp_path / "net/model.safetensors")
+    config.quantization_config = {"quant_method": "mxfp4"}
+    (tmp_path / "net/config.json").write_text(config.to_json_string())
+    actual, _ = read(tmp_path / "net", wanted=False)
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(actual.state_dict()[name], tensor), name
 
 
 def test_a_packed_checkpoint_is_dequantized(build: Build, tmp_path: Path) -> None:

@@ -287,7 +287,9 @@ def test_the_integers_of_a_packed_checkpoint_are_kept(tmp_path: Path, capsys: py
     manifest, _ = written(capsys, tmp_path / "one", "--huggingface", source)
     assert manifest["defaults"]["quantize"] == {"torchao": [{"config": "packed"}]}
     assert manifest["model"]["dtype"] == "float32"
-    assert 'data = [\n        "config.json",\n        "model.safetensors",\n    ]' in (tmp_path / "one/BUILD").read_text()
+    assert (
+        'data = [\n        "config.json",\n        "model.safetensors",\n    ]' in (tmp_path / "one/BUILD").read_text()
+    )
 
 
 def test_what_is_no_model_and_no_adapter_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

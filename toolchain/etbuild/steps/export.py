@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from etbuild.export.recipe import load_recipe
 from etbuild.errors import InputError
+from etbuild.export.recipe import load_recipe
 from etbuild.files.digests import digest
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs

@@ -12,7 +12,7 @@ import torch
 
 from etbuild.errors import DocumentPath, InputError
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.model.packed import compressed_tensors, floats, gptq
+from etbuild.model.packed import bitsandbytes, compressed_tensors, floats, gptq, torchao
 from etbuild.model.packed.integers import Integers
 from etbuild.model.packed.layout import Layout, Parts
 from etbuild.model.packed.packing import Packing
@@ -20,10 +20,14 @@ from etbuild.model.tensor_files import TensorFile
 
 _LAYOUTS: Mapping[str, Callable[[Mapping[str, Any]], list[Layout]]] = {
     "awq": lambda config: [gptq.awq(config)],
+    "bitsandbytes": bitsandbytes.layouts,
     "compressed-tensors": compressed_tensors.layouts,
     "fbgemm_fp8": floats.fp8,
     "fp8": floats.fp8,
     "gptq": lambda config: [gptq.gptq(config)],
+    "modelopt": floats.modelopt,
+    "mxfp4": floats.mxfp4,
+    "torchao": torchao.layouts,
 }
 """The layouts of each `quant_method`."""
 _PLACE: DocumentPath = ("model", "huggingface", "config")

@@ -1,5 +1,5 @@
-"""Weights of small floats with scales: 8 bits with a scale for the tensor, each row or each block, and 4 bits in groups.
-XNNPACK has no such layers."""
+"""Weights of small floats with scales: 8 bits with a scale for the tensor, each row or each block, and 4 bits in
+groups. XNNPACK has no such layers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,48 @@ def fp8(config: Mapping[str, Any]) -> list[Layout]:
         return parts.form(".weight")[1]
 
     ends = (".weight_scale_inv", ".weight_scale")
-    return [Layout((end, ".weight"), shape, read, (".input_scale", ".input_scale_ub", ".activation_scale")) for end in ends]
+    return [
+        Layout((end, ".weight"), shape, read, (".input_scale", ".input_scale_ub", ".activation_scale")) for end in ends
+    ]
+
+
+def mxfp4(config: Mapping[str, Any]) -> list[Layout]:
+    """The layout of GPT-OSS: the experts of a layer in one tensor, with rows and columns swapped.
+
+    Args:
+        config: `quantization_config` of the checkpoint.
+    """
+    del config
+
+    def shape(parts: Parts) -> list[int]:
+        experts, rows, groups, size = parts.form("_blocks")[1]
+        return [experts, groups * size * 2, rows]
+
+    def read(parts: Parts) -> torch.Tensor:
+        return of_four_bits(parts["_blocks"].flatten(2), parts["_scales"]).transpose(1, 2).contiguous()
+
+    return [Layout(("_blocks", "_scales"), shape, read, weight="")]
+
+
+def modelopt(config: Mapping[str, Any]) -> list[Layout]:
+    """The layouts of NVIDIA's ModelOpt: NVFP4, and floats of 8 bits.
+
+    Args:
+        config: `quantization_config` of the checkpoint.
+    """
+    del config
+
+    def shape(parts: Parts) -> list[int]:
+        rows, columns = parts.form(".weight")[1]
+        return [rows, columns * 2 if ".weight_scale_2" in parts else columns]
+
+    def read(parts: Parts) -> torch.Tensor:
+        if ".weight_scale_2" not in parts:
+            return scaled(parts[".weight"], parts[".weight_scale"])
+        return of_four_bits(parts[".weight"], parts[".weight_scale"], 1 / parts[".weight_scale_2"].float())
+
+    optional = (".weight_scale_2", ".input_scale", ".k_scale", ".v_scale")
+    return [Layout((".weight_scale", ".weight"), shape, read, optional)]
 
 
 def scaled(weight: torch.Tensor, scale: torch.Tensor, block: Any = ()) -> torch.Tensor:
@@ -63,9 +104,7 @@ def of_exponents(numbers: torch.Tensor) -> torch.Tensor:
     return torch.ldexp(torch.ones(()), numbers.view(torch.uint8).to(torch.int32) - 127)
 
 
-def of_four_bits(
-    packed: torch.Tensor, scale: torch.Tensor, whole: torch.Tensor | None = None
-) -> torch.Tensor:
+def of_four_bits(packed: torch.Tensor, scale: torch.Tensor, whole: torch.Tensor | None = None) -> torch.Tensor:
     """Floats of 4 bits, two in a byte, times their scales, in float32: MXFP4 and NVFP4.
 
     Args:

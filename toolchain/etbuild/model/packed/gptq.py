@@ -25,7 +25,8 @@ def gptq(config: Mapping[str, Any]) -> Layout:
     Raises:
         ValueError: The format is another one.
     """
-    bits, version = config.get("bits"), config.get("checkpoint_format", "gptq")
+    bits: Any = config.get("bits")
+    version = config.get("checkpoint_format", "gptq")
     if version not in ("gptq", "gptq_v2") or bits not in range(2, 9):
         raise ValueError(f"`checkpoint_format: {version}` with `bits: {bits}`")
 

@@ -115,7 +115,7 @@ def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
 
 
 def centered(numbers: torch.Tensor, bits: int) -> torch.Tensor:
-    """Numbers without a sign, as int8 around zero: the middle of their range becomes zero. They are changed in place."""
+    """Numbers without a sign as int8: the middle of their range becomes zero. They are changed in place."""
     return numbers.sub_(1 << (bits - 1)).view(torch.int8)  # uint8 wraps
 
 

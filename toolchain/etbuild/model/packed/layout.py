@@ -10,7 +10,7 @@ import torch
 from etbuild.model.packed.integers import Integers
 from etbuild.model.tensor_files import TensorFile
 
-_SMALL = 8  # elements
+_SMALL = 1 << 12  # elements
 
 
 class Parts(Mapping[str, torch.Tensor]):
@@ -28,7 +28,7 @@ class Parts(Mapping[str, torch.Tensor]):
         if end not in self._read:
             file, name = self._places[end]
             tensor = file.take(name)
-            if tensor.numel() > _SMALL:  # a file may give a tensor once; the shape of a weight is asked for twice
+            if tensor.numel() > _SMALL:  # a file may give a tensor once, and the shape of a weight is asked for twice
                 return tensor
             self._read[end] = tensor
         return self._read[end]
