@@ -15,6 +15,7 @@ from etbuild.plan.plan import from_manifest
 from etbuild.plan.positions import positions_to_json
 from etkit.analysis import lockfile
 from tests.conftest import MANIFESTS, variant
+from tests.helpers import packed
 from tests.unit.indexes import make_index
 
 DIRECTORY = Path(__file__).with_name("seeds")
@@ -94,6 +95,8 @@ def _made(target: str) -> list[bytes]:
             values += _text("tokens") + struct.pack("<IIQ", 9, 8, 2) + _text("a") + _text("b")
             header = head + values + _text("output_norm.weight") + struct.pack("<IQIQ", 1, 4, 0, 0)
             return [header + bytes(-len(header) % 32) + bytes(16)]
+        case "packed":
+            return [_packed(pack, config) for pack, config in _packings()]
         case "torch_file":
             return [
                 _saved({"w": [1.0, 2.0]}),
@@ -102,6 +105,35 @@ def _made(target: str) -> list[bytes]:
             ]
         case _:
             return []
+
+
+def _packings() -> list[tuple[packed.Pack, dict[str, Any]]]:
+    """Ways in which weights are packed, with `quantization_config`."""
+    compressed, blocks = {"quant_method": "compressed-tensors"}, {"block_structure": [8, 32]}
+    return [
+        (packed.gptq(), {"quant_method": "gptq", "bits": 4}),
+        (packed.gptq(3, order=True), {"quant_method": "gptq", "bits": 3}),
+        (packed.awq(), {"quant_method": "awq", "bits": 4}),
+        (packed.compressed(symmetric=False), compressed),
+        (packed.fp4(16, 300.0), compressed),
+        (packed.fp8(8, 32, ".weight_scale"), {**compressed, "config_groups": {"a": {"weights": blocks}}}),
+        (packed.fp8(8, 32), {"quant_method": "fp8", "weight_block_size": [8, 32]}),
+        (packed.fp4(16, 300.0, of_nvidia=True), {"quant_method": "modelopt"}),
+        (packed.nf4(nested=True), {"quant_method": "bitsandbytes"}),
+        (packed.llm_int8, {"quant_method": "bitsandbytes"}),
+        (packed.of_torchao(4), {"quant_method": "torchao"}),
+    ]
+
+
+def _packed(pack: packed.Pack, config: dict[str, Any]) -> bytes:
+    """A packed weight, behind a line with `quantization_config`."""
+    import torch
+    from safetensors.torch import save
+
+    weight = torch.randn((16, 64), generator=torch.Generator().manual_seed(5))
+    stored = {f"x{end}": tensor.contiguous() for end, tensor in pack(weight).tensors.items()}
+    content: bytes = save(stored)
+    return json.dumps(config).encode() + b"\n" + content
 
 
 def _text(content: str) -> bytes:

@@ -423,6 +423,27 @@ def fuzz_adapter_config(data: bytes) -> None:
         config.factor_of("head")
 
 
+def fuzz_packed(data: bytes) -> None:
+    """A checkpoint with packed weights: a line with `quantization_config`, then a safetensors file."""
+    from etbuild.model import tensor_files
+    from etbuild.model.packed import files
+    from etbuild.model.packed.packing import Packing
+
+    line, _, content = data.partition(b"\n")
+    with contextlib.suppress(ValueError, RecursionError):
+        config = json.loads(line)
+        if not isinstance(config, dict):
+            return
+        path = _file("packed.safetensors", content)
+        with _only_our_errors():
+            opened = {"a": tensor_files.open_checkpoint(path.name, path, ())}
+            for one in files.with_weights(opened, Packing(config, "float32")).values():
+                for name in one.names:
+                    with _only_our_errors():
+                        one.form(name)
+                        one.take(name).float().sum()
+
+
 def fuzz_gguf(data: bytes) -> None:
     """The header of a GGUF file."""
     from etbuild.inputs import gguf_header

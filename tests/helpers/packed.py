@@ -26,6 +26,7 @@ CONFIG = {
     "tie_word_embeddings": False,
     "dtype": "float16",
 }
+Array = np.ndarray[Any, Any]
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
@@ -43,7 +44,7 @@ class Packed:
 Pack = Callable[[torch.Tensor], Packed]
 
 
-def words(numbers: np.ndarray, bits: int) -> torch.Tensor:
+def words(numbers: Array, bits: int) -> torch.Tensor:
     """The numbers of each row in words of 32 bits, one bit after the other, the lowest first."""
     rows, columns = numbers.shape
     stream = (numbers.astype(np.uint32)[:, :, None] >> np.arange(bits, dtype=np.uint32)) & 1
@@ -53,7 +54,7 @@ def words(numbers: np.ndarray, bits: int) -> torch.Tensor:
     return torch.from_numpy(found.view(np.int32).copy())
 
 
-def integers(weight: torch.Tensor, bits: int, group: int, symmetric: bool) -> tuple[np.ndarray, ...]:
+def integers(weight: torch.Tensor, bits: int, group: int, symmetric: bool) -> tuple[Array, ...]:
     """Integers without a sign, scales in 16 bits and zero points, each `[rows, groups]` or `[rows, columns]`. A group
     of 0 is the whole row."""
     rows, columns = weight.shape
@@ -71,13 +72,13 @@ def integers(weight: torch.Tensor, bits: int, group: int, symmetric: bool) -> tu
     return np.clip(values, 0, top).astype(int).reshape(rows, columns), scales, zeros
 
 
-def product(values: np.ndarray, scales: np.ndarray, zeros: np.ndarray, index: np.ndarray) -> torch.Tensor:
+def product(values: Array, scales: Array, zeros: Array, index: Array) -> torch.Tensor:
     """The weight in float32. `index` is the group of each column."""
     found = (values - zeros[:, index]) * scales.astype(np.float32)[:, index]
     return torch.from_numpy(found.astype(np.float32))
 
 
-def symmetric_parts(values: np.ndarray, scales: np.ndarray, bits: int) -> dict[str, torch.Tensor]:
+def symmetric_parts(values: Array, scales: Array, bits: int) -> dict[str, torch.Tensor]:
     signed = torch.from_numpy((values - (1 << (bits - 1))).astype(np.int8))
     return {"values": signed, "scales": torch.from_numpy(scales.astype(np.float32))}
 
@@ -91,7 +92,7 @@ def gptq(bits: int = 4, group: int = 32, symmetric: bool = True, order: bool = F
             index = np.random.default_rng(columns).permutation(index)
         tensors = {
             ".qweight": words(values.T.copy().T, bits).T.contiguous(),
-            ".qzeros": words((zeros.T - (version == 1)) & ((1 << bits) - 1), bits),
+            ".qzeros": words(np.mod(zeros.T - (version == 1), 1 << bits), bits),
             ".scales": torch.from_numpy(scales.T.copy()),
             ".g_idx": torch.from_numpy(index.astype(np.int32)),
         }
@@ -105,7 +106,7 @@ def awq(group: int = 32, symmetric: bool = False) -> Pack:
     def pack(weight: torch.Tensor) -> Packed:
         values, scales, zeros = integers(weight, 4, group, symmetric)
 
-        def shuffled(numbers: np.ndarray) -> torch.Tensor:
+        def shuffled(numbers: Array) -> torch.Tensor:
             return words(numbers.reshape(len(numbers), -1, 8)[..., AWQ_ORDER].reshape(numbers.shape), 4)
 
         tensors = {

@@ -13,7 +13,6 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unkn
 from etbuild.inputs import checkpoints
 from etbuild.inputs.declared import Inputs
 from etbuild.model.module import FLOATING, named_tensors
-from etbuild.model.packed.integers import Integers
 from etbuild.model.packed.kept import Kept
 from etbuild.model.packed.packing import Packing
 from etbuild.model.stored_parts import Joined, StoredPart
@@ -180,7 +179,7 @@ class Checkpoint:
             if needed is not None and first_name(wanted) not in needed:
                 continue
             first = first_name(wanted)
-            tensor = _converted(self._floats(stored.opened.content(stored.name), first), wanted, stored)
+            tensor = _converted(self._floats(stored, first), wanted, stored)
             other, file = kept.setdefault(first, (tensor, stored.file)) if self._times[first] > 1 else (tensor, "")
             if not equal(other, tensor):
                 message = f"`{self._given[first]}` and `{name}` are one tied parameter of the module"
@@ -190,11 +189,14 @@ class Checkpoint:
             if name == self._given[first]:
                 yield first, tensor
 
-    def _floats(self, content: torch.Tensor | Integers, first: str) -> torch.Tensor:
-        """The content of a parameter, also if it is packed. The integers that are kept are remembered."""
+    def _floats(self, stored: _Stored, first: str) -> torch.Tensor:
+        """The content of a parameter, also if it is packed. Integers that are kept are remembered."""
+        names = [name for name, entry in self._expected.items() if first_name(entry) == first]
+        if self._kept.wanted.keys().isdisjoint(names):
+            return stored.opened.take(stored.name)
+        content = stored.opened.content(stored.name)
         if isinstance(content, torch.Tensor):
             return content
-        names = [name for name, entry in self._expected.items() if first_name(entry) == first]
         return self._kept.tensor(names, content, getattr(torch, self._expected[first].dtype))
 
     def by_name(self, needed: Collection[str] | None = None) -> dict[str, torch.Tensor]:

@@ -20,6 +20,7 @@ from etbuild.inputs import gguf_header
 from etbuild.model.packed import gguf_blocks
 from etbuild.model.packed.integers import Integers
 from etbuild.model.tensor_files import TensorFile
+from etbuild.processes.memory import give_back
 
 _SAME = (
     *("model_type", "hidden_size", "intermediate_size", "head_dim"),
@@ -139,7 +140,9 @@ class _Gguf(TensorFile):
             return super().take(name)
         stored = self._stored[name]
         with wrap_library_errors(InputError, self._place, f"cannot read `{stored.name}` in `{self._called}`"):
-            return _tensor(self._processed(self._floats(stored), stored.name)[name])
+            found = _tensor(self._processed(self._floats(stored), stored.name)[name])
+        give_back()  # what blocks took
+        return found
 
     def content(self, name: str) -> torch.Tensor | Integers:
         """A tensor, as integers if its blocks hold them and transformers does nothing but order them in another way."""

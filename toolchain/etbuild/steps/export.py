@@ -106,12 +106,12 @@ def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
     from etbuild.model.packed import kept, packing
 
     packed = packing.packing_of(root)
-    lines = [*kept.of(root).lines()]
-    if packed is not None and not lines and export_plan.read_weights:
-        lines.append(f"packed weights ({packed.method}) are dequantized: they have no integers")
-    if packed is not None and export_plan.weights:
-        keep = "`quantize: {torchao: [{config: packed}]}` keeps those that XNNPACK can hold"
-        lines.append(f"packed weights ({packed.method}) are dequantized when they are read; {keep}")
+    found = kept.of(root)
+    lines = [*found.lines()]
+    if packed is not None and not lines and (export_plan.weights or export_plan.read_weights):
+        keep = "`quantize: {torchao: [{config: packed}]}` keeps the integers that XNNPACK can hold"
+        why = "they have no integers that a layer can hold" if found.wanted else keep
+        lines.append(f"packed weights ({packed.method}) are dequantized: {why}")
     return lines
 
 

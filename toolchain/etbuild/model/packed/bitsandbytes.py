@@ -47,6 +47,7 @@ def _of_table(parts: Parts) -> torch.Tensor:
 
 def _looked_up(table: torch.Tensor, numbers: torch.Tensor, scales: torch.Tensor, block: int) -> torch.Tensor:
     found = table.float()[numbers.int()]
+    block = min(block, max(1, len(found)))
     if len(scales) != -(-len(found) // block):
         raise ValueError(f"{len(found)} numbers in blocks of {block} have {len(scales)} scales")
     return found * scales.float().repeat_interleave(block)[: len(found)]

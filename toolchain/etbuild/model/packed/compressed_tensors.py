@@ -55,7 +55,7 @@ def _packed(parts: Parts) -> Integers | torch.Tensor:
     scales = _by_row(parts[".weight_scale"].float(), rows)
     zeros = None
     if ".weight_zero_point" in parts:
-        zeros = unpacked(parts[".weight_zero_point"].T, bits, rows).T
+        zeros = unpacked(parts[".weight_zero_point"].mT, bits, rows).mT
         zeros = none_if_zeros(centered(zeros, bits).contiguous())
     return _integers(centered(unpacked(words, bits, columns), bits), scales, zeros, bits, parts)
 

@@ -17,6 +17,7 @@ from etbuild.model.packed.integers import Integers
 from etbuild.model.packed.layout import Layout, Parts
 from etbuild.model.packed.packing import Packing
 from etbuild.model.tensor_files import TensorFile
+from etbuild.processes.memory import give_back
 
 _LAYOUTS: Mapping[str, Callable[[Mapping[str, Any]], list[Layout]]] = {
     "awq": lambda config: [gptq.awq(config)],
@@ -109,6 +110,7 @@ class _Unpacked(TensorFile):
             found = list(content.values.shape if isinstance(content, Integers) else content.shape)
             if found != wanted:
                 raise ValueError(f"its parts make {found}, and not {wanted}")
+        give_back()  # what unpacking took
         return content
 
     def take(self, name: str) -> torch.Tensor:

@@ -90,7 +90,7 @@ def scaled(weight: torch.Tensor, scale: torch.Tensor, block: Any = ()) -> torch.
     scale = scale[:, None] if scale.dim() == 1 else scale
     if not block or len(scale) == len(weight):  # neighbours in a row
         return (weight.view(*scale.shape, -1) * scale[..., None]).view(weight.shape)
-    height, width = block
+    height, width = (min(int(each), size) for each, size in zip(block, weight.shape, strict=True))
     if [math.ceil(weight.shape[0] / height), math.ceil(weight.shape[1] / width)] != list(scale.shape):
         raise ValueError(f"blocks of {height} x {width} of {list(weight.shape)} have no scales {list(scale.shape)}")
     for row in range(len(scale)):  # all at once would take the memory of another weight
@@ -101,7 +101,7 @@ def scaled(weight: torch.Tensor, scale: torch.Tensor, block: Any = ()) -> torch.
 
 def of_exponents(numbers: torch.Tensor) -> torch.Tensor:
     """The powers of two that bytes stand for (E8M0)."""
-    return torch.ldexp(torch.ones(()), numbers.view(torch.uint8).to(torch.int32) - 127)
+    return numbers.view(torch.float8_e8m0fnu).float()
 
 
 def of_four_bits(packed: torch.Tensor, scale: torch.Tensor, whole: torch.Tensor | None = None) -> torch.Tensor:

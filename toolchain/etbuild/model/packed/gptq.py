@@ -27,7 +27,7 @@ def gptq(config: Mapping[str, Any]) -> Layout:
     """
     bits: Any = config.get("bits")
     version = config.get("checkpoint_format", "gptq")
-    if version not in ("gptq", "gptq_v2") or bits not in range(2, 9):
+    if version not in ("gptq", "gptq_v2") or not isinstance(bits, int) or not 2 <= bits <= 8:
         raise ValueError(f"`checkpoint_format: {version}` with `bits: {bits}`")
 
     def shape(parts: Parts) -> list[int]:
@@ -36,10 +36,10 @@ def gptq(config: Mapping[str, Any]) -> Layout:
 
     def read(parts: Parts) -> Integers:
         rows, columns = shape(parts)
-        values = centered(unpacked(parts[".qweight"].T, bits, columns), bits)
+        values = centered(unpacked(parts[".qweight"].mT, bits, columns), bits)
         zeros = unpacked(parts[".qzeros"], bits, rows) + (version == "gptq")
-        zeros = centered(zeros & ((1 << bits) - 1), bits).T.contiguous()
-        scales = parts[".scales"].float().T.contiguous()
+        zeros = centered(zeros & ((1 << bits) - 1), bits).mT.contiguous()
+        scales = parts[".scales"].float().mT.contiguous()
         index = order(parts.get(".g_idx"), scales.shape[1])
         return Integers(values, scales, none_if_zeros(zeros), bits, index)
 
@@ -65,10 +65,10 @@ def awq(config: Mapping[str, Any]) -> Layout:
 
     def by_row(words: torch.Tensor) -> torch.Tensor:
         numbers = unpacked(words, _AWQ_BITS, words.shape[1] * 8).view(len(words), -1, 8)
-        return centered(numbers[..., _AWQ_ORDER].flatten(1).T.contiguous(), _AWQ_BITS)
+        return centered(numbers[..., _AWQ_ORDER].flatten(1).mT.contiguous(), _AWQ_BITS)
 
     def read(parts: Parts) -> Integers:
-        values, scales = by_row(parts[".qweight"]), parts[".scales"].float().T.contiguous()
+        values, scales = by_row(parts[".qweight"]), parts[".scales"].float().mT.contiguous()
         return Integers(values, scales, none_if_zeros(by_row(parts[".qzeros"])), _AWQ_BITS)
 
     return Layout(_NEEDED, shape, read)

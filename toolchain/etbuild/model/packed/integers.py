@@ -36,6 +36,9 @@ class Integers:
         if any(form != (rows, groups) for form in forms) or (self.group_of is None and columns % groups):
             shapes = " and ".join(str(list(form)) for form in forms)
             raise ValueError(f"integers {rows} x {columns} have scales or zero points of the shapes {shapes}")
+        index = self.group_of
+        if index is not None and (index.shape != (columns,) or int(index.min()) < 0 or int(index.max()) >= groups):
+            raise ValueError(f"the groups of {columns} columns are not numbers below {groups}")
 
     @property
     def group(self) -> int:
@@ -99,6 +102,8 @@ def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     Returns:
         uint8 `[rows, count]`.
     """
+    if words.dtype != torch.int32 or words.dim() != 2:
+        raise ValueError(f"{words.dtype}{list(words.shape)} are no rows of words of 32 bits")
     again = 32 // math.gcd(32, bits)  # after so many numbers, one begins with a word again
     step = again * bits // 32
     words = torch.nn.functional.pad(words, (0, -words.shape[1] % step))

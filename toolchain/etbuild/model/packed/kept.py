@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -37,15 +38,14 @@ class Kept:
             content: The integers.
             dtype: The dtype of the weight in the module.
         """
-        for name in names:
-            kind = self.wanted.get(name)
-            reason = "`quantize` does not keep it" if kind is None else content.misfit(kind)
+        for name in [name for name in names if name in self.wanted]:
+            reason = content.misfit(self.wanted[name])
             if reason is None:
                 self.integers[name] = content
             else:
                 self.dequantized[name] = reason
         if all(name in self.integers and name in self.only for name in names):
-            return torch.zeros(content.values.shape, dtype=dtype)
+            return _zeros(content.values.shape, dtype)
         return content.dequantized()
 
     def lines(self) -> Iterator[str]:
@@ -62,6 +62,11 @@ class Kept:
 
 
 _of_modules: WeakKeyDictionary[torch.nn.Module, Kept] = WeakKeyDictionary()
+
+
+def _zeros(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take no memory until something writes to them. Those of PyTorch do."""
+    return torch.frombuffer(mmap.mmap(-1, shape.numel() * dtype.itemsize), dtype=dtype).view(shape)
 
 
 def put(module: torch.nn.Module, kept: Kept) -> None:

@@ -39,4 +39,6 @@ def _read(parts: Parts) -> Integers | torch.Tensor:
         raise ValueError("its zero points are floats")
     low, high = (int(each) for each in values.aminmax())
     bits = 4 if low in _FOUR_BITS and high in _FOUR_BITS else 8
-    return Integers(values, scales, None if zeros is None else none_if_zeros(zeros.to(torch.int8).view(scales.shape)), bits)
+    return Integers(
+        values, scales, None if zeros is None else none_if_zeros(zeros.to(torch.int8).view(scales.shape)), bits
+    )
