@@ -129,8 +129,9 @@ FORMATS: dict[str, tuple[packed.Pack, dict[str, Any], str | None]] = {
 }
 
 
-def read(folder: Path, wanted: bool) -> tuple[Any, Kept]:
-    """A model with the weights of a folder, and what it keeps of them as integers if that is wanted."""
+def read(folder: Path, wanted: bool, floats: bool = False) -> tuple[Any, Kept]:
+    """A model with the weights of a folder, and what one method keeps of them as integers if that is wanted. `floats`:
+    another one reads them as floats."""
     config = transformers.AutoConfig.from_pretrained(folder)
     module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     weights = (WeightsFile.read(folder.name),)
@@ -138,7 +139,7 @@ def read(folder: Path, wanted: bool) -> tuple[Any, Kept]:
         weights, Inputs(roots=[folder.parent]), describe_state(module), True, module, packing_of(module)
     )
     entry = TorchaoEntry.from_json({"config": "packed", "modules": ["*"], "layers": ["linear"], "group_size": None})
-    kept = packed_weights(module, [[entry]] if wanted else [])
+    kept = packed_weights(module, [*([[entry]] if wanted else []), *([[]] if floats else [])])
     checkpoint.load_into(module, kept)
     return module, kept
 
@@ -165,6 +166,8 @@ def test_the_weights_are_those_that_the_library_computes_with(name: str, tmp_pat
         assert torch.equal(integers.values, layer.values)
         assert torch.equal(integers.scales, layer.scales)
         assert not module.get_parameter(f"{name}.weight").any()  # nothing needs the floats
+    module, kept = read(tmp_path / "net", wanted=True, floats=True)
+    assert all(torch.equal(each.dequantized(), module.get_parameter(name)) for name, each in kept.integers.items())
 
 
 def test_the_experts_of_gpt_oss_are_dequantized(tmp_path: Path) -> None:

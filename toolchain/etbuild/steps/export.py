@@ -109,9 +109,10 @@ def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
     found = kept.of(root)
     lines = [*found.lines()]
     if packed is not None and not lines and (export_plan.weights or export_plan.read_weights):
-        keep = "`quantize: {torchao: [{config: packed}]}` keeps the integers that XNNPACK can hold"
+        again = ", and `quantize` quantizes them again" if export_plan.carries_content else ""
+        keep = "`quantize: {torchao: [{config: packed}, ...]}` keeps the integers that XNNPACK can hold"
         why = "they have no integers that a layer can hold" if found.wanted else keep
-        lines.append(f"packed weights ({packed.method}) are dequantized: {why}")
+        lines.append(f"packed weights ({packed.method}) are dequantized{again}: {why}")
     return lines
 
 
@@ -136,13 +137,16 @@ def _import_torch(stage: Stage) -> None:
         arithmetic.leave_out_other_libraries()
 
 
-def create_module(export_plan: ExportPlan, context: StepContext, weights: Weights = ()) -> torch.nn.Module:
+def create_module(
+    export_plan: ExportPlan, context: StepContext, weights: Weights = (), *, floats: bool = False
+) -> torch.nn.Module:
     """Makes the module that methods are exported from.
 
     Args:
         export_plan: What to export.
         context: What every step needs.
         weights: Checkpoints to load, in addition to those that every export reads.
+        floats: Whether the module will also be used without the quantization of its methods.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -161,7 +165,7 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Weight
         facts, cast, packing = describe_state(root), export_plan.model.dtype is not None, packing_of(root)
         checkpoint = Checkpoint(read, context.inputs, facts, cast, root, packing)
         if module.loading_code(root) is None:
-            kept.put(root, _packed_weights(root, export_plan, packing is not None))
+            kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
             checkpoint.load_into(root, kept.of(root))
         else:
             root.load_state_dict(checkpoint.by_name(), strict=False)
@@ -170,7 +174,7 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Weight
     return root
 
 
-def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool) -> Kept:
+def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> Kept:
     """The weights of a packed checkpoint that methods keep as integers. Raises InputError if they cannot be there."""
     from etbuild.model.packed.kept import Kept
 
@@ -186,7 +190,7 @@ def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool
         raise InputError.at(("methods", name, "quantize", "torchao", index, "config"), message, hint)
     from etbuild.quantize.torchao_weights import packed_weights
 
-    return packed_weights(root, [*entries.values()])
+    return packed_weights(root, [*entries.values(), *([()] if floats else [])])
 
 
 def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepContext) -> dict[str, PreparedMethod]:

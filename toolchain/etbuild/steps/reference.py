@@ -74,7 +74,7 @@ class Reference:
 
         custom_ops.load(plan.custom_ops, context)
         with context.stage("create the module"):
-            root = create_module(plan.export_plan, context, plan.lower_plan.weights)
+            root = create_module(plan.export_plan, context, plan.lower_plan.weights, floats=True)
         return cls(plan, root, context)
 
     @property
