@@ -58,8 +58,8 @@ _QUANTIZE = """\
   # quantize: {torchao: [{config: 8da4w}, {config: int8, layers: [embedding]}]}
 """
 _PACKED = """\
-  # The weights are packed: this keeps their integers where XNNPACK can hold them, and quantizes nothing again. Without
-  # it, all are dequantized: see docs/huggingface.md.
+  # The weights are packed: `packed` keeps their integers where XNNPACK can hold them, and the build says where not. An
+  # entry after it, such as {config: 8da4w}, quantizes the others again: see docs/huggingface.md.
   quantize: {torchao: [{config: packed}]}
 """
 _CALIBRATE = """\

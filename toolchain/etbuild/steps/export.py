@@ -109,7 +109,7 @@ def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
     found = kept.of(root)
     lines = [*found.lines()]
     if packed is not None and not lines and (export_plan.weights or export_plan.read_weights):
-        again = ", and `quantize` quantizes them again" if export_plan.carries_content else ""
+        again = ", and `quantize` quantizes them again" if export_plan.carries_content and not found.wanted else ""
         keep = "`quantize: {torchao: [{config: packed}, ...]}` keeps the integers that XNNPACK can hold"
         why = "they have no integers that a layer can hold" if found.wanted else keep
         lines.append(f"packed weights ({packed.method}) are dequantized{again}: {why}")
