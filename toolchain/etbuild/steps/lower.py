@@ -188,7 +188,7 @@ def _export(job: LoweringJob[MethodPlan], opened: Opened, *, weights: bool) -> _
     if not weights:
         return _Export(saved, *weights_without_content(job.plan, saved), context, weights)
     with job.stage("read the weights"):
-        return _Export(saved, *read_weights(job.plan, saved, job.inputs), context, weights)
+        return _Export(saved, *read_weights(job, saved), context, weights)
 
 
 def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export, directory: Path) -> None:
@@ -310,7 +310,7 @@ def _bound(
     methods = {**templates, **_lowered_with_weights(job, _unfit(job.plan, templates), opened, store)}
     with job.stage("read the weights"):
         needed = frozenset[str]().union(*(method.weights for method in methods.values()))
-        content, shards = read_weights(job.plan, opened[0], job.inputs, needed)
+        content, shards = read_weights(job, opened[0], needed)
     functions = backends.weight_functions(job.plan.backends)
     calls = {name: getattr(each.owner, each.attribute) for name, each in functions.items()}
     (made := store.directory / ".made").mkdir()  # no name of a method
@@ -414,7 +414,7 @@ def _lower_together(
     custom_ops.load(job.plan.custom_ops, context)
     if saved.export_plan is None:
         with job.stage("read the export and the weights"), accelerated() if job.options.accelerate else nullcontext():
-            content, shards = read_weights(job.plan, saved, job.inputs)
+            content, shards = read_weights(job, saved)
             programs = load_methods(saved, content, job.plan.methods, context.finder)
     else:
         shards, programs = export_with_weights(job.plan, saved.export_plan, context)
