@@ -138,6 +138,7 @@ def _lower(ctx: AnalysisContext, plans, inputs, export):
     named_data = {tag: declare(ctx, "{}.{}.ptd".format(plans.name, tag)) for tag in plans.named_data}
     named_data.update({tag: declare(ctx, "{}.{}".format(plans.name, tag), dir = True) for tag in plans.sharded_named_data})
     lowered = struct(
+        computed = declare(ctx, plans.name + ".computed.safetensors"),
         facts = declare(ctx, plans.name + ".lowering.json"),
         named_data = named_data,
         pte = declare(ctx, plans.name + ".pte"),
@@ -145,8 +146,8 @@ def _lower(ctx: AnalysisContext, plans, inputs, export):
     )
     run_driver(
         ctx,
-        lower_arguments(plans, export, inputs, templates, lowered.facts),
-        outputs = [lowered.pte] + named_data.values() + [lowered.facts],
+        lower_arguments(plans, export, inputs, templates, lowered),
+        outputs = [lowered.pte] + named_data.values() + [lowered.facts, lowered.computed],
         category = "executorch_lower",
         torch = True,
     )

@@ -464,7 +464,7 @@ def template_arguments(step, export, lowered):
     flags = ["--templates"] + (["--with-weights"] if step.weights else [])
     return _lower_arguments(step.plan, export, step.methods, step.files) + flags + ["-o", _path("", lowered)]
 
-def lower_arguments(plans, export, inputs, templates, facts):
+def lower_arguments(plans, export, inputs, templates, lowered):
     """Returns the arguments of the driver's verb `lower` that writes the program.
 
     Args:
@@ -472,15 +472,15 @@ def lower_arguments(plans, export, inputs, templates, facts):
       export: struct with `directory` and `exported_methods`.
       inputs: struct with each of `INPUTS`.
       templates: list of the directories with the methods that are lowered by themselves.
-      facts: file. The program and its named data are in the same directory.
+      lowered: struct with the files `facts` and `computed`. The program and its named data are in the directory of `facts`.
 
     Returns:
       list of arguments.
     """
     return _lower_arguments(plans.lower, export, export.exported_methods, read_by("program", inputs)) + [
-        _path("--lowered=", lowered)
-        for lowered in templates
-    ] + ["-o", _path("", facts, parent = True)]
+        _path("--lowered=", template)
+        for template in templates
+    ] + [_path("--computed=", lowered.computed), "-o", _path("", lowered.facts, parent = True)]
 
 def compare_arguments(plans, export, inputs, lowered, result):
     """Returns the arguments of the driver's verb `compare`.
@@ -489,7 +489,7 @@ def compare_arguments(plans, export, inputs, lowered, result):
       plans: struct with `compare`.
       export: struct with `directory`, `exported_methods` and `examples`.
       inputs: struct with each of `INPUTS`.
-      lowered: struct with `pte`, `named_data` and `facts`.
+      lowered: struct with `pte`, `named_data`, `facts` and `computed`.
       result: file that the action writes.
 
     Returns:
@@ -501,6 +501,7 @@ def compare_arguments(plans, export, inputs, lowered, result):
     ] + [
         _path("--examples=", export.examples),
         _named("--data", read_by("program", inputs)),
+        _path("--computed=", lowered.computed),
         _path("--lowering=", lowered.facts),
         _path("--program=", lowered.pte),
     ] + [_path("--named-data=", file) for file in lowered.named_data.values()] + [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from etbuild.export.archive import SavedExport
 
 Tensors = dict[str, torch.Tensor]
-_FILE = "quantized.safetensors"
+_FILE = "quantized.safetensors"  # of one weight in a cache
 
 
 def read(
@@ -87,7 +88,7 @@ def _made(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeigh
     how = {key: value for key, value in recipe.items() if key != "weight"}
     content = hashlib.sha256(memoryview(flat_bytes(weight).numpy())).hexdigest()
     key = {"recipe": how, "parts": sorted(parts), "form": form(weight), "content": content}
-    directory = kept.directory / digest(key)
+    directory = kept.file.parent / f".{digest(key)}"
     directory.mkdir(parents=True, exist_ok=True)
     if not kept.fetch(key, directory):
         save_file(deferred.quantized(recipe, parts, weight), directory / _FILE)
@@ -99,16 +100,19 @@ def _read_kept(kept: KeptWeights | None) -> Tensors:
     """What an earlier step has computed, by the digests of the recipes."""
     from safetensors.torch import load_file
 
-    path = None if kept is None else kept.directory / _FILE
-    return load_file(path) if path is not None and path.exists() else {}
+    return load_file(kept.file) if kept is not None and _holds(kept.file) else {}
+
+
+def _holds(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
 
 
 def _keep(new: Tensors, kept: KeptWeights | None) -> Tensors:
     """Writes what was computed for later steps, unless an earlier one did. Returns it, in memory only as it is used."""
     from safetensors.torch import load_file, save_file
 
-    if kept is None or not new or (kept.directory / _FILE).exists():
+    if kept is None or not new or _holds(kept.file):
         return new
-    kept.directory.mkdir(exist_ok=True)
-    save_file(new, kept.directory / _FILE)
-    return load_file(kept.directory / _FILE)  # type: ignore[no-any-return]
+    kept.file.parent.mkdir(exist_ok=True)
+    save_file(new, kept.file)
+    return load_file(kept.file)  # type: ignore[no-any-return]

@@ -12,11 +12,11 @@ class KeptWeights:
     """Where weights are kept that were computed from others.
 
     Attributes:
-        directory: A directory for later steps of the same build. It may not exist yet.
+        file: For later steps of the same build. It may not exist yet, and is empty if there are no such weights.
         fetch: Takes the files of a key from a cache into a directory. Returns whether it has them.
         store: Stores the file of a directory with a key.
     """
 
-    directory: Path
+    file: Path
     fetch: Callable[[Mapping[str, object], Path], bool] | None = None
     store: Callable[[Mapping[str, object], Path, str], None] | None = None

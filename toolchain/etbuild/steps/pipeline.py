@@ -206,19 +206,18 @@ class Pipeline:
     def _computed(self) -> KeptWeights:
         """Where weights are kept that are computed from others: for this build, and those that take long in the cache.
         They depend on nothing but the weight and the code that computes them."""
-        directory, cache, described = self.directory / "computed", self.cache, self.request.described
+        file, cache = self.directory / "computed" / "weights.safetensors", self.cache
+        request = self.request
         if cache is None:
-            return KeptWeights(directory)
+            return KeptWeights(file)
 
         def key(content: Mapping[str, object]) -> str:
-            toolchain = {key: value for key, value in described["toolchain"].items() if key != "driver"}
-            driver = self.request.driver_of("lower")
-            return digest(
-                {"schema": "executorch-quantized-key/v1", "driver": driver, "toolchain": toolchain, **content}
-            )
+            packages = {key: value for key, value in request.described["toolchain"].items() if key != "driver"}
+            code = {"driver": request.driver_of("lower"), "toolchain": packages, "environment": request.environment}
+            return digest({"schema": "executorch-quantized-key/v1", **code, **content})
 
         return KeptWeights(
-            directory,
+            file,
             lambda content, into: cache.fetch("quantized", key(content), into) is not None,
             lambda content, path, name: cache.store("quantized", key(content), path, [name]),
         )
