@@ -76,7 +76,10 @@ def test_each_checkpoint_gives_a_program(project: Path, build: Run) -> None:
     ]
     records = Cache(project / "cache").info().records
     assert (records["export"], records["method"], records["program"]) == (1, 1, 3)
-    index = json.loads((project / "out/net.step_1.index.json").read_text())
+    indexes = [json.loads(path.read_text()) for path in sorted((project / "out").glob("net.step_*.index.json"))]
+    assert len({each["template"] for each in indexes}) == 1
+    assert len({each["artifacts"][0]["sha256"] for each in indexes}) == 3
+    index = indexes[1]
     assert list(index["inputs"]["data"]) == ["net.step_1/step_1.safetensors"]
 
     shutil.copy("step_1.safetensors", "net.safetensors")

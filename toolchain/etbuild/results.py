@@ -280,13 +280,15 @@ class WeightDigests(TypedDict):
 class LoweringFacts(WeightDigests):
     """The facts of a lowering: `NAME.lowering.json`.
 
-    `operators`, `graphs`, `instructions` and `memory` are by method. `instructions` has the names of each instruction's
-    nodes in the exported graph. `named_data` has the size in bytes of each blob by tag and key.
+    `template` is the digest of the program without the content of its weights. `operators`, `graphs`, `instructions`
+    and `memory` are by method. `instructions` has the names of each instruction's nodes in the exported graph.
+    `named_data` has the size in bytes of each blob by tag and key.
     """
 
     schema: str
     artifacts: list[ArtifactFacts]
     program: ProgramFacts
+    template: str
     operators: dict[str, OperatorCounts]
     graphs: dict[str, MethodGraph]
     instructions: dict[str, list[list[str]]]
@@ -364,13 +366,15 @@ class BuildInputs(TypedDict):
 
 
 class Index(BuildInputs):
-    """`NAME.index.json`. `named_data` has the digest of each tag's file, or a list of them for a tag with shards."""
+    """`NAME.index.json`. `named_data` has the digest of each tag's file, or a list of them for a tag with shards.
+    `template` is the digest of the program without the content of its weights."""
 
     schema: str
     name: str
     versions: dict[str, str]
     methods: list[str]
     constant_methods: list[str]
+    template: str
     artifacts: list[ArtifactFacts]
     named_data: dict[str, str | list[str]]
 

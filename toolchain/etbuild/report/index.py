@@ -31,6 +31,7 @@ def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list
         },
         "methods": sorted(plan.methods),
         "constant_methods": sorted(lowering["constant_methods"]),
+        "template": lowering["template"],
         "artifacts": [*lowering["artifacts"], *(artifact.facts() for artifact in reported)],
         "named_data": _named_data(plan, lowering["artifacts"]),
     }

@@ -460,6 +460,7 @@ def write_program(
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
             "program": emission.program,
+            "template": emission.template,
             "operators": {name: of_method.operators for name, of_method in methods.items()},
             "graphs": {name: of_method.graph for name, of_method in methods.items()},
             "instructions": {name: of_method.instructions for name, of_method in methods.items()},
