@@ -174,6 +174,10 @@ READS: dict[str, Callable[[torch.Tensor], object]] = {
     "method of the class": torch.Tensor.tolist,
     "in place": lambda tensor: tensor.detach().mul_(2),
     "handled": swallowed,
+    "dlpack": lambda tensor: torch.from_dlpack(tensor.detach()),
+    "another type": lambda tensor: tensor.as_subclass(torch.Tensor).sum().item(),
+    "in C": lambda tensor: torch._C._VariableFunctions.equal(tensor, tensor + 1),
+    "result": lambda tensor: torch.add(tensor, 1, out=torch.zeros(tensor.shape)),
 }
 
 
@@ -185,6 +189,11 @@ def test_a_method_whose_weights_are_read_is_lowered_with_them(build: Build, tmp_
         made = built(build, tmp_path / "cache", path, MANIFEST, "--jobs", "1")
         full = built(build, tmp_path / "cache", path, MANIFEST, "--no-accelerate")
     assert made.read("net.pte") == full.read("net.pte")
+    for name in ("net.report.json", "net.index.json"):
+        reasons = made.json(name)["with_weights"]
+        assert reasons.keys() == {"forward", "encode"}
+        assert "with_weights" not in full.json(name)
+    assert way == "choosy" or f"`{__name__}:" in reasons["encode"]
     assert "method" in lowered(tmp_path / "cache")
     assert lowered(tmp_path / "cache")["method"] == 4  # what reads weights, and the methods with their weights
 
@@ -258,7 +267,8 @@ def test_a_part_of_a_weight_has_no_bytes() -> None:
     tensor = unbound.weight(TensorFacts("w", "float32", [2, 3], False, None, True))
     with unbound.watched({}) as watch, pytest.raises(unbound.ReadsWeights):
         unbound.content(tensor[1])
-    assert watch.reads == ["a program gets a part of `w`"]
+    here = f"{__name__}:test_a_part_of_a_weight_has_no_bytes"
+    assert watch.reads == [f"a program gets a part of `w` in `{here}`"]
 
 
 def test_a_recipe_has_no_large_constants_and_nothing_random() -> None:

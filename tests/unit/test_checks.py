@@ -34,6 +34,7 @@ LOWERING: LoweringFacts = {
         "external_keys": [],
     },
     "template": "0" * 64,
+    "with_weights": {},
     "operators": {
         "decode": {"delegated": {"XnnpackBackend": {"aten::linear": 3}}, "fallback": {"aten::sin": 1}},
         "prefill": {"delegated": {}, "fallback": {}},

@@ -130,9 +130,24 @@ def _refuse(recipe: Recipe, reason: str) -> NoReturn:
     """Notes that something reads what is unbound."""
     names = sorted(set(recipes.weights_of(recipe)))
     said = f"{reason} of `{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    if (place := _reader_of_weights()) is not None:
+        said += f" in `{place}`"
     for watch in _watching:
         watch.reads.append(said)
     raise ReadsWeights(said)
+
+
+def _reader_of_weights() -> str | None:
+    """The function that reads a weight, as `MODULE:NAME`: the innermost one that is not of PyTorch or of the driver."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in ("torch", "etbuild", "contextlib", "ctypes"):
+            return f"{module}:{frame.f_code.co_qualname}"
+        if module.startswith("etbuild.steps."):
+            return None
+        frame = frame.f_back
+    return None
 
 
 class UnboundTensor(torch.Tensor):  # type: ignore[misc]

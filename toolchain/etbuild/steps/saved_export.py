@@ -78,10 +78,12 @@ def looks_at_others(lower_plan: MethodPlan) -> str | None:
     return None
 
 
-def needs_weights(lower_plan: MethodPlan) -> bool:
-    """Whether lowering certainly needs the content of weights. Else it may turn out to need it."""
+def needs_weights(lower_plan: MethodPlan) -> str | None:
+    """Why lowering certainly needs the content of weights, for users; None if it may only turn out to need it."""
     # Code of others may change a weight in place, so that its content is not that of its file.
-    return looks_at_others(lower_plan) is not None or not backends.compile_templates(lower_plan.backends)
+    if (reason := looks_at_others(lower_plan)) is not None:
+        return reason
+    return None if backends.compile_templates(lower_plan.backends) else "a backend compiles them"
 
 
 def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
