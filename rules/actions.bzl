@@ -393,7 +393,7 @@ def _artifacts(ctx, plans, below = ""):
     })
     return pte, named_data
 
-def lower_program(ctx, plans, inputs, export, apart = False):
+def lower_program(ctx, plans, inputs, export, apart = False, templates = None):
     """Declares ExecutorchLower twice: one lowers the exported methods without weights, one binds them and writes the program.
 
     If a target lists several methods, each is lowered by an action of its own. Then an edit to one method lowers only that
@@ -406,6 +406,7 @@ def lower_program(ctx, plans, inputs, export, apart = False):
       inputs: the result of `program_inputs`.
       export: the result of `export_program`.
       apart: bool, whether the files are for `publish_program`: they are in a directory of their own.
+      templates: list of File, what another target has lowered without weights; None: this target lowers.
 
     Returns:
       struct with these fields:
@@ -422,7 +423,8 @@ def lower_program(ctx, plans, inputs, export, apart = False):
     computed = ctx.actions.declare_file("{}{}.computed.safetensors".format(below, plans.name))
     lowered = struct(computed = computed, facts = facts, named_data = named_data, pte = pte)
 
-    templates = [_lower_template(ctx, step, plans, export) for step in template_steps(plans, export, inputs)]
+    if templates == None:
+        templates = [_lower_template(ctx, step, plans, export) for step in template_steps(plans, export, inputs)]
     messages = _messages(ctx, plans, "lower", export.lines)
     run_driver(
         ctx,

@@ -44,6 +44,7 @@ load(
     "//rules:providers.bzl",
     _ExecutorchExportInfo = "ExecutorchExportInfo",
     _ExecutorchLibraryInfo = "ExecutorchLibraryInfo",
+    _ExecutorchLoweredInfo = "ExecutorchLoweredInfo",
     _ExecutorchProgramInfo = "ExecutorchProgramInfo",
     _ExecutorchProgramInputsInfo = "ExecutorchProgramInputsInfo",
 )
@@ -53,7 +54,12 @@ load("//rules/private:lock.bzl", _executorch_lock = "executorch_lock")
 load("//rules/private:named_data.bzl", _executorch_named_data = "executorch_named_data")
 load("//rules/private:package.bzl", _executorch_package = "executorch_package")
 load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS")
-load("//rules/private:programs.bzl", _executorch_program = "executorch_program", _executorch_programs = "executorch_programs")
+load(
+    "//rules/private:programs.bzl",
+    _executorch_checkpoints = "executorch_checkpoints",
+    _executorch_program = "executorch_program",
+    _executorch_programs = "executorch_programs",
+)
 load("//rules/private:push.bzl", _executorch_push = "executorch_push")
 load(
     "//rules/private:selected_ops.bzl",
@@ -68,6 +74,7 @@ load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain"
 
 ExecutorchExportInfo = _ExecutorchExportInfo
 ExecutorchLibraryInfo = _ExecutorchLibraryInfo
+ExecutorchLoweredInfo = _ExecutorchLoweredInfo
 ExecutorchProgramInfo = _ExecutorchProgramInfo
 ExecutorchProgramInputsInfo = _ExecutorchProgramInputsInfo
 
@@ -75,6 +82,7 @@ ExecutorchProgramInputsInfo = _ExecutorchProgramInputsInfo
 PROGRAM_ATTRS = _PROGRAM_ATTRS
 
 executorch_benchmark = _executorch_benchmark
+executorch_checkpoints = _executorch_checkpoints
 executorch_kernels_test = _executorch_kernels_test
 executorch_library = _executorch_library
 executorch_lock = _executorch_lock

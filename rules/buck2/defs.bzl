@@ -78,6 +78,29 @@ def executorch_programs(name, manifest, variants, **kwargs):
             **attributes
         )
 
+def executorch_checkpoints(name, manifest, weights, checkpoints, **kwargs):
+    """Builds the program of a manifest once for each of several checkpoints. The methods are exported and lowered once.
+
+    Args:
+      name: the `name` in the manifest. The target of a checkpoint is `NAME.CHECKPOINT`.
+      manifest: the manifest.
+      weights: the `weights` of the manifest, a file.
+      checkpoints: dict of string to the file of each checkpoint. The first target lowers.
+      **kwargs: more attributes of every `executorch_program`.
+    """
+    lowered = None
+    for checkpoint, file in checkpoints.items():
+        target = "{}.{}".format(name, checkpoint)
+        executorch_program(
+            name = target,
+            lowered = lowered,
+            manifest = manifest,
+            manifest_name = name,
+            weights_as = {weights: file},
+            **kwargs
+        )
+        lowered = lowered or ":" + target
+
 def executorch_lock(name, program, lock, **kwargs):
     """Checks that a program does not change by accident: a test compares it with a lockfile.
 

@@ -25,7 +25,14 @@ load(
 )
 load(":driver.bzl", "DRIVER_ATTRS", "declare", "run_driver")
 load(":files.bzl", "FILE", "check", "files_of", "named_as", "named_beside", "place")
-load(":providers.bzl", "EXECUTORCH_SOURCES", "ExecutorchExportInfo", "ExecutorchLibraryInfo", "ExecutorchProgramInfo")
+load(
+    ":providers.bzl",
+    "EXECUTORCH_SOURCES",
+    "ExecutorchExportInfo",
+    "ExecutorchLibraryInfo",
+    "ExecutorchLoweredInfo",
+    "ExecutorchProgramInfo",
+)
 
 def _inputs(ctx: AnalysisContext, manifest):
     """Returns the files of a target by the names that the manifest and the sources use."""
@@ -122,10 +129,13 @@ def _export(ctx: AnalysisContext, plans, inputs):
     )
     return export
 
-def _lower(ctx: AnalysisContext, plans, inputs, export):
-    """Declares the actions that lower the exported methods without weights, and the one that writes the program."""
-    templates = []
-    for step in template_steps(plans, export, inputs):
+def _lower(ctx: AnalysisContext, plans, inputs, export, shared):
+    """Declares the actions that lower the exported methods without weights, and the one that writes the program.
+
+    `shared` has what another target has lowered; None: this target lowers.
+    """
+    templates = list(shared.templates) if shared else []
+    for step in [] if shared else template_steps(plans, export, inputs):
         templates.append(declare(ctx, "{}.lowered.{}".format(plans.name, step.name), dir = True))
         run_driver(
             ctx,
@@ -253,12 +263,16 @@ def _sub_targets(lowered, reported, export, bundled, etrecord) -> dict:
 def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
     [manifest] = files_of(ctx, ctx.attrs.manifest)
     inputs = _inputs(ctx, manifest)
-    shared = ctx.attrs.export.get(ExecutorchExportInfo) if ctx.attrs.export else None
+    check(ctx, ("export", "write `export` or `lowered`") if ctx.attrs.export and ctx.attrs.lowered else None)
+    other = ctx.attrs.lowered or ctx.attrs.export
+    shared = other.get(ExecutorchExportInfo) if other else None
+    templates = ctx.attrs.lowered.get(ExecutorchLoweredInfo) if ctx.attrs.lowered else None
+    check(ctx, ("lowered", "a backend of this target compiles weights") if templates and not templates.templates else None)
     plans = _plan(ctx, manifest, inputs, shared)
     if shared:
         check(ctx, export_error(plans, inputs, shared, inputs.sources, shared.sources, place))
     export = shared or _export(ctx, plans, inputs)
-    lowered = _lower(ctx, plans, inputs, export)
+    lowered = _lower(ctx, plans, inputs, export, templates)
     compared = _compare(ctx, plans, inputs, export, lowered)
     verified = [_verify(ctx, plans, inputs, export, lowered)] if ctx.attrs.verify_reproducible else []
     reported = _report(ctx, plans, inputs, export, lowered, verified)
@@ -286,6 +300,7 @@ def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
             ValidationSpec(name = "executorch_comparison", validation_result = compared),
         ]),
         export,
+        ExecutorchLoweredInfo(templates = [] if plans.compiles_weights else lowered.templates),
     ]
 
 _FILES = attrs.list(FILE, default = [])
@@ -308,6 +323,7 @@ Sub-targets: `:NAME[pte]`, `:NAME[ptd]`, `:NAME[ptd][TAG]`, `:NAME[index]`, `:NA
             "data_as": attrs.dict(key = attrs.string(), value = attrs.source(), default = {}),
             "deps": attrs.list(attrs.dep(providers = [ExecutorchLibraryInfo]), default = []),
             "export": attrs.option(attrs.dep(providers = [ExecutorchExportInfo]), default = None),
+            "lowered": attrs.option(attrs.dep(providers = [ExecutorchExportInfo, ExecutorchLoweredInfo]), default = None),
             "manifest": FILE,
             "manifest_name": attrs.string(default = ""),
             "methods": attrs.list(attrs.string(), default = []),

@@ -19,7 +19,13 @@ load(
     "report_program",
     "verify_program",
 )
-load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo", "ExecutorchProgramInputsInfo")
+load(
+    "//rules:providers.bzl",
+    "ExecutorchExportInfo",
+    "ExecutorchLoweredInfo",
+    "ExecutorchProgramInfo",
+    "ExecutorchProgramInputsInfo",
+)
 load(":compat.bzl", "RUNS_VALIDATIONS")
 load(":configuration.bzl", "configuration_of_program")
 load(":driver.bzl", "MEMORY")
@@ -44,7 +50,10 @@ def _executorch_program_impl(ctx):
         data_as = ctx.attr.data_as,
         weights_as = ctx.attr.weights_as,
     )
-    shared = ctx.attr.export[ExecutorchExportInfo] if ctx.attr.export else None
+    if ctx.attr.export and ctx.attr.lowered:
+        fail("write `export` or `lowered`: the target of `lowered` has the exported methods too", attr = "export")
+    other = ctx.attr.lowered or ctx.attr.export
+    shared = other[ExecutorchExportInfo] if other else None
     plans = plan_program(
         ctx,
         program_name(ctx, ctx.attr.variant),
@@ -62,7 +71,12 @@ def _executorch_program_impl(ctx):
     if shared:
         check_export(shared, plans, inputs)
     export = shared or export_program(ctx, plans, inputs, apart = not RUNS_VALIDATIONS)
-    lowered = lower_program(ctx, plans, inputs, export, apart = not RUNS_VALIDATIONS)
+    templates = None
+    if ctx.attr.lowered:
+        templates = ctx.attr.lowered[ExecutorchLoweredInfo].templates
+        if not templates:
+            fail("a backend of this target compiles weights: leave out `lowered`", attr = "lowered")
+    lowered = lower_program(ctx, plans, inputs, export, apart = not RUNS_VALIDATIONS, templates = templates)
     compared = compare_program(ctx, plans, inputs, export, lowered)
     verified = [verify_program(ctx, plans, inputs, export, lowered)] if ctx.attr.verify_reproducible else []
     required = verified + ([] if RUNS_VALIDATIONS else [compared])
@@ -104,6 +118,7 @@ def _executorch_program_impl(ctx):
         ),
         covered_sources(ctx),
         export,
+        ExecutorchLoweredInfo(templates = [] if plans.compiles_weights else lowered.templates),
         ExecutorchProgramInfo(
             backends = ctx.attr.backends,
             index = reported.index,
@@ -161,6 +176,12 @@ PROGRAM_ATTRS = {
         doc = "Another `executorch_program` whose exported methods this program lowers, so that the methods are exported " +
               "once. It has the same `srcs`, `deps` and `data`. The build fails if the two would export other methods.",
         providers = [ExecutorchExportInfo],
+    ),
+    "lowered": attr.label(
+        doc = "Another `executorch_program` that differs from this one only in its weights. The methods are exported and " +
+              "lowered once, by the other target. It has the same `srcs`, `deps`, `data` and `methods`. The build fails if " +
+              "something else differs. `executorch_checkpoints` sets it.",
+        providers = [ExecutorchExportInfo, ExecutorchLoweredInfo],
     ),
     "manifest": attr.label(
         doc = "The manifest: a YAML file, described by `schemas/model.schema.json`. Its `name` is the name of this target, " +

@@ -22,7 +22,6 @@ from etbuild.cli.options import (
     tell_memory,
     with_positions,
 )
-from etbuild.errors import InputError
 
 if TYPE_CHECKING:
     from etbuild.plan.step_plans import MethodPlan
@@ -85,8 +84,7 @@ def _lower(options: argparse.Namespace) -> None:
         if options.lowered:
             store = LoweredBefore(staged / "methods", options.lowered)
             store.directory.mkdir()
-            if store.names != sorted(plan.methods):
-                raise InputError.of(f"--lowered has {', '.join(store.names)}; the plan has {', '.join(plan.methods)}")
+            store.check(plan)
         publish(lower.lower(_job(options, plan), staged, store), options.directory)
     if options.computed is not None:
         options.computed.touch()  # there may be no such weights

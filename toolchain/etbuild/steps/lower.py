@@ -156,7 +156,7 @@ def lower_templates(job: LoweringJob[MethodPlan], directory: Path, *, weights: b
         InputError: A declared input is missing or does not fit.
         BuildError: A method cannot be lowered.
     """
-    write_names(directory, job.plan.methods)
+    write_names(directory, job.plan)
     store, unfit = MethodStore(directory), dict[str, str]()
     if joint_lowering_reason(job.plan, job.export, several=True) is None:
         directories = _lower_one_by_one(job, store)
