@@ -49,17 +49,13 @@ load(
     _ExecutorchProgramInputsInfo = "ExecutorchProgramInputsInfo",
 )
 load("//rules/private:benchmark.bzl", _executorch_benchmark = "executorch_benchmark")
+load("//rules/private:checkpoints.bzl", _executorch_checkpoints = "executorch_checkpoints")
 load("//rules/private:library.bzl", _executorch_library = "executorch_library")
 load("//rules/private:lock.bzl", _executorch_lock = "executorch_lock")
 load("//rules/private:named_data.bzl", _executorch_named_data = "executorch_named_data")
 load("//rules/private:package.bzl", _executorch_package = "executorch_package")
 load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS")
-load(
-    "//rules/private:programs.bzl",
-    _executorch_checkpoints = "executorch_checkpoints",
-    _executorch_program = "executorch_program",
-    _executorch_programs = "executorch_programs",
-)
+load("//rules/private:programs.bzl", _executorch_program = "executorch_program", _executorch_programs = "executorch_programs")
 load("//rules/private:push.bzl", _executorch_push = "executorch_push")
 load(
     "//rules/private:selected_ops.bzl",
