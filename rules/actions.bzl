@@ -393,6 +393,22 @@ def _artifacts(ctx, plans, below = ""):
     })
     return pte, named_data
 
+def lower_templates(ctx, plans, inputs, export):
+    """Declares ExecutorchLower of each exported method, without weights.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      inputs: the result of `program_inputs`.
+      export: the result of `export_program`.
+
+    Returns:
+      list of File, directories for `lower_program`, also of other targets that differ only in their weights; empty if a
+      backend compiles weights.
+    """
+    steps = template_steps(plans, export, inputs)
+    return [_lower_template(ctx, step, plans, export) for step in steps if not step.weights]
+
 def lower_program(ctx, plans, inputs, export, apart = False, templates = None):
     """Declares ExecutorchLower twice: one lowers the exported methods without weights, one binds them and writes the program.
 

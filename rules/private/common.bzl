@@ -261,6 +261,66 @@ def name_with_variant(name, variant):
     """
     return name if not variant or name.endswith("." + variant) else "{}.{}".format(name, variant)
 
+# The suffixes of files with weights. The driver has the same, and a test compares the two.
+_WEIGHTS_SUFFIXES = [".safetensors.index.json", ".bin.index.json", ".safetensors", ".pt", ".pth", ".bin", ".gguf"]
+
+# The target with what the programs of all checkpoints share ends so.
+TEMPLATE = "template"
+
+_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+
+def _for_names(text):
+    """Returns a text with `_` for each character that the name of a checkpoint cannot have."""
+    return "".join([text[at] if text[at] in _CHARACTERS else "_" for at in range(len(text))])
+
+def _stem(file):
+    """Returns the name of a file with weights without its suffix."""
+    for suffix in _WEIGHTS_SUFFIXES:
+        if file.endswith(suffix):
+            return file[:-len(suffix)]
+    return file
+
+def checkpoints_error(names):
+    """Says whether a name cannot be that of a checkpoint in the name of a program.
+
+    Args:
+      names: list of string.
+
+    Returns:
+      string, or None.
+    """
+    for name in names:
+        if not name or name.startswith("-") or _for_names(name) != name:
+            return "'{}' is not a name for a checkpoint: it may have letters, digits, `_` and `-`".format(name)
+        if name in _NOT_TAGS + [TEMPLATE]:
+            return "'{}' cannot be the name of a checkpoint: NAME.{} is something else. Choose another name".format(name, name)
+    return None
+
+def checkpoint_names(labels):
+    """Names checkpoints like their files, or like the folders of these if all files have one name.
+
+    `etbuild build --weights` does the same.
+
+    Args:
+      labels: list of string, labels of the checkpoints.
+
+    Returns:
+      (dict of name to label, string): the string says what is wrong, or is None.
+    """
+    paths = [label.replace("@", "").replace("//", "/").replace(":", "/").split("/") for label in labels]
+    one_name = len(labels) > 1 and len({path[-1]: True for path in paths}) == 1
+    named = {}
+    for label, path in zip(labels, paths):
+        name = _for_names((path[-2] if len(path) > 1 else "") if one_name else _stem(path[-1]))
+        if name in named:
+            return {}, "'{}' and '{}' would both be called '{}': write a dictionary of names to checkpoints".format(
+                named[name],
+                label,
+                name,
+            )
+        named[name] = label
+    return named, None
+
 def export_error(plans, inputs, export, sources, export_sources, place):
     """Says why a program cannot use the exported methods of another target.
 

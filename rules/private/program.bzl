@@ -10,6 +10,7 @@ load(
     "etrecord_program",
     "export_program",
     "lower_program",
+    "lower_templates",
     "page_program",
     "plan_program",
     "program_inputs",
@@ -36,7 +37,12 @@ def manifest_name(ctx):
     name, variant = ctx.attr.manifest_name, ctx.attr.variant
     return "{}.{}".format(name, variant) if name and variant else name
 
-def _executorch_program_impl(ctx):
+def _described(ctx):
+    """Declares the actions that plan and export the program of a target.
+
+    Returns:
+      (struct, struct, struct): the results of `program_inputs`, `plan_program` and `export_program`.
+    """
     manifest = ctx.file.manifest
     inputs = program_inputs(
         manifest,
@@ -70,7 +76,16 @@ def _executorch_program_impl(ctx):
     )
     if shared:
         check_export(shared, plans, inputs)
-    export = shared or export_program(ctx, plans, inputs, apart = not RUNS_VALIDATIONS)
+    return inputs, plans, shared or export_program(ctx, plans, inputs, apart = not RUNS_VALIDATIONS)
+
+def _lowered_methods_impl(ctx):
+    inputs, plans, export = _described(ctx)
+    templates = lower_templates(ctx, plans, inputs, export)
+    return [DefaultInfo(files = depset(templates)), export, ExecutorchLoweredInfo(templates = templates)]
+
+def _executorch_program_impl(ctx):
+    manifest = ctx.file.manifest
+    inputs, plans, export = _described(ctx)
     templates = None
     if ctx.attr.lowered:
         templates = ctx.attr.lowered[ExecutorchLoweredInfo].templates
@@ -118,7 +133,7 @@ def _executorch_program_impl(ctx):
         ),
         covered_sources(ctx),
         export,
-        ExecutorchLoweredInfo(templates = [] if plans.compiles_weights else lowered.templates),
+        ExecutorchLoweredInfo(templates = lowered.templates if not plans.compiles_weights else []),
         ExecutorchProgramInfo(
             backends = ctx.attr.backends,
             index = reported.index,
@@ -247,18 +262,12 @@ PROGRAM_ATTRS = {
 }
 
 # Only this rule has them: they choose its configuration, and they make labels of the outputs that a BUILD file decides.
-_OWN_ATTRS = {
+_CONFIGURATION_ATTRS = {
     "configuration": attr.string(
         doc = "`one`: build the program once, for all compilation modes and target platforms. Each `select()` below it then " +
               "sees the machine that builds. `target`: build it for each configuration that needs it. Default: what the " +
               "flag `--@rules_executorch//toolchain:one_configuration` says.",
         values = ["", "one", "target"],
-    ),
-    "ptd": attr.output_list(
-        doc = "The macro sets it: `NAME.TAG.ptd` for each of `named_data`.",
-    ),
-    "pte": attr.output(
-        doc = "The macro sets it: `NAME.pte`.",
     ),
     "toolchain": attr.string(
         doc = "The name of the toolchain that builds the program, of an `executorch.toolchain`. Default: what the flag " +
@@ -266,6 +275,25 @@ _OWN_ATTRS = {
     ),
     "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
 }
+
+_OWN_ATTRS = dict(_CONFIGURATION_ATTRS, **{
+    "ptd": attr.output_list(
+        doc = "The macro sets it: `NAME.TAG.ptd` for each of `named_data`.",
+    ),
+    "pte": attr.output(
+        doc = "The macro sets it: `NAME.pte`.",
+    ),
+})
+
+lowered_methods = rule(
+    implementation = _lowered_methods_impl,
+    cfg = configuration_of_program,
+    doc = "Exports and lowers the methods of a program, for `lowered` of several programs. It has no program itself.",
+    attrs = dict(PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),
+    provides = [ExecutorchExportInfo, ExecutorchLoweredInfo],
+    toolchains = [str(TOOLCHAIN_TYPE)],
+    **EXEC_GROUPS
+)
 
 executorch_program = rule(
     implementation = _executorch_program_impl,

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tests.helpers.workspaces import WORKERS, Workspace, executed
 
 BUILD = """\
-load("//rules:defs.bzl", "executorch_checkpoints", "executorch_program")
+load("//rules:defs.bzl", "executorch_program")
 
 [
     executorch_program(
@@ -125,55 +125,3 @@ def test_another_machine_binds_a_new_checkpoint(
         made = (second / f"{name}.pte").read_bytes()
         assert made != others
         assert made == by_command_line(directory, name, tmp_path / "out")
-
-
-CHECKPOINTS = """\
-
-executorch_checkpoints(
-    name = "two",
-    srcs = ["model.py"],
-    checkpoints = {name: name + ".safetensors" for name in NAMES},
-    manifest = "two.yaml",
-    methods = ["counted", "forward"],
-    weights = "net.safetensors",
-)
-"""
-OTHER = """\
-
-executorch_program(
-    name = "other",
-    srcs = ["model.py"],
-    lowered = ":two.first",
-    manifest = "other.yaml",
-    manifest_name = "two",
-    methods = ["counted", "forward"],
-    weights_as = {"second.safetensors": "net.safetensors"},
-)
-"""
-
-
-def test_checkpoints_share_what_is_lowered(checkout: Workspace, tmp_path: Path) -> None:
-    """`counted` needs the content of its weights, so that each checkpoint lowers it when it is bound."""
-    plan, export, lower, compare, report = STEPS.values()
-    names = ["first", "second", "third"]
-    for seed, name in enumerate(names):
-        directory = write(checkout, seed)
-        (directory / "net.safetensors").rename(directory / f"{name}.safetensors")
-    build_file = BUILD.partition("[")[0]
-
-    def build(checkpoints: list[str]) -> Counter[str]:
-        checkout.write("templates/BUILD", build_file + CHECKPOINTS.replace("NAMES", repr(checkpoints)))
-        return Counter(checkout.build("//templates:all", *WORKERS).mnemonics)
-
-    assert build(names[:2]) == {plan: 2, export: 1, lower: 2 + 2, compare: 2, report: 2}
-    assert build(names) == {plan: 1, lower: 1, compare: 1, report: 1}
-    made = {name: (checkout.output("templates") / f"two.{name}.pte").read_bytes() for name in names}
-    assert len(set(made.values())) == 3
-    (directory / "third.safetensors").rename(directory / "net.safetensors")
-    assert made["third"] == by_command_line(directory, "two", tmp_path / "out")
-
-    checkout.write("templates/BUILD", build_file + CHECKPOINTS.replace("NAMES", repr(names[:2])) + OTHER)
-    edited = (directory / "two.yaml").read_text() + "edge_compile: {check_ir_validity: false}\n"
-    checkout.write("templates/other.yaml", edited)
-    said = checkout.build("//templates:other", *WORKERS, expect=1).err
-    assert "was lowered with other settings, by the target of `lowered`" in said

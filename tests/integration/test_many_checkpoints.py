@@ -87,6 +87,14 @@ def test_each_checkpoint_gives_a_program(project: Path, build: Run) -> None:
     assert (project / "out/net.step_1.pte").read_bytes() == (project / "out/net.pte").read_bytes()
 
 
+def test_a_variant_is_built_with_each_checkpoint(project: Path, build: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    (project / "net.yaml").write_text(f"{MANIFEST}variants: {{small: {{defaults: {{partitioners: [portable]}}}}}}\n")
+    assert build("--weights", "step_*.safetensors", "--variant", "small")[0] == 0
+    indexes = [f"out/net.small.step_{step}.index.json" for step in range(2)]
+    assert main.main(["explain", *indexes]) == 0
+    assert "data `net.small.step_1/step_1.safetensors` added" in capfd.readouterr().out
+
+
 def test_an_error_of_one_checkpoint_leaves_the_others(project: Path, build: Run) -> None:
     (project / "step_0.safetensors").write_bytes(b"")
     save_file({"0.weight": torch.ones(4, 4)}, project / "step_2.safetensors")
