@@ -49,7 +49,12 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "etbuild.results",
         "etbuild.steps.apart",
     ),
-    "huggingface": ("etbuild.model.huggingface", "etbuild.model.encoder_decoder", "etbuild.model.image_text"),
+    "huggingface": (
+        "etbuild.model.huggingface",
+        "etbuild.model.encoder_decoder",
+        "etbuild.model.image_text",
+        "etbuild.model.packed.files",
+    ),
     "program_files": ("etbuild.export.pt2_file", "etbuild.export.pt2_strings"),
     "quantize": ("etbuild.quantize",),
     "runner": ("etbuild.export.runner_contract",),

@@ -161,7 +161,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/manifest/": _core(*_integration("errors", "variants")),
     "toolchain/etbuild/model/": _core(
         *_integration("adapters", "checkpoints", "encoder_decoders", "gguf", "huggingface", "image_text"),
-        *_integration("language_models", "tensor_digests", "training"),
+        *_integration("language_models", "packed_checkpoints", "tensor_digests", "training"),
     ),
     "toolchain/etkit/oci/": _tool(*_REGISTRY),
     "toolchain/etkit/page/": _imported(*_integration("page", "profile")),
@@ -176,7 +176,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/cli/": _imported(*_integration("steps", "errors", "python_interface")),
     "toolchain/etkit/py.typed": NOTHING,
     "toolchain/etbuild/quantize/": _core(
-        *_integration("quantization", "quantization_memory", "quantized_architectures")
+        *_integration("packed_checkpoints", "quantization", "quantization_memory", "quantized_architectures")
     ),
     "toolchain/etbuild/releases.py": EVERYTHING,
     "toolchain/etbuild/report/": _core(*_integration("steps", "source_lines"), "conformance/test_sharing.py"),

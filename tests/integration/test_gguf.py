@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from etbuild.model.packed import gguf_blocks
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
 
@@ -57,8 +59,9 @@ def paired(rows: Any, heads: int) -> Any:
     return rows.reshape(heads, 2, len(rows) // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
-def write(path: Path, module: Any, leave_out: str = "", title: str = "Llama 3") -> Any:
-    """Writes a model of transformers as llama.cpp does, its matrices in blocks of 8 bits.
+def write(path: Path, module: Any, leave_out: str = "", title: str = "Llama 3", four: str = "nothing") -> Any:
+    """Writes a model of transformers as llama.cpp does, its matrices in blocks of 8 bits; in blocks of 4 bits those
+    whose name has `four` in it.
 
     Returns the model with the weights that are in the file.
     """
@@ -79,7 +82,7 @@ def write(path: Path, module: Any, leave_out: str = "", title: str = "Llama 3") 
         if rows.ndim == 1:
             stored, kind = rows, gguf.GGMLQuantizationType.F32
         else:
-            kind = gguf.GGMLQuantizationType.Q8_0
+            kind = gguf.GGMLQuantizationType.Q4_0 if four in name else gguf.GGMLQuantizationType.Q8_0
             stored = gguf.quantize(rows, kind)
             parameter.data = torch.from_numpy(gguf.dequantize(stored, kind).copy())
         heads = {"q_proj": HEADS, "k_proj": KEY_HEADS}.get(layer.rpartition(".")[2])
@@ -155,3 +158,31 @@ def test_a_mistral_without_a_window_is_read_as_a_llama(build: Build, tmp_path: P
     data["model"]["huggingface"]["config"] = {"file": "config.json", "set": {"model_type": "llama"}}
     built = build(json.dumps(data), files=files)
     assert built.code == 0, built.err
+
+
+@pytest.mark.parametrize(("kind", "size"), [("Q4_0", 18), ("Q6_K", 210), ("Q8_0", 34)])
+def test_blocks_of_integers_are_what_llama_cpp_computes_with(kind: str, size: int) -> None:
+    numbers = np.random.default_rng(3)
+    blocks = numbers.integers(0, 256, (6, 4, size), np.uint8)
+    scale = numbers.normal(size=(6, 4)).astype(np.float16)
+    at = size - 2 if kind == "Q6_K" else 0
+    blocks[..., at : at + 2] = scale[..., None].view(np.uint8)
+    found = gguf_blocks.integers(kind, blocks.reshape(6, -1))
+    assert found is not None
+    expected = gguf.dequantize(blocks.reshape(6, -1), gguf.GGMLQuantizationType[kind])
+    assert torch.equal(found.dequantized(), torch.from_numpy(expected))
+
+
+def test_blocks_that_xnnpack_and_embeddings_can_hold_are_kept(build: Build, tmp_path: Path) -> None:
+    module = write(tmp_path / "net.gguf", model(), four="embed")
+    data = json.loads(manifest())
+    data["defaults"]["quantize"] = {"torchao": [{"config": "packed", "layers": ["linear", "embedding"]}]}
+    built = build(json.dumps(data), files={"net.gguf": (tmp_path / "net.gguf").read_bytes()})
+    assert built.code == 0, built.err
+    assert "note: 8 packed weights keep their integers, and 1 are dequantized" in built.err
+    assert "8 bits and groups of 32, and XNNPACK's groups have 4 bits: `model.layers.0.mlp.down_proj" in built.err
+    ids = torch.arange(3, 11)[None]
+    [[[actual]]] = run(built.directory / "net.pte", [[("forward", [ids])]], tmp_path)
+    with torch.no_grad():
+        expected = module(input_ids=ids).logits
+    assert float((actual - expected).abs().max() / (expected.max() - expected.min())) < 0.02  # of activations in 8 bits

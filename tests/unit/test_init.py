@@ -281,6 +281,17 @@ def test_the_weights_of_a_gguf_file_are_read_by_the_export(tmp_path: Path, capsy
     assert f"--root {source} " in said
 
 
+def test_the_integers_of_a_packed_checkpoint_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {**LLAMA, "dtype": "float16", "quantization_config": {"quant_method": "gptq", "bits": 4}}
+    source = folder(tmp_path / "llama", config, "model.safetensors")
+    manifest, _ = written(capsys, tmp_path / "one", "--huggingface", source)
+    assert manifest["defaults"]["quantize"] == {"torchao": [{"config": "packed"}]}
+    assert manifest["model"]["dtype"] == "float32"
+    assert (
+        'data = [\n        "config.json",\n        "model.safetensors",\n    ]' in (tmp_path / "one/BUILD").read_text()
+    )
+
+
 def test_what_is_no_model_and_no_adapter_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, math = folder(tmp_path / "in/llama", LLAMA), adapter(tmp_path / "else/math")
     into = ("-o", tmp_path / "out")

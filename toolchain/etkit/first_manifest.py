@@ -57,6 +57,11 @@ _QUANTIZE = """\
   # move them from `weights` to `data`.
   # quantize: {torchao: [{config: 8da4w}, {config: int8, layers: [embedding]}]}
 """
+_PACKED = """\
+  # The weights are packed: this keeps their integers where XNNPACK can hold them, and quantizes nothing again. Without
+  # it, all are dequantized: see docs/huggingface.md.
+  quantize: {torchao: [{config: packed}]}
+"""
 _CALIBRATE = """\
   # 8 bits make the program smaller and faster. Calibration should see real inputs: see docs/quantization.md. The export
   # then reads the weights: in BUILD, move them from `weights` to `data`.
@@ -156,7 +161,8 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
         hint = "write the manifest by hand: its inputs are those of the class's `forward` (docs/huggingface.md)"
         raise InputError.of(f"{folder}: no first manifest is known for `{kind}`", hint)
     checkpoint = [place.name] if place != folder else _checkpoint(folder)
-    quantized = [name for name in checkpoint if name.endswith(GGUF_SUFFIX)]  # the export reads these
+    packed = isinstance(config.get("quantization_config"), dict)
+    quantized = [name for name in checkpoint if packed or name.endswith(GGUF_SUFFIX)]  # the export reads these
     remark = "" if checkpoint else "The folder has no weights: those of the program are random."
     if files.has(_ADAPTER_CONFIG) and folder not in adapters:
         remark = f"The folder has a LoRA adapter too, which `--adapter {folder}` adds."
@@ -171,7 +177,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
             f"  class: {kind}",
             f"  config: {json.dumps(config_file)}",
             *methods.model,
-            *_dtype(config, bool(quantized)),
+            *_dtype(config, place != folder or any(name.endswith(GGUF_SUFFIX) for name in checkpoint)),
             *(["adapters:"] if found else []),
             *(
                 f"  {name}: {{config: {json.dumps(one)}, weights: {json.dumps(two)}}}"
@@ -179,7 +185,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
             ),
         ],
         methods=_with_adapters(methods, found, kind),
-        hint=methods.hint,
+        hint=_PACKED if packed and checkpoint else methods.hint,
         remark=remark,
         runner=methods.runner,
         data=[config_file, *methods.data, *map(files.named, quantized), *(one for one, _ in found.values())],

@@ -61,6 +61,7 @@ from etbuild.inputs.import_graph import UsedSources, reached_sources
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.model.method_tensors import RecipeOf, carried
 from etbuild.model.module import loading_code, named_tensors
+from etbuild.model.packed.packing import Packing, packing_of
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.weights_files import TensorFacts, describe
 from etbuild.plan.step_plans import ExportPlan, read_plan
@@ -86,6 +87,7 @@ class SavedExport:
         written: The buffers that methods write to.
         sources: The sources in the export: the file of each, by its import path.
         export_plan: The plan by which lowering must export the methods; None if the export contains them.
+        packing: How the weights files are packed; None if they are not.
     """
 
     files: ExportFiles
@@ -97,6 +99,7 @@ class SavedExport:
     written: frozenset[str]
     sources: dict[str, Path]
     export_plan: ExportPlan | None
+    packing: Packing | None = None
 
     @property
     def in_weights(self) -> list[TensorFacts]:
@@ -167,7 +170,10 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     roots += export_plan.model.modules if roots else []
     roots += export_plan.custom_ops.modules
     _copy_sources(directory, used if imports else reached_sources(used, roots))
-    facts = {"tensors": [entry.facts() for entry in tensors], **of_module, "zeros": zeros}
+    facts: dict[str, object] = {"tensors": [entry.facts() for entry in tensors], **of_module, "zeros": zeros}
+    packing = packing_of(export.module)
+    if packing is not None and export_plan.weights:
+        facts["packing"] = {"config": packing.config, "dtype": packing.dtype}
     _save_constants(directory, export.constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
 
@@ -397,6 +403,7 @@ def read(export: ExportFiles) -> SavedExport:
             _read_written(directory),
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
             read_plan(directory / PLAN, ExportPlan) if export.needs_reexport else None,
+            Packing(**content["packing"]) if "packing" in content else None,
         )
 
 

@@ -41,7 +41,7 @@ _OTHER_SUFFIXES = (
 )
 """Types of other files. Any other name without a known type may be that of a folder, such as `Qwen2.5-0.5B`."""
 _LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # the first 100 characters are shown
-TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8")
+TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8", "packed")
 
 
 @dataclass(frozen=True)
@@ -488,6 +488,11 @@ def _check_torchao(entry: sections.Torchao, path: DocumentPath) -> Iterator[Prob
         return
     if config not in TORCHAO_CONFIGS:
         yield Problem(f"unknown configuration `{config}`", (*path, "config"), did_you_mean(config, TORCHAO_CONFIGS))
+    elif config == "packed":
+        for key in ("group_size", "scales", "fitting"):
+            if key in entry:
+                hint = "remove it: the checkpoint says how its weights are packed, and other layers go to later entries"
+                yield Problem(f"`{key}` does not go with `packed`", (*path, key), hint, at_key=True)
     elif entry.get("fitting") and entry.get("group_size", None if "8" in config[-2:] else 32) is None:
         message = "every layer is fitting if the whole row shares a scale"
         yield Problem(message, (*path, "fitting"), "set `group_size`, or remove `fitting`", at_key=True)

@@ -13,6 +13,9 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unkn
 from etbuild.inputs import checkpoints
 from etbuild.inputs.declared import Inputs
 from etbuild.model.module import FLOATING, named_tensors
+from etbuild.model.packed.integers import Integers
+from etbuild.model.packed.kept import Kept
+from etbuild.model.packed.packing import Packing
 from etbuild.model.stored_parts import Joined, StoredPart
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
@@ -63,6 +66,7 @@ class Checkpoint:
         facts: list[TensorFacts],
         cast: bool,
         module: torch.nn.Module | None = None,
+        packing: Packing | None = None,
     ) -> None:
         """Opens the files and checks that their tensors fit the module.
 
@@ -72,12 +76,14 @@ class Checkpoint:
             facts: Facts about the module's parameters and buffers.
             cast: Whether tensors of another floating-point dtype are converted to that of the module.
             module: The module. Only GGUF files need it.
+            packing: How the checkpoints are packed; None if they are not.
 
         Raises:
             InputError: The files cannot be read, or do not fit the module. The error names each parameter that is
                 missing or unexpected, or has another shape or dtype.
         """
         self._expected = {entry.name: entry for entry in facts if entry.in_weights}
+        self._packing, self._kept = packing, Kept()
         self._stored: dict[str, _Stored] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
         problems += self._join()
@@ -99,7 +105,11 @@ class Checkpoint:
             if name not in held[file]:
                 message = f"`{files.index}` says that `{file}` holds `{name}`, which it does not"
                 yield Problem(message, place, "download both again, from the same revision")
-        names = names_in_module(entry, sorted(set().union(*held.values())), place)
+        if self._packing is not None:
+            from etbuild.model.packed.files import with_weights
+
+            opened = with_weights(opened, self._packing)
+        names = names_in_module(entry, sorted({name for one in opened.values() for name in one.names}), place)
         for file, one in opened.items():
             wanted = [name for name in one.names if name in names]
             one.check(wanted)
@@ -169,8 +179,8 @@ class Checkpoint:
             wanted, stored = self._expected[name], self._stored.pop(name)
             if needed is not None and first_name(wanted) not in needed:
                 continue
-            tensor = _converted(stored.opened.take(stored.name), wanted, stored)
             first = first_name(wanted)
+            tensor = _converted(self._floats(stored.opened.content(stored.name), first), wanted, stored)
             other, file = kept.setdefault(first, (tensor, stored.file)) if self._times[first] > 1 else (tensor, "")
             if not equal(other, tensor):
                 message = f"`{self._given[first]}` and `{name}` are one tied parameter of the module"
@@ -193,6 +203,13 @@ class Checkpoint:
         for first, tensor in self._read(None if needed is None else firsts):
             yield names[first], tensor
 
+    def _floats(self, content: torch.Tensor | Integers, first: str) -> torch.Tensor:
+        """The content of a parameter, also if it is packed. The integers that are kept are remembered."""
+        if isinstance(content, torch.Tensor):
+            return content
+        names = [name for name, entry in self._expected.items() if first_name(entry) == first]
+        return self._kept.tensor(names, content, getattr(torch, self._expected[first].dtype))
+
     def by_name(self, needed: Collection[str] | None = None) -> dict[str, torch.Tensor]:
         """The content by name, in the order of the module. A tied tensor is listed under each of its names.
 
@@ -202,8 +219,14 @@ class Checkpoint:
         content = {name: tensor for names, tensor in self.each(needed) for name in names}
         return {name: content[name] for name in self._expected if name in content}
 
-    def load_into(self, module: torch.nn.Module) -> None:
-        """Replaces the content of a module's parameters and buffers. No code of the module runs."""
+    def load_into(self, module: torch.nn.Module, kept: Kept | None = None) -> None:
+        """Replaces the content of a module's parameters and buffers. No code of the module runs.
+
+        Args:
+            module: The module.
+            kept: Which packed weights keep their integers, and where these are put; None: all are dequantized.
+        """
+        self._kept = kept or self._kept
         tensors = named_tensors(module)
         for name in self._given:  # otherwise a large tensor would be in memory several times while it is converted
             if type(tensors[name].data) is torch.Tensor:  # `_read` refuses the others
@@ -244,8 +267,9 @@ def _quantized_hint(names: Iterable[str]) -> str | None:
     if found is None:
         return None
     return (
-        f"the checkpoint is quantized, as `{found}` shows: take it as it was before, and let `quantize` in the "
-        "manifest quantize it"
+        f"the checkpoint is quantized, as `{found}` shows, and its configuration has no `quantization_config` of a "
+        "format that is read (docs/huggingface.md): take it as it was before, and let `quantize` in the manifest "
+        "quantize it"
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads a GGUF file with transformers, which knows the names and the layouts of llama.cpp for its own models."""
+"""Reads a GGUF file as transformers does, which knows the names and the layouts of llama.cpp for its own models."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import contextlib
 import io
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.extras import install_hint
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs import gguf_header
+from etbuild.model.packed import gguf_blocks
+from etbuild.model.packed.integers import Integers
+from etbuild.model.tensor_files import TensorFile
 
 _SAME = (
     *("model_type", "hidden_size", "intermediate_size", "head_dim"),
@@ -25,8 +30,8 @@ _SAME = (
 computes, depends on it."""
 
 
-def read(name: str, file: Path, place: DocumentPath, module: Any) -> dict[str, torch.Tensor]:
-    """Reads a GGUF file: the tensors by the names of a module, in float32. Quantized tensors are dequantized.
+def opened(name: str, file: Path, place: DocumentPath, module: Any) -> TensorFile:
+    """Opens a GGUF file. Its tensors have the names of a module, and are dequantized to float32 when they are read.
 
     Args:
         name: The file's name in the manifest.
@@ -42,23 +47,119 @@ def read(name: str, file: Path, place: DocumentPath, module: Any) -> dict[str, t
     _check_kind(name, place, module)
     # transformers shows progress on standard error
     with wrap_library_errors(InputError, place, f"cannot read `{name}`"), contextlib.redirect_stderr(io.StringIO()):
-        from gguf import GGUFReader
-        from transformers.modeling_gguf_pytorch_utils import (
-            TensorProcessor,
-            get_gguf_hf_weights_map,
-            load_gguf_checkpoint,
-        )
-
-        loaded = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=module)
-        known = get_gguf_hf_weights_map(module, TensorProcessor())
-        left_out = [tensor.name for tensor in GGUFReader(file).tensors if _is_left_out(tensor.name, known)]
-    problems = [Problem(f"`{name}`: {message}", place) for message in _differences(loaded["config"], module)]
+        found = _Gguf(name, file, place, module)
+    problems = [Problem(f"`{name}`: {message}", place) for message in _differences(found.config, module)]
     hint = "is the configuration that of this file?"
+    left_out = found.left_out
     problems += [Problem(f"`{name}` has `{each}`, which is no weight of the module", place, hint) for each in left_out]
     if problems:
         raise InputError(problems)
-    tensors: dict[str, torch.Tensor] = loaded["tensors"]
-    return tensors
+    return found
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor in the file.
+
+    Attributes:
+        name: Its name in the file.
+        kind: The kind of its blocks.
+        offset: The place of its first byte.
+        shape: The shape of its data.
+        dtype: The type of its data: bytes, if they are blocks.
+    """
+
+    name: str
+    kind: Any
+    offset: int
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class _Gguf(TensorFile):
+    """A GGUF file, whose tensors are read one by one. What transformers joins of several is read when it is opened:
+    the experts of a mixture.
+
+    Attributes:
+        config: What the file says about the model.
+        left_out: The names of weights in the file that transformers has no place for.
+    """
+
+    def __init__(self, name: str, file: Path, place: DocumentPath, module: Any) -> None:
+        from gguf import GGUFReader
+        from transformers import modeling_gguf_pytorch_utils as of_transformers
+
+        self._called, self._file, self._place = name, file, place
+        reader = GGUFReader(file)
+        self.config: dict[str, Any] = of_transformers.load_gguf_checkpoint(str(file))["config"]
+        [architecture] = of_transformers.read_field(reader, "general.architecture")
+        kind = of_transformers.TENSOR_PROCESSORS.get(architecture, of_transformers.TensorProcessor)
+        self._processor = kind(config=self.config)
+        self._known: dict[str, str] = of_transformers.get_gguf_hf_weights_map(module, self._processor)
+        self._stored: dict[str, _Stored] = {}
+        self._shapes: dict[str, list[int]] = {}
+        self.left_out: list[str] = []
+        joined: dict[str, torch.Tensor] = {}
+        for one in reader.tensors:
+            stored = _Stored(one.name, one.tensor_type, one.data_offset, one.data.shape, one.data.dtype)
+            if one.name in self._known:
+                stand_in = np.broadcast_to(np.float32(-1), one.shape[::-1])  # it has a shape and no memory
+                for of_module, made in self._processed(stand_in, one.name).items():
+                    self._stored[of_module], self._shapes[of_module] = stored, list(made.shape)
+                continue
+            if _is_left_out(one.name, self._known):
+                self.left_out.append(one.name)
+            self._processed(self._floats(stored), one.name, joined)
+        super().__init__({**dict.fromkeys(self._stored), **joined})
+
+    def _processed(self, weights: Any, name: str, joined: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What transformers makes of a tensor in the file, by names of the module: arrays or tensors. It may be a part
+        of a tensor in `joined`."""
+        others = {} if joined is None else joined
+        result = self._processor.process(
+            weights=weights, name=name, tensor_key_mapping=self._known, parsed_parameters={"tensors": others}
+        )
+        of_module = self._known.get(result.name)
+        return others if of_module is None else {of_module: result.weights}
+
+    def _data(self, stored: _Stored) -> Any:
+        count = math.prod(stored.shape)  # a mapping would count as memory of the process
+        return np.fromfile(self._file, stored.dtype, count, offset=stored.offset).reshape(stored.shape)
+
+    def _floats(self, stored: _Stored) -> Any:
+        from gguf import dequantize
+
+        return dequantize(self._data(stored), stored.kind)
+
+    def form(self, name: str) -> tuple[str, list[int]]:
+        return ("float32", self._shapes[name]) if name in self._stored else super().form(name)
+
+    def take(self, name: str) -> torch.Tensor:
+        if name not in self._stored:
+            return super().take(name)
+        stored = self._stored[name]
+        with wrap_library_errors(InputError, self._place, f"cannot read `{stored.name}` in `{self._called}`"):
+            return _tensor(self._processed(self._floats(stored), stored.name)[name])
+
+    def content(self, name: str) -> torch.Tensor | Integers:
+        """A tensor, as integers if its blocks hold them and transformers does nothing but order them in another way."""
+        floats = self.take(name)
+        stored = self._stored.get(name)
+        if stored is None or len(stored.shape) != 2:
+            return floats
+        found = gguf_blocks.integers(stored.kind.name, self._data(stored))
+        if found is None:
+            return floats
+        parts = [_tensor(self._processed(part.numpy(), stored.name)[name]) for part in (found.values, found.scales)]
+        with contextlib.suppress(ValueError):  # scales of other shapes: transformers has swapped rows and columns
+            ordered = Integers(parts[0], parts[1], None, found.bits)
+            if torch.equal(ordered.dequantized(), floats):
+                return ordered
+        return floats
+
+
+def _tensor(made: Any) -> torch.Tensor:
+    return made if isinstance(made, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(made))
 
 
 def _check_header(name: str, file: Path, place: DocumentPath) -> None:

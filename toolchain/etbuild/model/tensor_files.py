@@ -7,7 +7,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -17,6 +17,9 @@ from etbuild.files.weights_suffixes import GGUF_SUFFIX, NUMPY_SUFFIX
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.checkpoints import check_content
 from etbuild.model.tensor_bytes import dtype_name
+
+if TYPE_CHECKING:
+    from etbuild.model.packed.integers import Integers
 
 _ENTRIES_SHOWN = 5
 _MAPPED = 64 << 20  # bytes that are read of a file before it is mapped again
@@ -55,6 +58,10 @@ class TensorFile:
         """A tensor. It can be taken once."""
         tensor: torch.Tensor = self._tensors.pop(name)
         return tensor
+
+    def content(self, name: str) -> torch.Tensor | Integers:
+        """A tensor, or the integers of a packed one. It can be taken once."""
+        return self.take(name)
 
 
 class _Safetensors(TensorFile):
@@ -136,7 +143,7 @@ def open_checkpoint(
     if name.endswith(GGUF_SUFFIX):
         from etbuild.model import gguf_file
 
-        return TensorFile(gguf_file.read(name, file, place, module))
+        return gguf_file.opened(name, file, place, module)
     if name.endswith(".safetensors"):
         return _Safetensors(name, file, place)
     loaded, at = _state_dict(_load(name, file, place), name, place, key)

@@ -198,6 +198,11 @@ class TorchaoEntry(Part):
         """Whether a callable returns the configuration."""
         return ":" in self.config
 
+    @property
+    def keeps(self) -> bool:
+        """Whether layers keep the integers of a packed checkpoint, which later entries do not quantize again."""
+        return self.config == "packed"
+
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TorchaoEntry:
         """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""
@@ -652,7 +657,7 @@ class ExportMethod(Part):
         quantize = self.quantize
         if quantize is None or self.program is not None or "quantize" in self.from_recipe or quantize.pt2e is not None:
             return False
-        return not any(entry.from_code for entry in quantize.torchao)
+        return not any(entry.from_code or entry.keeps for entry in quantize.torchao)
 
     def leaves(self, path: DocumentPath) -> Iterator[tuple[Leaf, DocumentPath]]:
         """Every tensor and plain value of the inputs, with its place below `path`."""

@@ -22,10 +22,13 @@ from torchao.utils import unwrap_tensor_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.model.packed import kept
+from etbuild.model.packed.kept import Kept
 from etbuild.plan.parts import TorchaoEntry
 from etbuild.quantize.by_rows import by_rows
 from etbuild.quantize.deferred import Deferred
 from etbuild.quantize.originals import Filter, Originals
+from etbuild.quantize.packed_weights import KeepIntegers, wanted
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -163,7 +166,9 @@ def quantize_weights(
         wrong = [found for name, found in misfits.items() if found and (not chosen or layers[index][name] in called)]
         if wrong:
             raise InputError(wrong)
-        changes.append((_config(entry, entry_path, finder), _once(chosen), (*entry_path, "config")))
+        names = {id(layer): f"{name}.weight" for name, layer in layers[index].items()}
+        keep = KeepIntegers(kept.of(module).integers, names) if entry.keeps else None
+        changes.append((keep or _config(entry, entry_path, finder), _once(chosen), (*entry_path, "config")))
     return Quantized(module, changes, path, finder, free, deferred)
 
 
@@ -200,8 +205,13 @@ def _layers_by_entry(
     A layer with several names is listed once, under the first of its names that an entry matches. If several entries
     match that name, the first entry quantizes the layer.
     """
-    layers = {name: layer for name, layer in module.named_modules(remove_duplicate=False) if _kind(layer)}
+    layers = _layers(module)
     matching = [[name for name in layers if _matches(name, layers[name], entry)] for entry in entries]
+    held = kept.of(module).integers
+    matching = [
+        [name for name in names if not entry.keeps or f"{name}.weight" in held]
+        for names, entry in zip(matching, entries, strict=True)
+    ]
     _check_matching(matching, list(layers), entries, path)
     first = {name: index for index, names in reversed(list(enumerate(matching))) for name in names}
     by_entry: list[dict[str, torch.nn.Module]] = [{} for _ in entries]
@@ -224,10 +234,27 @@ def _check_matching(
             did_you_mean(entry.modules[0], known) if known else "the module has no such layers",
         )
         for index, (entry, names) in enumerate(zip(entries, matching, strict=True))
-        if not names
+        if not names and not entry.keeps
     ]
     if problems:
         raise InputError(problems)
+
+
+def packed_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]) -> Kept:
+    """The packed weights of a module that methods keep as integers.
+
+    Args:
+        module: The module.
+        methods: For each method, the entries of `torchao`.
+    """
+    layers = _layers(module)
+    kinds = {name: kind for name, layer in layers.items() if (kind := _kind(layer)) is not None}
+    return wanted(methods, kinds, lambda name, entry: _matches(name, layers[name], entry))
+
+
+def _layers(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """The layers that can be quantized, by all their names."""
+    return {name: layer for name, layer in module.named_modules(remove_duplicate=False) if _kind(layer)}
 
 
 def _kind(layer: torch.nn.Module) -> str | None:

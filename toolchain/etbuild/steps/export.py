@@ -10,8 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from etbuild.errors import InputError
 from etbuild.export.recipe import load_recipe
 from etbuild.files.digests import digest
+from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.source_lines import SourceLines
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.export.export_methods import Exporting, PreparedMethod
+    from etbuild.model.packed.kept import Kept
     from etbuild.model.weights_files import Recipe
     from etbuild.quantize.deferred import Deferred
     from etbuild.quantize.torchao_weights import Quantized
@@ -82,6 +85,8 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
             custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):
                 root = create_module(export_plan, context)
+            for line in packing_notes(root, export_plan):
+                print(f"note: {line}", file=sys.stderr)
             computed = {**_contract(export_plan, root, inputs), **constant_methods.compute(export_plan, finder)}
             reason = archive.reexport_reason(export_plan, root)
             if reason is None:
@@ -98,6 +103,20 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
             f"note: the methods are exported again when they are lowered, with their weights: {reason}", file=sys.stderr
         )
         archive.write_plan(directory, export_plan, computed, used)
+
+
+def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
+    """What happens to the weights of a packed checkpoint, for users."""
+    from etbuild.model.packed import kept, packing
+
+    packed = packing.packing_of(root)
+    lines = [*kept.of(root).lines()]
+    if packed is not None and not lines and export_plan.read_weights:
+        lines.append(f"packed weights ({packed.method}) are dequantized: they have no integers")
+    if packed is not None and export_plan.weights:
+        keep = "`quantize: {torchao: [{config: packed}]}` keeps those that XNNPACK can hold"
+        lines.append(f"packed weights ({packed.method}) are dequantized when they are read; {keep}")
+    return lines
 
 
 def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Inputs) -> dict[str, object]:
@@ -135,20 +154,43 @@ def create_module(export_plan: ExportPlan, context: StepContext, weights: Weight
     """
     from etbuild.model import adapters, module
     from etbuild.model.checkpoint import Checkpoint
+    from etbuild.model.packed import kept
+    from etbuild.model.packed.packing import packing_of
     from etbuild.model.weights_files import describe_state
 
     read = (*export_plan.read_weights, *weights)
     loaded = (export_plan.weights or bool(read)) and not any(entry.optional for entry in read)
     root = module.create(export_plan.model, context, loaded)
     if read:
-        checkpoint = Checkpoint(read, context.inputs, describe_state(root), export_plan.model.dtype is not None, root)
+        facts, cast, packing = describe_state(root), export_plan.model.dtype is not None, packing_of(root)
+        checkpoint = Checkpoint(read, context.inputs, facts, cast, root, packing)
         if module.loading_code(root) is None:
-            checkpoint.load_into(root)
+            kept.put(root, _packed_weights(root, export_plan, packing is not None))
+            checkpoint.load_into(root, kept.of(root))
         else:
             root.load_state_dict(checkpoint.by_name(), strict=False)
     module.normalize(root)
     adapters.attach(root, export_plan, context.inputs)
     return root
+
+
+def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool) -> Kept:
+    """The weights of a packed checkpoint that methods keep as integers. Raises InputError if they cannot be there."""
+    from etbuild.model.packed.kept import Kept
+
+    methods = {name: method.quantize for name, method in export_plan.methods.items() if method.program is None}
+    entries = {name: () if quantize is None else quantize.torchao for name, quantize in methods.items()}
+    keeping = [(name, index) for name, each in entries.items() for index, one in enumerate(each) if one.keeps]
+    if not keeping:
+        return Kept()
+    if not packed and not any(entry.file.endswith(GGUF_SUFFIX) for entry in export_plan.read_weights):
+        name, index = keeping[0]
+        message = "`packed` keeps the integers of a packed checkpoint, and nothing says that this one is packed"
+        hint = "its `config.json` would have a `quantization_config`; `8da4w` quantizes floats"
+        raise InputError.at(("methods", name, "quantize", "torchao", index, "config"), message, hint)
+    from etbuild.quantize.torchao_weights import packed_weights
+
+    return packed_weights(root, [*entries.values()])
 
 
 def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepContext) -> dict[str, PreparedMethod]:

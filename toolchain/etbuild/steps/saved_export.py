@@ -128,7 +128,7 @@ def read_weights(
     if isinstance(plan, LowerPlan):
         adapter_weights.check(plan.adapters, saved.tensors, job.inputs)
     shards = _shards(plan, saved.tensors)
-    checkpoint = Checkpoint(plan.weights, job.inputs, saved.in_weights, plan.cast)
+    checkpoint = Checkpoint(plan.weights, job.inputs, saved.in_weights, plan.cast, packing=saved.packing)
     weights = computed_weights.read(saved, checkpoint, needed, job.computed)
     return archive.load_content(saved, weights, needed), shards
 

@@ -1,0 +1,223 @@
+"""Checkpoints whose weights are packed compute what the weights in them stand for, and keep their integers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torchao.quantization import IntxUnpackedToInt8Tensor
+from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import (
+    IntxUnpackedToInt8TensorActivationQuantization as Activations,
+)
+
+from etbuild.inputs.declared import Inputs
+from etbuild.model.checkpoint import Checkpoint
+from etbuild.model.packed.kept import Kept
+from etbuild.model.packed.packing import packing_of
+from etbuild.model.weights_files import describe_state
+from etbuild.plan.parts import TorchaoEntry, WeightsFile
+from etbuild.quantize.torchao_weights import packed_weights
+from tests.helpers import packed
+from tests.helpers.runtime import run
+from tests.integration.conftest import Build, Outcome
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
+
+IDS = torch.arange(3, 11)[None]
+KEEP = {"torchao": [{"config": "packed"}]}
+NEAR = 0.02
+"""The largest difference, as a part of the range: XNNPACK rounds scales of groups to 16 bits, and activations in
+another order."""
+
+
+def manifest(quantize: Any = None, **model: Any) -> str:
+    inputs = [{"shape": [1, 8], "dtype": "int64", "fill": "zeros"}]
+    huggingface = {"class": "AutoModelForCausalLM", "config": "net/config.json"}
+    return json.dumps(
+        {
+            "schema": "executorch-model/v1",
+            "name": "net",
+            "model": {"huggingface": huggingface, "weights": "net", "dtype": "float32", **model},
+            "defaults": {"partitioners": ["xnnpack"], **({} if quantize is None else {"quantize": quantize})},
+            "methods": {"forward": {"example_inputs": inputs}},
+        }
+    )
+
+
+def built_from(build: Build, folder: Path, quantize: Any = None) -> Outcome:
+    files = {f"net/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    return build(manifest(quantize), files=files)
+
+
+def difference(built: Outcome, expected: Any, place: Path) -> float:
+    """The largest difference of scores, as a part of their range."""
+    [[[actual]]] = run(built.directory / "net.pte", [[("forward", [IDS])]], place)
+    with torch.no_grad():
+        scores = expected(input_ids=IDS).logits
+    return float((actual - scores).abs().max() / (scores.max() - scores.min()))
+
+
+def with_integers(module: Any, layers: dict[str, packed.Packed], bits: int) -> Any:
+    """The module with the integers of the checkpoint as torchao's tensors."""
+    for name, one in layers.items():
+        layer = module.get_submodule(name)
+        assert one.values is not None
+        assert one.scales is not None
+        weight = IntxUnpackedToInt8Tensor(
+            one.values,
+            one.scales,
+            torch.zeros(one.scales.shape, dtype=torch.int8),
+            torch.int4 if bits <= 4 else torch.int8,
+            (1, one.values.shape[1] // one.scales.shape[1]),
+            torch.float32,
+            Activations.INT8_ASYM_PER_TOKEN,
+        )
+        layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return module
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+
+
+def of_compressed(form: str, weights: Any = None) -> dict[str, Any]:
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights or {}}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+
+
+FORMATS: dict[str, tuple[packed.Pack, dict[str, Any], str | None]] = {
+    # How weights are packed, `quantization_config`, and why the integers are not kept
+    "gptq": (packed.gptq(), GPTQ, None),
+    "gptq-asymmetric": (packed.gptq(symmetric=False), {**GPTQ, "sym": False}, "asymmetric"),
+    "gptq-in-another-order": (packed.gptq(order=True), {**GPTQ, "desc_act": True}, "neighbours"),
+    "gptq-v2-3-bits": (packed.gptq(bits=3, version=2), {**GPTQ, "bits": 3, "checkpoint_format": "gptq_v2"}, None),
+    "gptq-8-bits": (packed.gptq(bits=8, symmetric=False), {**GPTQ, "bits": 8}, "asymmetric"),
+    "gptq-8-bits-groups": (packed.gptq(bits=8), {**GPTQ, "bits": 8}, "its values have 8 bits and groups of 32"),
+    "gptq-8-bits-rows": (packed.gptq(bits=8, group=0), {**GPTQ, "bits": 8, "group_size": -1}, None),
+    "gptq-small-groups": (packed.gptq(group=16), {**GPTQ, "group_size": 16}, "its groups have 16 weights"),
+    "awq": (packed.awq(), AWQ, "asymmetric"),
+    "compressed-4-bits": (packed.compressed(), of_compressed("pack-quantized"), None),
+    "compressed-asymmetric": (packed.compressed(symmetric=False), of_compressed("pack-quantized"), "asymmetric"),
+    "compressed-8-bits-rows": (packed.compressed(8, 0), of_compressed("pack-quantized"), None),
+    "compressed-3-bits": (packed.compressed(3, 64), of_compressed("pack-quantized"), None),
+    "compressed-int8": (packed.eight_bits, of_compressed("int-quantized"), None),
+    "compressed-fp8-rows": (packed.fp8(1, 0, ".weight_scale"), of_compressed("float-quantized"), ""),
+    "compressed-fp8": (packed.fp8(0, 0, ".weight_scale"), of_compressed("float-quantized"), ""),
+    "compressed-fp8-blocks": (
+        packed.fp8(48, 128, ".weight_scale"),
+        of_compressed("float-quantized", {"block_structure": [48, 128]}),
+        "",
+    ),
+    "compressed-nvfp4": (packed.fp4(16, 300.0), of_compressed("nvfp4-pack-quantized"), ""),
+    "compressed-mxfp4": (packed.fp4(32, None), of_compressed("mxfp4-pack-quantized"), ""),
+    "fp8-blocks": (packed.fp8(128, 48), {"quant_method": "fp8", "weight_block_size": [128, 48]}, ""),
+    "fp8": (packed.fp8(0, 0), {"quant_method": "fp8", "weight_block_size": None}, ""),
+    "fbgemm-fp8": (packed.fp8(1, 0, ".weight_scale"), {"quant_method": "fbgemm_fp8"}, ""),
+    "modelopt-nvfp4": (packed.fp4(16, 300.0, of_nvidia=True), {"quant_method": "modelopt"}, ""),
+    "modelopt-fp8": (packed.fp8(0, 0, ".weight_scale"), {"quant_method": "modelopt"}, ""),
+    "bitsandbytes-nf4": (packed.nf4(nested=False), {"quant_method": "bitsandbytes"}, ""),
+    "bitsandbytes-nf4-nested": (packed.nf4(nested=True), {"quant_method": "bitsandbytes"}, ""),
+    "bitsandbytes-int8": (packed.llm_int8, {"quant_method": "bitsandbytes"}, None),
+    "torchao-4-bits": (packed.of_torchao(4), {"quant_method": "torchao"}, None),
+    "torchao-8-bits": (packed.of_torchao(8), {"quant_method": "torchao"}, None),
+    "awq-symmetric": (packed.awq(group=64, symmetric=True), {**AWQ, "group_size": 64}, None),
+}
+
+
+def read(folder: Path, wanted: bool) -> tuple[Any, Kept]:
+    """A model with the weights of a folder, and what it keeps of them as integers if that is wanted."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    weights = (WeightsFile.read(folder.name),)
+    checkpoint = Checkpoint(
+        weights, Inputs(roots=[folder.parent]), describe_state(module), True, module, packing_of(module)
+    )
+    entry = TorchaoEntry.from_json({"config": "packed", "modules": ["*"], "layers": ["linear"], "group_size": None})
+    kept = packed_weights(module, [[entry]] if wanted else [])
+    checkpoint.load_into(module, kept)
+    return module, kept
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_weights_are_those_that_the_library_computes_with(name: str, tmp_path: Path) -> None:
+    pack, quantization, why_not = FORMATS[name]
+    expected = packed.model()
+    layers = packed.write(tmp_path / "net", expected, pack, quantization, shards=True)
+    actual, _ = read(tmp_path / "net", wanted=False)
+    with torch.no_grad():
+        scores, found = expected(input_ids=IDS).logits, actual(input_ids=IDS).logits
+    assert float((found - scores).abs().max()) <= 1e-5 * float(scores.max() - scores.min())
+    module, kept = read(tmp_path / "net", wanted=True)
+    if why_not is not None:
+        assert not kept.integers
+        assert not why_not or why_not in kept.dequantized["model.layers.0.mlp.up_proj.weight"]
+        return
+    assert {f"{name}.weight" for name in layers} == kept.integers.keys()
+    for name, layer in layers.items():
+        integers = kept.integers[f"{name}.weight"]
+        assert layer.values is not None
+        assert layer.scales is not None
+        assert torch.equal(integers.values, layer.values)
+        assert torch.equal(integers.scales, layer.scales)
+        assert not module.get_parameter(f"{name}.weight").any()  # nothing needs the floats
+
+
+def test_the_experts_of_gpt_oss_are_dequantized(tmp_path: Path) -> None:
+    """Their blocks and scales are tensors of all experts of a layer."""
+    config = transformers.AutoConfig.for_model(
+        "gpt_oss",
+        hidden_size=64,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        vocab_size=96,
+    )
+    expected = transformers.AutoModelForCausalLM.from_config(config).eval()
+    stored = {}
+    for name, tensor in expected.state_dict().items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            stored[name] = tensor
+            continue
+        one = [packed.fp4(32, None)(expert.T) for expert in tensor]
+        tensor.copy_(torch.stack([each.weight.T for each in one]))
+        blocks = torch.stack([each.tensors[".weight_packed"] for each in one])
+        stored[f"{name}_blocks"] = blocks.unflatten(-1, (-1, 16))
+        stored[f"{name}_scales"] = torch.stack([each.tensors[".weight_scale"] for each in one])
+    (tmp_path / "net").mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in stored.items()}, tmp_path / "net/model.safetensors")
+    config.quantization_config = {"quant_method": "mxfp4"}
+    (tmp_path / "net/config.json").write_text(config.to_json_string())
+    actual, _ = read(tmp_path / "net", wanted=False)
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(actual.state_dict()[name], tensor), name
+
+
+def test_a_packed_checkpoint_is_dequantized(build: Build, tmp_path: Path) -> None:
+    module = packed.model()
+    packed.write(tmp_path / "net", module, *FORMATS["gptq"][:2])
+    built = built_from(build, tmp_path / "net")
+    assert built.code == 0, built.err
+    assert "note: packed weights (gptq) are dequantized when they are read" in built.err
+    assert difference(built, module, tmp_path) < 1e-3
+
+
+def test_a_program_keeps_the_integers_of_its_checkpoint(build: Build, tmp_path: Path) -> None:
+    module = packed.model()
+    layers = packed.write(tmp_path / "net", module, *FORMATS["gptq"][:2])
+    built = built_from(build, tmp_path / "net", KEEP)
+    assert built.code == 0, built.err
+    assert f"note: {len(layers)} packed weights keep their integers, and 0 are dequantized" in built.err
+    assert difference(built, with_integers(module, layers, 4), tmp_path) < NEAR
+    size = (built.directory / "net.pte").stat().st_size
+    floats = sum(each.numel() * 4 for name, each in module.named_parameters() if "layers" not in name)
+    linear = sum(each.values.numel() / 2 for each in layers.values() if each.values is not None)
+    assert size < floats + 1.4 * linear + (1 << 15)

@@ -1,0 +1,67 @@
+"""How a library stores the weight of a layer in several tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from etbuild.model.packed.integers import Integers
+from etbuild.model.tensor_files import TensorFile
+
+_SMALL = 1 << 12  # elements
+
+
+class Parts(Mapping[str, torch.Tensor]):
+    """The stored tensors of one layer, by the ends of their names. They are read when they are asked for.
+
+    Args:
+        places: For each end, the file and the name of the tensor in it.
+    """
+
+    def __init__(self, places: Mapping[str, tuple[TensorFile, str]]) -> None:
+        self._places = places
+        self._read: dict[str, torch.Tensor] = {}
+
+    def __getitem__(self, end: str) -> torch.Tensor:
+        if end not in self._read:
+            file, name = self._places[end]
+            tensor = file.take(name)
+            if tensor.numel() > _SMALL:  # a file may give a tensor once, and the shape of a weight is asked for twice
+                return tensor
+            self._read[end] = tensor
+        return self._read[end]
+
+    def __contains__(self, end: object) -> bool:
+        return end in self._places  # that of a mapping would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def form(self, end: str) -> tuple[str, list[int]]:
+        """The dtype and the shape of a tensor."""
+        file, name = self._places[end]
+        return file.form(name)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the weight of a layer is stored.
+
+    Attributes:
+        needed: The ends of the names of the tensors that each packed layer has. The first one tells it from others.
+        shape: The shape of the weight.
+        read: The weight: integers, or floats.
+        optional: The ends of the names of tensors that a layer may have. Some are about activations, and are not read.
+        weight: The end of the name of the weight itself.
+    """
+
+    needed: tuple[str, ...]
+    shape: Callable[[Parts], list[int]]
+    read: Callable[[Parts], Integers | torch.Tensor]
+    optional: tuple[str, ...] = ()
+    weight: str = ".weight"

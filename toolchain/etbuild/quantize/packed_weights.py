@@ -1,0 +1,82 @@
+"""Gives layers the integers of a packed checkpoint as torchao's tensors, so that nothing quantizes them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torchao.core.config import AOBaseConfig
+from torchao.quantization import IntxUnpackedToInt8Tensor
+from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import (
+    IntxUnpackedToInt8TensorActivationQuantization as Activations,
+)
+from torchao.quantization.transform_module import register_quantize_module_handler
+
+from etbuild.model.packed.integers import Integers
+from etbuild.model.packed.kept import Kept
+from etbuild.plan.parts import TorchaoEntry
+
+
+@dataclass
+class KeepIntegers(AOBaseConfig):  # type: ignore[misc]
+    """A configuration of torchao: layers get these integers, by the name of the layer's weight.
+
+    Attributes:
+        integers: The integers.
+        names: The name of the weight of each layer, by the layer's identity.
+    """
+
+    integers: Mapping[str, Integers]
+    names: Mapping[int, str]
+
+
+@register_quantize_module_handler(KeepIntegers)  # type: ignore[untyped-decorator]
+def _keep(layer: torch.nn.Module, config: KeepIntegers) -> torch.nn.Module:
+    weight = quantized(config.integers[config.names[id(layer)]], layer)
+    layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return layer
+
+
+def quantized(integers: Integers, layer: torch.nn.Module) -> torch.Tensor:
+    """The integers as torchao's tensor. As in `8da4w`, a linear layer quantizes its input to 8 bits when it runs: only
+    for such layers XNNPACK has kernels with groups.
+
+    Args:
+        integers: The integers, which fit the layer.
+        layer: The layer.
+    """
+    integers = integers.positive() if isinstance(layer, torch.nn.Linear) else integers
+    found: torch.Tensor = IntxUnpackedToInt8Tensor(
+        qdata=integers.values.contiguous(),
+        scale=integers.scales.to(layer.weight.dtype),
+        zero_point=torch.zeros(integers.scales.shape, dtype=torch.int8),
+        target_dtype=torch.int4 if integers.bits <= 4 else torch.int8,
+        block_size=(1, integers.group),
+        dtype=layer.weight.dtype,
+        activation_quantization=Activations.INT8_ASYM_PER_TOKEN if isinstance(layer, torch.nn.Linear) else None,
+    )
+    return found
+
+
+def wanted(
+    methods: Sequence[Sequence[TorchaoEntry]], kinds: Mapping[str, str], matches: Callable[[str, TorchaoEntry], bool]
+) -> Kept:
+    """The packed weights that methods keep as integers.
+
+    Args:
+        methods: For each method, the entries of `torchao`.
+        kinds: The kind of each layer, by all its names.
+        matches: Whether an entry is for a layer, by the layer's name.
+    """
+
+    def keeping(entries: Sequence[TorchaoEntry]) -> Iterator[str]:
+        for name in kinds:
+            first = next((entry for entry in entries if matches(name, entry)), None)
+            if first is not None and first.keeps:
+                yield f"{name}.weight"
+
+    by_method = [{*keeping(entries)} for entries in methods]
+    every = set.intersection(*by_method) if by_method else set()
+    some = set().union(*by_method)
+    return Kept({f"{name}.weight": kind for name, kind in kinds.items() if f"{name}.weight" in some}, every)
