@@ -393,7 +393,23 @@ def _artifacts(ctx, plans, below = ""):
     })
     return pte, named_data
 
-def lower_program(ctx, plans, inputs, export, apart = False):
+def lower_templates(ctx, plans, inputs, export):
+    """Declares ExecutorchLower of each exported method, without weights.
+
+    Args:
+      ctx: the context of the rule.
+      plans: the result of `plan_program`.
+      inputs: the result of `program_inputs`.
+      export: the result of `export_program`.
+
+    Returns:
+      list of File, directories for `lower_program`, also of other targets that differ only in their weights; empty if a
+      backend compiles weights.
+    """
+    steps = template_steps(plans, export, inputs)
+    return [_lower_template(ctx, step, plans, export) for step in steps if not step.weights]
+
+def lower_program(ctx, plans, inputs, export, apart = False, templates = None):
     """Declares ExecutorchLower twice: one lowers the exported methods without weights, one binds them and writes the program.
 
     If a target lists several methods, each is lowered by an action of its own. Then an edit to one method lowers only that
@@ -406,6 +422,7 @@ def lower_program(ctx, plans, inputs, export, apart = False):
       inputs: the result of `program_inputs`.
       export: the result of `export_program`.
       apart: bool, whether the files are for `publish_program`: they are in a directory of their own.
+      templates: list of File, what another target has lowered without weights; None: this target lowers.
 
     Returns:
       struct with these fields:
@@ -413,20 +430,24 @@ def lower_program(ctx, plans, inputs, export, apart = False):
       - `pte`: File, the program.
       - `named_data`: dict of tag to File: `NAME.TAG.ptd`, or for a tag with shards the directory `NAME.TAG`.
       - `facts`: File, facts about the lowering as JSON, for the report.
+      - `computed`: File, the weights that were computed from others, for the comparison.
       - `templates`: list of File, the directories with the methods that are lowered by themselves.
     """
     below = _below(plans, apart)
     pte, named_data = _artifacts(ctx, plans, below)
     facts = ctx.actions.declare_file("{}{}.lowering.json".format(below, plans.name))
+    computed = ctx.actions.declare_file("{}{}.computed.safetensors".format(below, plans.name))
+    lowered = struct(computed = computed, facts = facts, named_data = named_data, pte = pte)
 
-    templates = [_lower_template(ctx, step, plans, export) for step in template_steps(plans, export, inputs)]
+    if templates == None:
+        templates = [_lower_template(ctx, step, plans, export) for step in template_steps(plans, export, inputs)]
     messages = _messages(ctx, plans, "lower", export.lines)
     run_driver(
         ctx,
-        _arguments(ctx, lower_arguments(plans, export, inputs, templates, facts) + messages.arguments),
+        _arguments(ctx, lower_arguments(plans, export, inputs, templates, lowered) + messages.arguments),
         inputs = [plans.lower, export.directory] + export.exported_methods.values() + templates +
                  _files(read_by("program", inputs)) + messages.inputs,
-        outputs = [pte] + named_data.values() + [facts] + messages.outputs,
+        outputs = [pte] + named_data.values() + [facts, computed] + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchLower",
         verb = "lower",
@@ -434,7 +455,7 @@ def lower_program(ctx, plans, inputs, export, apart = False):
         torch = True,
         worker = True,
     )
-    return struct(facts = facts, named_data = named_data, pte = pte, templates = templates)
+    return struct(computed = computed, facts = facts, named_data = named_data, pte = pte, templates = templates)
 
 # Copies files and directories: SOURCE TARGET SOURCE TARGET ... A directory in a sandbox holds links.
 _COPY = """\
@@ -462,7 +483,13 @@ def publish_program(ctx, plans, lowered, reported):
     pte, named_data = _artifacts(ctx, plans)
     copies = [(lowered.pte, pte)] + [(lowered.named_data[tag], copy) for tag, copy in named_data.items()]
     _publish(ctx, copies, reported, "program")
-    return struct(facts = lowered.facts, named_data = named_data, pte = pte, templates = lowered.templates)
+    return struct(
+        computed = lowered.computed,
+        facts = lowered.facts,
+        named_data = named_data,
+        pte = pte,
+        templates = lowered.templates,
+    )
 
 def publish_export(ctx, plans, export, reported):
     """Declares ExecutorchPublish, which copies the exported methods of a program that has passed its checks.
@@ -515,7 +542,7 @@ def compare_program(ctx, plans, inputs, export, lowered):
     run_driver(
         ctx,
         _arguments(ctx, compare_arguments(plans, export, inputs, lowered, result) + messages.arguments),
-        inputs = [plans.compare, export.directory, export.examples, lowered.facts, lowered.pte] +
+        inputs = [plans.compare, export.directory, export.examples, lowered.facts, lowered.computed, lowered.pte] +
                  lowered.named_data.values() + export.exported_methods.values() +
                  _files(read_by("program", inputs)) + messages.inputs,
         outputs = [result] + messages.outputs,

@@ -44,10 +44,12 @@ load(
     "//rules:providers.bzl",
     _ExecutorchExportInfo = "ExecutorchExportInfo",
     _ExecutorchLibraryInfo = "ExecutorchLibraryInfo",
+    _ExecutorchLoweredInfo = "ExecutorchLoweredInfo",
     _ExecutorchProgramInfo = "ExecutorchProgramInfo",
     _ExecutorchProgramInputsInfo = "ExecutorchProgramInputsInfo",
 )
 load("//rules/private:benchmark.bzl", _executorch_benchmark = "executorch_benchmark")
+load("//rules/private:checkpoints.bzl", _executorch_checkpoints = "executorch_checkpoints")
 load("//rules/private:library.bzl", _executorch_library = "executorch_library")
 load("//rules/private:lock.bzl", _executorch_lock = "executorch_lock")
 load("//rules/private:named_data.bzl", _executorch_named_data = "executorch_named_data")
@@ -68,6 +70,7 @@ load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain"
 
 ExecutorchExportInfo = _ExecutorchExportInfo
 ExecutorchLibraryInfo = _ExecutorchLibraryInfo
+ExecutorchLoweredInfo = _ExecutorchLoweredInfo
 ExecutorchProgramInfo = _ExecutorchProgramInfo
 ExecutorchProgramInputsInfo = _ExecutorchProgramInputsInfo
 
@@ -75,6 +78,7 @@ ExecutorchProgramInputsInfo = _ExecutorchProgramInputsInfo
 PROGRAM_ATTRS = _PROGRAM_ATTRS
 
 executorch_benchmark = _executorch_benchmark
+executorch_checkpoints = _executorch_checkpoints
 executorch_kernels_test = _executorch_kernels_test
 executorch_library = _executorch_library
 executorch_lock = _executorch_lock

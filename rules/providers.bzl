@@ -57,6 +57,14 @@ ExecutorchExportInfo = provider(
     },
 )
 
+ExecutorchLoweredInfo = provider(
+    doc = "The methods of a program that are lowered without weights. `executorch_program` provides it, so that programs that " +
+          "differ only in their weights can share them.",
+    fields = {
+        "templates": "list of File: the directories with the methods; empty if they are lowered with weights.",
+    },
+)
+
 ExecutorchLibraryInfo = provider(
     doc = "The Python sources of a model. `executorch_library` provides it.",
     fields = {

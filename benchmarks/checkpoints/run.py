@@ -5,6 +5,9 @@
 Each model of the zoo gets its weights from a file. Each pair runs the plain script, builds cold, and builds again with
 another checkpoint: all weights changed. Every ratio compares two figures of one pair.
 
+`--language-model` builds a Qwen 2.5 of 0.5 billion parameters instead, quantized to 4 bits (8da4w), with HQQ and
+without: cold, with other weights in one layer, and with other weights everywhere.
+
 `--bytes` compares no times, but bytes: with each kind of checkpoint in `KINDS`, the program must be that of a lowering
 with the weights (`--no-accelerate`), or both builds must refuse it. The command fails if one is not.
 """
@@ -27,7 +30,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE.parent / "zoo"), str(HERE.parent), str(ROOT)]
 
 import torch  # noqa: E402
-from measure import compile_driver, usage  # noqa: E402
+from measure import command, compile_driver, usage  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from zoo import MODELS, write  # noqa: E402
 
@@ -107,6 +110,30 @@ def measure(name: str, scratch: Path, pairs: int) -> Row:
     return row
 
 
+def language_model(scratch: Path, scales: str) -> Row:
+    """The row of a language model: seconds of its builds, and their parts of the cold one."""
+    llm = HERE.parent / "llm"
+    folder = scratch / "model"
+    command(sys.executable, llm / "checkpoint.py", llm / "qwen2_5/config.json", folder)
+    manifest = scratch / f"{scales}.yaml"
+    manifest.write_text((llm / "real_size.yaml").read_text("utf-8").replace("hqq_scale_only", scales), "utf-8")
+    build = [*BUILD, manifest, "--root", folder, "--cache-dir", scratch / scales, "-o", scratch / "out"]
+    weights = folder / "model.safetensors"
+    cold = usage(*build)
+    command(sys.executable, llm / "change_layer.py", weights)
+    layer = usage(*build)
+    save_file({name: each * 1.5 for name, each in load_file(weights).items()}, weights, {"format": "pt"})
+    changed = usage(*build)
+    row: Row = {
+        "model": f"qwen 2.5, {scales}",
+        "cold s": cold.wall,
+        "one layer s": layer.wall,
+        "changed s": changed.wall,
+    }
+    row |= {"cold peak MB": cold.peak, "changed peak MB": changed.peak}
+    return {**row, "one layer / cold": layer.wall / cold.wall, "changed / cold": changed.wall / cold.wall}
+
+
 def built(*arguments: object) -> tuple[dict[str, bytes], str]:
     """The program and its named data by name; empty if the build refuses it. And what it says."""
     with tempfile.TemporaryDirectory() as out:
@@ -146,11 +173,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
     parser.add_argument("--pairs", type=int, default=3, help="how often each model is built")
+    parser.add_argument("--language-model", action="store_true", help="build a model of 0.5 billion parameters instead")
     parser.add_argument("--bytes", action="store_true", help="compare bytes instead of times")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write checkpoints.json there")
     options = parser.parse_args()
     compile_driver(ROOT)
     rows: list[Row] = []
+    if options.language_model:
+        for scales in ("hqq_scale_only", "affine"):
+            with tempfile.TemporaryDirectory() as made:
+                print(_shown(language_model(Path(made), scales)), flush=True)
+        return
     for name in options.models:
         scratch = Path(tempfile.mkdtemp()) / "model"
         scratch.mkdir()

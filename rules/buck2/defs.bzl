@@ -30,9 +30,10 @@ executorch_lock(
 `buck2 build ":classifier[ptd][backbone]"` builds one of them.
 """
 
+load("//rules/private:common.bzl", "TEMPLATE", "checkpoint_names", "checkpoints_error")
 load(":library.bzl", _executorch_library = "executorch_library")
 load(":lock.bzl", "executorch_lock_test", "executorch_lock_update")
-load(":program.bzl", _executorch_program = "executorch_program")
+load(":program.bzl", "lowered_methods", _executorch_program = "executorch_program")
 load(
     ":providers.bzl",
     _ExecutorchExportInfo = "ExecutorchExportInfo",
@@ -75,6 +76,32 @@ def executorch_programs(name, manifest, variants, **kwargs):
             name = "{}.{}".format(name, variant),
             manifest = manifest,
             variant = variant,
+            **attributes
+        )
+
+def executorch_checkpoints(name, manifest, checkpoints, checkpoint_as, **kwargs):
+    """Builds one program for each checkpoint of a manifest. They share the exported and the lowered methods.
+
+    Args:
+      name: the `name` in the manifest, or another one with `manifest_name`. The target of a checkpoint is `NAME.CHECKPOINT`.
+      manifest: the manifest.
+      checkpoints: list of files, or dict of name to file.
+      checkpoint_as: the name that the manifest uses for the checkpoint.
+      **kwargs: more attributes of every `executorch_program`. `weights` are those that all programs have.
+    """
+    named, error = (checkpoints, None) if isinstance(checkpoints, dict) else checkpoint_names(checkpoints)
+    error = error or checkpoints_error(named.keys())
+    if error:
+        fail("attribute `checkpoints`: " + error)
+    attributes = dict(kwargs, manifest = manifest, manifest_name = kwargs.get("manifest_name", name))
+    template = "{}.{}".format(name, TEMPLATE)
+    for file in named.values()[:1]:
+        lowered_methods(name = template, weights_as = {checkpoint_as: file}, **attributes)
+    for checkpoint, file in named.items():
+        executorch_program(
+            name = "{}.{}".format(name, checkpoint),
+            lowered = ":" + template,
+            weights_as = {checkpoint_as: file},
             **attributes
         )
 

@@ -25,7 +25,14 @@ load(
 )
 load(":driver.bzl", "DRIVER_ATTRS", "declare", "run_driver")
 load(":files.bzl", "FILE", "check", "files_of", "named_as", "named_beside", "place")
-load(":providers.bzl", "EXECUTORCH_SOURCES", "ExecutorchExportInfo", "ExecutorchLibraryInfo", "ExecutorchProgramInfo")
+load(
+    ":providers.bzl",
+    "EXECUTORCH_SOURCES",
+    "ExecutorchExportInfo",
+    "ExecutorchLibraryInfo",
+    "ExecutorchLoweredInfo",
+    "ExecutorchProgramInfo",
+)
 
 def _inputs(ctx: AnalysisContext, manifest):
     """Returns the files of a target by the names that the manifest and the sources use."""
@@ -122,8 +129,8 @@ def _export(ctx: AnalysisContext, plans, inputs):
     )
     return export
 
-def _lower(ctx: AnalysisContext, plans, inputs, export):
-    """Declares the actions that lower the exported methods without weights, and the one that writes the program."""
+def _lower_templates(ctx: AnalysisContext, plans, inputs, export) -> list:
+    """Declares the actions that lower the exported methods, without weights or for a backend that compiles them."""
     templates = []
     for step in template_steps(plans, export, inputs):
         templates.append(declare(ctx, "{}.lowered.{}".format(plans.name, step.name), dir = True))
@@ -135,9 +142,14 @@ def _lower(ctx: AnalysisContext, plans, inputs, export):
             identifier = step.name,
             torch = True,
         )
+    return templates
+
+def _lower(ctx: AnalysisContext, plans, inputs, export, templates: list):
+    """Declares the action that writes the program of lowered methods."""
     named_data = {tag: declare(ctx, "{}.{}.ptd".format(plans.name, tag)) for tag in plans.named_data}
     named_data.update({tag: declare(ctx, "{}.{}".format(plans.name, tag), dir = True) for tag in plans.sharded_named_data})
     lowered = struct(
+        computed = declare(ctx, plans.name + ".computed.safetensors"),
         facts = declare(ctx, plans.name + ".lowering.json"),
         named_data = named_data,
         pte = declare(ctx, plans.name + ".pte"),
@@ -145,8 +157,8 @@ def _lower(ctx: AnalysisContext, plans, inputs, export):
     )
     run_driver(
         ctx,
-        lower_arguments(plans, export, inputs, templates, lowered.facts),
-        outputs = [lowered.pte] + named_data.values() + [lowered.facts],
+        lower_arguments(plans, export, inputs, templates, lowered),
+        outputs = [lowered.pte] + named_data.values() + [lowered.facts, lowered.computed],
         category = "executorch_lower",
         torch = True,
     )
@@ -249,15 +261,32 @@ def _sub_targets(lowered, reported, export, bundled, etrecord) -> dict:
         found["tokenizer"] = [DefaultInfo(default_output = reported.tokenizer)]
     return found
 
-def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
+def _described(ctx: AnalysisContext):
+    """Declares the actions that plan and export the program of a target. Returns its inputs, plans and export."""
     [manifest] = files_of(ctx, ctx.attrs.manifest)
     inputs = _inputs(ctx, manifest)
-    shared = ctx.attrs.export.get(ExecutorchExportInfo) if ctx.attrs.export else None
+    check(ctx, ("export", "write `export` or `lowered`") if ctx.attrs.export and ctx.attrs.lowered else None)
+    other = ctx.attrs.lowered or ctx.attrs.export
+    shared = other.get(ExecutorchExportInfo) if other else None
     plans = _plan(ctx, manifest, inputs, shared)
     if shared:
         check(ctx, export_error(plans, inputs, shared, inputs.sources, shared.sources, place))
-    export = shared or _export(ctx, plans, inputs)
-    lowered = _lower(ctx, plans, inputs, export)
+    return inputs, plans, shared or _export(ctx, plans, inputs)
+
+def _lowered_methods_impl(ctx: AnalysisContext) -> list[Provider]:
+    inputs, plans, export = _described(ctx)
+    templates = _lower_templates(ctx, plans, inputs, export)
+    shareable = [] if plans.compiles_weights else templates
+    return [DefaultInfo(default_outputs = templates), export, ExecutorchLoweredInfo(templates = shareable)]
+
+def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
+    [manifest] = files_of(ctx, ctx.attrs.manifest)
+    inputs, plans, export = _described(ctx)
+    templates = ctx.attrs.lowered.get(ExecutorchLoweredInfo).templates if ctx.attrs.lowered else []
+    refused = ctx.attrs.lowered and not templates
+    check(ctx, ("lowered", "a backend of this target compiles weights: leave out `lowered`") if refused else None)
+    templates = templates or _lower_templates(ctx, plans, inputs, export)
+    lowered = _lower(ctx, plans, inputs, export, templates)
     compared = _compare(ctx, plans, inputs, export, lowered)
     verified = [_verify(ctx, plans, inputs, export, lowered)] if ctx.attrs.verify_reproducible else []
     reported = _report(ctx, plans, inputs, export, lowered, verified)
@@ -285,9 +314,36 @@ def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
             ValidationSpec(name = "executorch_comparison", validation_result = compared),
         ]),
         export,
+        ExecutorchLoweredInfo(templates = [] if plans.compiles_weights else templates),
     ]
 
 _FILES = attrs.list(FILE, default = [])
+
+_ATTRS = dict(
+    {
+        "adapters": _FILES,
+        "adapters_as": attrs.dict(key = attrs.string(), value = attrs.source(), default = {}),
+        "backends": attrs.list(attrs.string(), default = []),
+        "data": _FILES,
+        "data_as": attrs.dict(key = attrs.string(), value = attrs.source(), default = {}),
+        "deps": attrs.list(attrs.dep(providers = [ExecutorchLibraryInfo]), default = []),
+        "export": attrs.option(attrs.dep(providers = [ExecutorchExportInfo]), default = None),
+        "lowered": attrs.option(attrs.dep(providers = [ExecutorchExportInfo, ExecutorchLoweredInfo]), default = None),
+        "manifest": FILE,
+        "manifest_name": attrs.string(default = ""),
+        "methods": attrs.list(attrs.string(), default = []),
+        "named_data": attrs.list(attrs.string(), default = []),
+        "parameters": attrs.dict(key = attrs.string(), value = attrs.string(), default = {}),
+        "sharded_named_data": attrs.list(attrs.string(), default = []),
+        "srcs": _FILES,
+        "tokenizer": _FILES,
+        "variant": attrs.string(default = ""),
+        "verify_reproducible": attrs.bool(default = False),
+        "weights": _FILES,
+        "weights_as": attrs.dict(key = attrs.string(), value = attrs.source(), default = {}),
+    },
+    **DRIVER_ATTRS
+)
 
 executorch_program = rule(
     impl = _executorch_program_impl,
@@ -298,28 +354,11 @@ Sub-targets: `:NAME[pte]`, `:NAME[ptd]`, `:NAME[ptd][TAG]`, `:NAME[index]`, `:NA
 `:NAME[export]`. The attributes are those of the rule for Bazel, except that `data_as`, `weights_as` and
 `adapters_as` map names to files.
 """,
-    attrs = dict(
-        {
-            "adapters": _FILES,
-            "adapters_as": attrs.dict(key = attrs.string(), value = attrs.source(), default = {}),
-            "backends": attrs.list(attrs.string(), default = []),
-            "data": _FILES,
-            "data_as": attrs.dict(key = attrs.string(), value = attrs.source(), default = {}),
-            "deps": attrs.list(attrs.dep(providers = [ExecutorchLibraryInfo]), default = []),
-            "export": attrs.option(attrs.dep(providers = [ExecutorchExportInfo]), default = None),
-            "manifest": FILE,
-            "manifest_name": attrs.string(default = ""),
-            "methods": attrs.list(attrs.string(), default = []),
-            "named_data": attrs.list(attrs.string(), default = []),
-            "parameters": attrs.dict(key = attrs.string(), value = attrs.string(), default = {}),
-            "sharded_named_data": attrs.list(attrs.string(), default = []),
-            "srcs": _FILES,
-            "tokenizer": _FILES,
-            "variant": attrs.string(default = ""),
-            "verify_reproducible": attrs.bool(default = False),
-            "weights": _FILES,
-            "weights_as": attrs.dict(key = attrs.string(), value = attrs.source(), default = {}),
-        },
-        **DRIVER_ATTRS
-    ),
+    attrs = _ATTRS,
+)
+
+lowered_methods = rule(
+    impl = _lowered_methods_impl,
+    doc = "Exports and lowers the methods of a program, for `lowered` of several programs. It has no program itself.",
+    attrs = _ATTRS,
 )

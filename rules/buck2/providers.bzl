@@ -24,6 +24,13 @@ ExecutorchExportInfo = provider(
     },
 )
 
+ExecutorchLoweredInfo = provider(
+    doc = "The methods of a program that are lowered without weights, so that programs that differ only in them share these.",
+    fields = {
+        "templates": provider_field(list),  # of Artifact; empty if the methods are lowered with weights
+    },
+)
+
 ExecutorchProgramInfo = provider(
     doc = "The files of one program. `executorch_program` provides it.",
     fields = {

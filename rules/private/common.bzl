@@ -261,6 +261,66 @@ def name_with_variant(name, variant):
     """
     return name if not variant or name.endswith("." + variant) else "{}.{}".format(name, variant)
 
+# The suffixes of files with weights. The driver has the same, and a test compares the two.
+_WEIGHTS_SUFFIXES = [".safetensors.index.json", ".bin.index.json", ".safetensors", ".pt", ".pth", ".bin", ".gguf"]
+
+# The target with what the programs of all checkpoints share ends so.
+TEMPLATE = "template"
+
+_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+
+def _for_names(text):
+    """Returns a text with `_` for each character that the name of a checkpoint cannot have."""
+    return "".join([text[at] if text[at] in _CHARACTERS else "_" for at in range(len(text))])
+
+def _stem(file):
+    """Returns the name of a file with weights without its suffix."""
+    for suffix in _WEIGHTS_SUFFIXES:
+        if file.endswith(suffix):
+            return file[:-len(suffix)]
+    return file
+
+def checkpoints_error(names):
+    """Says whether a name cannot be that of a checkpoint in the name of a program.
+
+    Args:
+      names: list of string.
+
+    Returns:
+      string, or None.
+    """
+    for name in names:
+        if not name or name.startswith("-") or _for_names(name) != name:
+            return "'{}' is not a name for a checkpoint: it may have letters, digits, `_` and `-`".format(name)
+        if name in _NOT_TAGS + [TEMPLATE]:
+            return "'{}' cannot be the name of a checkpoint: NAME.{} is something else. Choose another name".format(name, name)
+    return None
+
+def checkpoint_names(labels):
+    """Names checkpoints like their files, or like the folders of these if all files have one name.
+
+    `etbuild build --weights` does the same.
+
+    Args:
+      labels: list of string, labels of the checkpoints.
+
+    Returns:
+      (dict of name to label, string): the string says what is wrong, or is None.
+    """
+    paths = [label.replace("@", "").replace("//", "/").replace(":", "/").split("/") for label in labels]
+    one_name = len(labels) > 1 and len({path[-1]: True for path in paths}) == 1
+    named = {}
+    for label, path in zip(labels, paths):
+        name = _for_names((path[-2] if len(path) > 1 else "") if one_name else _stem(path[-1]))
+        if name in named:
+            return {}, "'{}' and '{}' would both be called '{}': write a dictionary of names to checkpoints".format(
+                named[name],
+                label,
+                name,
+            )
+        named[name] = label
+    return named, None
+
 def export_error(plans, inputs, export, sources, export_sources, place):
     """Says why a program cannot use the exported methods of another target.
 
@@ -464,7 +524,7 @@ def template_arguments(step, export, lowered):
     flags = ["--templates"] + (["--with-weights"] if step.weights else [])
     return _lower_arguments(step.plan, export, step.methods, step.files) + flags + ["-o", _path("", lowered)]
 
-def lower_arguments(plans, export, inputs, templates, facts):
+def lower_arguments(plans, export, inputs, templates, lowered):
     """Returns the arguments of the driver's verb `lower` that writes the program.
 
     Args:
@@ -472,15 +532,15 @@ def lower_arguments(plans, export, inputs, templates, facts):
       export: struct with `directory` and `exported_methods`.
       inputs: struct with each of `INPUTS`.
       templates: list of the directories with the methods that are lowered by themselves.
-      facts: file. The program and its named data are in the same directory.
+      lowered: struct with the files `facts` and `computed`. The program and its named data are in the directory of `facts`.
 
     Returns:
       list of arguments.
     """
     return _lower_arguments(plans.lower, export, export.exported_methods, read_by("program", inputs)) + [
-        _path("--lowered=", lowered)
-        for lowered in templates
-    ] + ["-o", _path("", facts, parent = True)]
+        _path("--lowered=", template)
+        for template in templates
+    ] + [_path("--computed=", lowered.computed), "-o", _path("", lowered.facts, parent = True)]
 
 def compare_arguments(plans, export, inputs, lowered, result):
     """Returns the arguments of the driver's verb `compare`.
@@ -489,7 +549,7 @@ def compare_arguments(plans, export, inputs, lowered, result):
       plans: struct with `compare`.
       export: struct with `directory`, `exported_methods` and `examples`.
       inputs: struct with each of `INPUTS`.
-      lowered: struct with `pte`, `named_data` and `facts`.
+      lowered: struct with `pte`, `named_data`, `facts` and `computed`.
       result: file that the action writes.
 
     Returns:
@@ -501,6 +561,7 @@ def compare_arguments(plans, export, inputs, lowered, result):
     ] + [
         _path("--examples=", export.examples),
         _named("--data", read_by("program", inputs)),
+        _path("--computed=", lowered.computed),
         _path("--lowering=", lowered.facts),
         _path("--program=", lowered.pte),
     ] + [_path("--named-data=", file) for file in lowered.named_data.values()] + [

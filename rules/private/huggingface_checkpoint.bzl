@@ -141,8 +141,7 @@ With Bazel 7 and later, a MODULE.bazel file gets the rule with
 `use_repo_rule("@rules_executorch//rules:repositories.bzl", "huggingface_checkpoint")`.
 
 A program then has `weights = ["@qwen3//:weights"]` and `data = ["@qwen3//:config"]`, and its manifest names the files below
-the folder: `weights: Qwen3-1.7B` and `config: Qwen3-1.7B/config.json`. If the program is quantized, the export reads the
-weights too: write `data = ["@qwen3//:files"]` and no `weights`.
+the folder: `weights: Qwen3-1.7B` and `config: Qwen3-1.7B/config.json`.
 
 For a checkpoint that the hub gives to some users only, write `machine HUB login YOU password TOKEN` into `~/.netrc`, and
 `auth_patterns = {"HUB": "Bearer <password>"}` into the target.

@@ -10,6 +10,7 @@ load(
     "etrecord_program",
     "export_program",
     "lower_program",
+    "lower_templates",
     "page_program",
     "plan_program",
     "program_inputs",
@@ -19,7 +20,13 @@ load(
     "report_program",
     "verify_program",
 )
-load("//rules:providers.bzl", "ExecutorchExportInfo", "ExecutorchProgramInfo", "ExecutorchProgramInputsInfo")
+load(
+    "//rules:providers.bzl",
+    "ExecutorchExportInfo",
+    "ExecutorchLoweredInfo",
+    "ExecutorchProgramInfo",
+    "ExecutorchProgramInputsInfo",
+)
 load(":compat.bzl", "RUNS_VALIDATIONS")
 load(":configuration.bzl", "configuration_of_program")
 load(":driver.bzl", "MEMORY")
@@ -30,7 +37,12 @@ def manifest_name(ctx):
     name, variant = ctx.attr.manifest_name, ctx.attr.variant
     return "{}.{}".format(name, variant) if name and variant else name
 
-def _executorch_program_impl(ctx):
+def _described(ctx):
+    """Declares the actions that plan and export the program of a target.
+
+    Returns:
+      (struct, struct, struct): the results of `program_inputs`, `plan_program` and `export_program`.
+    """
     manifest = ctx.file.manifest
     inputs = program_inputs(
         manifest,
@@ -44,7 +56,10 @@ def _executorch_program_impl(ctx):
         data_as = ctx.attr.data_as,
         weights_as = ctx.attr.weights_as,
     )
-    shared = ctx.attr.export[ExecutorchExportInfo] if ctx.attr.export else None
+    if ctx.attr.export and ctx.attr.lowered:
+        fail("write `export` or `lowered`: the target of `lowered` has the exported methods too", attr = "export")
+    other = ctx.attr.lowered or ctx.attr.export
+    shared = other[ExecutorchExportInfo] if other else None
     plans = plan_program(
         ctx,
         program_name(ctx, ctx.attr.variant),
@@ -61,8 +76,22 @@ def _executorch_program_impl(ctx):
     )
     if shared:
         check_export(shared, plans, inputs)
-    export = shared or export_program(ctx, plans, inputs, apart = not RUNS_VALIDATIONS)
-    lowered = lower_program(ctx, plans, inputs, export, apart = not RUNS_VALIDATIONS)
+    return inputs, plans, shared or export_program(ctx, plans, inputs, apart = not RUNS_VALIDATIONS)
+
+def _lowered_methods_impl(ctx):
+    inputs, plans, export = _described(ctx)
+    templates = lower_templates(ctx, plans, inputs, export)
+    return [DefaultInfo(files = depset(templates)), export, ExecutorchLoweredInfo(templates = templates)]
+
+def _executorch_program_impl(ctx):
+    manifest = ctx.file.manifest
+    inputs, plans, export = _described(ctx)
+    templates = None
+    if ctx.attr.lowered:
+        templates = ctx.attr.lowered[ExecutorchLoweredInfo].templates
+        if not templates:
+            fail("a backend of this target compiles weights: leave out `lowered`", attr = "lowered")
+    lowered = lower_program(ctx, plans, inputs, export, apart = not RUNS_VALIDATIONS, templates = templates)
     compared = compare_program(ctx, plans, inputs, export, lowered)
     verified = [verify_program(ctx, plans, inputs, export, lowered)] if ctx.attr.verify_reproducible else []
     required = verified + ([] if RUNS_VALIDATIONS else [compared])
@@ -104,6 +133,7 @@ def _executorch_program_impl(ctx):
         ),
         covered_sources(ctx),
         export,
+        ExecutorchLoweredInfo(templates = lowered.templates if not plans.compiles_weights else []),
         ExecutorchProgramInfo(
             backends = ctx.attr.backends,
             index = reported.index,
@@ -161,6 +191,12 @@ PROGRAM_ATTRS = {
         doc = "Another `executorch_program` whose exported methods this program lowers, so that the methods are exported " +
               "once. It has the same `srcs`, `deps` and `data`. The build fails if the two would export other methods.",
         providers = [ExecutorchExportInfo],
+    ),
+    "lowered": attr.label(
+        doc = "Another `executorch_program` that differs from this one only in its weights. The methods are exported and " +
+              "lowered once, by the other target. It has the same `srcs`, `deps`, `data` and `methods`. The build fails if " +
+              "something else differs. `executorch_checkpoints` sets it.",
+        providers = [ExecutorchExportInfo, ExecutorchLoweredInfo],
     ),
     "manifest": attr.label(
         doc = "The manifest: a YAML file, described by `schemas/model.schema.json`. Its `name` is the name of this target, " +
@@ -226,18 +262,12 @@ PROGRAM_ATTRS = {
 }
 
 # Only this rule has them: they choose its configuration, and they make labels of the outputs that a BUILD file decides.
-_OWN_ATTRS = {
+_CONFIGURATION_ATTRS = {
     "configuration": attr.string(
         doc = "`one`: build the program once, for all compilation modes and target platforms. Each `select()` below it then " +
               "sees the machine that builds. `target`: build it for each configuration that needs it. Default: what the " +
               "flag `--@rules_executorch//toolchain:one_configuration` says.",
         values = ["", "one", "target"],
-    ),
-    "ptd": attr.output_list(
-        doc = "The macro sets it: `NAME.TAG.ptd` for each of `named_data`.",
-    ),
-    "pte": attr.output(
-        doc = "The macro sets it: `NAME.pte`.",
     ),
     "toolchain": attr.string(
         doc = "The name of the toolchain that builds the program, of an `executorch.toolchain`. Default: what the flag " +
@@ -245,6 +275,25 @@ _OWN_ATTRS = {
     ),
     "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
 }
+
+_OWN_ATTRS = dict(_CONFIGURATION_ATTRS, **{
+    "ptd": attr.output_list(
+        doc = "The macro sets it: `NAME.TAG.ptd` for each of `named_data`.",
+    ),
+    "pte": attr.output(
+        doc = "The macro sets it: `NAME.pte`.",
+    ),
+})
+
+lowered_methods = rule(
+    implementation = _lowered_methods_impl,
+    cfg = configuration_of_program,
+    doc = "Exports and lowers the methods of a program, for `lowered` of several programs. It has no program itself.",
+    attrs = dict(PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),
+    provides = [ExecutorchExportInfo, ExecutorchLoweredInfo],
+    toolchains = [str(TOOLCHAIN_TYPE)],
+    **EXEC_GROUPS
+)
 
 executorch_program = rule(
     implementation = _executorch_program_impl,

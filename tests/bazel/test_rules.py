@@ -18,6 +18,10 @@ from ..starlark_files import REPOSITORY
 # For each macro: its arguments, and the targets that users name, without those that they name themselves.
 MACROS = {
     "executorch_cc_library": ('program = ":net", runtime = ":runtime"', [""]),
+    "executorch_checkpoints": (
+        'manifest = "net.yaml", checkpoint_as = "net.pt", checkpoints = ["a.pt"]',
+        ["", ".a"],
+    ),
     "executorch_embed": ('program = ":net", runtime = ":runtime"', [""]),
     "executorch_kernels_library": ('selected_ops = "ops.yaml", runtime = ":runtime", srcs = ["kernels.cpp"]', [""]),
     "executorch_lock": ('program = ":net", lock = "net.lock.json"', ["", "_test"]),
@@ -93,7 +97,7 @@ def test_every_macro_passes_what_every_target_has(targets: list[dict[str, Any]])
     assert named <= {target["name"] for target in targets}
     for target in targets:
         expected = COMMON if target["name"] in named else COMMON | private
-        if target["class"] == "test_suite":
+        if target["class"] in ("filegroup", "test_suite"):
             expected = {name: value for name, value in expected.items() if name not in NOT_OF_SUITES}
         given = {name: target.get(name) for name in expected}
         assert given | {"tags": sorted(target["tags"])} == expected, target["name"]

@@ -25,7 +25,7 @@ load("//rules:defs.bzl", "executorch_program")
         methods = methods,
         weights = ["net.safetensors"],
     )
-    for name, methods in [("one", []), ("two", ["counted", "forward"]), ("passed", [])]
+    for name, methods in [("one", []), ("two", ["counted", "forward"]), ("passed", []), ("int8", [])]
 ]
 """
 MODEL = """\
@@ -62,6 +62,7 @@ MANIFESTS = {
     "one": FORWARD,
     # It writes to a buffer whose first value is in the checkpoint, so that it is lowered with it.
     "two": FORWARD + "  counted: {example_inputs: [{shape: [1, 8]}]}\n",
+    "int8": FORWARD.replace("}]}", "}], quantize: {torchao: [{config: 8da8w}]}}"),
     "passed": FORWARD + 'passes: {edge: ["model:passes"]}\n',
 }
 STEPS = {name: f"Executorch{name}" for name in ("Plan", "Export", "Lower", "Compare", "Report")}
@@ -114,12 +115,12 @@ def test_another_machine_binds_a_new_checkpoint(
     write(checkout, 1)
     first, (ran, _) = build(checkout)
     before = {name: (first / f"{name}.pte").read_bytes() for name in MANIFESTS}
-    templates = 1 + 2 + 1  # of `one`, of each method of `two`, and of `passed`, where nothing is lowered yet
-    assert ran == {plan: 3, export: 3, lower: templates + 3, compare: 3, report: 3}
+    templates = 1 + 2 + 1 + 1  # of `one`, of each method of `two`, of `int8`, and of `passed`: nothing is lowered yet
+    assert ran == {plan: 4, export: 4, lower: templates + 4, compare: 4, report: 4}
     directory = write(other_checkout, 2)
     second, (ran, hits) = build(other_checkout)
-    assert ran == {lower: 3, compare: 3, report: 3}
-    assert hits == {plan: 3, export: 3, lower: templates}
+    assert ran == {lower: 4, compare: 4, report: 4}
+    assert hits == {plan: 4, export: 4, lower: templates}
     for name, others in before.items():
         made = (second / f"{name}.pte").read_bytes()
         assert made != others

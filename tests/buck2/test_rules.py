@@ -244,9 +244,8 @@ def test_the_attributes_are_those_of_the_rule_for_bazel() -> None:
     bazel = re.findall(
         r'^    "(\w+)": attr\.', (REPOSITORY / "rules/private/program.bzl").read_text("utf-8"), re.MULTILINE
     )
-    buck2 = re.findall(
-        r'^            "(\w+)": ', (REPOSITORY / "rules/buck2/program.bzl").read_text("utf-8"), re.MULTILINE
-    )
+    text = (REPOSITORY / "rules/buck2/program.bzl").read_text("utf-8").partition("\n_ATTRS = dict(")[2]
+    buck2 = re.findall(r'^        "(\w+)": ', text, re.MULTILINE)
     # Buck2 has its own ways for configurations, toolchains, memory and labels of outputs.
     of_bazel = {"configuration", "_allowlist_function_transition", "toolchain", "resource_set", "pte", "ptd"}
     assert set(bazel) - of_bazel == set(buck2)

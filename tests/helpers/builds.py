@@ -21,6 +21,7 @@ def write_build(
     more: Mapping[str, bytes] | None = None,
     manifest: Mapping[str, Any] | None = None,
     report: bytes | None = None,
+    tensors: Mapping[str, bytes] | None = None,
 ) -> Path:
     """Writes a build.
 
@@ -32,11 +33,16 @@ def write_build(
         more: The content of further files by name: shards and files of a tokenizer.
         manifest: Keys of its manifest that differ.
         report: The content of its report. Default: no report that could be read.
+        tensors: The weights by name. The program's template is then that of all programs. Default: it is the program.
 
     Returns:
         The path of the index.
     """
     index = make_index({**MANIFEST, **(manifest or {}), "name": name}, tensors=1)
+    index["template"] = hashlib.sha256(pte if tensors is None else b"").hexdigest()
+    if tensors is not None:
+        digested = {tensor: hashlib.sha256(content).hexdigest() for tensor, content in tensors.items()}
+        index["tensors"] = dict.fromkeys(index["tensors"], digested)
     files = {
         f"{name}.pte": ("program", pte),
         f"{name}.report.json": ("report", b"{}\n" + pte if report is None else report),

@@ -76,12 +76,23 @@ def test_each_checkpoint_gives_a_program(project: Path, build: Run) -> None:
     ]
     records = Cache(project / "cache").info().records
     assert (records["export"], records["method"], records["program"]) == (1, 1, 3)
-    index = json.loads((project / "out/net.step_1.index.json").read_text())
+    indexes = [json.loads(path.read_text()) for path in sorted((project / "out").glob("net.step_*.index.json"))]
+    assert len({each["template"] for each in indexes}) == 1
+    assert len({each["artifacts"][0]["sha256"] for each in indexes}) == 3
+    index = indexes[1]
     assert list(index["inputs"]["data"]) == ["net.step_1/step_1.safetensors"]
 
     shutil.copy("step_1.safetensors", "net.safetensors")
     assert build("--no-accelerate")[0] == 0
     assert (project / "out/net.step_1.pte").read_bytes() == (project / "out/net.pte").read_bytes()
+
+
+def test_a_variant_is_built_with_each_checkpoint(project: Path, build: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    (project / "net.yaml").write_text(f"{MANIFEST}variants: {{small: {{defaults: {{partitioners: [portable]}}}}}}\n")
+    assert build("--weights", "step_*.safetensors", "--variant", "small")[0] == 0
+    indexes = [f"out/net.small.step_{step}.index.json" for step in range(2)]
+    assert main.main(["explain", *indexes]) == 0
+    assert "data `net.small.step_1/step_1.safetensors` added" in capfd.readouterr().out
 
 
 def test_an_error_of_one_checkpoint_leaves_the_others(project: Path, build: Run) -> None:

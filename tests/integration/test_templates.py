@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import ctypes
+import io
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
+from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from safetensors.torch import save_file
 
@@ -134,16 +140,25 @@ def test_programs_of_the_same_graph_share_their_templates(build: Build, tmp_path
 
 
 @contextlib.contextmanager
-def reading(read: Callable[[torch.Tensor], object]) -> Iterator[None]:
-    """Inside, a backend reads a weight of each partition."""
-    preprocess = XnnpackBackend.preprocess
+def reading(read: Callable[[torch.Tensor], object], where: str) -> Iterator[None]:
+    """Inside, a backend reads a weight of each partition, in a pass or when it compiles. ExecuTorch gives partitioners
+    programs without content."""
+    owner, name = PLACES[where]
+    run = getattr(owner, name)
 
-    def reads(program: Any, specs: Any) -> Any:
+    def reads(*arguments: Any) -> Any:
+        program = arguments[0].exported_program if where == "pass" else arguments[0]
         read(next(iter(program.state_dict.values())))
-        return preprocess(program, specs)
+        return run(*arguments)
 
-    with replaced(XnnpackBackend, "preprocess", staticmethod(reads)):
+    with replaced(owner, name, staticmethod(reads) if where == "preprocess" else reads):
         yield
+
+
+PLACES: dict[str, tuple[type, str]] = {
+    "pass": (XNNPACKPassManager, "transform"),
+    "preprocess": (XnnpackBackend, "preprocess"),
+}
 
 
 def swallowed(tensor: torch.Tensor) -> None:
@@ -156,7 +171,61 @@ def choosy(tensor: torch.Tensor) -> None:
         raise TypeError("another kind of tensor")
 
 
+def through_dlpack(tensor: torch.Tensor) -> None:
+    with contextlib.suppress(Exception):
+        torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(tensor.detach())).sum().item()
+
+
+def versioned(tensor: torch.Tensor) -> object:
+    return torch._C._to_dlpack_versioned(tensor)  # `watched` replaces it
+
+
+def pickled(tensor: torch.Tensor) -> bytes:
+    return pickle.dumps(tensor.detach())
+
+
+def gradient(tensor: torch.Tensor) -> object:
+    leaf = torch.ones(tensor.shape, requires_grad=True)
+    (leaf * tensor.detach()).sum().backward()
+    return leaf.grad.tolist() if leaf.grad is not None else None
+
+
+def number(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.sum().to(torch.int64)
+
+
 READS: dict[str, Callable[[torch.Tensor], object]] = {
+    "dlpack": through_dlpack,
+    "dlpack of the tensor": lambda tensor: tensor.__dlpack__(),
+    "dlpack of numpy": lambda tensor: numpy.from_dlpack(tensor.detach()),
+    "dlpack with a version": versioned,
+    "pickle": pickled,
+    "dictionary": lambda tensor: torch.save({"w": tensor}, io.BytesIO()),
+    "text": str,
+    "representation": repr,
+    "formatted": lambda tensor: f"{tensor.sum():.3f}",
+    "representation of the class": torch.Tensor.__repr__,
+    "index": lambda tensor: [1, 2, 3][number(tensor)],
+    "range": lambda tensor: range(number(tensor)),
+    "float": lambda tensor: float(tensor.sum()),
+    "condition": lambda tensor: 1 if tensor.sum() > 0 else 2,
+    "all close": lambda tensor: torch.allclose(tensor, torch.zeros(tensor.shape)),
+    "of a result": lambda tensor: (tensor * 2).sum(0).tolist(),
+    "of a deep copy": lambda tensor: copy.deepcopy(tensor).tolist(),
+    "in a list": lambda tensor: torch.tensor([tensor.sum()]),
+    "out": lambda tensor: torch.add(tensor, 1, out=torch.zeros(tensor.shape)),
+    "out of a C function": lambda tensor: torch._C._VariableFunctions.mul(tensor, 2, out=torch.zeros(tensor.shape)),
+    "shared memory": lambda tensor: tensor.share_memory_(),
+    "ctypes": lambda tensor: ctypes.string_at(tensor.data_ptr(), 4),
+    "ctypes of a storage": lambda tensor: ctypes.string_at(tensor.untyped_storage().data_ptr(), 4),
+    "alignment": lambda tensor: tensor.untyped_storage().data_ptr() % 16,
+    "constant address": lambda tensor: tensor.const_data_ptr(),
+    "storage of the class": lambda tensor: torch.Tensor.untyped_storage(tensor).tolist(),
+    "file of a storage": lambda tensor: tensor.untyped_storage()._share_filename_cpu_(),
+    "data of another": lambda tensor: setattr(torch.zeros(tensor.shape), "data", tensor.detach()),
+    "another class": lambda tensor: tensor.as_subclass(torch.Tensor).sum().item(),
+    "gradient": gradient,
+    "assertion": lambda tensor: torch.testing.assert_close(tensor.detach(), torch.zeros(tensor.shape)),
     "item": lambda tensor: tensor.sum().item(),
     "comparison": lambda tensor: bool((tensor > 2).any()),
     "equal": lambda tensor: torch.equal(tensor, torch.zeros(tensor.shape)),
@@ -177,14 +246,27 @@ READS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["comparison", "address of memory", "handled", "choosy"])
-def test_a_method_whose_weights_are_read_is_lowered_with_them(build: Build, tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "way"),
+    [
+        *(("preprocess", way) for way in ("comparison", "address of memory", "handled", "choosy", "dlpack")),
+        ("pass", "text"),
+    ],
+)
+def test_a_method_whose_weights_are_read_is_lowered_with_them(
+    build: Build, tmp_path: Path, where: str, way: str
+) -> None:
     path = tmp_path / "net.safetensors"
     weights(MODEL, path, as_they_are, 1)
-    with reading({**READS, "choosy": choosy}[way]):
+    with reading({**READS, "choosy": choosy}[way], where):
         made = built(build, tmp_path / "cache", path, MANIFEST, "--jobs", "1")
         full = built(build, tmp_path / "cache", path, MANIFEST, "--no-accelerate")
     assert made.read("net.pte") == full.read("net.pte")
+    for name in ("net.report.json", "net.index.json"):
+        reasons = made.json(name)["with_weights"]
+        assert reasons.keys() == {"forward", "encode"}
+        assert "with_weights" not in full.json(name)
+    assert way == "choosy" or f"`{__name__}:" in reasons["encode"]
     assert "method" in lowered(tmp_path / "cache")
     assert lowered(tmp_path / "cache")["method"] == 4  # what reads weights, and the methods with their weights
 
@@ -258,7 +340,8 @@ def test_a_part_of_a_weight_has_no_bytes() -> None:
     tensor = unbound.weight(TensorFacts("w", "float32", [2, 3], False, None, True))
     with unbound.watched({}) as watch, pytest.raises(unbound.ReadsWeights):
         unbound.content(tensor[1])
-    assert watch.reads == ["a program gets a part of `w`"]
+    here = f"{__name__}:test_a_part_of_a_weight_has_no_bytes"
+    assert watch.reads == [f"a program gets a part of `w` in `{here}`"]
 
 
 def test_a_recipe_has_no_large_constants_and_nothing_random() -> None:

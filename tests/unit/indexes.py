@@ -57,6 +57,7 @@ def make_index(manifest: Any = MANIFEST, tensors: int = 48, **inputs: Any) -> In
         "versions": {"etbuild": "0.2.0", "executorch": "1.5.1", "torch": "2.13.0+cpu"},
         "methods": sorted(plan.methods),
         "constant_methods": sorted(plan.constant_methods),
+        "template": sha256("template"),
         "artifacts": [
             {"file": "net.pte", "kind": "program", "size": 1000, "sha256": sha256("pte")},
             {"file": "net.weights.ptd", "kind": "named_data", "size": 5000, "sha256": sha256("ptd"), "tag": "weights"},

@@ -33,6 +33,8 @@ LOWERING: LoweringFacts = {
         "bytes": {"constants": [1, 2], "mutable": [], "delegates": [30], "named_data": {"key": 5}},
         "external_keys": [],
     },
+    "template": "0" * 64,
+    "with_weights": {},
     "operators": {
         "decode": {"delegated": {"XnnpackBackend": {"aten::linear": 3}}, "fallback": {"aten::sin": 1}},
         "prefill": {"delegated": {}, "fallback": {}},

@@ -67,6 +67,17 @@ def test_a_delta_lists_files_to_keep_to_patch_and_to_fetch(places: tuple[Path, P
     assert "net.weights.ptd" in run("delta", *places)
 
 
+def test_a_delta_says_whether_only_weights_changed(places: tuple[Path, Path], run: Run, tmp_path: Path) -> None:
+    assert "net: the program changed" in run("delta", *places)
+    for place, weights in {"one": b"1", "two": b"2"}.items():
+        write_build(tmp_path / place, "net", pte=OLD + weights, tensors={"head": weights, "body": b"", "tail": b""})
+    changed = tmp_path / "one", tmp_path / "two"
+    assert "net: only weights changed: 1 of 3 in weights files" in run("delta", *changed)
+    listed = json.loads(run("delta", *changed, "--json"))
+    assert listed["changes"] == {"net": {"program": False, "weights": {"changed": 1, "of": 3}}}
+    assert "changes" not in json.loads(run("delta", changed[0], changed[0], "--json"))
+
+
 def test_a_patch_that_saves_less_than_half_is_not_offered(tmp_path: Path, run: Run) -> None:
     write_build(tmp_path / "before", "net", pte=OLD)
     write_build(tmp_path / "after", "net", pte=random.Random(2).randbytes(20_000))

@@ -64,6 +64,14 @@ def test_a_change_of_the_manifest(path: tuple[Any, ...], value: Any, words: str,
     assert explanation.steps_to_run(BEFORE, after) == steps
 
 
+def test_new_weights_are_bound_and_lower_only_what_reads_them() -> None:
+    before, after = make_index(), make_index(data={"net.safetensors": sha256("another checkpoint")})
+    assert explanation.steps_to_run(before, after) == ["bind the new weights", "report"]
+    after["with_weights"] = {"decode": "`item` reads the content of `head`"}
+    reason = "lower `decode` with its weights, because `item` reads the content of `head`"
+    assert explanation.steps_to_run(before, after) == ["bind the new weights", reason, "report"]
+
+
 def test_indexes_may_name_a_backend_that_is_not_installed() -> None:
     before, after = make_index(), make_index()
     for index, options in ((before, {}), (after, {"operators": ["aten::sin"]})):
@@ -106,7 +114,7 @@ def test_weights_tensor_by_tensor() -> None:
         "    layer3.weight changed",
         "    layer5.weight changed",
     ]
-    assert explanation.steps_to_run(BEFORE, after) == LOWER
+    assert explanation.steps_to_run(BEFORE, after) == ["bind the new weights", "report"]
 
 
 def test_tensors_that_came_and_went_and_too_many_to_name() -> None:

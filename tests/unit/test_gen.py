@@ -335,6 +335,26 @@ def test_variants_of_a_target_get_what_differs_and_no_more(package: Path, capsys
     assert "the variant `int8` has other `data`: net.safetensors" in told
 
 
+def test_checkpoints_of_a_target_are_not_its_weights(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = """load("@rules_executorch//rules:defs.bzl", "executorch_checkpoints")
+
+executorch_checkpoints(
+    name = "net",
+    srcs = ["model.py"],
+    checkpoint_as = "net.safetensors",
+    checkpoints = glob(["step_*.safetensors"]),
+    manifest = "net.yaml",
+    methods = ["decode"],
+)
+"""
+    after = before.replace('["decode"]', '[\n        "decode",\n        "prefill",\n    ]')
+    after = after.replace("    ],\n)", '    ],\n    named_data = ["body"],\n)')
+    assert generated(package, before) == after
+    (package / "BUILD").write_text(after.replace("net.safetensors", "other.safetensors"))
+    assert main.main(["gen", "--check"]) == 1
+    assert "BUILD:6: the manifest does not name the weights `other.safetensors`" in capsys.readouterr().err
+
+
 def test_parameters_of_a_target_are_taken(package: Path) -> None:
     parameters = "parameters: {name: {type: string, default: net}}"
     text = MANIFEST.replace("name: net\n", f"name: {{parameter: name}}\n{parameters}\n", 1)

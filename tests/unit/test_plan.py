@@ -156,7 +156,7 @@ def test_a_target_that_differs_is_told_what_to_write(tmp_path: Path) -> None:
         ("other", "de", None, '`manifest_name` is "other"', 'write `manifest_name = "net"` into'),
         ("other.ios", "de.ios", "ios", '`manifest_name` is "other"', 'write `manifest_name = "net"` into'),
         ("net", "sub/net", None, "`sub/net` cannot be the name of a program", "rename the target"),
-        ("net", "a.b.c", None, "`a.b.c` cannot be the name of a program", "one dot before a variant"),
+        ("net", "a.b.c.d", None, "`a.b.c.d` cannot be the name of a program", "a dot before a variant"),
         ("net", "n+2", None, "`n+2` cannot be the name of a program", "letters, digits"),
     ],
 )

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from etbuild import backends
 from etbuild.cli.options import RESOURCE_SETS
 from etbuild.manifest import validate
 from etbuild.plan.expectations import INPUTS
+from etkit.cli import checkpoints
 from tools.reference.starlark import Loader
 
 from ..starlark_files import REPOSITORY, bzl_files, calls, examples
@@ -127,3 +130,29 @@ def test_the_rules_and_the_driver_have_the_same_backends_that_compile_without_we
     assert not compiles_weights([])
     for name, backend in backends.BACKENDS.items():
         assert compiles_weights([name]) != backend.compiles_templates, name
+
+
+LABELS = [
+    ["step_1.safetensors", "step 2.pth"],
+    ["run/a/model.safetensors", "//run/b:model.safetensors", "@other//c:model.safetensors"],
+    ["weights.safetensors.index.json"],
+    ["//run:final", ":a.b.bin"],
+]
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_the_rules_and_the_command_line_name_checkpoints_alike(labels: list[str]) -> None:
+    names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names
+    found, error = names["checkpoint_names"](labels)
+    assert error is None
+    assert names["checkpoints_error"](found) is None
+    paths = [Path(label.replace("@", "").replace("//", "/").replace(":", "/")) for label in labels]
+    assert list(found) == list(checkpoints.by_name(paths))
+    assert list(found.values()) == labels
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "-a", "a b", "ä", "export", "template"])
+def test_other_texts_do_not_name_checkpoints(name: str) -> None:
+    names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names
+    assert f"'{name}'" in names["checkpoints_error"]([name])
+    assert "both be called 'a'" in names["checkpoint_names"](["a.pt", "b/a.bin"])[1]

@@ -280,13 +280,17 @@ class WeightDigests(TypedDict):
 class LoweringFacts(WeightDigests):
     """The facts of a lowering: `NAME.lowering.json`.
 
-    `operators`, `graphs`, `instructions` and `memory` are by method. `instructions` has the names of each instruction's
-    nodes in the exported graph. `named_data` has the size in bytes of each blob by tag and key.
+    `template` is the digest of the program without the content of its weights. `with_weights` says of methods why they
+    were lowered with this content, so that each checkpoint lowers them. `operators`, `graphs`, `instructions`
+    and `memory` are by method. `instructions` has the names of each instruction's nodes in the exported graph.
+    `named_data` has the size in bytes of each blob by tag and key.
     """
 
     schema: str
     artifacts: list[ArtifactFacts]
     program: ProgramFacts
+    template: str
+    with_weights: dict[str, str]
     operators: dict[str, OperatorCounts]
     graphs: dict[str, MethodGraph]
     instructions: dict[str, list[list[str]]]
@@ -350,9 +354,10 @@ class _Report(TypedDict):
 
 
 class Report(_Report, total=False):
-    """`NAME.report.json`. `notes` is missing if there are none."""
+    """`NAME.report.json`. `notes` and `with_weights` are missing if there are none."""
 
     notes: list[str]
+    with_weights: dict[str, str]
 
 
 class BuildInputs(TypedDict):
@@ -363,16 +368,24 @@ class BuildInputs(TypedDict):
     tensors: dict[str, Digests]
 
 
-class Index(BuildInputs):
-    """`NAME.index.json`. `named_data` has the digest of each tag's file, or a list of them for a tag with shards."""
+class _Index(BuildInputs):
+    """`NAME.index.json`. `named_data` has the digest of each tag's file, or a list of them for a tag with shards.
+    `template` is the digest of the program without the content of its weights."""
 
     schema: str
     name: str
     versions: dict[str, str]
     methods: list[str]
     constant_methods: list[str]
+    template: str
     artifacts: list[ArtifactFacts]
     named_data: dict[str, str | list[str]]
+
+
+class Index(_Index, total=False):
+    """`NAME.index.json`. `with_weights` is missing if each checkpoint can use the template of each method."""
+
+    with_weights: dict[str, str]
 
 
 class LockedArtifact(TypedDict):

@@ -37,6 +37,7 @@ def add(verbs: Any) -> None:
     add_path(parser, "--lowering FILE", "the file NAME.lowering.json of `etbuild lower`", required=True)
     add_path(parser, "--program FILE", "the .pte that `etbuild lower` wrote", required=True)
     add_repeatable(parser, "--named-data FILE", "a .ptd of the program, or a directory of them", type=Path)
+    add_path(parser, "--computed FILE", "the file that `etbuild lower --computed` wrote")
     add_lowering_options(parser)
     add_path(
         parser,
@@ -58,13 +59,16 @@ def run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> None:
     from etbuild.cli.terminal import Progress
+    from etbuild.export.kept_weights import KeptWeights
     from etbuild.plan.step_plans import ComparePlan, read_plan
     from etbuild.steps.compare import Built, compare
     from etbuild.steps.facts import read_lowering
     from etbuild.steps.saved_export import LoweringJob
 
     plan = read_plan(options.plan, ComparePlan)
-    job = LoweringJob(plan, exported(options), inputs(options, []), Progress().stage, lowering_options(options))
+    kept = None if options.computed is None or not options.computed.stat().st_size else KeptWeights(options.computed)
+    lowering = lowering_options(options)
+    job = LoweringJob(plan, exported(options), inputs(options, []), Progress().stage, lowering, kept)
     files = [each for path in options.named_data for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
     built = Built(read_lowering(options.lowering), options.program, {file.name: file for file in files})
     compare(job, options.examples, built, options.result)

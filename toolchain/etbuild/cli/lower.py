@@ -22,7 +22,6 @@ from etbuild.cli.options import (
     tell_memory,
     with_positions,
 )
-from etbuild.errors import InputError
 
 if TYPE_CHECKING:
     from etbuild.plan.step_plans import MethodPlan
@@ -43,6 +42,7 @@ def add(verbs: Any) -> None:
     add_flag(part, "--templates", "only lower methods without weights; a later call binds them and writes the program")
     add_repeatable(part, "--lowered DIR", "use what an earlier call wrote with --templates", type=Path)
     add_flag(parser, "--with-weights", "with --templates: also lower, with their weights, methods that need them")
+    add_path(parser, "--computed FILE", "also write the weights that were computed from others, for `etbuild compare`")
     add_lowering_options(parser)
     add_path(parser, "-o DIR", "directory for the program", dest="directory", required=True)
 
@@ -84,13 +84,16 @@ def _lower(options: argparse.Namespace) -> None:
         if options.lowered:
             store = LoweredBefore(staged / "methods", options.lowered)
             store.directory.mkdir()
-            if store.names != sorted(plan.methods):
-                raise InputError.of(f"--lowered has {', '.join(store.names)}; the plan has {', '.join(plan.methods)}")
+            store.check(plan)
         publish(lower.lower(_job(options, plan), staged, store), options.directory)
+    if options.computed is not None:
+        options.computed.touch()  # there may be no such weights
 
 
 def _job(options: argparse.Namespace, plan: P) -> LoweringJob[P]:
     from etbuild.cli.terminal import Progress
+    from etbuild.export.kept_weights import KeptWeights
     from etbuild.steps.saved_export import LoweringJob
 
-    return LoweringJob(plan, exported(options), inputs(options, []), Progress().stage, lowering_options(options))
+    kept = None if options.computed is None else KeptWeights(options.computed)
+    return LoweringJob(plan, exported(options), inputs(options, []), Progress().stage, lowering_options(options), kept)

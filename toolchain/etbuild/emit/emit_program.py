@@ -33,6 +33,7 @@ class Emission:
     Attributes:
         artifacts: The program, then the named data in the order of the tags and their shards.
         program: Facts about the program, read from its file.
+        template: The digest of the program without the content of its weights (`program_file.template_digest`).
         memory: The planned memory of each method.
         named_data: For each tag, the size in bytes of each blob by key, read from its files.
         limits: What ExecuTorch's own runtime cannot run, or computes wrongly, in the program.
@@ -40,6 +41,7 @@ class Emission:
 
     artifacts: list[Artifact]
     program: ProgramFacts
+    template: str
     memory: dict[str, MemoryPlan]
     named_data: dict[str, dict[str, int]]
     limits: list[RuntimeLimit]
@@ -86,8 +88,9 @@ def write_program(
     for shard, keys in blobs.items():
         by_tag[tag_of_shard(shard)].update(keys)
     facts = program_file.program_facts(parsed)
+    template = program_file.template_digest(parsed, {*claims, *facts["bytes"]["named_data"]})
     memory = {plan.name: instructions.memory_plan(plan) for plan in parsed.program.execution_plan}
-    return Emission([program, *data.values()], facts, memory, by_tag, runtime_limits.find(parsed))
+    return Emission([program, *data.values()], facts, template, memory, by_tag, runtime_limits.find(parsed))
 
 
 def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], shards: dict[str, str]) -> None:

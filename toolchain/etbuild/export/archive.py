@@ -59,7 +59,7 @@ from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import from_exception, wrap_errors, wrap_library_errors
 from etbuild.inputs.import_graph import UsedSources, reached_sources
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
-from etbuild.model.method_tensors import carried
+from etbuild.model.method_tensors import RecipeOf, carried
 from etbuild.model.module import loading_code, named_tensors
 from etbuild.model.packed.packing import Packing, packing_of
 from etbuild.model.tensor_bytes import row_major
@@ -79,7 +79,8 @@ class SavedExport:
 
     Attributes:
         files: The location of its files.
-        tensors: Facts about the module's parameters and buffers.
+        tensors: Facts about the parameters and buffers of the methods.
+        of_module: Facts about those of the module, if the methods have others.
         zeros: Names of the tensors that are all zeros and that no weights file holds.
         constants: The values of the constant methods that come from code, by name.
         imports: Modules that must be imported before a method is loaded.
@@ -91,6 +92,7 @@ class SavedExport:
 
     files: ExportFiles
     tensors: list[TensorFacts]
+    of_module: list[TensorFacts] | None
     zeros: list[str]
     constants: dict[str, object]
     imports: list[str]
@@ -98,6 +100,11 @@ class SavedExport:
     sources: dict[str, Path]
     export_plan: ExportPlan | None
     packing: Packing | None = None
+
+    @property
+    def in_weights(self) -> list[TensorFacts]:
+        """Facts about the parameters and buffers that weights files hold, and others."""
+        return self.tensors if self.of_module is None else self.of_module
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,7 @@ class NewExport:
         constants: The values of the constant methods from code, by name.
         used: The sources that the export used.
         lines: The lines of the sources that the methods' nodes come from.
+        recipe_of: How the content of tensors is computed from weights.
     """
 
     module: torch.nn.Module
@@ -117,6 +125,7 @@ class NewExport:
     constants: dict[str, object]
     used: UsedSources
     lines: SourceLines = NO_LINES
+    recipe_of: RecipeOf = lambda _: None
 
 
 class CannotSave(Exception):
@@ -137,9 +146,15 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     """
     programs, used = export.programs, export.used
     content, tensors = named_tensors(export.module), describe(export.module, export_plan.weights)
+    of_module: dict[str, object] = {}
     if export_plan.carries_content:
-        weights = carried(programs, content.keys())
+        in_weights = {entry.name for entry in tensors if entry.in_weights}
+        of_module = {"module": [entry.facts() for entry in tensors]} if in_weights else {}
+        weights = carried(programs, content.keys(), in_weights, export.recipe_of)
         content, tensors = weights.content, weights.tensors
+        made = [entry.computed["weight"] for entry in tensors if entry.computed is not None]
+        if others := [name for name in made if name not in in_weights]:
+            raise CannotSave(f"`{others[0]}` is quantized, and is not in the weights files")
     imports, libraries = _imports(export_plan, programs), _libraries(programs)
     _write(
         directory, LINES, canonical_json(export.lines.to_json())
@@ -155,7 +170,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     roots += export_plan.model.modules if roots else []
     roots += export_plan.custom_ops.modules
     _copy_sources(directory, used if imports else reached_sources(used, roots))
-    facts: dict[str, object] = {"tensors": [entry.facts() for entry in tensors], "zeros": zeros}
+    facts: dict[str, object] = {"tensors": [entry.facts() for entry in tensors], **of_module, "zeros": zeros}
     packing = packing_of(export.module)
     if packing is not None and export_plan.weights:
         facts["packing"] = {"config": packing.config, "dtype": packing.dtype}
@@ -282,7 +297,9 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
     from safetensors.torch import save_file
 
     candidates = {
-        entry.name: content[entry.name].detach() for entry in tensors if not entry.in_weights and not entry.same_as
+        entry.name: content[entry.name].detach()
+        for entry in tensors
+        if not entry.in_weights and entry.computed is None and not entry.same_as
     }
     zeros = sorted(name for name, tensor in candidates.items() if not _bytes(tensor).count_nonzero())
     others = {name: tensor for name, tensor in candidates.items() if name not in zeros}
@@ -379,6 +396,7 @@ def read(export: ExportFiles) -> SavedExport:
         return SavedExport(
             export,
             [_tensor_facts(entry) for entry in content["tensors"]],
+            [_tensor_facts(entry) for entry in content["module"]] if "module" in content else None,
             content["zeros"],
             _read_constants(directory),
             content["imports"],
@@ -449,7 +467,7 @@ def load_content(
 
     Args:
         saved: The export.
-        weights: The tensors from weights files, by name.
+        weights: The tensors from weights files, and those computed from them, by name.
         needed: The names of the tensors to load. None: all.
 
     Returns:
@@ -472,7 +490,7 @@ def load_content(
                 continue
             if entry.same_as is not None:
                 by_name[entry.name] = by_name[entry.same_as]
-            elif entry.in_weights:
+            elif entry.in_weights or entry.computed is not None:
                 by_name[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
             elif entry.name in saved.zeros:
                 by_name[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import mmap
 import os
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from executorch.exir._serialize import _program
 from executorch.exir._serialize._cord import Cord
@@ -16,6 +19,7 @@ from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from executorch.exir._serialize._program import PTEFile
 from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.schema import (
+    Buffer,
     DelegateCall,
     ExecutionPlan,
     KernelCall,
@@ -89,6 +93,41 @@ def read_program_file(path: Path) -> PTEFile:
     """The same for a file. Named data that nobody looks at is not read."""
     with regular_files.opened(path) as file:
         return read_program(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def template_digest(file: PTEFile, keys: Iterable[str]) -> str:
+    """sha256 of a program without the content of its weights: its methods, and what backends compiled.
+
+    Keys of named data begin with the digest of a blob. They count by their order. Two programs of one graph with other
+    weights have one template, unless their weights differ in which of them are equal.
+
+    Args:
+        file: The content of the `.pte`.
+        keys: The keys of its named data, in this file and in others.
+    """
+    digests = {match[0].encode() for key in keys if (match := re.match(r"[0-9a-f]{64}", key))}
+    order: dict[bytes, int] = {}
+    found = hashlib.sha256()
+    compiled = [each.data for each in file.program.backend_delegate_data]
+    plain = replace(
+        file.program,
+        backend_delegate_data=[],
+        constant_buffer=[Buffer(storage=b"%d" % len(each.storage)) for each in file.program.constant_buffer],
+        named_data=[],
+        segments=[],
+    )
+    for part in (json.dumps(plain, default=_plain_data).encode(), *compiled):
+        masked = bytearray(part)
+        for key in re.finditer(rb"(?=([0-9a-f]{64}))", part):
+            if key[1] in digests:
+                masked[key.start(1) : key.end(1)] = b"%064d" % order.setdefault(key[1], len(order))
+        found.update(b"%d\n" % len(part) + masked)
+    return found.hexdigest()
+
+
+def _plain_data(value: Any) -> list[Any] | str:
+    """A part of a program for `json`. ExecuTorch's own encoder looks up the types of each field of each value."""
+    return value.hex() if isinstance(value, bytes) else [type(value).__name__, *vars(value).values()]
 
 
 _restore_segments_of_program = _program._restore_segments

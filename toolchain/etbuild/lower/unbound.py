@@ -14,7 +14,7 @@ import ctypes
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -22,6 +22,7 @@ from executorch.backends.xnnpack.operators import node_visitor
 from executorch.exir.emit import _emitter
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
+from torch.utils import dlpack
 
 from etbuild.backends.backend import WeightFunction
 from etbuild.lower import recipes
@@ -31,11 +32,17 @@ from etbuild.patching import replaced
 
 _SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
 _READERS = (
-    *("data_ptr", "numpy", "tolist", "item", "storage", "_typed_storage"),
+    *("data_ptr", "const_data_ptr", "numpy", "tolist", "item", "storage", "_typed_storage"),
     *("__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__"),
     *("__dlpack__", "__reduce_ex__", "__iter__"),
 )
 """Functions of a tensor that read its memory past PyTorch's operators, or that say best what was asked for."""
+_WRITERS_OF_TEXT = ("__repr__", "__str__", "__format__")
+"""Functions of a tensor that show its content to people. They are noted and go on, since errors need them."""
+_EXPORTERS = ("_to_dlpack", "_to_dlpack_versioned")
+"""Functions of `torch._C` that read memory past PyTorch's operators, and that no tensor can refuse."""
+_IDENTITY = ("_cdata", "_expired", "_fix_weakref", "_free_weak_ref", "_weak_ref")
+"""What PyTorch tells storages apart by."""
 _READERS_OF_BYTES = (
     *("__iter__", "__contains__", "__add__", "__mul__"),
     *("count", "decode", "find", "hex", "index", "startswith"),
@@ -89,11 +96,36 @@ def watched(functions: Mapping[str, WeightFunction]) -> Iterator[Watch]:
         with contextlib.ExitStack() as waiting:
             for module in (node_visitor, _emitter):
                 waiting.enter_context(replaced(module, "ctypes", addresses))
+            for name in _EXPORTERS:
+                waiting.enter_context(replaced(torch._C, name, _guarded(getattr(torch._C, name))))
+            waiting.enter_context(replaced(dlpack, "to_dlpack", torch._C._to_dlpack))
+            waiting.enter_context(replaced(torch.Tensor, "data", property(_DATA.__get__, _set_data)))
             for name, each in functions.items():
                 waiting.enter_context(replaced(each.owner, each.attribute, _waiting(name, each, watch)))
             yield watch
     finally:
         _watching.remove(watch)
+
+
+def _guarded(function: Any) -> Any:
+    """A function of PyTorch that refuses unbound tensors, and takes all others."""
+
+    def call(tensor: torch.Tensor, *more: Any, **named: Any) -> Any:
+        if isinstance(tensor, UnboundTensor):
+            _refuse(tensor.recipe, f"`{function.__name__}` reads the content")
+        return function(tensor, *more, **named)
+
+    return call
+
+
+_DATA = torch._C.TensorBase.data
+
+
+def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Gives a tensor other memory. Operators would read that of an unbound tensor, and there is none."""
+    if isinstance(value, UnboundTensor):
+        _refuse(value.recipe, "`data` of another tensor takes the content")
+    _DATA.__set__(tensor, value)
 
 
 def _waiting(name: str, function: WeightFunction, watch: Watch) -> Any:
@@ -127,12 +159,32 @@ def _waiting(name: str, function: WeightFunction, watch: Watch) -> Any:
 
 
 def _refuse(recipe: Recipe, reason: str) -> NoReturn:
-    """Notes that something reads what is unbound."""
+    """Notes that something reads what is unbound, and stops it."""
+    raise ReadsWeights(_note(recipe, reason))
+
+
+def _note(recipe: Recipe, reason: str) -> str:
+    """Notes that something reads what is unbound. Returns what is noted."""
     names = sorted(set(recipes.weights_of(recipe)))
     said = f"{reason} of `{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    if (place := _reader_of_weights()) is not None:
+        said += f" in `{place}`"
     for watch in _watching:
         watch.reads.append(said)
-    raise ReadsWeights(said)
+    return said
+
+
+def _reader_of_weights() -> str | None:
+    """The function that reads a weight, as `MODULE:NAME`: the innermost one that is not of PyTorch or of the driver."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in ("torch", "etbuild", "contextlib", "ctypes"):
+            return f"{module}:{frame.f_code.co_qualname}"
+        if module.startswith("etbuild.steps."):
+            return None
+        frame = frame.f_back
+    return None
 
 
 class UnboundTensor(torch.Tensor):  # type: ignore[misc]
@@ -159,10 +211,14 @@ class UnboundTensor(torch.Tensor):  # type: ignore[misc]
             device="cpu",
         )
         self.form, self.recipe = form, recipe
+        torch._C._set_throw_on_mutable_data_ptr(self)
         return self
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *_: Any, **__: Any) -> str:
+        _note(self.recipe, "a text has the content")
         return f"UnboundTensor({self.dtype}, {list(self.shape)})"
+
+    __str__ = __format__ = __repr__
 
     def __deepcopy__(self, memo: dict[int, Any]) -> UnboundTensor:
         return self  # nothing can change it
@@ -175,11 +231,11 @@ class UnboundTensor(torch.Tensor):  # type: ignore[misc]
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Refuses functions that read memory, or that put other content in its place, past PyTorch's operators."""
         del types
-        if getattr(function, "__name__", "") in _READERS or function == torch.Tensor.data.__set__:
-            _refuse(
-                {"of": [each.recipe for each in args if isinstance(each, UnboundTensor)]},
-                f"`{function}` takes the content",
-            )
+        name = getattr(function, "__name__", "")
+        if name in _READERS or function == _DATA.__set__:
+            _refuse(_all_of(args), f"`{function}` takes the content")
+        if name in ("untyped_storage", *_WRITERS_OF_TEXT):  # called as functions of the class
+            return getattr(args[0], name)(*args[1:])
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **(kwargs or {}))
 
@@ -205,12 +261,16 @@ class UnboundTensor(torch.Tensor):  # type: ignore[misc]
         except ReadsWeights:
             raise
         except Exception as error:  # noqa: BLE001 - a kernel for forms may raise anything
-            _refuse({"of": [leaf.recipe for leaf in leaves if isinstance(leaf, UnboundTensor)]}, _why(operator, error))
+            _refuse(_all_of(leaves), _why(operator, error))
         if isinstance(made, torch.Tensor):
             return cls(made, recipe)
         if isinstance(made, (tuple, list)) and all(isinstance(each, torch.Tensor) for each in made):
             return type(made)(cls(each, {**recipe, "result": index}) for index, each in enumerate(made))
         return _refuse(recipe, f"`{operator}` reads the content")
+
+
+def _all_of(values: Iterable[Any]) -> Recipe:
+    return {"of": [each.recipe for each in values if isinstance(each, UnboundTensor)]}
 
 
 def _why(operator: Any, error: Exception) -> str:
@@ -328,8 +388,11 @@ class _Storage:
         _refuse(self._tensor.recipe, "something reads the content")
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # what PyTorch knows a storage by
-            return getattr(torch.Tensor.untyped_storage(self._tensor), name)
+        if name in _IDENTITY:
+            with torch._C.DisableTorchFunctionSubclass():
+                return getattr(torch.Tensor.untyped_storage(self._tensor), name)
+        if name.startswith("__") and not hasattr(torch.UntypedStorage, name):  # Python asks for what no storage has
+            raise AttributeError(name)
         return self._read()
 
     __getitem__ = __iter__ = __bytes__ = __reduce_ex__ = _read
@@ -355,7 +418,10 @@ class _Address:
     def _read(self, *_: Any) -> NoReturn:
         _refuse(self.tensor.recipe, "`data_ptr` reads the content")
 
-    __eq__ = __hash__ = __bool__ = __int__ = __index__ = __add__ = _read
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __bool__ = __int__ = __index__ = __float__ = _read
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __mod__ = __and__ = __floordiv__ = __rshift__ = _read
+    __str__ = __repr__ = __format__ = _read
+    _as_parameter_ = property(_read)  # what `ctypes` takes
 
 
 class _Contents:

@@ -189,6 +189,19 @@ class Checkpoint:
             if name == self._given[first]:
                 yield first, tensor
 
+    def each(self, needed: Collection[str] | None = None) -> Iterator[tuple[list[str], torch.Tensor]]:
+        """Reads the tensors one by one. Yields the names of each in the module, and the tensor.
+
+        Args:
+            needed: The names of the tensors to read. None: all.
+        """
+        names: dict[str, list[str]] = {}
+        for name, entry in self._expected.items():
+            names.setdefault(first_name(entry), []).append(name)
+        firsts = {first_name(entry) for name, entry in self._expected.items() if name in (needed or ())}
+        for first, tensor in self._read(None if needed is None else firsts):
+            yield names[first], tensor
+
     def _floats(self, stored: _Stored, first: str) -> torch.Tensor:
         """The content of a parameter, also if it is packed. Integers that are kept are remembered."""
         names = [name for name, entry in self._expected.items() if first_name(entry) == first]
@@ -205,10 +218,8 @@ class Checkpoint:
         Args:
             needed: The names of the tensors to read. None: all.
         """
-        firsts = {first_name(entry) for name, entry in self._expected.items() if name in (needed or ())}
-        content = dict(self._read(None if needed is None else firsts))
-        names = ((name, first_name(entry)) for name, entry in self._expected.items())
-        return {name: content[first] for name, first in names if first in content}
+        content = {name: tensor for names, tensor in self.each(needed) for name in names}
+        return {name: content[name] for name in self._expected if name in content}
 
     def load_into(self, module: torch.nn.Module, kept: Kept | None = None) -> None:
         """Replaces the content of a module's parameters and buffers. No code of the module runs.

@@ -8,7 +8,7 @@ name.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tied_weights import memory
-from etbuild.model.weights_files import TensorFacts, equal
+from etbuild.model.weights_files import Recipe, TensorFacts, equal
 
 
 @dataclass
@@ -32,22 +32,32 @@ class Carried:
     content: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-def name_apart(programs: dict[str, ExportedProgram]) -> None:
+RecipeOf = Callable[[torch.Tensor], Recipe | None]
+"""How the content of a tensor is computed later; None if the tensor has its content."""
+
+
+def name_apart(programs: dict[str, ExportedProgram], recipe_of: RecipeOf = lambda _: None) -> None:
     """Renames a tensor to `NAME@METHOD` if an earlier method has a different tensor with its name.
 
     Two tensors also differ if the methods tie them to different names: one cache in a method may be two in another.
 
     Args:
         programs: The methods by name. They are changed in place.
+        recipe_of: How the content of tensors is computed.
     """
+
+    def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+        recipes = recipe_of(one), recipe_of(other)
+        return recipes[0] == recipes[1] if any(recipes) else equal(one, other)
+
     known: dict[str, list[tuple[str, torch.Tensor, Ties]]] = {}  # the variants of each tensor, with their new names
     for method, program in sorted(programs.items()):
         tensors, renamed = _tensors(program), {}
         ties = _ties(tensors)
         for name, tensor in tensors:
             variants = known.setdefault(name, [])
-            same = (own for own, content, of in variants if equal(content, tensor) and _agree(name, of, ties))
-            own = next(same, None)
+            alike = (own for own, content, of in variants if same(content, tensor) and _agree(name, of, ties))
+            own = next(alike, None)
             if own is None:
                 own = f"{name}@{method}" if variants else name
                 variants.append((own, tensor, ties))
@@ -82,12 +92,19 @@ def original_name(name: str, methods: Collection[str]) -> str:
     return original if method in methods else name
 
 
-def carried(programs: dict[str, ExportedProgram], of_module: Collection[str]) -> Carried:
+def carried(
+    programs: dict[str, ExportedProgram],
+    of_module: Collection[str],
+    in_weights: Collection[str] = (),
+    recipe_of: RecipeOf = lambda _: None,
+) -> Carried:
     """Collects the tensors of methods, in the order of the methods' names.
 
     Args:
         programs: The methods by name, after `name_apart`.
         of_module: The names of the module's own parameters and buffers.
+        in_weights: Those of them whose content comes from weights files.
+        recipe_of: How the content of tensors is computed.
     """
     found: dict[str, TensorFacts] = {}
     content: dict[str, torch.Tensor] = {}
@@ -98,8 +115,11 @@ def carried(programs: dict[str, ExportedProgram], of_module: Collection[str]) ->
             first.setdefault(memory(tensor), name)
             if name not in found:
                 form = dtype_name(tensor.dtype), list(tensor.shape), isinstance(tensor, torch.nn.Parameter)
-                also = _also(name, original_name(name, programs), of_module)
-                found[name] = TensorFacts(name, *form, twin, False, also)
+                before, computed = original_name(name, programs), recipe_of(tensor)
+                if before != name and before in in_weights:
+                    computed = {"weight": before}
+                also = _also(name, before, of_module)
+                found[name] = TensorFacts(name, *form, twin, name in in_weights, also, computed=computed)
                 content[name] = tensor.detach()
     return Carried(list(found.values()), content)
 

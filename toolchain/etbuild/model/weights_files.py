@@ -15,6 +15,9 @@ from etbuild.model.stored_parts import StoredPart, parts
 from etbuild.model.tensor_bytes import dtype_name, flat_bytes
 from etbuild.plan.step_plans import MethodPlan
 
+Recipe = dict[str, Any]
+"""How the content of a tensor is computed from one of the weights files, as JSON data. `weight` is the name of that
+weight in the module. With nothing else, the tensor is the weight. `quantize.deferred` makes the others."""
 _SHARD = "#"  # tags in a manifest cannot contain this character
 
 
@@ -31,6 +34,7 @@ class TensorFacts:
         in_weights: Whether its content comes from weights files; otherwise the factory made it.
         also: Other names by which a pattern finds it, such as the name of the parameter that it was quantized from.
         stored_as: The tensors of a file that hold its content, if transformers stores it in another form.
+        computed: How its content is computed from a weight; None if it is not.
     """
 
     name: str
@@ -41,6 +45,7 @@ class TensorFacts:
     in_weights: bool
     also: list[str] = field(default_factory=list)
     stored_as: list[StoredPart] = field(default_factory=list)
+    computed: Recipe | None = None
 
     def __str__(self) -> str:
         return f"{self.dtype}{self.shape}"
@@ -52,8 +57,8 @@ class TensorFacts:
 
     def facts(self) -> dict[str, object]:
         """The facts as JSON data, which `from_facts` accepts."""
-        found = asdict(self)
-        return found if self.stored_as else {key: value for key, value in found.items() if key != "stored_as"}
+        left_out: dict[str, object] = {"stored_as": [], "computed": None}
+        return {key: value for key, value in asdict(self).items() if key not in left_out or value != left_out[key]}
 
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> TensorFacts:

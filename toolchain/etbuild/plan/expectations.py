@@ -95,7 +95,7 @@ def check_name(plan: Plan, expected: str, program_name: str | None = None, varia
         raise InputError.at(("name",), message, f"{edit}, or change the manifest")
     pattern: str = json_schema.validator("plan").schema["$defs"]["programName"]["pattern"]
     if program_name is not None and not re.fullmatch(pattern, program_name):
-        allowed = "letters, digits, `_` and `-`, and one dot before a variant"
+        allowed = "letters, digits, `_` and `-`, and a dot before a variant and before a checkpoint"
         message = f"the program is called like its target, and `{program_name}` cannot be the name of a program"
         raise InputError.at(("name",), message, f"rename the target: its name may have {allowed}")
 

@@ -651,6 +651,14 @@ class ExportMethod(Part):
         for quantized weights, or if an exported program brings it. A recipe may quantize too."""
         return self.quantize is not None or self.program is not None or "quantize" in self.from_recipe
 
+    @property
+    def defers_quantization(self) -> bool:
+        """Whether what quantizes it looks at nothing but one weight at a time, so that the export need not know it."""
+        quantize = self.quantize
+        if quantize is None or self.program is not None or "quantize" in self.from_recipe or quantize.pt2e is not None:
+            return False
+        return not any(entry.from_code or entry.keeps for entry in quantize.torchao)
+
     def leaves(self, path: DocumentPath) -> Iterator[tuple[Leaf, DocumentPath]]:
         """Every tensor and plain value of the inputs, with its place below `path`."""
         for index, example in enumerate(self.example_inputs):

@@ -152,7 +152,7 @@ class Plan(Lowered):
     @cached_property
     def export_plan(self) -> ExportPlan:
         """The part that the export depends on."""
-        carried = any(method.carries_content for method in self.methods.values())
+        carried = any(method.carries_content and not method.defers_quantization for method in self.methods.values())
         read = carried or any(entry.optional or entry.file.endswith(GGUF_SUFFIX) for entry in self.model.weights)
         return self.as_part(
             ExportPlan,

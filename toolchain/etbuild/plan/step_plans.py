@@ -228,7 +228,7 @@ class ExportPlan(Document):
 
     @cached_property
     def carries_content(self) -> bool:
-        """Whether the exported methods contain the content of weights."""
+        """Whether the exported methods contain tensors that the module does not have, such as quantized weights."""
         return any(method.carries_content for method in self.methods.values())
 
     @cached_property

@@ -21,7 +21,8 @@ from etbuild import releases
 from etbuild.patching import replaced
 
 _AT_ONCE = 1 << 18  # elements: torchao's temporary tensors of so many stay in the processor's cache
-_HQQ = "_choose_qparams_and_quantize_scale_only_hqq"
+HQQ = "_choose_qparams_and_quantize_scale_only_hqq"
+"""The name of torchao's function for HQQ in `workflow`."""
 _TOLERANCE = 1e-5  # that of torchao's function
 
 
@@ -53,7 +54,7 @@ class _Rounds:
 @contextlib.contextmanager
 def by_rows() -> Iterator[None]:
     """Returns a context manager in which torchao quantizes large weights in parts."""
-    whole, hqq = IntxUnpackedToInt8Tensor.from_hp, getattr(workflow, _HQQ, None)
+    whole, hqq = IntxUnpackedToInt8Tensor.from_hp, getattr(workflow, HQQ, None)
     if hqq is None or not releases.fitting():
         yield
         return
@@ -66,7 +67,7 @@ def by_rows() -> Iterator[None]:
 
         def converted(part: torch.Tensor, **how: int) -> Any:
             rounds.ran.append(0)
-            with replaced(workflow, _HQQ, functools.partial(hqq, early_stop_tol=rounds, **how)):
+            with replaced(workflow, HQQ, functools.partial(hqq, early_stop_tol=rounds, **how)):
                 return whole(part, block_size, target_dtype, **options)
 
         quantized = [converted(part) for part in parts]

@@ -26,6 +26,7 @@ from etbuild.model.packed import kept
 from etbuild.model.packed.kept import Kept
 from etbuild.plan.parts import TorchaoEntry
 from etbuild.quantize.by_rows import by_rows
+from etbuild.quantize.deferred import Deferred
 from etbuild.quantize.originals import Filter, Originals
 from etbuild.quantize.packed_weights import KeepIntegers, wanted
 
@@ -51,6 +52,7 @@ class Quantized:
         path: DocumentPath,
         finder: SourceFinder,
         free: bool = False,
+        deferred: Deferred | None = None,
     ) -> None:
         """Quantizes the weights once, for all methods that are exported with them. The module stays unquantized.
 
@@ -60,15 +62,21 @@ class Quantized:
             path: The document path of the quantization.
             finder: Finds the declared sources, for the lines that errors name.
             free: Whether to free the weights that are quantized, because no method needs them.
+            deferred: Gets what is computed when the content of the weights is known. None: it is known.
 
         Raises:
             BuildError: torchao refuses a layer.
+            CannotDefer: Its configurations need the content of the weights.
         """
         self._module = module
         self._path = path
-        before, self._originals = _State(module), Originals(module, free)
+        before, self._originals = _State(module), Originals(module, free and deferred is None)
         try:
-            _quantize(module, changes, self._originals, finder)
+            with by_rows() if deferred is None else deferred.quantizing(module):
+                _quantize(module, changes, self._originals, finder)
+            # ExecuTorch's backends expect plain tensors. XNNPACK would read torchao's tensor subclasses as fp32, and
+            # the program would silently compute wrong results.
+            unwrap_tensor_subclass(module)
             self._state = _State(module)
             self._originals.leave()
         finally:
@@ -130,6 +138,7 @@ def quantize_weights(
     finder: SourceFinder,
     free: bool,
     called: Collection[torch.nn.Module],
+    deferred: Deferred | None = None,
 ) -> Quantized:
     """Quantizes the weights of layers as the manifest says.
 
@@ -141,8 +150,10 @@ def quantize_weights(
         free: Whether to free the weights that are quantized, because no method needs them.
         called: The layers of the modules that the methods call. Of the others, those that cannot be quantized are left
             as they are: the factory may have made them for other methods.
+        deferred: Gets what is computed when the content of the weights is known. None: it is known.
 
     Raises:
+        CannotDefer: The configurations need the content of the weights.
         InputError: An entry matches no layer, or a layer that it cannot quantize.
         BuildError: torchao refuses a layer, or a configuration cannot be made.
     """
@@ -158,19 +169,16 @@ def quantize_weights(
         names = {id(layer): f"{name}.weight" for name, layer in layers[index].items()}
         keep = KeepIntegers(kept.of(module).integers, names) if entry.keeps else None
         changes.append((keep or _config(entry, entry_path, finder), _once(chosen), (*entry_path, "config")))
-    return Quantized(module, changes, path, finder, free)
+    return Quantized(module, changes, path, finder, free, deferred)
 
 
 def _quantize(module: torch.nn.Module, changes: Sequence[Change], originals: Originals, finder: SourceFinder) -> None:
     for config, filter_fn, path in changes:
         # Without a filter, torchao quantizes linear layers.
         chosen = () if filter_fn is None else (originals.watched(filter_fn),)
-        with wrap_user_error(path, f"quantizing with {type(config).__name__}", finder), by_rows():
+        with wrap_user_error(path, f"quantizing with {type(config).__name__}", finder):
             quantize_(module, config, *chosen)
         originals.free()
-    # ExecuTorch's backends expect plain tensors. XNNPACK would read torchao's tensor subclasses as fp32, and the
-    # program would silently compute wrong results.
-    unwrap_tensor_subclass(module)
 
 
 def _once(layers: Iterable[torch.nn.Module]) -> Filter:

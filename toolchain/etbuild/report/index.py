@@ -19,7 +19,7 @@ def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list
         reported: The files of the tokenizer, and the report.
     """
     distributions = inputs["toolchain"]["distributions"]
-    return {
+    made: Index = {
         "schema": "executorch-index/v2",
         "name": plan.name,
         "key": digest(inputs),
@@ -31,9 +31,13 @@ def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list
         },
         "methods": sorted(plan.methods),
         "constant_methods": sorted(lowering["constant_methods"]),
+        "template": lowering["template"],
         "artifacts": [*lowering["artifacts"], *(artifact.facts() for artifact in reported)],
         "named_data": _named_data(plan, lowering["artifacts"]),
     }
+    if lowering["with_weights"]:
+        made["with_weights"] = lowering["with_weights"]
+    return made
 
 
 def _named_data(plan: Plan, artifacts: list[ArtifactFacts]) -> dict[str, str | list[str]]:

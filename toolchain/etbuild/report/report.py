@@ -44,6 +44,8 @@ def report(plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes
     }
     if notes:
         content["notes"] = notes
+    if lowering["with_weights"]:
+        content["with_weights"] = lowering["with_weights"]
     return content
 
 

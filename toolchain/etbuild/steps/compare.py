@@ -222,7 +222,7 @@ class _Exported:
         if saved.export_plan is not None:
             _, programs = export_with_weights(job.plan, saved.export_plan, context)
         else:
-            content, _ = read_weights(job.plan, saved, context.inputs)
+            content, _ = read_weights(job, saved)
             content.update(adapter_weights.read(job.plan.adapters, content.keys(), context.inputs))
         return cls(job, saved, context, examples, content, programs)
 

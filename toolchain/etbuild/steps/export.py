@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from etbuild.export.export_methods import Exporting, PreparedMethod
     from etbuild.model.packed.kept import Kept
+    from etbuild.model.weights_files import Recipe
+    from etbuild.quantize.deferred import Deferred
     from etbuild.quantize.torchao_weights import Quantized
 
 
@@ -88,10 +90,12 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
             computed = {**_contract(export_plan, root, inputs), **constant_methods.compute(export_plan, finder)}
             reason = archive.reexport_reason(export_plan, root)
             if reason is None:
-                programs = export_methods(export_plan, Modules(root, export_plan, finder), context)
-                lines = SourceLines.of_programs(programs, finder.name_of)
+                modules = Modules(root, export_plan, finder, deferred=export_plan.weights)
                 try:
-                    archive.write(directory, export_plan, archive.NewExport(root, programs, computed, used, lines))
+                    programs = export_methods(export_plan, modules, context)
+                    lines = SourceLines.of_programs(programs, finder.name_of)
+                    new = archive.NewExport(root, programs, computed, used, lines, modules.recipe_of)
+                    archive.write(directory, export_plan, new)
                 except archive.CannotSave as error:
                     reason = str(error)
     if reason is not None:
@@ -244,7 +248,7 @@ def export_methods(
     of_module = {name: program for name, program in programs.items() if export_plan.methods[name].program is None}
     check_overlaps(of_module, modules.overlaps)
     if export_plan.carries_content:
-        name_apart(programs)
+        name_apart(programs, modules.recipe_of)
     return programs
 
 
@@ -261,7 +265,13 @@ class Modules:
     in the same way, so that these methods still share them."""
 
     def __init__(
-        self, module: torch.nn.Module, export_plan: ExportPlan, finder: SourceFinder, *, free: bool = True
+        self,
+        module: torch.nn.Module,
+        export_plan: ExportPlan,
+        finder: SourceFinder,
+        *,
+        free: bool = True,
+        deferred: bool = False,
     ) -> None:
         """Args:
         module: The module with its weights.
@@ -269,11 +279,14 @@ class Modules:
         finder: The sources.
         free: Whether the weights before quantization may be freed when no method needs them. The module cannot be
             used without quantization afterwards.
+        deferred: Whether the content of the weights is not known yet, and quantized weights are computed later.
         """
         self._module = module
         self._export_plan = export_plan
         self._finder = finder
         self._quantized: dict[str, Quantized] = {}
+        self._are_deferred = deferred
+        self._deferred: Deferred | None = None
         of_module = [name for name, method in export_plan.methods.items() if method.program is None]
         self._free = free and len({self._how(name) for name in of_module}) == 1
 
@@ -328,7 +341,21 @@ class Modules:
         assert quantize is not None
         path = ("methods", name, "quantize", "torchao")
         called = [layer for module in self._called(name) for layer in module.modules()]
-        return quantize_weights(self._module, quantize.torchao, path, self._finder, self._free, called)
+        how = quantize.torchao, path, self._finder, self._free, called
+        if not self._are_deferred:
+            return quantize_weights(self._module, *how)
+        from etbuild.export.archive import CannotSave
+        from etbuild.quantize.deferred import CannotDefer, Deferred
+
+        self._deferred = self._deferred or Deferred()
+        try:
+            return quantize_weights(self._module, *how, self._deferred)
+        except CannotDefer as error:
+            raise CannotSave(str(error)) from error
+
+    def recipe_of(self, tensor: torch.Tensor) -> Recipe | None:
+        """How the content of a tensor of the methods is computed from a weight; None if the tensor has its content."""
+        return None if self._deferred is None else self._deferred.recipe(tensor)
 
     def _called(self, name: str) -> Iterator[torch.nn.Module]:
         """The modules that a method and those that are quantized like it call: `embedder`, for `embedder.embed`."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from etbuild import backends, releases
 from etbuild.accelerate.lowering import accelerated
 from etbuild.errors import InputError
-from etbuild.exception_text import summary
 from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
 from etbuild.foreign_errors import wrap_system_errors
@@ -60,8 +59,7 @@ def lower(
 ) -> list[artifacts.Artifact]:
     """Lowers the methods of an export to one program, with their weights.
 
-    If that gives the same program, the methods are lowered one by one: several methods, or with a store also a single
-    one.
+    If that gives the same program, the methods are lowered one by one.
 
     Args:
         job: The methods.
@@ -77,8 +75,9 @@ def lower(
         BuildError: The methods cannot be lowered, or the program cannot be written.
     """
     several = len(job.plan.methods) > 1
-    accelerate = job.options.accelerate and on_emitted is None and (several or store is not None)
-    if accelerate and joint_lowering_reason(job.plan, job.export, several=several) is None:
+    apart = job.options.accelerate and on_emitted is None
+    reason = joint_lowering_reason(job.plan, job.export, several=several) if apart else None
+    if apart and reason is None:
         with artifacts.staging(directory) as staged:
             store = store or MethodStore(staged)
             return merge(job, _lower_one_by_one(job, store), directory, store)
@@ -86,7 +85,7 @@ def lower(
         job = _with_constants(job, saved)
         if on_emitted is not None:
             return _lower_together(job, saved, context, directory, on_emitted)
-        return _lower_apart(job, saved, context, directory)
+        return _lower_apart(job, saved, context, directory, reason)
 
 
 def _lower_one_by_one(job: LoweringJob[MethodPlan], store: MethodStore) -> dict[str, Path]:
@@ -157,7 +156,7 @@ def lower_templates(job: LoweringJob[MethodPlan], directory: Path, *, weights: b
         InputError: A declared input is missing or does not fit.
         BuildError: A method cannot be lowered.
     """
-    write_names(directory, job.plan.methods)
+    write_names(directory, job.plan)
     store, unfit = MethodStore(directory), dict[str, str]()
     if joint_lowering_reason(job.plan, job.export, several=True) is None:
         directories = _lower_one_by_one(job, store)
@@ -188,7 +187,7 @@ def _export(job: LoweringJob[MethodPlan], opened: Opened, *, weights: bool) -> _
     if not weights:
         return _Export(saved, *weights_without_content(job.plan, saved), context, weights)
     with job.stage("read the weights"):
-        return _Export(saved, *read_weights(job.plan, saved, job.inputs), context, weights)
+        return _Export(saved, *read_weights(job, saved), context, weights)
 
 
 def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export, directory: Path) -> None:
@@ -228,7 +227,7 @@ def _why_weights(part: MethodPlan, options: LoweringOptions, export: _Export, di
         except (Exception, unbound.ReadsWeights) as error:  # noqa: BLE001 - operators raise anything
             # The error may be one of these tensors. If it is not, the lowering with their content raises it again.
             shutil.rmtree(directory / method_archive.BLOBS, ignore_errors=True)
-            return watch.reads or [f"lowering without the content of weights failed: {summary(error)}"]
+            return watch.reads or [f"lowering without their content fails with {type(error).__name__}"]
     return watch.reads
 
 
@@ -278,13 +277,13 @@ def merge(
 
         saved, context = opened
         job = _with_constants(job, saved)
-        parts, shards = _bound(job, opened, _read(directories), store)
+        parts, shards, reasons = _bound(job, opened, _read(directories), store)
         buffers = {name: part.facts[name].buffers for name, part in parts.items()}
         reason = mutable_buffers.joint_lowering_reason(buffers)
         if reason is not None:
             print(f"note: all methods are lowered together, because {reason}", file=sys.stderr)
-            return _lower_apart(job, saved, context, directory)
-        return write_program(job.plan, list(parts.values()), shards, context, directory)
+            return _lower_apart(job, saved, context, directory, reason)
+        return write_program(job.plan, list(parts.values()), shards, context, directory, reasons)
 
 
 def _read(directories: Mapping[str, Path]) -> dict[str, SavedMethod]:
@@ -295,22 +294,24 @@ def _read(directories: Mapping[str, Path]) -> dict[str, SavedMethod]:
 
 def _unfit(plan: MethodPlan, templates: Mapping[str, SavedMethod]) -> dict[str, str]:
     """The methods that must be lowered with the content of weights, and why, for users."""
-    unfit = {name: "a backend compiles them" for name in plan.methods if name not in templates}
+    unfit = {name: needs_weights(plan.of_method(name)) or "" for name in plan.methods if name not in templates}
     return unfit | {name: each.why_weights[0] for name, each in templates.items() if each.why_weights}
 
 
 def _bound(
     job: LoweringJob[LowerPlan], opened: Opened, templates: Mapping[str, SavedMethod], store: MethodStore
-) -> tuple[dict[str, Emitted], dict[str, str]]:
-    """Methods with the content of weights, in the order of their names; and the shards of weights that have a tag."""
+) -> tuple[dict[str, Emitted], dict[str, str], dict[str, str]]:
+    """Methods with the content of weights, in the order of their names; the shards of weights that have a tag; and why
+    methods were lowered with the content of weights."""
     from etbuild.emit import method_archive
     from etbuild.emit.binding import Binding, CannotBind
     from etbuild.lower.recipes import Ingredients
 
-    methods = {**templates, **_lowered_with_weights(job, _unfit(job.plan, templates), opened, store)}
+    reasons = _unfit(job.plan, templates)
+    methods = {**templates, **_lowered_with_weights(job, reasons, opened, store)}
     with job.stage("read the weights"):
         needed = frozenset[str]().union(*(method.weights for method in methods.values()))
-        content, shards = read_weights(job.plan, opened[0], job.inputs, needed)
+        content, shards = read_weights(job, opened[0], needed)
     functions = backends.weight_functions(job.plan.backends)
     calls = {name: getattr(each.owner, each.attribute) for name, each in functions.items()}
     (made := store.directory / ".made").mkdir()  # no name of a method
@@ -321,9 +322,10 @@ def _bound(
             with job.stage(f"bind {name}") if method.weights else nullcontext():
                 parts[name] = _with_non_finite(method_archive.load(method, binding), method.kinds, content)
         except CannotBind as error:
-            lowered = _lowered_with_weights(job, {name: str(error)}, opened, store)
+            reasons[name] = str(error)
+            lowered = _lowered_with_weights(job, {name: reasons[name]}, opened, store)
             parts[name] = method_archive.load(lowered[name], binding)
-    return parts, shards
+    return parts, shards, reasons
 
 
 def _with_non_finite(emitted: Emitted, kinds: Mapping[str, str], content: Mapping[str, torch.Tensor]) -> Emitted:
@@ -388,11 +390,11 @@ def _acceleration(options: LoweringOptions, directory: Path | None, notes: Notes
 
 
 def _lower_apart(
-    job: LoweringJob[LowerPlan], saved: SavedExport, context: StepContext, directory: Path
+    job: LoweringJob[LowerPlan], saved: SavedExport, context: StepContext, directory: Path, reason: str | None
 ) -> list[artifacts.Artifact]:
     """Lowers all methods together, in a child process if code of others runs: nothing that it leaves reaches the
-    report."""
-    together = functools.partial(_lower_together, job, saved, context, directory)
+    report. `reason` is why, unless the user wanted it."""
+    together = functools.partial(_lower_together, job, saved, context, directory, reason=reason)
     if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
         return together()
     return apart.run_one(together)
@@ -404,6 +406,7 @@ def _lower_together(
     context: StepContext,
     directory: Path,
     on_emitted: Callable[[ExecutorchProgramManager], None] | None = None,
+    reason: str | None = None,
 ) -> list[artifacts.Artifact]:
     from etbuild.emit import adapters
     from etbuild.emit.emit_methods import Lowered, emit_methods
@@ -414,7 +417,7 @@ def _lower_together(
     custom_ops.load(job.plan.custom_ops, context)
     if saved.export_plan is None:
         with job.stage("read the export and the weights"), accelerated() if job.options.accelerate else nullcontext():
-            content, shards = read_weights(job.plan, saved, job.inputs)
+            content, shards = read_weights(job, saved)
             programs = load_methods(saved, content, job.plan.methods, context.finder)
     else:
         shards, programs = export_with_weights(job.plan, saved.export_plan, context)
@@ -425,11 +428,17 @@ def _lower_together(
         with job.stage("emit"):
             emitted = emit_methods(job.plan, Lowered(edge, shards, weights, None, on_emitted), context.finder)
             adapters.check_kept(emitted, read)
-        return write_program(job.plan, [emitted], shards, context, directory)
+        reasons = {} if reason is None else dict.fromkeys(job.plan.methods, reason)
+        return write_program(job.plan, [emitted], shards, context, directory, reasons)
 
 
 def write_program(
-    lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[str, str], context: StepContext, directory: Path
+    lower_plan: LowerPlan,
+    parts: Sequence[Emitted],
+    shards: dict[str, str],
+    context: StepContext,
+    directory: Path,
+    reasons: Mapping[str, str],
 ) -> list[artifacts.Artifact]:
     """Writes the program of emitted methods, its named data, and the facts of both.
 
@@ -439,6 +448,7 @@ def write_program(
         shards: The shard of each parameter that has a tag, by name.
         context: What every step needs.
         directory: An existing directory for the files.
+        reasons: Why methods were lowered with the content of weights, by method, for users.
 
     Returns:
         The artifacts.
@@ -460,6 +470,8 @@ def write_program(
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
             "program": emission.program,
+            "template": emission.template,
+            "with_weights": dict(sorted(reasons.items())),
             "operators": {name: of_method.operators for name, of_method in methods.items()},
             "graphs": {name: of_method.graph for name, of_method in methods.items()},
             "instructions": {name: of_method.instructions for name, of_method in methods.items()},

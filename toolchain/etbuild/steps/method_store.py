@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from etbuild.errors import InputError
+from etbuild.files.digests import digest
+from etbuild.plan.step_plans import MethodPlan
 
 WEIGHTS = ".weights"
 """How the directory ends of a method that is lowered with the content of weights, after the method's name."""
@@ -57,20 +59,26 @@ class MethodStore:
         return nullcontext()
 
 
-def write_names(directory: Path, names: Collection[str]) -> None:
-    """Writes which methods the directory of a store is for. A build system may lose an empty directory.
+def write_names(directory: Path, plan: MethodPlan) -> None:
+    """Writes which methods the directory of a store is for, and how they are lowered. A build system may lose an empty
+    directory.
 
     Raises:
         BuildError: The file cannot be written.
     """
     from etbuild.files import artifacts
 
-    artifacts.replace(directory / _NAMES, "".join(f"{name}\n" for name in names).encode())
+    artifacts.replace(directory / _NAMES, "".join(f"{name} {_how(plan, name)}\n" for name in plan.methods).encode())
 
 
-def _read_names(directory: Path) -> list[str]:
+def _how(plan: MethodPlan, name: str) -> str:
+    return digest(plan.of_method(name).without_weights.to_json())
+
+
+def _read_names(directory: Path) -> dict[str, str]:
     try:
-        return (directory / _NAMES).read_text("utf-8").splitlines()
+        lines = (directory / _NAMES).read_text("utf-8").splitlines()
+        return {name: how for name, _, how in (line.partition(" ") for line in lines)}
     except (OSError, ValueError) as error:
         raise InputError.of(f"{directory}: not what `etbuild lower --templates` wrote: {error}") from None
 
@@ -88,11 +96,21 @@ class LoweredBefore(MethodStore):
         """
         super().__init__(directory)
         self._lowered = {name: path for path in lowered for name in _read_names(path)}
+        self._how = {name: how for path in lowered for name, how in _read_names(path).items()}
 
-    @property
-    def names(self) -> list[str]:
-        """The methods that the earlier actions have tried to lower."""
-        return sorted(self._lowered)
+    def check(self, plan: MethodPlan) -> None:
+        """Checks that the earlier actions have tried to lower the methods of a plan, as the plan says.
+
+        Raises:
+            InputError: They have not.
+        """
+        if sorted(self._lowered) != sorted(plan.methods):
+            names = ", ".join(sorted(self._lowered))
+            raise InputError.of(f"--lowered has {names}; the plan has {', '.join(plan.methods)}")
+        if other := [name for name, how in self._how.items() if how != _how(plan, name)]:
+            message = f"`{other[0]}` was lowered with other settings, by the target of `lowered`"
+            hint = "leave out `lowered`: programs can share what is lowered if only their weights differ"
+            raise InputError.at(("methods", other[0]), message, hint)
 
     def directories(self, names: Collection[str], *, weights: bool) -> tuple[dict[str, Path], dict[str, Path]]:
         """The directories of methods, and those of them that are empty."""

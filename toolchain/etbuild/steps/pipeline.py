@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from etbuild import backends
 from etbuild.errors import DocumentPath
+from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, MADE, METHODS, WRITTEN, ExportFiles
 from etbuild.files.artifacts import Artifact
 from etbuild.files.digests import digest, file_digest
@@ -199,7 +200,27 @@ class Pipeline:
         from etbuild.steps.saved_export import LoweringJob
 
         inputs = self.request.files.inputs.only(self.data(plan))
-        return LoweringJob(plan, self.export, inputs, self.stage, self.options)
+        return LoweringJob(plan, self.export, inputs, self.stage, self.options, self._computed)
+
+    @property
+    def _computed(self) -> KeptWeights:
+        """Where weights are kept that are computed from others: for this build, and those that take long in the cache.
+        They depend on nothing but the weight and the code that computes them."""
+        file, cache = self.directory / "computed" / "weights.safetensors", self.cache
+        request = self.request
+        if cache is None:
+            return KeptWeights(file)
+
+        def key(content: Mapping[str, object]) -> str:
+            packages = {key: value for key, value in request.described["toolchain"].items() if key != "driver"}
+            code = {"driver": request.driver_of("lower"), "toolchain": packages, "environment": request.environment}
+            return digest({"schema": "executorch-quantized-key/v1", **code, **content})
+
+        return KeptWeights(
+            file,
+            lambda content, into: cache.fetch("quantized", key(content), into) is not None,
+            lambda content, path, name: cache.store("quantized", key(content), path, [name]),
+        )
 
     @contextmanager
     def stored(self, step: str, directories: Mapping[str, Path]) -> Iterator[None]:

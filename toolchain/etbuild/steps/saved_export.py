@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from etbuild import backends, releases
+from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import ExportFiles
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import read_sources
@@ -39,6 +40,7 @@ class LoweringJob(Generic[PlanT_co]):
         inputs: The declared inputs: weights, and for an export without methods also what exporting reads.
         stage: Is called for each stage, to show progress.
         options: How lowering runs.
+        computed: Where weights are kept that are computed from others. None: nowhere.
     """
 
     plan: PlanT_co
@@ -46,6 +48,7 @@ class LoweringJob(Generic[PlanT_co]):
     inputs: Inputs
     stage: Stage
     options: LoweringOptions
+    computed: KeptWeights | None = None
 
 
 def joint_lowering_reason(lower_plan: MethodPlan, export: ExportFiles, *, several: bool) -> str | None:
@@ -75,10 +78,12 @@ def looks_at_others(lower_plan: MethodPlan) -> str | None:
     return None
 
 
-def needs_weights(lower_plan: MethodPlan) -> bool:
-    """Whether lowering certainly needs the content of weights. Else it may turn out to need it."""
+def needs_weights(lower_plan: MethodPlan) -> str | None:
+    """Why lowering certainly needs the content of weights, for users; None if it may only turn out to need it."""
     # Code of others may change a weight in place, so that its content is not that of its file.
-    return looks_at_others(lower_plan) is not None or not backends.compile_templates(lower_plan.backends)
+    if (reason := looks_at_others(lower_plan)) is not None:
+        return reason
+    return None if backends.compile_templates(lower_plan.backends) else "a backend compiles them"
 
 
 def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
@@ -106,25 +111,25 @@ def opened_export(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, S
 
 
 def read_weights(
-    lower_plan: MethodPlan, saved: SavedExport, inputs: Inputs, needed: Collection[str] | None = None
+    job: LoweringJob[MethodPlan], saved: SavedExport, needed: Collection[str] | None = None
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The content of the module's parameters and buffers, and the shards of those that have a tag.
+    """The content of the methods' parameters and buffers, and the shards of those that have a tag.
 
     Args:
-        lower_plan: The lower plan.
+        job: The methods.
         saved: The export.
-        inputs: The declared inputs.
         needed: The names of the parameters and buffers to read. None: all.
     """
-    from etbuild.export import archive
+    from etbuild.export import archive, computed_weights
     from etbuild.model import adapter_weights
     from etbuild.model.checkpoint import Checkpoint
 
-    if isinstance(lower_plan, LowerPlan):
-        adapter_weights.check(lower_plan.adapters, saved.tensors, inputs)
-    shards = _shards(lower_plan, saved.tensors)
-    checkpoint = Checkpoint(lower_plan.weights, inputs, saved.tensors, lower_plan.cast, packing=saved.packing)
-    weights = checkpoint.by_name(needed)
+    plan = job.plan
+    if isinstance(plan, LowerPlan):
+        adapter_weights.check(plan.adapters, saved.tensors, job.inputs)
+    shards = _shards(plan, saved.tensors)
+    checkpoint = Checkpoint(plan.weights, job.inputs, saved.in_weights, plan.cast, packing=saved.packing)
+    weights = computed_weights.read(saved, checkpoint, needed, job.computed)
     return archive.load_content(saved, weights, needed), shards
 
 

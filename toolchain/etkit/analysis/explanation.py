@@ -73,7 +73,12 @@ def steps_to_run(before: BuildInputs, after: BuildInputs) -> list[str]:
     export = "export" in driver or _changed_for_exports(*tools) or exports[0] != exports[1]
     lower = "lower" in driver or others[0] != others[1] or lowers[0] != lowers[1]
     steps = ["export"] if export else []
-    if lower:
+    if lower and not export and "lower" not in driver and others[0] == others[1] and lowers[0][0] == lowers[1][0]:
+        built: dict[str, Any] = {**(after if "template" in after else before)}
+        again = built.get("with_weights", {})
+        steps.append("bind the new weights")
+        steps += [f"lower `{name}` with its weights, because {reason}" for name, reason in again.items()]
+    elif lower:
         steps.append("lower")
     elif export:
         steps.append("lower, if the exported graphs change")

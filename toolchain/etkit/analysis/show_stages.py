@@ -118,7 +118,7 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
 
     def emit(directory: Path) -> None:
         emitted = emit_methods(lowering, Lowered(edge, shards, weights, None), finder)
-        artifacts = write_program(lowering, [emitted], shards, context, directory)
+        artifacts = write_program(lowering, [emitted], shards, context, directory, {})
         shown = [text(describe(artifact.path)) for artifact in artifacts if artifact.kind in ("program", "named_data")]
         _write_texts({lowering.name: "\n\n".join([*shown, ""])}, directory)
 

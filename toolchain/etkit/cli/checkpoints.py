@@ -49,7 +49,7 @@ def each_checkpoint(
     """
     if not patterns:
         return [(each, given) for each in loaded]
-    found = _named([path for pattern in patterns for path in _found(pattern)])
+    found = by_name([path for pattern in patterns for path in _found(pattern)])
     return [_with(each, given, stem, path) for each in loaded for stem, path in found.items()]
 
 
@@ -69,7 +69,7 @@ def _found(pattern: str) -> list[Path]:
     return paths
 
 
-def _named(paths: Sequence[Path]) -> dict[str, Path]:
+def by_name(paths: Sequence[Path]) -> dict[str, Path]:
     """The checkpoints by what the names of their programs end with: the name of the file, or that of its folder if all
     files have the same name."""
     one_name = len({path.name for path in paths}) == 1 and len(set(paths)) > 1

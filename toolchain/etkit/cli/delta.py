@@ -56,5 +56,15 @@ def run(options: argparse.Namespace) -> int:
             word = " (patch)" if entry["how"] == "patch" else ""
             rows.append((printable(name), size(entry["size"]), f"{size(cost)}{word}" if cost else "-"))
     rows += [(printable(name), "-", "removed") for files in made.get("removed", {}).values() for name in files]
+    for name, change in made.get("changes", {}).items():
+        print(f"{printable(name)}: {_told(change)}")
     print(table([*rows, ("in all", size(made["whole_bytes"]), size(made["bytes"]))]))
     return 0
+
+
+def _told(change: dict[str, Any]) -> str:
+    weights = change["weights"]
+    counted = f"{weights['changed']:,} of {weights['of']:,} in weights files"
+    if change["program"]:
+        return "the program changed" + (f", and weights: {counted}" if weights["changed"] else "")
+    return f"only weights changed: {counted}" if weights["changed"] else "the program is the same"

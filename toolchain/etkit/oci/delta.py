@@ -18,6 +18,7 @@ from etbuild.files.digests import canonical_json
 from etbuild.foreign_errors import wrap_library_errors
 from etkit.oci import assembly, package
 from etkit.oci.descriptors import Descriptor
+from etkit.oci.package import Package, Program
 from etkit.oci.places import Place
 
 _NAME = "delta.json"
@@ -81,7 +82,24 @@ def make(before: Place, after: Place, patches: bool, partial: bool = False) -> t
     delta = {"schema": "executorch-delta/v1", "programs": programs}
     if removed and not partial:
         delta["removed"] = removed
+    changes = {each.name: _change(before.content, after.content, each) for each in after.content.programs}
+    if found := {name: change for name, change in changes.items() if change is not None}:
+        delta["changes"] = found
     return {**delta, "bytes": sum(fetched.values()), "whole_bytes": sum(whole.values())}, contents
+
+
+def _change(before: Package, after: Package, program: Program) -> dict[str, Any] | None:
+    """What differs in a program that both places have; None if nothing does, or if the device does not have it."""
+    known = next((each for each in before.programs if each.name == program.name), None)
+    if known is None or known.index.sha256 == program.index.sha256:
+        return None
+    old, new = before.index(known), after.index(program)
+    tensors = {(file, name): sha256 for file, held in new["tensors"].items() for name, sha256 in held.items()}
+    same = sum(old["tensors"].get(file, {}).get(name) == sha256 for (file, name), sha256 in tensors.items())
+    return {
+        "program": old["template"] != new["template"],
+        "weights": {"changed": len(tensors) - same, "of": len(tensors)},
+    }
 
 
 def _facts(blob: Descriptor) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -209,6 +209,8 @@ class _Package:
             self._disagree(self._call(index), f"the manifest has no variant `{variant}`")
             return
         base = wanted_of.load(manifest, variant or None, settings)
+        if rule == "executorch_checkpoints":
+            base = self._without_checkpoint(index, base)
         self._set_name(index, base, variant)
         self._set_lists(index, base)
         self._set_files(index, base, manifest)
@@ -230,6 +232,15 @@ class _Package:
                 return None
         settings = {key: value for key, value in (values or {}).items() if value is not None}
         return (text(variant.value) or "" if variant else ""), settings
+
+    def _without_checkpoint(self, index: int, base: Wanted) -> Wanted:
+        """What the target lists besides its checkpoints."""
+        keyword = argument(self._call(index), "checkpoint_as")
+        name = text(keyword.value) if keyword else None
+        if keyword and name is not None and not any(_is_in(each, name) for each in base.files["weights"]):
+            self._disagree(keyword, f"the manifest does not name the weights `{name}`")
+        others = [each for each in base.files["weights"] if name is not None and not _is_in(each, name)]
+        return replace(base, files={**base.files, "weights": others})
 
     def _set_name(self, index: int, base: Wanted, variant: str) -> None:
         """Says the manifest's name, if the target has another one."""
@@ -501,12 +512,17 @@ def manifests_in(directory: Path) -> list[Path]:
     return found
 
 
-_PROGRAMS = {"executorch_program", "executorch_programs"}
+_PROGRAMS = {"executorch_checkpoints", "executorch_program", "executorch_programs"}
 
 
 def _resolved(manifest: Path) -> Path:
     """The path of a manifest by its real directory. The manifest itself may be a link."""
     return manifest.parent.resolve() / manifest.name
+
+
+def _is_in(file: str, place: str) -> bool:
+    """Whether a file is this one, or in this folder."""
+    return PurePosixPath(place) in (PurePosixPath(file), *PurePosixPath(file).parents)
 
 
 def _plain(label: str) -> str:
