@@ -94,11 +94,7 @@ def gptq(bits: int = 4, group: int = 32, symmetric: bool = True, order: bool = F
             index = np.random.default_rng(columns).permutation(index)
         tensors = {
             ".qweight": words(values.T.copy().T, bits).T.contiguous(),
-<<<<<<< HEAD
-            ".qzeros": words(np.mod(zeros.T - (version == 1), 1 << bits), bits),
-=======
             ".qzeros": words(np.bitwise_and(zeros.T - (version == 1), (1 << bits) - 1), bits),
->>>>>>> main
             ".scales": torch.from_numpy(scales.T.copy()),
             ".g_idx": torch.from_numpy(index.astype(np.int32)),
         }
