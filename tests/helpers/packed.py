@@ -28,7 +28,6 @@ CONFIG = {
     "tie_word_embeddings": False,
     "dtype": "float16",
 }
-Array = np.ndarray[Any, Any]
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
