@@ -14,8 +14,10 @@ from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor 
     IntxUnpackedToInt8TensorActivationQuantization as Activations,
 )
 
+from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
 from etbuild.model.checkpoint import Checkpoint
+from etbuild.model.packed.integers import Integers
 from etbuild.model.packed.kept import Kept
 from etbuild.model.packed.packing import packing_of
 from etbuild.model.weights_files import describe_state
@@ -168,6 +170,45 @@ def test_the_weights_are_those_that_the_library_computes_with(name: str, tmp_pat
         assert not module.get_parameter(f"{name}.weight").any()  # nothing needs the floats
     module, kept = read(tmp_path / "net", wanted=True, floats=True)
     assert all(torch.equal(each.dequantized(), module.get_parameter(name)) for name, each in kept.integers.items())
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        ({**GPTQ, "checkpoint_format": "marlin"}, "is packed by gptq with `checkpoint_format: marlin` with `bits: 4`"),
+        ({**GPTQ, "bits": None}, "with `bits: None`"),
+        ({**AWQ, "version": "gemv"}, "is packed by awq with `version: gemv`"),
+        (of_compressed("marlin-24"), "is packed by compressed-tensors with `format: marlin-24`"),
+        ({"quant_method": "hqq"}, "its `quantization_config` says `hqq`"),
+        ({**GPTQ, "bits": 8}, "`model.layers.0.mlp.down_proj.weight` is float32[128, 256] in the module and"),
+    ],
+)
+def test_another_format_is_an_error(quantization: dict[str, Any], message: str, tmp_path: Path) -> None:
+    packed.write(tmp_path / "net", packed.model(), packed.gptq(), quantization)
+    with pytest.raises(InputError) as error:
+        read(tmp_path / "net", wanted=False)
+    assert message in str(error.value)
+
+
+def test_a_damaged_layer_is_named(tmp_path: Path) -> None:
+    def damaged(weight: torch.Tensor) -> packed.Packed:
+        found = packed.gptq()(weight)
+        return packed.Packed({**found.tensors, ".scales": found.tensors[".scales"][:-1]}, found.weight)
+
+    packed.write(tmp_path / "net", packed.model(), damaged, GPTQ)
+    with pytest.raises(InputError, match=r"cannot unpack `model.layers.0.mlp.down_proj.weight`"):
+        read(tmp_path / "net", wanted=False)
+
+
+def test_scales_become_positive_where_the_values_can_turn() -> None:
+    values = torch.tensor([[-7, 7, 1, 1], [-8, 3, 5, 5]], dtype=torch.int8)
+    found = Integers(values, torch.tensor([[-0.5, 0.0], [0.25, 1.0]]), None, 4)
+    turned = found.positive()
+    assert turned.scales.tolist() == [[0.5, 1.0], [0.25, 1.0]]
+    assert torch.equal(turned.dequantized(), found.dequantized())
+    lowest = Integers(values, torch.tensor([[1.0, 1.0], [-0.25, 1.0]]), None, 4)
+    assert lowest.misfit("linear") == "a scale is negative, and XNNPACK takes none"
+    assert lowest.misfit("embedding") is None
 
 
 def test_the_experts_of_gpt_oss_are_dequantized(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -157,7 +157,7 @@ class Checkpoint:
         absent = [name for name in sorted(self._expected) if first_name(self._expected[name]) not in self._given]
         missing = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in optional)]
         extra = sorted(self._stored.keys() - self._expected.keys())
-        hint = _quantized_hint(extra) or _prefix_hint(missing, extra)
+        hint = _quantized_hint(extra, self._packing) or _prefix_hint(missing, extra)
         for name in missing:
             shown = " and ".join(f"`{file}`" for file in weights_names(weights))
             yield Problem(f"parameter `{name}` {self._expected[name]} is missing in {shown}", _PATH, hint)
@@ -263,16 +263,17 @@ def _converted(tensor: torch.Tensor, wanted: TensorFacts, stored: _Stored) -> to
     return converted
 
 
-def _quantized_hint(names: Iterable[str]) -> str | None:
+def _quantized_hint(names: Collection[str], packing: Packing | None) -> str | None:
     """A hint if a checkpoint is quantized by a library that stores more than one tensor for a weight; else None."""
     found = next((name for name in names if name.endswith(_OF_QUANTIZED)), None)
+    instead = "take it as it was before, and let `quantize` in the manifest quantize it"
+    if packing is not None and names:
+        form = f"its `quantization_config` says `{packing.method}`, and docs/huggingface.md has the forms that are read"
+        return f"the checkpoint is packed: {form}; if this is another one, {instead}"
     if found is None:
         return None
-    return (
-        f"the checkpoint is quantized, as `{found}` shows, and its configuration has no `quantization_config` of a "
-        "format that is read (docs/huggingface.md): take it as it was before, and let `quantize` in the manifest "
-        "quantize it"
-    )
+    message = f"the checkpoint is quantized, as `{found}` shows, and its `config.json` has no `quantization_config`"
+    return f"{message}: {instead}"
 
 
 def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:
