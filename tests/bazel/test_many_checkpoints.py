@@ -11,9 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.helpers.workspaces import WORKERS, Workspace, executed
-
-from .test_templates import STEPS, by_command_line
+from tests.helpers.workspaces import STEPS, WORKERS, Workspace, by_command_line, executed
 
 BUILD = """\
 load("//rules:defs.bzl", "executorch_checkpoints")
@@ -56,7 +54,7 @@ methods:
 named_data: {head: {parameters: ["head.*"]}}
 """
 SHAPES = {"body.weight": (8, 8), "body.bias": (8,), "head.weight": (4, 8), "head.bias": (4,)}
-PLAN, EXPORT, LOWER, COMPARE, REPORT = STEPS.values()
+PLAN, EXPORT, LOWER, COMPARE, REPORT = MNEMONICS = [f"Executorch{step}" for step in STEPS]
 OF_A_CHECKPOINT = Counter([PLAN, LOWER, COMPARE, REPORT])
 
 
@@ -97,7 +95,7 @@ def build(request: pytest.FixtureRequest, many: Workspace, tmp_path: Path) -> Bu
         log.unlink(missing_ok=True)
         bazel7 = request.getfixturevalue("bazel7")
         made = bazel7(many.directory, "build", target, *options, f"--execution_log_json_file={log}")
-        return made / "many", Counter(name for name in executed(log)[0] if name in STEPS.values())
+        return made / "many", Counter(name for name in executed(log)[0] if name in MNEMONICS)
 
     return run
 

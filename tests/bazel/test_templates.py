@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.helpers.workspaces import WORKERS, Workspace, executed
+from tests.helpers.workspaces import WORKERS, Workspace, by_command_line, executed
 
 BUILD = """\
 load("//rules:defs.bzl", "executorch_program")
@@ -80,13 +78,6 @@ def write(workspace: Workspace, seed: int) -> Path:
     directory = workspace.directory / "templates"
     save_file({name: torch.rand(shape) + 0.5 for name, shape in shapes.items()}, directory / "net.safetensors")
     return directory
-
-
-def by_command_line(directory: Path, name: str, out: Path) -> bytes:
-    """The program that unmodified ExecuTorch makes, which lowers all methods together with their weights."""
-    command = ["build", str(directory / f"{name}.yaml"), "--no-accelerate", "--no-cache", "-o", str(out)]
-    subprocess.run([sys.executable, "-m", "etbuild", *command], check=True)
-    return (out / f"{name}.pte").read_bytes()
 
 
 @pytest.fixture(params=["4", "7"])

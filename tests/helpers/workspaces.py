@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,6 +104,13 @@ class Workspace:
     def stop(self) -> None:
         """Ends the workspace's Bazel server, which would otherwise live for hours."""
         self.bazel("shutdown")
+
+
+def by_command_line(directory: Path, name: str, out: Path) -> bytes:
+    """The program that unmodified ExecuTorch makes, which lowers all methods together with their weights."""
+    command = ["build", str(directory / f"{name}.yaml"), "--no-accelerate", "--no-cache", "-o", str(out)]
+    subprocess.run([sys.executable, "-m", "etbuild", *command], check=True)
+    return (out / f"{name}.pte").read_bytes()
 
 
 def packages_repository(bazel: Callable[..., subprocess.CompletedProcess[str]]) -> str:

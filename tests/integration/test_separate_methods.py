@@ -14,6 +14,7 @@ import pytest
 from etbuild.cache.store import Cache
 from etbuild.cli import main
 from tests.helpers import manifests
+from tests.helpers.reasons import comparable_file
 from tests.helpers.worker_client import Worker
 
 from .conftest import Build
@@ -173,7 +174,7 @@ def artifacts(build: Build, manifest: str, model: str, *options: str) -> dict[st
     made = build(manifest, *options, model=model)
     assert made.code == 0, made.err
     return {
-        path.relative_to(made.directory).as_posix(): path.read_bytes()
+        path.relative_to(made.directory).as_posix(): comparable_file(path)
         for path in made.directory.rglob("*.*")
         if path.is_file()
     }
@@ -265,7 +266,7 @@ class Cached:
         where = ["--no-cache", "--no-accelerate", "-o", str(self.root / "clean")]
         assert main.main(["build", str(self.root / "model.yaml"), *where]) == 0
         for path in (self.root / "clean").iterdir():
-            assert path.read_bytes() == (self.root / "out" / path.name).read_bytes(), path.name
+            assert comparable_file(path) == comparable_file(self.root / "out" / path.name), path.name
 
 
 @pytest.fixture
