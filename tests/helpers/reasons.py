@@ -1,5 +1,7 @@
-"""Compares builds of one program in two ways. With `--no-accelerate`, all methods are lowered with weights, and no reason
-is known."""
+"""Compares builds of one program in two ways.
+
+With `--no-accelerate`, all methods are lowered with weights, and no reason is known.
+"""
 
 from __future__ import annotations
 
