@@ -162,7 +162,8 @@ def fp8(height: int, width: int, name: str = ".weight_scale_inv") -> Pack:
                 scales[row, column] = weight[at].abs().max() / 448
                 stored[at] = (weight[at] / scales[row, column]).to(stored.dtype)
                 found[at] = stored[at].float() * scales[row, column]
-        return Packed({".weight": stored, name: scales.reshape(()) if not height and not width else scales}, found)
+        scale = scales.reshape(()) if not height and not width else scales
+        return Packed({".weight": stored, name: scale, ".k_scale": torch.ones(1)}, found)
 
     return pack
 

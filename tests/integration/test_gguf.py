@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from etbuild.model import gguf_file
 from etbuild.model.packed import gguf_blocks
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
@@ -186,3 +187,34 @@ def test_blocks_that_xnnpack_and_embeddings_can_hold_are_kept(build: Build, tmp_
     with torch.no_grad():
         expected = module(input_ids=ids).logits
     assert float((actual - expected).abs().max() / (expected.max() - expected.min())) < 0.02  # of activations in 8 bits
+
+
+def test_the_experts_of_a_mixture_are_joined_as_transformers_does(tmp_path: Path) -> None:
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    config = {**CONFIG, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2}
+    config |= {"moe_intermediate_size": 64, "head_dim": 8, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    module = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config))
+    writer = gguf.GGUFWriter(str(tmp_path / "net.gguf"), "qwen3moe")
+    writer.add_block_count(1)
+    writer.add_embedding_length(32)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KEY_HEADS)
+    writer.add_vocab_size(64)
+    numbers = np.random.default_rng(3)
+    for name, shape in {"gate": (4, 64, 32), "up": (4, 64, 32), "down": (4, 32, 64)}.items():
+        blocks = gguf.quantize(numbers.normal(size=shape).astype(np.float32), gguf.GGMLQuantizationType.Q8_0)
+        kind = gguf.GGMLQuantizationType.Q8_0
+        writer.add_tensor(f"blk.0.ffn_{name}_exps.weight", blocks, raw_dtype=kind)
+    writer.add_tensor("token_embd.weight", numbers.normal(size=(64, 32)).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    opened = gguf_file.opened("net.gguf", tmp_path / "net.gguf", (), module)
+    expected = load_gguf_checkpoint(str(tmp_path / "net.gguf"), return_tensors=True, model_to_load=module)["tensors"]
+    assert {*opened.names} == expected.keys()
+    assert any(name.endswith("gate_up_proj") for name in opened.names)
+    for name in opened.names:
+        assert opened.form(name) == ("float32", list(expected[name].shape))
+        assert torch.equal(opened.content(name), expected[name])

@@ -122,7 +122,7 @@ FORMATS: dict[str, tuple[packed.Pack, dict[str, Any], str | None]] = {
     "fbgemm-fp8": (packed.fp8(1, 0, ".weight_scale"), {"quant_method": "fbgemm_fp8"}, ""),
     "modelopt-nvfp4": (packed.fp4(16, 300.0, of_nvidia=True), {"quant_method": "modelopt"}, ""),
     "modelopt-fp8": (packed.fp8(0, 0, ".weight_scale"), {"quant_method": "modelopt"}, ""),
-    "bitsandbytes-nf4": (packed.nf4(nested=False), {"quant_method": "bitsandbytes"}, ""),
+    "bitsandbytes-nf4": (packed.nf4(nested=False), {"load_in_4bit": True}, ""),
     "bitsandbytes-nf4-nested": (packed.nf4(nested=True), {"quant_method": "bitsandbytes"}, ""),
     "bitsandbytes-int8": (packed.llm_int8, {"quant_method": "bitsandbytes"}, None),
     "torchao-4-bits": (packed.of_torchao(4), {"quant_method": "torchao"}, None),

@@ -78,8 +78,8 @@ class _Stored:
 
 
 class _Gguf(TensorFile):
-    """A GGUF file, whose tensors are read one by one. What transformers joins of several is read when it is opened:
-    the experts of a mixture.
+    """A GGUF file, whose tensors are read one by one. transformers makes one tensor of several for the experts of a
+    mixture.
 
     Attributes:
         config: What the file says about the model.
@@ -97,21 +97,23 @@ class _Gguf(TensorFile):
         kind = of_transformers.TENSOR_PROCESSORS.get(architecture, of_transformers.TensorProcessor)
         self._processor = kind(config=self.config)
         self._known: dict[str, str] = of_transformers.get_gguf_hf_weights_map(module, self._processor)
-        self._stored: dict[str, _Stored] = {}
-        self._shapes: dict[str, list[int]] = {}
-        self.left_out: list[str] = []
-        joined: dict[str, torch.Tensor] = {}
+        self._stored: dict[str, list[_Stored]] = {}
+        self._shapes = {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
+        self.left_out = [one.name for one in reader.tensors if _is_left_out(one.name, self._known)]
         for one in reader.tensors:
             stored = _Stored(one.name, one.tensor_type, one.data_offset, one.data.shape, one.data.dtype)
-            if one.name in self._known:
-                stand_in = np.broadcast_to(np.float32(-1), one.shape[::-1])  # it has a shape and no memory
-                for of_module, made in self._processed(stand_in, one.name).items():
-                    self._stored[of_module], self._shapes[of_module] = stored, list(made.shape)
-                continue
-            if _is_left_out(one.name, self._known):
-                self.left_out.append(one.name)
-            self._processed(self._floats(stored), one.name, joined)
-        super().__init__({**dict.fromkeys(self._stored), **joined})
+            for of_module, shape in self._made_of(one.name, one.shape[::-1]).items():
+                self._stored.setdefault(of_module, []).append(stored)
+                self._shapes[of_module] = shape
+        super().__init__(dict.fromkeys(self._stored))
+
+    def _made_of(self, name: str, shape: Any) -> dict[str, list[int]]:
+        """The tensors of the module to which a tensor in the file belongs, and their shapes."""
+        if name in self._known:
+            stand_in = np.broadcast_to(np.float32(-1), shape)  # it has a shape and no memory
+            return {of_module: list(made.shape) for of_module, made in self._processed(stand_in, name).items()}
+        small = np.full((*shape[:1], *(2 for _ in shape[1:])), -1, np.float32)
+        return {of_module: self._shapes.get(of_module, []) for of_module in self._processed(small, name)}
 
     def _processed(self, weights: Any, name: str, joined: dict[str, Any] | None = None) -> dict[str, Any]:
         """What transformers makes of a tensor in the file, by names of the module: arrays or tensors. It may be a part
@@ -121,7 +123,9 @@ class _Gguf(TensorFile):
             weights=weights, name=name, tensor_key_mapping=self._known, parsed_parameters={"tensors": others}
         )
         of_module = self._known.get(result.name)
-        return others if of_module is None else {of_module: result.weights}
+        if of_module is not None:
+            others[of_module] = result.weights
+        return others
 
     def _data(self, stored: _Stored) -> Any:
         count = math.prod(stored.shape)  # a mapping would count as memory of the process
@@ -133,22 +137,20 @@ class _Gguf(TensorFile):
         return dequantize(self._data(stored), stored.kind)
 
     def form(self, name: str) -> tuple[str, list[int]]:
-        return ("float32", self._shapes[name]) if name in self._stored else super().form(name)
+        return "float32", self._shapes[name]
 
     def take(self, name: str) -> torch.Tensor:
-        if name not in self._stored:
-            return super().take(name)
-        stored = self._stored[name]
-        with wrap_library_errors(InputError, self._place, f"cannot read `{stored.name}` in `{self._called}`"):
-            found = _tensor(self._processed(self._floats(stored), stored.name)[name])
+        made: dict[str, Any] = {}
+        for stored in self._stored[name]:
+            with wrap_library_errors(InputError, self._place, f"cannot read `{stored.name}` in `{self._called}`"):
+                self._processed(self._floats(stored), stored.name, made)
         give_back()  # what blocks took
-        return found
+        return _tensor(made[name])
 
     def content(self, name: str) -> torch.Tensor | Integers:
         """A tensor, as integers if its blocks hold them and transformers does nothing but order them in another way."""
-        floats = self.take(name)
-        stored = self._stored.get(name)
-        if stored is None or len(stored.shape) != 2:
+        floats, stored = self.take(name), self._stored[name][0]
+        if len(self._stored[name]) > 1 or len(stored.shape) != 2:
             return floats
         found = gguf_blocks.integers(stored.kind.name, self._data(stored))
         if found is None:

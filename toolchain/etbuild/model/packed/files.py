@@ -31,6 +31,7 @@ _LAYOUTS: Mapping[str, Callable[[Mapping[str, Any]], list[Layout]]] = {
     "torchao": torchao.layouts,
 }
 """The layouts of each `quant_method`."""
+_OF_CACHES = (".k_scale", ".v_scale")  # the cache of a program is as the manifest says
 _PLACE: DocumentPath = ("model", "huggingface", "config")
 
 
@@ -46,7 +47,7 @@ def with_weights(files: Mapping[str, TensorFile], packing: Packing) -> dict[str,
     """
     place = {name: (file, name) for file in files.values() for name in file.names}
     found: dict[str, tuple[Layout, Parts]] = {}  # by the name of the tensor in whose place the weight stands
-    parts: set[str] = set()
+    parts = {name for name in place if name.endswith(_OF_CACHES)}
     for layout in _layouts(packing):
         for layer in _layers(layout, place.keys() - parts):
             own = {end: place[layer + end] for end in (*layout.needed, *layout.optional) if layer + end in place}

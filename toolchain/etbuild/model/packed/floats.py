@@ -72,7 +72,7 @@ def modelopt(config: Mapping[str, Any]) -> list[Layout]:
             return scaled(parts[".weight"], parts[".weight_scale"])
         return of_four_bits(parts[".weight"], parts[".weight_scale"], 1 / parts[".weight_scale_2"].float())
 
-    optional = (".weight_scale_2", ".input_scale", ".k_scale", ".v_scale")
+    optional = (".weight_scale_2", ".input_scale")
     return [Layout((".weight_scale", ".weight"), shape, read, optional)]
 
 

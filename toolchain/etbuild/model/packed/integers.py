@@ -106,7 +106,7 @@ def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
         raise ValueError(f"{words.dtype}{list(words.shape)} are no rows of words of 32 bits")
     again = 32 // math.gcd(32, bits)  # after so many numbers, one begins with a word again
     step = again * bits // 32
-    words = torch.nn.functional.pad(words, (0, -words.shape[1] % step))
+    words = torch.nn.functional.pad(words, (0, -words.shape[1] % step)).contiguous()  # six times faster if transposed
     found = torch.empty(words.shape[0], words.shape[1] // step * again, dtype=torch.uint8)
     for index in range(again):
         word, first = divmod(index * bits, 32)

@@ -25,8 +25,9 @@ class Packing:
 
     @property
     def method(self) -> str:
-        """The library or format."""
-        return str(self.config.get("quant_method"))
+        """The library or format. Older files do not name bitsandbytes."""
+        old = self.config.get("load_in_4bit") or self.config.get("load_in_8bit")
+        return str(self.config.get("quant_method", "bitsandbytes" if old else None))
 
 
 def packing_of(module: torch.nn.Module) -> Packing | None:
