@@ -39,6 +39,73 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **SHAPE,
     },
 }
+_HYBRID = {"layer_types": ["linear_attention", "full_attention"], "head_dim": 16, **SHAPE}
+_DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+}
+_MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_n_groups": 2, "mamba_chunk_size": 16}
+_TOKENS = {key: value for key, value in SHAPE.items() if key.endswith("_id")}
+_STATE_SPACE = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, **_TOKENS}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+STATES: dict[str, dict[str, Any]] = {
+    "lfm2": {"model_type": "lfm2", "layer_types": ["conv", "full_attention"], **SHAPE},
+    "lfm2_moe": {
+        "model_type": "lfm2_moe",
+        "layer_types": ["conv", "full_attention"],
+        "num_dense_layers": 1,
+        **_EXPERTS,
+        **SHAPE,
+    },
+    "qwen3_5": {"model_type": "qwen3_5_text", **_DELTA, **_HYBRID},
+    "qwen3_next": {
+        "model_type": "qwen3_next",
+        "shared_expert_intermediate_size": 32,
+        **_EXPERTS,
+        **_DELTA,
+        **_HYBRID,
+    },
+    "olmo_hybrid": {"model_type": "olmo_hybrid", **_DELTA, **_HYBRID},
+    "mamba": {"model_type": "mamba", "time_step_rank": 4, **_STATE_SPACE},
+    "falcon_mamba": {"model_type": "falcon_mamba", "time_step_rank": 4, **_STATE_SPACE},
+    "mamba2": {"model_type": "mamba2", "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 16, **_STATE_SPACE},
+    "bamba": {"model_type": "bamba", "attn_layer_indices": [1], **_MAMBA2, **SHAPE},
+    "jamba": {
+        "model_type": "jamba",
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+        **SHAPE,
+    },
+    "falcon_h1": {"model_type": "falcon_h1", "mamba_d_ssm": 64, "head_dim": 8, **_MAMBA2, **SHAPE},
+    "granite": {
+        "model_type": "granitemoehybrid",
+        "layer_types": ["mamba", "attention"],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 32,
+        **_MAMBA2,
+        **SHAPE,
+    },
+    "nemotron_h": {
+        "model_type": "nemotron_h",
+        "layers_block_type": ["mamba", "attention"],
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 8,
+        "ssm_state_size": 8,
+        "n_groups": 2,
+        "chunk_size": 16,
+        "head_dim": 8,
+        **SHAPE,
+    },
+}
+"""Models whose layers keep states, or some of them."""
+CONFIGS |= STATES
 CACHES: dict[str, dict[str, Any]] = {
     "static": {"max_length": 64},
     "custom": {"max_length": 64, "max_seq_length": 16, "kind": "custom"},

@@ -84,9 +84,13 @@ def asked(ids: torch.Tensor) -> list[int]:
     ("name", "kind"),
     [
         ("qwen", "custom"),
+        ("lfm2", "custom"),
         pytest.param("gemma", "ring", marks=with_a_ring),
         pytest.param("mistral", "static", marks=with_mistral),
         pytest.param("mistral", "long", marks=with_mistral),
+        pytest.param("qwen3_5", "custom", marks=with_mistral),
+        pytest.param("mamba", "custom", marks=with_a_ring),
+        pytest.param("bamba", "static", marks=quantized),
     ],
 )
 def test_a_cache_gives_the_scores_of_transformers(

@@ -14,7 +14,6 @@ import torch
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.declared import Inputs
-from etbuild.model import encoder_decoder
 from etbuild.plan.parts import DecoderCache, Dim, ExportMethod, HuggingFace, ModelExample, Names, TensorExample
 from etbuild.plan.step_plans import ExportPlan
 
@@ -35,6 +34,8 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
     model, runner = export_plan.model.huggingface, export_plan.runner
     if runner is None or model is None or model.cache is None:
         return {}
+    from etbuild.model import encoder_decoder  # imports transformers
+
     config = encoder_decoder.decoder_config(module.config)
     settings = _generation_config(model, inputs)
     decoder = "forward" if runner.contract == "executorch-llm/v1" else "text_decoder"

@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import causal_mask_function
 
 from etbuild.errors import BuildError, DocumentPath
+from etbuild.model.state_cache import StateCache, states_only
 
 NAME = "executorch_custom_sdpa"
 """The name of the attention in transformers."""
@@ -48,7 +49,7 @@ class ModelCall:
 
     Attributes:
         position: The position of the first token, int64 [1].
-        stores: The cache of each layer.
+        stores: The cache of each layer; None for a layer without keys and values.
         ring: The number of positions of a ring; None if no layer has one.
         longest: The largest number of tokens in one call.
         updated: The `id` of each cache that got new keys and values.
@@ -56,7 +57,7 @@ class ModelCall:
     """
 
     position: torch.Tensor
-    stores: tuple[torch.nn.Module, ...]
+    stores: tuple[torch.nn.Module | None, ...]
     ring: int | None
     longest: int
     updated: set[int] = field(default_factory=set)
@@ -67,22 +68,28 @@ _call: ContextVar[ModelCall] = ContextVar("call")
 
 
 @contextmanager
-def calling(call: ModelCall) -> Iterator[Cache]:
+def calling(model: Any, call: ModelCall) -> Iterator[Cache]:
     """Yields the cache for one call of a model. The attention finds the call while this is open.
+
+    Args:
+        model: The model, which has the states of its layers, if they keep any.
+        call: The call.
 
     Raises:
         BuildError: The model has an attention of its own, which does not know the caches or their layout.
     """
     token = _call.set(call)
     try:
-        yield Cache(layers=[_Layer(store, call) for store in call.stores])
+        cache = StateCache([states_only() if store is None else _Layer(store, call) for store in call.stores])
+        with cache.at(call.position, model):
+            yield cache
     except RuntimeError as error:
         if call.updated == call.attended:
             raise
         raise unsupported(f"it computes with what its cache holds before it attends to it: {error}") from error
     finally:
         _call.reset(token)
-    if not call.updated or call.updated != call.attended:
+    if (not call.updated and not cache.updated) or call.updated != call.attended:
         raise unsupported("it does not use transformers' interface for attention")
 
 
@@ -188,7 +195,8 @@ def _attention(
     call = _call.get()
     if refused:
         raise unsupported(f"it computes with {' and '.join(f'`{name}`' for name in refused)}")
-    store = next((store for store in call.stores if store.k_cache is key and store.v_cache is value), None)
+    stores = (store for store in call.stores if store is not None)
+    store = next((store for store in stores if store.k_cache is key and store.v_cache is value), None)
     if store is None:
         raise unsupported(f"`{type(module).__name__}` does not attend to what its cache holds")
     call.attended.add(id(store))

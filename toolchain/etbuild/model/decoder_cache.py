@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.model import static_cache
+from etbuild.model import state_cache, static_cache
 from etbuild.plan.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
@@ -28,6 +28,24 @@ cache, and the position of the first token, int64 [1]."""
 def _of_tokens(model: Any, tokens: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
     del model, cache, position
     return {"input_ids": tokens}
+
+
+def attention(config: Any, wanted: HuggingFace) -> str | None:
+    """The attention of a model; None for that of transformers. A model whose layers keep states only has none.
+
+    Args:
+        config: The configuration of the model.
+        wanted: What the manifest says about it.
+    """
+    if wanted.cache is None or wanted.cache.kind is None or _keeps_keys(config, wanted.cache):
+        return wanted.attention
+    return None
+
+
+def _keeps_keys(config: Any, cache: DecoderCache) -> bool:
+    """Whether a layer of a decoder keeps keys and values."""
+    layers = static_cache.layers_of(config.get_text_config(decoder=True), cache.max_length)
+    return any(static_cache.keeps_keys(layer) for layer in layers)
 
 
 def add(
@@ -50,7 +68,7 @@ def add(
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
     scores = _scores(model, wanted.logits, keywords)
-    if cache.kind is not None:
+    if cache.kind is not None and _keeps_keys(model.config, cache):
         return _add_own(model, config, cache, scores)
     return _add_static(model, config, cache, scores, takes_tokens=keywords is _of_tokens)
 
@@ -72,14 +90,18 @@ def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[...,
     """A function that calls the original `forward` of the model with a cache, and returns its scores. Raises InputError
     if the model cannot compute the scores of the last token only."""
     original = type(model).forward
+    known = inspect.signature(original).parameters
     more: dict[str, object] = {} if logits is None else {"logits_to_keep": 1}
-    if more.keys() - inspect.signature(original).parameters:
+    if more.keys() - known:
         message = f"`{type(model).__name__}` computes the scores of all tokens"
         raise InputError.at((*_PATH, "logits"), message, "write `logits: all`")
 
     def scores(self: Any, given: torch.Tensor, cache: Any, position: torch.Tensor) -> torch.Tensor:
-        own = keywords(self, given, cache, position)
-        found: torch.Tensor = original(self, **own, past_key_values=cache, use_cache=True, **more).logits
+        own = {**keywords(self, given, cache, position), **more}
+        own["cache_params" if "cache_params" in known else "past_key_values"] = cache
+        if "position_ids" in known:  # without them, some models begin at 0 in each call
+            own["position_ids"] = (torch.arange(given.shape[1]) + position).unsqueeze(0)
+        found: torch.Tensor = original(self, **own, use_cache=True).logits
         return found[:, -1] if more else found
 
     return scores
@@ -89,12 +111,7 @@ def _add_static(
     model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any], takes_tokens: bool
 ) -> Callable[..., Any]:
     """Adds the buffers of transformers' own static cache."""
-
-    def call(copied: Any, cache: Any) -> torch.Tensor:
-        found: torch.Tensor = scores(copied, torch.zeros((1, 1), dtype=torch.int64), cache, torch.tensor([0]))
-        return found
-
-    static_cache.add(model, config, wanted.max_length, call if takes_tokens else None)
+    static_cache.add(model, config, wanted.max_length, _with_one_token(scores) if takes_tokens else None)
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         with static_cache.calling(self, cache_position) as cache:
@@ -102,6 +119,17 @@ def _add_static(
         return result
 
     return forward
+
+
+def _with_one_token(scores: Callable[..., Any], attention: str | None = None) -> static_cache.Call:
+    """Calls a model with one token and a cache, and with another attention than its own."""
+
+    def call(copied: Any, cache: Any) -> object:
+        if attention is not None:
+            copied.set_attn_implementation(attention)
+        return scores(copied, torch.zeros((1, 1), dtype=torch.int64), cache, torch.tensor([0]))
+
+    return call
 
 
 def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,18 +143,24 @@ def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[...
             f"a quantized cache needs a model in float32; this one is in {str(model.dtype).removeprefix('torch.')}"
         )
         raise InputError.at((*_CACHE, "kind"), message, "write `dtype: float32` in `model`")
-    layers = [layer.is_sliding for layer in static_cache.of_transformers(config, wanted.max_length).layers]
+    layers = static_cache.layers_of(config, wanted.max_length)
+    if any(state_cache.has_states(layer) for layer in layers):
+        static_cache.shown_by_call(model, layers, wanted.max_length, _with_one_token(scores, "eager"))
+    keyed = {index: layer.is_sliding for index, layer in enumerate(layers) if static_cache.keeps_keys(layer)}
     heads, sizes = (shape if isinstance(shape, list) else [shape] * len(layers) for shape in get_head_shapes(config))
-    ring = _ring(config, wanted, any(layers)) if wanted.kind == "ring" else None
-    lengths = [ring if ring is not None and sliding else wanted.max_length for sliding in layers]
-    model.kv_caches = torch.nn.ModuleList(
-        custom_attention.make_store(wanted.kind, length, shape, model.dtype)
-        for length, shape in zip(lengths, zip(heads, sizes, strict=True), strict=True)
+    ring = _ring(config, wanted, any(keyed.values())) if wanted.kind == "ring" else None
+    lengths = {index: ring if ring is not None and sliding else wanted.max_length for index, sliding in keyed.items()}
+    model.kv_caches = torch.nn.ModuleDict(
+        {
+            str(index): custom_attention.make_store(wanted.kind, length, (heads[index], sizes[index]), model.dtype)
+            for index, length in lengths.items()
+        }
     )
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
-        call = custom_attention.ModelCall(cache_position, tuple(self.kv_caches), ring, wanted.longest_call)
-        with custom_attention.calling(call) as cache:
+        stores = tuple(self.kv_caches[str(index)] if index in keyed else None for index in range(len(layers)))
+        call = custom_attention.ModelCall(cache_position, stores, ring, wanted.longest_call)
+        with custom_attention.calling(self, call) as cache:
             return scores(self, input_ids, cache, cache_position)
 
     return forward

@@ -22,7 +22,6 @@ from etbuild.extras import install_hint
 from etbuild.foreign_errors import from_exception
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
-from etbuild.model import decoder_cache, encoder_decoder, image_text
 from etbuild.model.empty_parameters import parameters_left_empty
 from etbuild.model.huggingface_config import PATH as _PATH
 from etbuild.model.huggingface_config import is_auto, make_config, nearest
@@ -49,6 +48,8 @@ def create(
         BuildError: `transformers` is missing, or refuses the configuration.
     """
     transformers = _import()
+    from etbuild.model import decoder_cache, encoder_decoder, image_text  # these import transformers
+
     cls = _class(transformers, wanted.model_class)
     seed(first_seed)
     with wrap_user_error((*_PATH, "config"), f"making a `{wanted.model_class}` of the configuration", context.finder):
@@ -56,7 +57,7 @@ def create(
         if wanted.task == "image-text-to-text":
             image_text.check(config)
         with parameters_left_empty() if loaded else nullcontext():
-            model = _model(cls, config, wanted.attention, dtype)
+            model = _model(cls, config, decoder_cache.attention(config, wanted), dtype)
         _choose_experts(model)
         if wanted.cache is None:
             _return_tensors(model)

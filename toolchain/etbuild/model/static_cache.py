@@ -8,46 +8,112 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from transformers.cache_utils import StaticLayer
 
-from etbuild.errors import DocumentPath, InputError
+from etbuild.errors import BuildError, DocumentPath, InputError
+from etbuild.exception_text import summary
+from etbuild.model.state_cache import StateCache, has_states, states_only, unsupported
 
 _CACHE: DocumentPath = ("model", "huggingface", "cache")
 
+Call = Callable[[Any, Any], object]
+"""Calls a model, the first argument, with one token and a cache of transformers."""
 
-def add(model: Any, config: Any, max_length: int, call: Callable[[Any, Any], object] | None = None) -> None:
-    """Adds the buffers of a cache to a model. Each layer keeps every token at its position.
+
+def add(model: Any, config: Any, max_length: int, call: Call | None = None) -> None:
+    """Adds the buffers of a cache to a model. Each layer keeps every token at its position, or its states.
 
     Args:
         model: The model. It is changed in place.
         config: The configuration of its decoder.
         max_length: The number of tokens that the cache holds.
-        call: Calls a copy of the model with one token and a cache of transformers, which shows the shapes of keys and
-            values. None for a model whose configuration says them.
+        call: Calls a copy of the model with one token and a cache of transformers, which shows the shapes of keys,
+            values and states. None for a model whose configuration says them.
 
     Raises:
-        InputError: A layer caches something other than keys and values, or the model reads no cache.
+        InputError: A layer caches something other than keys, values and states, or the model reads no cache.
+        BuildError: The states of a layer cannot be kept.
     """
-    from transformers.cache_utils import StaticLayer
     from transformers.configuration_utils import get_head_shapes
 
-    cache = of_transformers(config, max_length)
-    shown = [StaticLayer(max_length) for _ in cache.layers]  # a mask hides what is outside of a sliding window
-    cache.layers = shown
-    if call is not None and _initialize(cache, model, call) and not any(layer.is_initialized for layer in shown):
-        raise _reads_no_cache(model)
-    cache.layers = [_layer(max_length) for _ in shown]
-    cache.early_initialization(1, *get_head_shapes(config), model.dtype, torch.device("cpu"))
-    for index, (layer, seen) in enumerate(zip(cache.layers, shown, strict=True)):
-        for kind, tensor in (("key", layer.keys), ("value", layer.values)):
-            like = getattr(seen, f"{kind}s") if seen.is_initialized else tensor
-            model.register_buffer(f"{kind}_cache_{index}", torch.zeros(like.shape, dtype=like.dtype), persistent=False)
+    kinds = layers_of(config, max_length)
+    shown = shown_by_call(model, kinds, max_length, call)
+    cache = StateCache([_layer(max_length) if keeps_keys(kind) else states_only() for kind in kinds])
+    for layer, seen in zip(cache.layers, shown.layers, strict=True):
+        if keeps_keys(layer) and seen.is_initialized:
+            layer.lazy_initialization(*(_no_tokens(each) for each in (seen.keys, seen.values)))
+    if any(keeps_keys(layer) and not layer.is_initialized for layer in cache.layers):
+        cache.early_initialization(1, *get_head_shapes(config), model.dtype, torch.device("cpu"))
+    for index, layer in _keyed(cache):
+        model.register_buffer(f"key_cache_{index}", layer.keys, persistent=False)
+        model.register_buffer(f"value_cache_{index}", layer.values, persistent=False)
         layer.keys = layer.values = None  # the buffers hold them; `calling` sets them for each call
     model.etbuild_cache = cache
 
 
+def _no_tokens(shown: torch.Tensor) -> torch.Tensor:
+    """Keys or values of no tokens, [1, heads, 0, size]."""
+    return torch.zeros((*shown.shape[:2], 0, shown.shape[3]), dtype=shown.dtype)
+
+
+def _keyed(cache: StateCache) -> list[tuple[int, Any]]:
+    """The layers that keep keys and values, with their indices."""
+    return [(index, layer) for index, layer in enumerate(cache.layers) if keeps_keys(layer)]
+
+
+def shown_by_call(model: Any, kinds: list[Any], max_length: int, call: Call | None) -> StateCache:
+    """A cache that a call of the model has initialized, without computing anything. Adds its states to the model.
+
+    The shapes may differ from those of the configuration: DeepSeek caches compressed keys, and Falcon the keys of one
+    head. The layers stay uninitialized if there is no call, or if the model looks at values, so that it cannot be
+    called so.
+
+    Args:
+        model: The model. It gets a module with its states, if its layers keep any.
+        kinds: The layers of transformers' static cache.
+        max_length: The number of tokens that the cache holds.
+        call: Calls a copy of the model.
+
+    Raises:
+        InputError: The model reads no cache.
+        BuildError: The states of a layer cannot be kept.
+    """
+    # A mask hides what is outside of a sliding window.
+    cache = StateCache([StaticLayer(max_length) if keeps_keys(kind) else states_only() for kind in kinds])
+    error = None if call is None else _error_of(model, cache, call)
+    if any(has_states(kind) for kind in kinds):
+        if isinstance(error, BuildError):
+            raise error
+        if call is None or error is not None:
+            raise unsupported("their shapes are not known" if error is None else summary(error)) from error
+        model.states = torch.nn.ModuleList(states.with_zeros() for states in cache.states)
+    elif call is not None and error is None and not any(layer.is_initialized for layer in cache.layers):
+        raise _reads_no_cache(model)
+    return cache
+
+
+def _error_of(model: Any, cache: StateCache, call: Call) -> Exception | None:
+    """Calls a copy of a model without computing anything. Returns the error if the model looks at values."""
+    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with FakeCopyMode(mode):
+            copied = copy.deepcopy(model)  # a model may store tensors in itself, such as rotations for long texts
+        with torch.no_grad(), mode, cache.at(torch.tensor([0]), copied):
+            call(copied, cache)
+    except Exception as error:  # noqa: BLE001 - if it is a mistake, the first real call tells it
+        return error
+    return None
+
+
+def keeps_keys(layer: Any) -> bool:
+    """Whether a layer of transformers' static cache keeps keys and values."""
+    return isinstance(layer, StaticLayer)
+
+
 def _layer(max_length: int) -> Any:
     """A layer of transformers' static cache that knows whether a call has updated it."""
-    from transformers.cache_utils import StaticLayer
 
     class Layer(StaticLayer):  # type: ignore[misc]  # transformers has no types
         updated = False
@@ -64,25 +130,6 @@ def _reads_no_cache(model: Any) -> InputError:
     return InputError.at(_CACHE, message, "leave out `cache`")
 
 
-def _initialize(cache: Any, model: Any, call: Callable[[Any, Any], object]) -> bool:
-    """Calls the model without computing anything, which initializes the layers with the shapes that it caches.
-
-    They may differ from those of the configuration: DeepSeek caches compressed keys, and Falcon the keys of one head.
-    False: the model looks at values, so that it cannot be called so, and its layers stay uninitialized.
-    """
-    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
-
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        with FakeCopyMode(mode):
-            copied = copy.deepcopy(model)  # a model may store tensors in itself, such as rotations for long texts
-        with torch.no_grad(), mode:
-            call(copied, cache)
-    except Exception:  # noqa: BLE001 - if it is a mistake, the first real call tells it
-        return False
-    return True
-
-
 @contextmanager
 def calling(model: Any, position: torch.Tensor) -> Iterator[Any]:
     """Yields the cache for one call.
@@ -94,22 +141,24 @@ def calling(model: Any, position: torch.Tensor) -> Iterator[Any]:
     Raises:
         InputError: The model has not read it.
     """
-    layers = model.etbuild_cache.layers
-    for index, layer in enumerate(layers):
+    cache = model.etbuild_cache
+    keyed = _keyed(cache)
+    for index, layer in keyed:
         layer.keys, layer.values = getattr(model, f"key_cache_{index}"), getattr(model, f"value_cache_{index}")
         layer.cumulative_length, layer.updated = position[0].clone(), False
     try:
-        yield model.etbuild_cache
-        if not any(layer.updated for layer in layers):
+        with cache.at(position, model):
+            yield cache
+        if not any(layer.updated for _, layer in keyed) and not cache.updated:
             raise _reads_no_cache(model)
     finally:
-        for layer in layers:  # otherwise a copy of the model would contain traced tensors
+        for _, layer in keyed:  # otherwise a copy of the model would contain traced tensors
             layer.keys = layer.values = layer.cumulative_length = None
             layer.updated = False
 
 
-def of_transformers(config: Any, max_length: int) -> Any:
-    """The static cache of transformers, without buffers. Each layer keeps keys and values.
+def layers_of(config: Any, max_length: int) -> list[Any]:
+    """The layers of transformers' static cache, without buffers. Each keeps keys and values, states, or both.
 
     Args:
         config: The configuration of the decoder.
@@ -119,15 +168,15 @@ def of_transformers(config: Any, max_length: int) -> Any:
         InputError: A layer caches something else.
     """
     from transformers import StaticCache
-    from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
+    from transformers.cache_utils import StaticSlidingWindowLayer
 
     kinds = (StaticLayer, StaticSlidingWindowLayer)
     try:
-        cache = StaticCache(config=config, max_cache_len=max_length)
-        others = [type(layer).__name__ for layer in cache.layers if type(layer) not in kinds]
+        layers: list[Any] = StaticCache(config=config, max_cache_len=max_length).layers
+        others = [type(layer).__name__ for layer in layers if type(layer) not in kinds and not has_states(layer)]
     except KeyError as error:  # transformers has no static layer of this kind
         others = [str(error.args[0])]
     if others:
-        message = f"a layer of the model caches something other than keys and values: {others[0]}"
+        message = f"a layer of the model caches something other than keys, values and states: {others[0]}"
         raise InputError.at(_CACHE, message, "leave out `cache`, or write a factory for this model")
-    return cache
+    return layers

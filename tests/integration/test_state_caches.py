@@ -1,0 +1,65 @@
+"""Decoders whose layers keep states of convolutions and recurrences: calls of any length say what transformers says."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from etbuild.errors import BuildError
+from etbuild.inputs.declared import Inputs
+from etbuild.plan.parts import ConfigFile, DecoderCache, HuggingFace
+from tests.helpers.language_models import STATES, VOCABULARY, model, transformers
+from tests.helpers.random_tokens import tokens
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
+CALLS = [0, 7, 8, 9, 20, 23]
+
+
+def with_cache(made: Any, directory: Path, kind: str | None) -> Any:
+    """The same model with a cache in its buffers."""
+    from etbuild.model import huggingface
+
+    made.config.save_pretrained(directory)
+    cache = DecoderCache(max_length=64, max_seq_length=16, kind=kind)
+    wanted = HuggingFace(
+        model_class="AutoModelForCausalLM",
+        config=ConfigFile(file="config.json", set={}),
+        attention=None if kind is None else "custom_sdpa",
+        task="text-generation",
+        logits=None,
+        cache=cache,
+        max_source_length=None,
+        generation_config=None,
+    )
+    context: Any = SimpleNamespace(inputs=Inputs(roots=[directory]), finder=None)
+    cached = huggingface.create(wanted, 0, context).eval()
+    cached.load_state_dict(made.state_dict())
+    return cached
+
+
+@pytest.mark.parametrize("kind", [None, "custom"])
+@pytest.mark.parametrize("name", STATES)
+def test_calls_of_any_length_give_the_scores_of_transformers(name: str, kind: str | None, tmp_path: Path) -> None:
+    """The second text begins at position 0 with the states of the first."""
+    made = model(name)
+    cached = with_cache(made, tmp_path, kind)
+    for seed in (1, 2):
+        ids = tokens(CALLS[-1], vocab_size=VOCABULARY, seed=seed)
+        with torch.no_grad():
+            expected = made(input_ids=ids, use_cache=False).logits
+            calls = [cached.forward(ids[:, at:end], torch.tensor([at])) for at, end in itertools.pairwise(CALLS)]
+        actual = torch.cat(calls, dim=1)
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_layers_of_another_form_are_refused(tmp_path: Path) -> None:
+    """Zaya keeps inputs of a convolution itself, and would begin anew with each call."""
+    config = transformers.AutoConfig.for_model("zaya", hidden_size=32, num_hidden_layers=2, vocab_size=VOCABULARY)
+    made = transformers.AutoModelForCausalLM.from_config(config)
+    with pytest.raises(BuildError, match="the states of this model cannot be kept"):
+        with_cache(made, tmp_path, None)

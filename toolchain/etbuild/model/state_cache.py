@@ -1,0 +1,293 @@
+"""The states of convolutions and recurrences in the buffers of a decoder of transformers.
+
+Layers such as those of Mamba, LFM2 and Qwen3.5 keep a state of a fixed size instead of keys and values. transformers
+has two functions for each recurrence: one for a whole sequence, whose loop depends on the number of tokens, and one for
+a single token. Here, a call of any number of tokens repeats the second one in a `scan`, which ExecuTorch runs as a loop.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin, LinearAttentionLayer
+
+from etbuild.errors import BuildError, DocumentPath
+
+_CACHE: DocumentPath = ("model", "huggingface", "cache")
+
+Step = Callable[[torch.Tensor, Sequence[Any]], tuple[torch.Tensor, torch.Tensor]]
+"""Computes one token: of the state before it and its inputs, the state after it and its output."""
+
+
+def has_states(layer: Any) -> bool:
+    """Whether a layer of a cache of transformers keeps states."""
+    return isinstance(layer, LinearAttentionCacheLayerMixin)
+
+
+def states_only() -> Any:
+    """A layer of a cache that keeps no keys and values."""
+    return LinearAttentionLayer()
+
+
+class States(torch.nn.Module):
+    """The states of one layer: a buffer for each, which begins with zeros and which no file of weights holds."""
+
+    def read(self, name: str, position: torch.Tensor) -> torch.Tensor | None:
+        """The state before the token at a position, int64 [1]; zeros at position 0. None before the first write."""
+        if not hasattr(self, name):
+            return None
+        return torch.where(position == 0, torch.zeros((), dtype=self.get_buffer(name).dtype), self.get_buffer(name))
+
+    def write(self, name: str, value: torch.Tensor) -> None:
+        """Keeps a state. The first write makes the buffer."""
+        if not hasattr(self, name):
+            self.register_buffer(name, torch.zeros_like(value), persistent=False)
+        self.get_buffer(name).copy_(value)
+
+    def with_zeros(self) -> States:
+        """States of the same shapes and dtypes."""
+        made = States()
+        for name, buffer in self.named_buffers():
+            made.register_buffer(name, torch.zeros(buffer.shape, dtype=buffer.dtype), persistent=False)
+        return made
+
+
+class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
+    """A cache whose layers keep states in modules, and maybe keys and values.
+
+    A mixer asks for its states and then has a branch for one token and one for several. It gets None, so that it always
+    takes the second branch, which is right for any number of tokens: `update_conv_state` puts the state before the new
+    tokens, and `recurring` gives it to the recurrence.
+
+    Attributes:
+        states: The states of each layer.
+        updated: Whether this call has written a state.
+    """
+
+    def __init__(self, layers: list[Any]) -> None:
+        super().__init__(layers=layers)
+        self.states: Any = [States() for _ in layers]
+        self.updated = False
+        self._position: Any = None
+        self._place: tuple[Any, str] | None = None
+
+    @contextmanager
+    def at(self, position: torch.Tensor, model: Any) -> Iterator[None]:
+        """Within this context, the model computes the tokens that begin at a position.
+
+        Args:
+            position: The position of the first token, int64 [1].
+            model: The model, which has the states of its layers, if they keep any.
+        """
+        self._position, self.updated, self._place = position, False, None
+        self.states = getattr(model, "states", self.states)
+        try:
+            with recurring(model, self):
+                yield
+        finally:
+            self._position = None  # otherwise a copy of the model would contain traced tensors
+
+    def get_seq_length(self, layer_idx: int = 0) -> Any:
+        """The number of tokens before this call."""
+        if any(isinstance(layer, CacheLayerMixin) for layer in self.layers):
+            return super().get_seq_length(layer_idx)
+        return self._position[0]
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """None: `update_conv_state` returns the state and the new tokens."""
+        del layer_idx, state_idx
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int | None = None
+    ) -> torch.Tensor:
+        """Keeps the last inputs of a convolution, [1, channels, kernel].
+
+        Returns those before this call and the new ones, [1, channels, kernel + seq].
+        """
+        if conv_kernel_size is None:
+            raise unsupported("it does not say how many inputs a convolution reads")
+        states, name = self.states[layer_idx], f"conv_{state_idx}"
+        before = states.read(name, self._position)
+        if before is None:
+            before = conv_states.new_zeros((*conv_states.shape[:-1], conv_kernel_size))
+        inputs = torch.cat([before, conv_states], dim=-1)
+        states.write(name, inputs[..., -conv_kernel_size:])
+        self.updated = True
+        return inputs
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """None: `recurring` gives the state to the recurrence that the mixer calls next."""
+        self._place = (self.states[layer_idx], f"recurrent_{state_idx}")
+
+    def taken_state(self) -> torch.Tensor | None:
+        """The state that the mixer has asked for; None before the first write."""
+        if self._place is None:
+            raise unsupported("it computes a recurrence without its cache")
+        (states, name), self._place = self._place, None
+        state: torch.Tensor | None = states.read(name, self._position)
+        return state
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **others: Any
+    ) -> torch.Tensor:
+        """Keeps the state of a recurrence, and returns it."""
+        del others
+        if self._place is not None:
+            raise unsupported("its recurrence is not one that is known here")
+        self.states[layer_idx].write(f"recurrent_{state_idx}", recurrent_states)
+        self.updated = True
+        return recurrent_states
+
+
+def unsupported(why: str) -> BuildError:
+    """The error for a model whose states this cache cannot keep.
+
+    Args:
+        why: What it does.
+    """
+    hint = "leave out `cache` and `task`, or write a factory for this model"
+    return BuildError.at(_CACHE, f"the states of this model cannot be kept: {why}", hint)
+
+
+@contextmanager
+def recurring(model: Any, cache: StateCache) -> Iterator[None]:
+    """Within this context, the recurrences of a model go on from the states of a cache.
+
+    Args:
+        model: The model. Its mixers call functions of the module of transformers that defines them.
+        cache: The cache of this call.
+    """
+    modules = {sys.modules[type(part).__module__] for part in model.modules() if hasattr(part, "layer_idx")}
+    changed = [(module, name, new) for module in modules for name, new in _recurrences(module, cache)]
+    original = [(module, name, getattr(module, name)) for module, name, _ in changed]
+    _set(changed)
+    try:
+        yield
+    finally:
+        _set(original)
+
+
+def _set(attributes: list[tuple[ModuleType, str, Any]]) -> None:
+    for module, name, value in attributes:
+        setattr(module, name, value)
+
+
+def _recurrences(module: ModuleType, cache: StateCache) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The functions of a module that compute a recurrence over a sequence, with what computes it from a state.
+
+    They have the parameters of the kernels that they stand for: of the packages fla (delta rules) and mamba_ssm.
+    """
+    functions = {
+        name: (value, set(inspect.signature(value).parameters))
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    }
+    updates = [value for value, names in functions.values() if {"state", "dt", "dt_bias"} <= names]
+    for name, (whole, names) in functions.items():
+        if {"chunk_size", "initial_state", "g"} <= names:
+            [one] = [value for value, others in functions.values() if others == names - {"chunk_size"}]
+            yield name, _delta_rule(whole, one, cache)
+        elif {"chunk_size", "initial_states", "dt_limit"} <= names and updates:
+            yield name, _mamba2(whole, updates[0], cache)
+        elif {"hidden_states", "dt", "return_last_state"} <= names and updates:
+            yield name, _mamba(whole, updates[0], cache)
+
+
+def _delta_rule(whole: Callable[..., Any], one: Callable[..., Any], cache: StateCache) -> Callable[..., Any]:
+    """A delta rule over [1, seq, heads, ...]. The function for one token takes the same arguments."""
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(whole).bind(*args, **kwargs).arguments
+        given |= given.pop("kwargs", {})
+        state = cache.taken_state()
+        if state is None:
+            return whole(**given)
+        tokens = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+        others = {name: value for name, value in given.items() if name not in tokens and name != "initial_state"}
+
+        def step(before: torch.Tensor, inputs: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            named = {name: value.unsqueeze(1) for name, value in zip(tokens, inputs, strict=True)}
+            output, after = one(**named, **others, initial_state=before)
+            return after, output[:, 0]
+
+        after, outputs = _each_token(step, state, [value.transpose(0, 1) for value in tokens.values()])
+        return outputs.transpose(0, 1), after
+
+    return compute
+
+
+def _mamba(whole: Callable[..., Any], one: Callable[..., Any], cache: StateCache) -> Callable[..., Any]:
+    """The recurrence of Mamba over [1, channels, seq]."""
+
+    def compute(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, **others: Any) -> Any:  # noqa: N803 - their names
+        state = cache.taken_state()
+        if state is None:
+            return whole(hidden_states, dt, A, B, C, **others)
+        gate = others.get("z")
+        tokens = [hidden_states, dt, B, C, *([] if gate is None else [gate])]
+
+        def step(before: torch.Tensor, inputs: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            hidden, length, b, c, *z = inputs
+            after = before.clone()
+            more = {"dt_bias": others.get("delta_bias"), "dt_softplus": others.get("delta_softplus", False)}
+            output = one(after, hidden, length, A, b, c, others.get("D"), z=z[0] if z else None, **more)
+            return after, output
+
+        after, outputs = _each_token(step, state, [value.permute(2, 0, 1) for value in tokens])
+        return outputs.permute(1, 2, 0), after
+
+    return compute
+
+
+def _mamba2(whole: Callable[..., Any], one: Callable[..., Any], cache: StateCache) -> Callable[..., Any]:
+    """The recurrence of Mamba 2 over [1, seq, heads, size]. Each head has one `A`, `D` and step length."""
+
+    def compute(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, **others: Any) -> Any:  # noqa: N803 - their names
+        state = cache.taken_state()
+        if state is None:
+            return whole(hidden_states, dt, A, B, C, **others)
+        sizes, skip = state.shape[1:], others.get("D")
+
+        def step(before: torch.Tensor, inputs: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            hidden, length, b, c = inputs
+            after, rates = before.clone(), A[:, None, None].expand(sizes)
+            of_heads = None if skip is None else skip[:, None].expand(sizes[:2])
+            output = one(after, hidden, length[:, :, None].expand(-1, -1, sizes[1]), rates, b, c, of_heads)
+            return after, output
+
+        lengths = _step_lengths(dt, others)
+        after, outputs = _each_token(step, state, [value.transpose(0, 1) for value in (hidden_states, lengths, B, C)])
+        return outputs.transpose(0, 1), after
+
+    return compute
+
+
+def _step_lengths(dt: torch.Tensor, others: Mapping[str, Any]) -> torch.Tensor:
+    """The step lengths of Mamba 2, [1, seq, heads]. The function for one token does not limit them."""
+    bias, limits = others.get("dt_bias"), others.get("dt_limit", (0.0, float("inf")))
+    dt = dt if bias is None else dt + bias.to(dt.dtype)
+    dt = torch.nn.functional.softplus(dt) if others.get("dt_softplus", False) else dt
+    return torch.clamp(dt, min=limits[0], max=limits[1])
+
+
+def _each_token(step: Step, state: torch.Tensor, tokens: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Computes the tokens one after the other. Their inputs and the outputs are [seq, 1, ...]."""
+    from torch._higher_order_ops.scan import scan
+    from torch.fx.experimental import _config
+
+    length = tokens[0].shape[0]
+    if isinstance(length, torch.SymInt):
+        with _config.patch(use_duck_shape=False):  # the example may have as many tokens as a state has values
+            after, outputs = scan(step, state, tokens)
+        return after, outputs
+    made = []
+    for index in range(length):
+        state, output = step(state, [each[index] for each in tokens])
+        made.append(output)
+    return state, torch.stack(made)
