@@ -39,6 +39,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **SHAPE,
     },
 }
+CONFIGS["mixture"] = {
+    "model_type": "qwen3_moe",
+    "head_dim": 16,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 96,
+    **SHAPE,
+    "hidden_size": 128,
+    "num_hidden_layers": 1,
+}
 _HYBRID = {"layer_types": ["linear_attention", "full_attention"], "head_dim": 16, **SHAPE}
 _DELTA = {
     "linear_num_key_heads": 2,
@@ -118,6 +128,7 @@ CACHES: dict[str, dict[str, Any]] = {
 def model(name: str) -> Any:
     """A model of transformers whose scores are far from zero and from each other."""
     config = transformers.AutoConfig.for_model(**CONFIGS[name])
+    torch.manual_seed(5)  # some parameters of one dimension are random
     made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     numbers = torch.Generator().manual_seed(5)
     for parameter in made.parameters():

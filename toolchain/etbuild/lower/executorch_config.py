@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
 from executorch.exir.dialects._ops import ops
-from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy, naive
+from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, get_scan_nodes, greedy, naive
 from executorch.exir.passes import MemoryPlanningPass, ToOutVarPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass, HintBasedSymShapeEvalPass
+from torch.export.graph_signature import ExportGraphSignature
+from torch.fx import GraphModule
+from torch.fx.passes.infra.pass_base import PassResult
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.export.recipe import load_recipe
@@ -141,7 +144,24 @@ def _propagate_device_config(lower_plan: MethodPlan) -> dict[str, PropagateDevic
     }
 
 
-class SharedMemoryPlanning(MemoryPlanningPass):  # type: ignore[misc]
+class LoopMemoryPlanning(MemoryPlanningPass):  # type: ignore[misc]
+    """Plans no memory for what the body of a `scan` gets from outside in each round, such as weights.
+
+    ExecuTorch plans memory for all inputs of the body, and then uses only that of the parts of a round.
+    """
+
+    def run(self, graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None) -> PassResult:
+        """Plans the memory of a method."""
+        for node in get_scan_nodes(graph_module):
+            body, carried, parts, given = node.args
+            inputs = [each for each in getattr(graph_module, body.target).graph.nodes if each.op == "placeholder"]
+            for inside, outside in zip(inputs[len(carried) + len(parts) :], given, strict=True):
+                if inside.meta["spec"] is not outside.meta["spec"]:
+                    inside.meta["spec"].const = True  # the program never reads it: the emitter puts `outside` there
+        return super().run(graph_module, graph_signature)
+
+
+class SharedMemoryPlanning(LoopMemoryPlanning):
     """Plans a buffer that only other methods write to in the same way as one that this method writes to.
 
     Args:
@@ -185,7 +205,7 @@ def _memory_planning_pass(
     else:
         algorithm = _algorithm(name, ("methods", method, "memory_planning", "memory_planning_algo"), finder)
     options = {**said.fields(), "memory_planning_algo": algorithm}
-    return MemoryPlanningPass(**options) if written is None else SharedMemoryPlanning(written, **options)
+    return LoopMemoryPlanning(**options) if written is None else SharedMemoryPlanning(written, **options)
 
 
 def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Callable[..., list[int]]:

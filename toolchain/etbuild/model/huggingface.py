@@ -48,7 +48,7 @@ def create(
         BuildError: `transformers` is missing, or refuses the configuration.
     """
     transformers = _import()
-    from etbuild.model import decoder_cache, encoder_decoder, image_text  # these import transformers
+    from etbuild.model import decoder_cache, encoder_decoder, experts, image_text  # these import transformers
 
     cls = _class(transformers, wanted.model_class)
     seed(first_seed)
@@ -58,7 +58,7 @@ def create(
             image_text.check(config)
         with parameters_left_empty() if loaded else nullcontext():
             model = _model(cls, config, decoder_cache.attention(config, wanted), dtype)
-        _choose_experts(model)
+        experts.choose(model)
         if wanted.cache is None:
             _return_tensors(model)
         elif wanted.task in ("seq2seq", "speech-to-text"):
@@ -68,15 +68,6 @@ def create(
         else:
             _set_methods(model, {"forward": decoder_cache.add(model, wanted, wanted.cache)})
     return model
-
-
-def _choose_experts(model: Any) -> None:
-    """Lets mixtures of experts compute with operators that ExecuTorch has. It lacks those of transformers' default."""
-    from transformers import PreTrainedModel
-
-    for part in model.modules():
-        if isinstance(part, PreTrainedModel) and part._can_set_experts_implementation():
-            part.set_experts_implementation("batched_mm")
 
 
 def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> Any:

@@ -2,7 +2,7 @@
 
 Layers such as those of Mamba, LFM2 and Qwen3.5 keep a state of a fixed size instead of keys and values. transformers
 has two functions for each recurrence: one for a whole sequence, whose loop depends on the number of tokens, and one for
-a single token. Here, a call of any number of tokens repeats the second one in a `scan`, which ExecuTorch runs as a loop.
+a single token. Here, a call repeats the second one in a `scan`, which ExecuTorch runs as a loop.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 from etbuild.errors import BuildError, DocumentPath
+from etbuild.model.token_loop import each_token
 
 _CACHE: DocumentPath = ("model", "huggingface", "cache")
-
-Step = Callable[[torch.Tensor, Sequence[Any]], tuple[torch.Tensor, torch.Tensor]]
-"""Computes one token: of the state before it and its inputs, the state after it and its output."""
 
 
 def has_states(layer: Any) -> bool:
@@ -35,7 +33,7 @@ def states_only() -> Any:
     return LinearAttentionLayer()
 
 
-class States(torch.nn.Module):
+class States(torch.nn.Module):  # type: ignore[misc]
     """The states of one layer: a buffer for each, which begins with zeros and which no file of weights holds."""
 
     def read(self, name: str, position: torch.Tensor) -> torch.Tensor | None:
@@ -216,7 +214,7 @@ def _delta_rule(whole: Callable[..., Any], one: Callable[..., Any], cache: State
             output, after = one(**named, **others, initial_state=before)
             return after, output[:, 0]
 
-        after, outputs = _each_token(step, state, [value.transpose(0, 1) for value in tokens.values()])
+        after, outputs = each_token(step, state, [value.transpose(0, 1) for value in tokens.values()])
         return outputs.transpose(0, 1), after
 
     return compute
@@ -239,7 +237,7 @@ def _mamba(whole: Callable[..., Any], one: Callable[..., Any], cache: StateCache
             output = one(after, hidden, length, A, b, c, others.get("D"), z=z[0] if z else None, **more)
             return after, output
 
-        after, outputs = _each_token(step, state, [value.permute(2, 0, 1) for value in tokens])
+        after, outputs = each_token(step, state, [value.permute(2, 0, 1) for value in tokens])
         return outputs.permute(1, 2, 0), after
 
     return compute
@@ -262,7 +260,7 @@ def _mamba2(whole: Callable[..., Any], one: Callable[..., Any], cache: StateCach
             return after, output
 
         lengths = _step_lengths(dt, others)
-        after, outputs = _each_token(step, state, [value.transpose(0, 1) for value in (hidden_states, lengths, B, C)])
+        after, outputs = each_token(step, state, [value.transpose(0, 1) for value in (hidden_states, lengths, B, C)])
         return outputs.transpose(0, 1), after
 
     return compute
@@ -274,20 +272,3 @@ def _step_lengths(dt: torch.Tensor, others: Mapping[str, Any]) -> torch.Tensor:
     dt = dt if bias is None else dt + bias.to(dt.dtype)
     dt = torch.nn.functional.softplus(dt) if others.get("dt_softplus", False) else dt
     return torch.clamp(dt, min=limits[0], max=limits[1])
-
-
-def _each_token(step: Step, state: torch.Tensor, tokens: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes the tokens one after the other. Their inputs and the outputs are [seq, 1, ...]."""
-    from torch._higher_order_ops.scan import scan
-    from torch.fx.experimental import _config
-
-    length = tokens[0].shape[0]
-    if isinstance(length, torch.SymInt):
-        with _config.patch(use_duck_shape=False):  # the example may have as many tokens as a state has values
-            after, outputs = scan(step, state, tokens)
-        return after, outputs
-    made = []
-    for index in range(length):
-        state, output = step(state, [each[index] for each in tokens])
-        made.append(output)
-    return state, torch.stack(made)

@@ -25,6 +25,7 @@ from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_erro
 from etbuild.model.packed import kept
 from etbuild.model.packed.kept import Kept
 from etbuild.plan.parts import TorchaoEntry
+from etbuild.quantize import experts
 from etbuild.quantize.by_rows import by_rows
 from etbuild.quantize.deferred import Deferred
 from etbuild.quantize.originals import Filter, Originals
@@ -168,7 +169,14 @@ def quantize_weights(
             raise InputError(wrong)
         names = {id(layer): f"{name}.weight" for name, layer in layers[index].items()}
         keep = KeepIntegers(kept.of(module).integers, names) if entry.keeps else None
-        changes.append((keep or _config(entry, entry_path, finder), _once(chosen), (*entry_path, "config")))
+        path_of_config = (*entry_path, "config")
+        mixtures = [layer for layer in chosen if experts.is_experts(layer)]
+        others = [layer for layer in chosen if not experts.is_experts(layer)]
+        if mixtures:
+            of_experts = experts.QuantizeExperts(_BITS[entry.config], entry.group_size, entry.scales)
+            changes.append((of_experts, _once(mixtures), path_of_config))
+        if others or not mixtures:
+            changes.append((keep or _config(entry, entry_path, finder), _once(others), path_of_config))
     return Quantized(module, changes, path, finder, free, deferred)
 
 
@@ -253,7 +261,7 @@ def packed_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEn
 
 
 def _layers(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """The layers that can be quantized, by all their names."""
+    """The layers that can be quantized, by all their names. The experts of a mixture are one layer."""
     return {name: layer for name, layer in module.named_modules(remove_duplicate=False) if _kind(layer)}
 
 
@@ -264,14 +272,24 @@ def _kind(layer: torch.nn.Module) -> str | None:
     """
     if isinstance(layer, NonDynamicallyQuantizableLinear):
         return None
+    if experts.is_experts(layer):
+        return "linear"
     return next((kind for kind, layers in _LAYERS.items() if isinstance(layer, layers)), None)
 
 
 def _matches(name: str, layer: torch.nn.Module, entry: TorchaoEntry) -> bool:
     if _kind(layer) not in entry.layers or not any(fnmatchcase(name, pattern) for pattern in entry.modules):
         return False
+    if experts.is_experts(layer) and entry.config not in _BITS:
+        return False
     size = entry.group_size if entry.fitting else None
-    return size is None or layer.weight.shape[-1] % size == 0
+    return size is None or not any(row % size for row in _rows(layer))
+
+
+def _rows(layer: torch.nn.Module) -> list[int]:
+    """The sizes of the rows of a layer's weights."""
+    mixture = experts.weights(layer) if experts.is_experts(layer) else {}
+    return [int(weight.shape[-1]) for weight in (mixture.values() or (layer.weight,))]
 
 
 def _config(entry: TorchaoEntry, path: DocumentPath, finder: SourceFinder) -> AOBaseConfig:
@@ -294,11 +312,12 @@ def _config(entry: TorchaoEntry, path: DocumentPath, finder: SourceFinder) -> AO
 
 def _misfit(layer: torch.nn.Module, name: str, entry: TorchaoEntry, path: DocumentPath) -> Problem | None:
     """Why an entry cannot quantize a layer; None if it can."""
-    if "weight" not in layer._parameters:
+    if "weight" not in layer._parameters and not experts.is_experts(layer):
         hint = "make it a parameter in the factory, as `remove_weight_norm` does, or exclude the layer from `modules`"
         return Problem(f"`{name}` computes its weight, so there is no weight to quantize", path, hint)
-    size, row = entry.group_size, int(layer.weight.shape[-1])
-    if size is not None and row % size:
+    size = entry.group_size
+    row = next((row for row in _rows(layer) if size is not None and row % size), None)
+    if row is not None:
         hint = (
             f"choose a size that divides {row}, exclude the layer from `modules`, or leave it out with `fitting: true`"
         )
