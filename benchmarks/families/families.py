@@ -140,7 +140,7 @@ def _random(cls: Any, config: Any, seed: int) -> Any:
     if size > _MOST_PARAMETERS:
         raise ValueError(f"the model has {size} parameters, and cannot be made smaller")
     torch.manual_seed(seed)
-    made = cls._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    made = cls._from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.dim() > 1:

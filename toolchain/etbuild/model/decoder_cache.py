@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.model import static_cache
+from etbuild.model import decoder_inputs, static_cache
 from etbuild.plan.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
@@ -49,14 +49,27 @@ def add(
     """
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
-    scores = _scores(model, wanted.logits, keywords)
+    needed: tuple[str, ...] = ()
+    if keywords is _of_tokens:
+        needed = decoder_inputs.needed(model, config, cache.max_length)
+    scores = _scores(model, wanted.logits, _with(keywords, needed, cache.max_length))
     if cache.kind is not None:
-        return _add_own(model, config, cache, scores)
+        return _add_own(model, config, cache, scores, decoder_inputs.has_mask(needed))
     return _add_static(model, config, cache, scores, takes_tokens=keywords is _of_tokens)
 
 
+def _with(keywords: Keywords, needed: tuple[str, ...], length: int) -> Keywords:
+    """The inputs of the original `forward`, with those that the decoder needs beside its tokens."""
+
+    def more(model: Any, given: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
+        own = keywords(model, given, cache, position)
+        return {**own, **decoder_inputs.made(needed, given.shape[1], position, length)} if needed else own
+
+    return more
+
+
 def _check(model: Any, config: Any, cache: DecoderCache) -> None:
-    if config.model_type == "gpt_neo" or (config.model_type == "falcon" and config.alibi):
+    if config.model_type == "gpt_neo":
         message = f"`{type(model).__name__}` counts keys to find the positions of tokens, and a cache has keys for all"
         raise InputError.at(_CACHE, message, "leave out `cache`, or write a factory for this model")
     if not model.can_generate() or config.is_encoder_decoder:
@@ -104,7 +117,9 @@ def _add_static(
     return forward
 
 
-def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
+def _add_own(
+    model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any], has_mask: bool
+) -> Callable[..., Any]:
     """Adds ExecuTorch's modules for caches. Raises InputError if the kind of the cache does not fit the model."""
     from transformers.configuration_utils import get_head_shapes
 
@@ -125,7 +140,7 @@ def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[...
     )
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
-        call = custom_attention.ModelCall(cache_position, tuple(self.kv_caches), ring, wanted.longest_call)
+        call = custom_attention.ModelCall(cache_position, tuple(self.kv_caches), ring, wanted.longest_call, has_mask)
         with custom_attention.calling(call) as cache:
             return scores(self, input_ids, cache, cache_position)
 

@@ -1,0 +1,96 @@
+"""What a decoder of transformers gets beside its tokens and its cache: the positions of the tokens, or a mask.
+
+Decoders find positions by themselves from the number of tokens in the cache. If one makes a tensor of this size, or
+cuts one there, its shape depends on a value, which a program cannot have. Such a decoder gets what transformers'
+`generate` gives: `position_ids`, and an `attention_mask` for all tokens that the cache can hold.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_POSITIONS, _MASK = "position_ids", "attention_mask"
+_CHOICES: tuple[tuple[str, ...], ...] = ((), (_POSITIONS,), (_MASK,), (_POSITIONS, _MASK))  # the first that is enough
+
+
+def needed(model: Any, config: Any, length: int) -> tuple[str, ...]:
+    """The names of the inputs that a decoder needs, so that no shape depends on the number of tokens in the cache.
+
+    Nothing is computed. It is empty if nothing is needed, and if these inputs do not help.
+
+    Args:
+        model: The decoder, with transformers' own `forward`.
+        config: The configuration of its decoder.
+        length: The number of tokens that the cache holds.
+    """
+    taken = inspect.signature(type(model).forward).parameters
+    for names in _CHOICES:
+        if taken.keys() >= {*names}:
+            depends = _depends_on_position(model, config, length, names)
+            if depends is None:
+                return ()
+            if not depends:
+                return names
+    return ()
+
+
+def made(names: tuple[str, ...], seq: Any, position: torch.Tensor, length: int) -> dict[str, torch.Tensor]:
+    """The inputs of one call.
+
+    Args:
+        names: Their names.
+        seq: The number of tokens in the call.
+        position: The position of the first one, int64 [1].
+        length: The number of tokens that the cache holds.
+    """
+    makers: dict[str, Callable[[], torch.Tensor]] = {
+        _POSITIONS: lambda: (torch.arange(seq) + position)[None],
+        _MASK: lambda: torch.ones((1, length), dtype=torch.int64),  # the causal mask hides later tokens
+    }
+    return {name: makers[name]() for name in names}
+
+
+def has_mask(names: tuple[str, ...]) -> bool:
+    """Whether a mask is among the inputs. It hides nothing."""
+    return _MASK in names
+
+
+def _depends_on_position(model: Any, config: Any, length: int, names: tuple[str, ...]) -> bool | None:
+    """Whether a decoder with these inputs reads the value of the position. None if it cannot be called without
+    values."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, FakeCopyMode, FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    position = mode.from_tensor(torch.tensor([0]))  # a tensor without a value
+    try:
+        with FakeCopyMode(mode):
+            copied = copy.deepcopy(model)
+        copied.set_attn_implementation("eager")
+        with torch.no_grad(), mode:
+            cache, tokens = _cache(config, length, position[0]), torch.zeros((1, 1), dtype=torch.int64)
+            copied(input_ids=tokens, past_key_values=cache, use_cache=True, **made(names, 1, position, length))
+    except DataDependentOutputException:
+        return True
+    except Exception:  # noqa: BLE001 - if it is a mistake, the first real call tells it
+        return None
+    return False
+
+
+def _cache(config: Any, length: int, tokens_before: torch.Tensor) -> Any:
+    """transformers' static cache, which says that it has this number of tokens."""
+    from transformers.cache_utils import StaticLayer
+
+    from etbuild.model import static_cache
+
+    class Layer(StaticLayer):  # type: ignore[misc]  # transformers has no types
+        def get_seq_length(self) -> Any:
+            return tokens_before
+
+    cache = static_cache.of_transformers(config, length)
+    cache.layers = [Layer(length) for _ in cache.layers]
+    return cache
