@@ -236,6 +236,13 @@ def _(run: Run) -> bool:
     return differs(run, net, X, partitioners=(XnnpackPartitioner(),))
 
 
+@probe("xnnpack-max")
+def _(run: Run) -> bool:
+    del run
+    net, partitioners = Net(lambda self, x: x.max(-1, keepdim=True).values), (XnnpackPartitioner(),)
+    return fails("only supports dim == 2", lambda: lower(net, IMAGE, partitioners=partitioners))
+
+
 @probe("xnnpack-softmax")
 def _(run: Run) -> bool:
     net = Net(lambda self, x: self.conv(x).softmax(-1), conv=nn.Conv2d(3, 4, 1))

@@ -282,6 +282,14 @@ LIMITS = (
         "executorch: backends/xnnpack/_passes/convert_to_linear.py",
     ),
     UpstreamLimit(
+        "xnnpack-max",
+        "XNNPACK's partitioner takes `max` over a dimension that is counted from the end, or that the result does not "
+        "keep, and then lowering fails.",
+        WORKAROUND,
+        "backends/xnnpack_operators.py",
+        "executorch: backends/xnnpack/partition/config/node_configs.py",
+    ),
+    UpstreamLimit(
         "xnnpack-softmax",
         "XNNPACK computes softmax over the channels in place of the last dimension if its input is in the format "
         "channels_last, such as the result of a convolution.",

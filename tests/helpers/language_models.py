@@ -27,6 +27,7 @@ SHAPE = {
     "eos_token_id": 1,
     "pad_token_id": 0,
 }
+_OLDER = {key: value for key, value in SHAPE.items() if key not in ("intermediate_size", "num_key_value_heads")}
 CONFIGS: dict[str, dict[str, Any]] = {
     "qwen": {"model_type": "qwen3", "head_dim": 16, **SHAPE},
     "mistral": {"model_type": "mistral", "sliding_window": 8, **SHAPE},
@@ -38,6 +39,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
         **SHAPE,
     },
+    "opt": {"model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 32, **_OLDER},
+    "falcon": {"model_type": "falcon", "alibi": True, **_OLDER},
+    "gpt_oss": {"model_type": "gpt_oss", "head_dim": 16, "sliding_window": 8, "num_local_experts": 4, **SHAPE},
 }
 CONFIGS["mixture"] = {
     "model_type": "qwen3_moe",
@@ -128,8 +132,10 @@ CACHES: dict[str, dict[str, Any]] = {
 def model(name: str) -> Any:
     """A model of transformers whose scores are far from zero and from each other."""
     config = transformers.AutoConfig.for_model(**CONFIGS[name])
-    torch.manual_seed(5)  # some parameters of one dimension are random
-    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    attention = "sdpa" if name == "falcon" else "eager"  # Falcon's eager attention adds its biases twice
+    with torch.random.fork_rng():
+        torch.manual_seed(5)  # some parameters of one dimension are random, such as attention sinks
+        made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
     numbers = torch.Generator().manual_seed(5)
     for parameter in made.parameters():
         if parameter.dim() > 1:

@@ -258,14 +258,6 @@ def test_a_cache_holds_what_the_model_caches(name: str, build: Build, tmp_path: 
             "model.huggingface.cache: `BertModel` is not a decoder with a cache",
         ),
         (
-            {
-                "class": "AutoModelForCausalLM",
-                "config": {**TINY, "model_type": "bert", "is_decoder": True},
-                "cache": {"max_length": 8},
-            },
-            "for a model of `huggingface` remove `cache`, or write a factory",
-        ),
-        (
             {"class": "LlamaForCausalLM", "config": TINY, "cache": {"max_length": 17}},
             "huggingface.cache.max_length: max_length 17 is more than the configuration's `max_position_embeddings`",
         ),
@@ -332,14 +324,6 @@ def test_a_cache_holds_what_the_model_caches(name: str, build: Build, tmp_path: 
         (
             {"class": "GPTNeoForCausalLM", "cache": {"max_length": 8}, "config": GPT_NEO},
             "model.huggingface.cache: `GPTNeoForCausalLM` counts keys to find the positions of tokens",
-        ),
-        (
-            {
-                "class": "FalconForCausalLM",
-                "cache": {"max_length": 8},
-                "config": {**CACHED["falcon"][0], "alibi": True},
-            },
-            "model.huggingface.cache: `FalconForCausalLM` counts keys to find the positions of tokens",
         ),
     ],
 )

@@ -22,8 +22,8 @@ from tests.helpers.sample import of_part
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 
 BYTES = LETTERS[:26] + "WÃÄÅÆ" + "".join(map(chr, range(0x122, 0x122 + 29)))  # bytes of characters, as GPT-2 names them
-PARTS = ("ring", "mistral", "quantized")  # a sample has one of them, and the custom cache of Qwen
-with_a_ring, with_mistral, quantized = (of_part(part, PARTS) for part in PARTS)
+PARTS = ("ring", "mistral", "quantized", "positions")  # a sample has one of them, and the custom cache of Qwen
+with_a_ring, with_mistral, quantized, with_positions = (of_part(part, PARTS) for part in PARTS)
 RUNNERS = ("text runner", "llama runner")
 PROMPT = "hello World and more text"  # longer than a call
 RUNNER = """
@@ -91,6 +91,10 @@ def asked(ids: torch.Tensor) -> list[int]:
         pytest.param("qwen3_5", "custom", marks=with_mistral),
         pytest.param("mamba", "custom", marks=with_a_ring),
         pytest.param("bamba", "static", marks=quantized),
+        pytest.param("gpt_oss", "static", marks=with_mistral),
+        pytest.param("opt", "custom", marks=with_positions),  # it gets its positions
+        pytest.param("opt", "static", marks=with_positions),
+        pytest.param("falcon", "static", marks=with_positions),  # it gets a mask of the length of the cache
     ],
 )
 def test_a_cache_gives_the_scores_of_transformers(

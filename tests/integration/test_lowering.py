@@ -398,6 +398,10 @@ class Net(torch.nn.Module):
         prelu = torch.nn.functional.prelu
         return prelu(x, self.linear.bias), prelu(x[:, :, None], self.linear.bias)
 
+    def largest(self, x):
+        image, kept = x[None, None] - 2.0, [(-1, True), (3, True), (2, True), (3, False), (1, True)]
+        return [image.max(dimension, keepdim=keeps).values * 2 for dimension, keeps in kept]
+
 def create():
     return Net()
 """
@@ -408,7 +412,7 @@ def test_a_weight_may_have_readers_beside_its_layer(build: Build, tmp_path: Path
     does not find the bias of a layer whose weight is its input too. Both end the process of the runtime."""
     names = (
         *("linear_weight", "linear_bias", "conv_bias", "product", "square", "kernel"),
-        *("joined", "of_itself", "added", "transposed", "rows", "sums", "scaled", "resized", "channels"),
+        *("joined", "of_itself", "added", "transposed", "rows", "sums", "scaled", "resized", "channels", "largest"),
     )
     methods = ", ".join(f"{name}: {{example_inputs: [{{shape: [2, 4]}}]}}" for name in names)
     head = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create", seed: 1}\n'

@@ -197,6 +197,7 @@ STEP_FILES = {
     "etbuild/model/checkpoint.py": ["compare", "export", "lower"],
     "etbuild/model/custom_attention.py": ["compare/huggingface", "export/huggingface", "lower/huggingface", "plan/action", "report/action"],
     "etbuild/model/decoder_cache.py": ["compare/huggingface", "export/huggingface", "lower/huggingface", "plan/action", "report/action"],
+    "etbuild/model/decoder_inputs.py": ["compare/huggingface", "export/huggingface", "lower/huggingface", "plan/action", "report/action"],
     "etbuild/model/empty_parameters.py": ["compare/huggingface", "export/huggingface", "lower/huggingface", "plan/action", "report/action"],
     "etbuild/model/encoder_decoder.py": ["compare/huggingface", "export/huggingface", "export/runner", "lower/huggingface", "plan/action", "report/action"],
     "etbuild/model/experts.py": ["compare/huggingface", "export/huggingface", "lower/huggingface", "plan/action", "report/action"],

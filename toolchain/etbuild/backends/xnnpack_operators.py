@@ -101,6 +101,14 @@ def _adds_a_row(node: Any) -> bool:
     return factors == {1} and [columns] == _fixed(_shape(node)[-1:]) and all(size == 1 for size in others)
 
 
+def _is_a_pool(node: Any) -> bool:
+    """Whether the largest values along a dimension are those of windows of an image, whose size is fixed and not 1.
+    XNNPACK takes the dimension by its number from the front, and keeps it with the size 1."""
+    image, dimension, keeps = (*node.args, False)[:3]
+    size = _fixed(_shape(image))[dimension]
+    return keeps and dimension in (2, 3) and size is not None and size > 1 and len(node.users) == 1
+
+
 def _scales_by_sizes(node: Any) -> bool:
     """Whether the scale of a resize is the ratio of its sizes, as XNNPACK assumes."""
     before, after = _fixed(_shape(node.args[0])[2:]), _fixed(_shape(node)[2:])
@@ -129,6 +137,7 @@ _USUAL: dict[str, Callable[[Any], bool]] = {
     "addmm.default": _adds_a_row,
     "convolution.default": _can_be_an_image,
     "dim_order_ops._clone_dim_order.default": _is_needless,
+    "max.dim": _is_a_pool,
     "prelu.default": _is_of_images,
     "unsqueeze_copy.default": _can_be_reshaped,
     "upsample_bilinear2d.vec": _scales_by_sizes,

@@ -52,6 +52,7 @@ class ModelCall:
         stores: The cache of each layer; None for a layer without keys and values.
         ring: The number of positions of a ring; None if no layer has one.
         longest: The largest number of tokens in one call.
+        has_mask: Whether the model is given a mask, which hides nothing.
         updated: The `id` of each cache that got new keys and values.
         attended: The `id` of each cache that the attention has read.
     """
@@ -60,6 +61,7 @@ class ModelCall:
     stores: tuple[torch.nn.Module | None, ...]
     ring: int | None
     longest: int
+    has_mask: bool = False
     updated: set[int] = field(default_factory=set)
     attended: set[int] = field(default_factory=set)
 
@@ -245,7 +247,7 @@ def _mask(
     and key whether the query attends to the key. There is no padding, so that `attention_mask` must be None.
     """
     del others
-    if attention_mask is not None:
+    if attention_mask is not None and not _call.get().has_mask:
         raise unsupported("it has a mask of its own")
     if mask_function is causal_mask_function:
         return None

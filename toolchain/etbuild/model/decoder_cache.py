@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.model import state_cache, static_cache
+from etbuild.model import decoder_inputs, state_cache, static_cache
 from etbuild.plan.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
@@ -67,14 +67,26 @@ def add(
     """
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
-    scores = _scores(model, wanted.logits, keywords)
+    takes_tokens = keywords is _of_tokens
+    needed = decoder_inputs.needed(model, config, cache.max_length, takes_tokens)
+    scores = _scores(model, wanted.logits, _with(keywords, needed, cache.max_length))
     if cache.kind is not None and _keeps_keys(model.config, cache):
-        return _add_own(model, config, cache, scores)
-    return _add_static(model, config, cache, scores, takes_tokens=keywords is _of_tokens)
+        return _add_own(model, config, cache, scores, decoder_inputs.has_mask(needed))
+    return _add_static(model, config, cache, scores, takes_tokens)
+
+
+def _with(keywords: Keywords, needed: tuple[str, ...], length: int) -> Keywords:
+    """The inputs of the original `forward`, with those that the decoder needs beside its tokens."""
+
+    def more(model: Any, given: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
+        own = keywords(model, given, cache, position)
+        return {**own, **decoder_inputs.made(needed, given.shape[1], position, length)} if needed else own
+
+    return more
 
 
 def _check(model: Any, config: Any, cache: DecoderCache) -> None:
-    if config.model_type == "gpt_neo" or (config.model_type == "falcon" and config.alibi):
+    if config.model_type == "gpt_neo":
         message = f"`{type(model).__name__}` counts keys to find the positions of tokens, and a cache has keys for all"
         raise InputError.at(_CACHE, message, "leave out `cache`, or write a factory for this model")
     if not model.can_generate() or config.is_encoder_decoder:
@@ -99,8 +111,6 @@ def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[...,
     def scores(self: Any, given: torch.Tensor, cache: Any, position: torch.Tensor) -> torch.Tensor:
         own = {**keywords(self, given, cache, position), **more}
         own["cache_params" if "cache_params" in known else "past_key_values"] = cache
-        if "position_ids" in known:  # without them, some models begin at 0 in each call
-            own["position_ids"] = (torch.arange(given.shape[1]) + position).unsqueeze(0)
         found: torch.Tensor = original(self, **own, use_cache=True).logits
         return found[:, -1] if more else found
 
@@ -132,7 +142,9 @@ def _with_one_token(scores: Callable[..., Any], attention: str | None = None) ->
     return call
 
 
-def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any]) -> Callable[..., Any]:
+def _add_own(
+    model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any], has_mask: bool
+) -> Callable[..., Any]:
     """Adds ExecuTorch's modules for caches. Raises InputError if the kind of the cache does not fit the model."""
     from transformers.configuration_utils import get_head_shapes
 
@@ -159,7 +171,7 @@ def _add_own(model: Any, config: Any, wanted: DecoderCache, scores: Callable[...
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         stores = tuple(self.kv_caches[str(index)] if index in keyed else None for index in range(len(layers)))
-        call = custom_attention.ModelCall(cache_position, stores, ring, wanted.longest_call)
+        call = custom_attention.ModelCall(cache_position, stores, ring, wanted.longest_call, has_mask)
         with custom_attention.calling(self, call) as cache:
             return scores(self, input_ids, cache, cache_position)
 

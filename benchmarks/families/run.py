@@ -1,0 +1,252 @@
+"""Tries every family of decoders in transformers: what a new user gets with two commands.
+
+    python benchmarks/families/run.py [--only NAME...] [--list] [--results FILE] [--write docs/families.md]
+
+For each family, a tiny model with random weights is saved to a folder, `etbuild init --huggingface FOLDER` writes its
+manifest, and `etbuild build` builds it. ExecuTorch's `TextLLMRunner` then continues a prompt of several calls, and the
+text has to be that of transformers, which computes it without a cache. Each of these steps runs in a process of its own
+with a time limit.
+
+Each row is also a line of the file of results. A run takes the rows that the file has, so that one that was interrupted
+continues; families that `--only` names are tried again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.families import families  # noqa: E402
+from tests.helpers.language_models import tokenizer  # noqa: E402
+from tests.helpers.worker_client import Worker  # noqa: E402
+
+Row = dict[str, Any]
+_COLUMNS = {"family": "family", "task": "task", "cache": "`cache.kind`", "equal": "equal tokens", "note": "note"}
+_NEAR = 1e-4  # of the largest score: the roundings of another order of additions
+_SHOWN = 160  # characters of an error
+_TEXT_GENERATION = "text-generation"
+
+
+class NotMade(Exception):
+    """A step has failed. The message is for the table."""
+
+
+def in_fork(work: Callable[..., Any], seconds: float, *arguments: Any) -> Any:
+    """Calls a function in a fork of this process, and returns its result, which JSON can hold."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(theirs, work, arguments))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(seconds):
+            raise NotMade(f"no result in {seconds:.0f} s")
+        result, error = ours.recv()
+    except EOFError:
+        process.join()
+        raise NotMade(f"the process ended with {process.exitcode}") from None
+    finally:
+        process.kill()
+        process.join()
+    if error is not None:
+        raise NotMade(error)
+    return result
+
+
+def _send(pipe: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)  # the runner prints what it does
+    os.dup2(quiet, 2)
+    try:
+        pipe.send((work(*arguments), None))
+    except Exception as error:  # noqa: BLE001 - every error is a row
+        pipe.send((None, f"{type(error).__name__}: {error}"))
+
+
+def say(program: str, words: str, count: int) -> str:
+    """What ExecuTorch's runner generates after the prompt."""
+    from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
+
+    text: list[str] = []
+    how = GenerationConfig(echo=False, max_new_tokens=count, temperature=0.0)
+    TextLLMRunner(program, words).generate(families.PROMPT, how, text.append)
+    return "".join(text)
+
+
+class Builder:
+    """Runs the driver's commands."""
+
+    def __init__(self, directory: Path, seconds: float) -> None:
+        self.directory, self.seconds = directory, seconds
+        self.worker: Worker | None = None
+
+    def init(self, folder: Path, out: Path) -> Path:
+        """The manifest that `init` writes for a folder."""
+        command = [sys.executable, "-m", "etbuild", "init", "--huggingface", str(folder), "-o", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=self.seconds)
+        if done.returncode:
+            raise NotMade(f"init: {error_in(done.stderr)}")
+        return next(out.glob("*.yaml"))
+
+    def build(self, manifest: Path, out: Path) -> Path:
+        """The program of a manifest."""
+        if self.worker is None or self.worker.process.poll() is not None:
+            self.worker = Worker(self.directory)
+        self.worker.send("build", manifest, "-o", out, "--no-cache")
+        try:
+            answer = self.worker.receive(self.seconds)
+        except AssertionError as error:
+            raise NotMade(f"build: {error}") from None
+        if answer.exit_code:
+            raise NotMade(f"build: {error_in(answer.output)}")
+        return next(out.glob("*.pte"))
+
+    def end(self) -> None:
+        """Ends the worker."""
+        if self.worker is not None:
+            self.worker.end()
+
+
+def error_in(output: str) -> str:
+    """The message of an error of the driver, in one line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    first = next((index for index, line in enumerate(lines) if "error" in line), len(lines) - 1)
+    return re.sub(r"^error: \S+: ", "", " ".join(lines[first : first + 2]))
+
+
+def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: float) -> Row:
+    """The row of one family."""
+    row: Row = {"family": family, "task": _TEXT_GENERATION, "class": cls, "cache": "", "equal": "", "works": False}
+    folder = scratch / family.replace("-", "_")
+    folder.mkdir()
+    try:
+        expected = in_fork(families.write, seconds, family, cls, folder)
+        manifest = builder.init(folder, scratch)
+        found = re.search(r"^ *cache: .*?(?:kind: (\w+))?\}", manifest.read_text("utf-8"), re.MULTILINE)
+        row["cache"] = (found[1] or "static") if found else "none"
+        program = builder.build(manifest, scratch / "out")
+        words = program.with_suffix(".tokenizer") / "tokenizer.json"
+        said = in_fork(say, seconds, str(program), str(words), families.TOKENS)
+    except (NotMade, subprocess.TimeoutExpired) as error:
+        return {**row, "note": shortened(str(error), scratch)}
+    tokens: list[int] = expected["tokens"]
+    equal = families.common(tokenizer().encode(said).ids, tokens)
+    note = "" if expected["different"] > 1 else "transformers repeats one token"
+    if equal < len(tokens):
+        near = expected["margins"][equal] < _NEAR
+        note = "then two scores are equal but for roundings" if near else "other text"
+    return {**row, "equal": f"{equal} of {len(tokens)}", "works": equal == len(tokens), "note": note}
+
+
+def shortened(text: str, scratch: Path) -> str:
+    """A message without the scratch directory, in one line of a table."""
+    line = " ".join(text.replace(str(scratch), ".").replace("|", "/").split())
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+
+
+def table(rows: list[Row]) -> str:
+    """The rows in Markdown."""
+    lines = ["| " + " | ".join(_COLUMNS.values()) + " |", "|---" * len(_COLUMNS) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(str(row[key]) for key in _COLUMNS) + " |" for row in rows)])
+
+
+def summary(rows: list[Row]) -> str:
+    """How many families work."""
+    return f"{sum(row['works'] for row in rows)} of {len(rows)} families say what transformers says."
+
+
+def page(rows: list[Row]) -> str:
+    """The page with all rows."""
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in ("executorch", "torch", "transformers")
+    )
+    return f"""# Families of models
+
+`python benchmarks/families/run.py --write docs/families.md` writes this page, with {versions}. Each family is tried as
+a new user would: a tiny model with random weights, `etbuild init --huggingface`, `etbuild build`, and ExecuTorch's
+`TextLLMRunner`. It says {families.TOKENS} tokens after a prompt. Equal tokens are those before the first that differs
+from what transformers says without a cache.
+
+{summary(rows)}
+
+{table(rows)}
+"""
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = families.decoders()
+    parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", help="try these families, again if need be")
+    parser.add_argument("--list", action="store_true", help="print the names of the families")
+    parser.add_argument("--results", type=Path, default=ROOT / ".cache/families.jsonl", metavar="FILE")
+    parser.add_argument("--seconds", type=float, default=300.0, help="the time limit of one step")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page there")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(known))
+        return
+    rows = read(options.results)
+    for family in options.only or [name for name in known if name not in rows]:
+        rows[family] = in_own_directory(family, known[family], options.seconds)
+        add(options.results, rows[family])
+        print("  ".join(str(rows[family][key]) for key in _COLUMNS), flush=True)
+    listed = [rows[name] for name in known if name in rows and name in (options.only or rows)]
+    print(f"\n{table(listed)}\n\n{summary(listed)}")
+    if options.write:
+        options.write.write_text(page(listed), "utf-8")
+
+
+_builder: list[Builder] = []
+
+
+def in_own_directory(family: str, cls: str, seconds: float) -> Row:
+    """The row of a family, made in a directory that is then removed."""
+    scratch = Path(tempfile.mkdtemp(prefix="families-"))
+    _builder[:] = _builder or [Builder(Path(tempfile.gettempdir()), seconds)]
+    try:
+        return attempt(family, cls, _builder[0], scratch, seconds)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def read(results: Path) -> dict[str, Row]:
+    """The last row of each family in a file of results."""
+    lines = results.read_text("utf-8").splitlines() if results.is_file() else []
+    return {row["family"]: row for row in map(json.loads, lines)}
+
+
+def add(results: Path, row: Row) -> None:
+    """Adds a row to the file of results."""
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    import executorch.kernels.quantized  # noqa: F401 - the kernels of programs, for all forks
+    import transformers
+    from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    try:
+        main()
+    finally:
+        for each in _builder:
+            each.end()
