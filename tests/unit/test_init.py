@@ -148,7 +148,8 @@ def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsy
 
 
 def test_a_folder_below_the_manifest_needs_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = folder(tmp_path / "checkpoints/llama", LLAMA, "model.safetensors.index.json")
+    names = ("model.safetensors.index.json", "model-1.safetensors", "model-2.safetensors")
+    source = folder(tmp_path / "checkpoints/llama", LLAMA, *names)
     shards = {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}
     (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     manifest, said = written(capsys, tmp_path, "--huggingface", source, "--name", "tiny")
@@ -269,6 +270,21 @@ def test_an_encoder_has_a_method_for_its_adapter(tmp_path: Path, capsys: pytest.
     assert adapted == {**plain, "entry": "forward", "adapter": "math"}
 
 
+def test_an_adapter_may_be_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "in/llama", LLAMA, "model.safetensors")
+    of_hub = adapter(tmp_path / "hub/models--some--math/snapshots/0123")
+    arguments = ("--huggingface", source, "--adapter", of_hub, "--adapter", adapter(tmp_path / "else/code"))
+    manifest, said = written(capsys, tmp_path / "out", *arguments)
+    assert manifest["model"]["adapters"] == {
+        "math": {"config": "0123/adapter_config.json", "weights": "0123/adapter_model.safetensors"},
+        "code": {"config": "code/adapter_config.json", "weights": "code/adapter_model.safetensors"},
+    }
+    assert f"--root {source} --root {of_hub.parent} --root {tmp_path}/else " in said
+    adapter(tmp_path / "other/code")
+    said = failure(capsys, *map(str, arguments), "-o", tmp_path / "other")
+    assert f"the build would read {tmp_path}/other/code/adapter_config.json in place of {tmp_path}/else/code" in said
+
+
 def test_the_weights_of_a_gguf_file_are_read_by_the_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = folder(tmp_path / "llama", {**LLAMA, "dtype": "bfloat16"}, "q8.gguf")
     manifest, said = written(capsys, tmp_path / "one", "--huggingface", source)
@@ -292,14 +308,114 @@ def test_the_integers_of_a_packed_checkpoint_are_kept(tmp_path: Path, capsys: py
     )
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quant_method": "aqlm"}, "the checkpoint is packed by aqlm"),
+        (
+            {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
+            "by gptq with `checkpoint_format: marlin`",
+        ),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "by awq with `version: gemv`"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"format": "marlin-24"}}},
+            "by compressed-tensors with `format: marlin-24`",
+        ),
+    ],
+)
+def test_packed_weights_that_the_build_does_not_read_are_refused(
+    config: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder(tmp_path / "llama", {**LLAMA, "quantization_config": config}, "model.safetensors")
+    said = failure(capsys, "--huggingface", source, "-o", tmp_path / "out")
+    assert message in said
+    assert "take the checkpoint as it was before; read are awq, bitsandbytes, " in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_are_not_complete_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index, into = "model.safetensors.index.json", ("-o", tmp_path / "out")
+    source = folder(tmp_path / "llama", LLAMA, "model-1-of-2.safetensors")
+    said = failure(capsys, "--huggingface", source, *into)
+    assert f"has model-1-of-2.safetensors, and neither model.safetensors nor {index}" in said
+    shards = {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}
+    (source / index).write_text(json.dumps({"weight_map": shards}))
+    said = failure(capsys, "--huggingface", source, *into)
+    assert f"{index} lists 1 of 2 files that are not there: model-2-of-2.safetensors" in said
+    (source / "model-2-of-2.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0")
+    said = failure(capsys, "--huggingface", source, *into)
+    assert f"error: `{source}/model-2-of-2.safetensors` is a pointer of git-lfs, not the content itself" in said
+
+
+def test_a_file_that_another_one_hides_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, into = folder(tmp_path / "llama", LLAMA), tmp_path / "out"
+    into.mkdir()
+    (into / "config.json").write_text("{}")
+    said = failure(capsys, "--huggingface", source, "-o", into)
+    assert f"the build would read {into}/config.json in place of {source}/config.json" in said
+
+
+def test_the_template_of_a_chat_goes_with_the_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("tokenizer.model", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "vocab.json")
+    source = folder(tmp_path / "one/llama", {**LLAMA, "eos_token_id": 1}, *names)
+    manifest, _ = written(capsys, tmp_path / "one", "--huggingface", source)
+    expected = ["tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
+    assert manifest["tokenizer"] == [f"llama/{name}" for name in expected]
+    (source / "tokenizer.json").write_text("not read")
+    manifest, _ = written(capsys, tmp_path / "two", "--huggingface", source)
+    assert manifest["tokenizer"] == ["tokenizer.json", *expected[1:]]
+
+
+def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "llama", {**LLAMA, "eos_token_id": 1}, "vocab.json", "tokenizer_config.json")
+    assert main.main(["init", "--huggingface", str(source), "-o", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert "note: The folder has no tokenizer that the runner reads: add tokenizer.json" in captured.err
+    assert "generate" not in captured.out
+    assert "tokenizer" not in validate.load(tmp_path / "llama.yaml").data
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({**LLAMA, "rope_theta": {"__float__": "Infinity"}}, "  max_length: 64   # tokens: as many as the model takes"),
+        (
+            {**LLAMA, "max_position_embeddings": 40960},
+            "  max_length: 2048   # tokens: a guess; the model takes 40960",
+        ),
+        (
+            {"architectures": ["BertModel"], "vocab_size": 9},
+            "   # a guess: config.json has no `max_position_embeddings`",
+        ),
+        (
+            {"architectures": ["ViTModel"], "num_channels": 3},
+            "# pixel_values; a guess, because config.json has no `image_size`",
+        ),
+    ],
+)
+def test_a_guess_is_marked(
+    config: dict[str, Any], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(capsys, tmp_path, "--huggingface", folder(tmp_path / "net", config))
+    assert expected in (tmp_path / "net.yaml").read_text()
+
+
+@pytest.mark.parametrize("config", [LLAMA, {"architectures": ["ViTModel"], "num_channels": 3}])
+def test_the_commented_quantization_is_valid(
+    config: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(capsys, tmp_path, "--huggingface", folder(tmp_path / "net", config))
+    path = tmp_path / "net.yaml"
+    path.write_text(path.read_text().replace("# quantize:", "quantize:"))
+    assert "quantize" in validate.load(path).data["defaults"]
+
+
 def test_what_is_no_model_and_no_adapter_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, math = folder(tmp_path / "in/llama", LLAMA), adapter(tmp_path / "else/math")
     into = ("-o", tmp_path / "out")
     said = failure(capsys, "--huggingface", math, *into)
     assert "this is a LoRA adapter of `some/llama`, and not a model" in said
     assert f"`--adapter {math}`" in said
-    said = failure(capsys, "--huggingface", source, "--adapter", math, *into)
-    assert f"{math} is neither below {tmp_path}/out nor below {source}" in said
     other = adapter(source / "other", kind="IA3")
     said = failure(capsys, "--huggingface", source, "--adapter", other, *into)
     assert "adapter_config.json: not the configuration of a LoRA adapter" in said

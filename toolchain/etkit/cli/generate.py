@@ -10,19 +10,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_manifest, add_parser, add_value, count, settings
 from etbuild.errors import BuildError, InputError, printable
 from etbuild.processes.process_state import stream_to
 from etkit.cli import build
+from etkit.generation.tokenizer_files import preferred
 
 if TYPE_CHECKING:
     from etbuild.files.artifacts import Artifact
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without tab and newline
-_PREFERRED = ("tokenizer.json", "tokenizer.model")
 
 
 def add(verbs: Any) -> None:
@@ -90,17 +89,6 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
         with _bytes_as_text():
             runner.generate(options.prompt, how, write)
     print()
-
-
-def preferred(tokenizers: list[str]) -> str | None:
-    """The file of a tokenizer that ExecuTorch's runner reads. None if there is none.
-
-    Args:
-        tokenizers: The paths of all files of the tokenizer.
-    """
-    named = [each for name in _PREFERRED for each in tokenizers if PurePath(each).name == name]
-    others = [each for each in tokenizers if not each.endswith("config.json")]
-    return next(iter([*named, *others]), None)
 
 
 class Text:

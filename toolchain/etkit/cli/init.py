@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,12 +67,11 @@ def run(options: argparse.Namespace) -> int:
     manifest = directory / f"{first.name}.yaml"
     _write(manifest, first.manifest)
     _write_target(directory, first)
-    if first.remark:
-        print(f"note: {first.remark}", file=sys.stderr)
-    folder = options.huggingface and first_manifest.folder_of(options.huggingface)
-    print(f"next: {_command('build', manifest, folder)}")
+    for remark in first.remarks:
+        print(f"note: {remark}", file=sys.stderr)
+    print(f"next: {_command('build', manifest, first.roots)}")
     if first.runner == "executorch-llm/v1" and first.tokenizer:
-        print(f"then: {_command('generate', manifest, folder, 'Once upon a time')}")
+        print(f"then: {_command('generate', manifest, first.roots, 'Once upon a time')}")
     return 0
 
 
@@ -96,7 +97,6 @@ def _write_target(directory: Path, first: First) -> None:
         _write(directory / "BUILD", first.target)
 
 
-def _command(verb: str, manifest: Path, folder: Path | None, *arguments: str) -> str:
-    outside = folder is not None and not folder.resolve().is_relative_to(manifest.parent.resolve())
-    root = ["--root", str(folder)] if outside else []
-    return shlex.join(["etbuild", verb, str(manifest), *arguments, *root, "-o", "out"])
+def _command(verb: str, manifest: Path, roots: Sequence[Path], *arguments: str) -> str:
+    searched = itertools.chain(*(("--root", str(root)) for root in roots))
+    return shlex.join(["etbuild", verb, str(manifest), *arguments, *searched, "-o", "out"])

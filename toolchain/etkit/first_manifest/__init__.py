@@ -2,6 +2,6 @@
 
 from etkit.first_manifest.factory import of_factory
 from etkit.first_manifest.first import First, renamed
-from etkit.first_manifest.folder import folder_of, of_huggingface
+from etkit.first_manifest.folder import of_huggingface
 
-__all__ = ["First", "folder_of", "of_factory", "of_huggingface", "renamed"]
+__all__ = ["First", "of_factory", "of_huggingface", "renamed"]

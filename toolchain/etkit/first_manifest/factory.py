@@ -58,10 +58,10 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
 
         root = modules.create(plan.model, StepContext(inputs, finder))
         lines, unknown = _methods_of(root)
-    remark = f"Change `example_inputs`: {', '.join(unknown)} did not take what was tried." if unknown else ""
+    remarks = [f"Change `example_inputs`: {', '.join(unknown)} did not take what was tried."] if unknown else []
     srcs = [each for each in used.sources if (beside / each).is_file()]
     written = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in model.items() if value]
-    return First(name, written, lines, CALIBRATE, remark, srcs=srcs)
+    return First(name, written, lines, CALIBRATE, remarks, srcs=srcs)
 
 
 def _arguments(text: str) -> dict[str, Any]:

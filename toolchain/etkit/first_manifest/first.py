@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from etbuild.errors import InputError
 from etkit.targets.starlark import rule_call
@@ -18,7 +19,7 @@ _RUNNERS = {
 QUANTIZE = """\
   # Linear layers in 4 bits and embeddings in 8 make the program smaller. The export then reads the weights: in BUILD,
   # move them from `weights` to `data`.
-  # quantize: {torchao: [{config: 8da4w}, {config: int8, layers: [embedding]}]}
+  # quantize: {torchao: [{config: 8da4w, scales: hqq_scale_only}, {config: int8, layers: [embedding]}]}
 """
 PACKED = """\
   # The weights are packed: `packed` keeps their integers where XNNPACK can hold them, and the build says where not. An
@@ -41,7 +42,7 @@ class First:
         model: The lines of `model`, without their indentation.
         methods: The lines of `methods`, without their indentation.
         hint: The comment about quantization.
-        remark: What the user should know, a comment of one line. Empty if there is nothing.
+        remarks: What the user should know, each a comment of one line.
         runner: ExecuTorch's runner that can run the program; None if there is none.
         srcs: The Python sources.
         data: The files that the export reads.
@@ -49,13 +50,14 @@ class First:
         weights: The files that only lowering reads.
         tokenizer: The files of the tokenizer.
         adapters: The files with the weights of LoRA adapters, by the adapter's name.
+        roots: The directories that the build has to search too.
     """
 
     name: str
     model: list[str]
     methods: list[str]
     hint: str
-    remark: str = ""
+    remarks: list[str] = field(default_factory=list)
     runner: str | None = None
     srcs: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
@@ -63,11 +65,12 @@ class First:
     weights: list[str] = field(default_factory=list)
     tokenizer: list[str] = field(default_factory=list)
     adapters: dict[str, str] = field(default_factory=dict)
+    roots: list[Path] = field(default_factory=list)
 
     @property
     def manifest(self) -> str:
         """The text of the manifest."""
-        lines = [f"# {self.remark}"] if self.remark else []
+        lines = [f"# {each}" for each in self.remarks]
         lines += ["schema: executorch-model/v1", f"name: {self.name}"]
         lines += [f"runner: {self.runner}   # {_RUNNERS[self.runner]}"] if self.runner else []
         lines += [f"tokenizer: {json.dumps(self.tokenizer)}"] if self.tokenizer else []

@@ -6,8 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,14 @@ from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import is_file
+from etbuild.model.packed import formats
 from etkit.first_manifest.files import CONFIG_BYTES, Files, read_json
 from etkit.first_manifest.first import PACKED, First, program_name
 from etkit.first_manifest.kinds import Methods, methods_of_kind
 
 _INDEX_BYTES = json_file.MAX_BYTES
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` writes them; with `.index.json` if split
+_INDEX = ".index.json"
 _SHOWN = 100  # characters of a name in a file
 _FILES_SHOWN = 3
 _ADAPTER_CONFIG = "adapter_config.json"
@@ -42,31 +43,23 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
         adapters: Folders of LoRA adapters of the model.
 
     Raises:
-        InputError: The folder has no configuration of a model, or its kind of model is not known here.
+        InputError: The folder has no configuration of a model, its kind of model is not known here, or the build could
+            not read its weights.
     """
     folder = folder_of(place)
     _check_is_model(folder)
     config = read_json(folder / "config.json", CONFIG_BYTES, "the configuration of a model")
-    listed = config.get("architectures")
-    kind = listed[0] if isinstance(listed, list) and listed else None
-    if not isinstance(kind, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", kind):
-        hint = 'add for example `"architectures": ["LlamaForCausalLM"]`: the class of the model in transformers'
-        raise InputError.of(f"{folder / 'config.json'}: `architectures` names no class", hint)
-    files = Files(folder, beside)
+    kind, files = _class(config, folder), Files(folder, beside, (folder,))
     methods = methods_of_kind(kind, config, files)
     if methods is None:
         hint = "write the manifest by hand: its inputs are those of the class's `forward` (docs/huggingface.md)"
         raise InputError.of(f"{folder}: no first manifest is known for `{kind}`", hint)
-    checkpoint = [place.name] if place != folder else _checkpoint(folder)
-    packed = isinstance(config.get("quantization_config"), dict)
+    checkpoint = [place.name] if place != folder else _checkpoint(files)
+    packed = bool(checkpoint) and _is_packed(config, folder)
     quantized = [name for name in checkpoint if packed or name.endswith(GGUF_SUFFIX)]  # the export reads these
-    remark = "" if checkpoint else "The folder has no weights: those of the program are random."
-    if files.has(_ADAPTER_CONFIG) and folder not in adapters:
-        remark = f"The folder has a LoRA adapter too, which `--adapter {folder}` adds."
-    if "auto_map" in config:
-        remark = "The folder has code of its own. It does not run: the class is that of transformers."
-    config_file = files.named("config.json")
     found = _adapters(adapters, files)
+    config_file = files.named("config.json")
+    of_adapters = {name: (own.named(_ADAPTER_CONFIG), own.named(weights)) for name, (own, weights) in found.items()}
     return First(
         name=program_name(_folder_name(folder)),
         model=[
@@ -74,23 +67,60 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
             f"  class: {kind}",
             f"  config: {json.dumps(config_file)}",
             *methods.model,
-            *_dtype(config, place != folder or any(name.endswith(GGUF_SUFFIX) for name in checkpoint)),
-            *(["adapters:"] if found else []),
+            *_dtype(config, any(name.endswith(GGUF_SUFFIX) for name in checkpoint)),
+            *(["adapters:"] if of_adapters else []),
             *(
                 f"  {name}: {{config: {json.dumps(one)}, weights: {json.dumps(two)}}}"
-                for name, (one, two) in found.items()
+                for name, (one, two) in of_adapters.items()
             ),
         ],
         methods=_with_adapters(methods, found, kind),
-        hint=PACKED if packed and checkpoint else methods.hint,
-        remark=remark,
+        hint=PACKED if packed else methods.hint,
+        remarks=[*_remarks(config, files, checkpoint, adapters), *methods.remarks],
         runner=methods.runner,
-        data=[config_file, *methods.data, *map(files.named, quantized), *(one for one, _ in found.values())],
+        data=[config_file, *methods.data, *map(files.named, quantized), *(one for one, _ in of_adapters.values())],
         checkpoint=files.named(checkpoint[0]) if checkpoint else None,
         weights=[files.named(name) for name in checkpoint if name not in quantized],
         tokenizer=methods.tokenizer,
-        adapters={name: two for name, (_, two) in found.items()},
+        adapters={name: two for name, (_, two) in of_adapters.items()},
+        roots=list(
+            dict.fromkeys(each.root for each in (files, *(own for own, _ in found.values())) if each.root != beside)
+        ),
     )
+
+
+def _class(config: dict[str, Any], folder: Path) -> str:
+    """The class of transformers that a configuration names."""
+    listed = config.get("architectures")
+    kind = listed[0] if isinstance(listed, list) and listed else None
+    if not isinstance(kind, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", kind):
+        hint = 'add for example `"architectures": ["LlamaForCausalLM"]`: the class of the model in transformers'
+        raise InputError.of(f"{folder / 'config.json'}: `architectures` names no class", hint)
+    return kind
+
+
+def _remarks(
+    config: dict[str, Any], files: Files, checkpoint: Collection[str], adapters: Collection[Path]
+) -> Iterator[str]:
+    """What the user should know about a folder."""
+    if not checkpoint:
+        yield "The folder has no weights: those of the program are random."
+    if files.has(_ADAPTER_CONFIG) and files.folder not in adapters:
+        yield f"The folder has a LoRA adapter too, which `--adapter {files.folder}` adds."
+    if "auto_map" in config:
+        yield "The folder has code of its own. It does not run: the class is that of transformers."
+
+
+def _is_packed(config: dict[str, Any], folder: Path) -> bool:
+    """Whether the weights are packed. Refuses a form that the build does not read."""
+    packing = config.get("quantization_config")
+    if not isinstance(packing, dict):
+        return False
+    method, other = formats.method_of(packing), formats.other_form(packing)
+    if method not in formats.READ or other:
+        form = f" with {other}" if other else ""
+        raise InputError.of(f"{folder}: the checkpoint is packed by {method[:_SHOWN]}{form}", formats.HINT)
+    return True
 
 
 def _check_is_model(folder: Path) -> None:
@@ -108,9 +138,10 @@ def _check_is_model(folder: Path) -> None:
         raise InputError.of(f"{folder}: a GGUF file needs the configuration of its model", hint)
 
 
-def _adapters(folders: Sequence[Path], files: Files) -> dict[str, tuple[str, str]]:
-    """The files with the configuration and the weights of each adapter, by the adapter's name."""
-    found: dict[str, tuple[str, str]] = {}
+def _adapters(folders: Sequence[Path], files: Files) -> dict[str, tuple[Files, str]]:
+    """The files of each adapter and the one with its weights, by the adapter's name. Names of an adapter elsewhere are
+    relative to the directory above it, so that they tell it from others."""
+    found: dict[str, tuple[Files, str]] = {}
     for folder in folders:
         config = read_json(folder / _ADAPTER_CONFIG, CONFIG_BYTES, "the configuration of an adapter")
         if config.get("peft_type") != "LORA":
@@ -118,16 +149,12 @@ def _adapters(folders: Sequence[Path], files: Files) -> dict[str, tuple[str, str
         weights = next((name for name in _ADAPTER_WEIGHTS if is_file(folder / name)), None)
         if weights is None:
             raise InputError.of(f"{folder}: there is no {_ADAPTER_WEIGHTS[0]}", "PEFT's `save_pretrained` writes it")
-        roots = [root for root in (files.beside, files.folder) if folder.resolve().is_relative_to(root.resolve())]
-        if not roots:
-            hint = "copy it to one of them"
-            raise InputError.of(f"{folder} is neither below {files.beside} nor below {files.folder}", hint)
-        own = replace(files, folder=folder, beside=roots[0])
-        name = program_name(folder.resolve().name)
+        name = program_name(_folder_name(folder))
         name = f"_{name}" if name[0].isdigit() else name
         if name in found:
             raise InputError.of(f"two adapters would be called `{name}`", "rename the folder of one")
-        found[name] = own.named(_ADAPTER_CONFIG), own.named(weights)
+        roots = dict.fromkeys([*files.others, *(own.root for own, _ in found.values()), folder.resolve().parent])
+        found[name] = Files(folder, files.beside, tuple(roots)), weights
     return found
 
 
@@ -150,24 +177,47 @@ def _dtype(config: dict[str, Any], quantized: bool) -> list[str]:
     return [f"dtype: float32   # {why}"] if dtype in ("bfloat16", "float16") else []
 
 
-def _checkpoint(folder: Path) -> list[str]:
+def _checkpoint(files: Files) -> list[str]:
     """The file that `model.weights` names, and the shards that it lists. Empty if there are no weights."""
     for name in _WEIGHTS:
-        if is_file(folder / name):
+        if files.has(name):
             return [name]
-        index = folder / f"{name}.index.json"
-        if is_file(index):
-            shards = read_json(index, _INDEX_BYTES, "an index of weights").get("weight_map")
-            if not isinstance(shards, dict) or not shards or not all(isinstance(each, str) for each in shards.values()):
-                raise InputError.of(f"{index}: not an index of weights: `weight_map` does not name files")
-            return [index.name, *sorted(set(shards.values()))]
-    quantized = sorted(path.name for path in folder.glob(f"*{GGUF_SUFFIX}") if is_file(path))
+        if files.has(f"{name}{_INDEX}"):
+            return [f"{name}{_INDEX}", *_shards(files, f"{name}{_INDEX}")]
+    quantized = _of_suffix(files.folder, GGUF_SUFFIX)
     if len(quantized) > 1:
         parts = [name for name in quantized if _GGUF_PART.search(name)]
         hint = "merge its parts with llama.cpp's `llama-gguf-split --merge`" if parts else "name one: "
-        hint += "" if parts else f"`--huggingface {folder / quantized[0]}`"
-        raise InputError.of(f"{folder} has several GGUF files: {', '.join(quantized[:_FILES_SHOWN])}", hint)
+        hint += "" if parts else f"`--huggingface {files.folder / quantized[0]}`"
+        raise InputError.of(f"{files.folder} has several GGUF files: {_shown(quantized)}", hint)
+    others = [name for name in _of_suffix(files.folder, ".safetensors") if name not in _ADAPTER_WEIGHTS]
+    if others and not quantized:
+        message = f"{files.folder} has {_shown(others)}, and neither {_WEIGHTS[0]} nor {_WEIGHTS[0]}{_INDEX}"
+        hint = "download the index too; a single file with the names of transformers is called model.safetensors"
+        raise InputError.of(message, hint)
     return quantized
+
+
+def _shards(files: Files, index: str) -> list[str]:
+    """The files that an index of weights lists. Refuses an index that lists a file that is not there."""
+    shards = read_json(files.folder / index, _INDEX_BYTES, "an index of weights").get("weight_map")
+    if not isinstance(shards, dict) or not shards or not all(isinstance(each, str) for each in shards.values()):
+        raise InputError.of(f"{files.folder / index}: not an index of weights: `weight_map` does not name files")
+    listed = sorted(set(shards.values()))
+    missing = [name for name in listed if files.names(name) and not files.has(name)]
+    if missing:
+        message = f"{files.folder / index} lists {len(missing)} of {len(listed)} files that are not there"
+        raise InputError.of(f"{message}: {_shown(missing)}", "download the folder again: its weights are not complete")
+    return listed
+
+
+def _of_suffix(folder: Path, suffix: str) -> list[str]:
+    return sorted(path.name for path in folder.glob(f"*{suffix}") if is_file(path))
+
+
+def _shown(names: Sequence[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:_FILES_SHOWN]) + (", ..." if len(names) > _FILES_SHOWN else "")
 
 
 def _folder_name(folder: Path) -> str:

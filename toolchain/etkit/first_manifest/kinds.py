@@ -9,12 +9,13 @@ from typing import Any
 from etbuild.manifest.tasks import IMAGE_TOWERS
 from etkit.first_manifest.files import Files
 from etkit.first_manifest.first import CALIBRATE, QUANTIZE
+from etkit.generation import tokenizer_files
 
 _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
 _LONGEST_TEXT = 512  # tokens; of the decoder and of the encoder of a model that has both
 _SEQ2SEQ = ("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5")  # these are tried
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+_CHANNELS, _IMAGE = 3, 224  # of an image, if the configuration does not say it
 _OTHER_ATTENTION = ("bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "mpt")  # ExecuTorch lacks it
 _WHISPER = "WhisperForConditionalGeneration"
 _WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders and decoders that write text
@@ -30,12 +31,16 @@ class Methods:
     runner: str | None = None
     data: list[str] = field(default_factory=list)
     tokenizer: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
-def _number(config: dict[str, Any], default: int, *keys: str) -> int:
-    """The first of some keys of a configuration that is a positive number."""
-    values = [config.get(key) for key in keys]
-    return next((each for each in values if type(each) is int and 0 < each < 1 << 31), default)
+def _number(config: dict[str, Any], *keys: str) -> int | None:
+    """The first of some keys of a configuration that is a positive number; None if there is none."""
+    return next((found for key in keys if (found := _positive(config.get(key)))), None)
+
+
+def _positive(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value < 1 << 31 else None
 
 
 @dataclass(frozen=True)
@@ -60,28 +65,33 @@ _TEXT_TASKS = {
         "executorch-llm/v1",
         _LONGEST_CACHE,
         ("max_position_embeddings", "n_positions"),
-        ("cache: {{max_length: {length}, max_seq_length: {call}, kind: {kind}}}   # tokens in all, and in one call",),
+        (
+            "cache:",
+            "  max_length: {length}   # tokens: {why}",
+            "  max_seq_length: {call}   # tokens of one call: a guess",
+            "  kind: {kind}",
+        ),
     ),
     "seq2seq": _TextTask(
         "executorch-asr/v1",
         _LONGEST_TEXT,
         ("max_position_embeddings", "n_positions"),
         (
-            "max_source_length: {length}   # tokens of the encoder",
-            "cache: {{max_length: {length}}}   # tokens of the decoder",
+            "max_source_length: {length}   # tokens of the encoder: {why}",
+            "cache: {{max_length: {length}}}   # tokens of the decoder: {why}",
         ),
     ),
     "image-text-to-text": _TextTask(
         "executorch-multimodal/v1",
         _LONGEST_CACHE,
         ("max_position_embeddings",),
-        ("cache: {{max_length: {length}, kind: custom}}   # `max_seq_length` saves memory",),
+        ("cache: {{max_length: {length}, kind: custom}}   # tokens: {why}; `max_seq_length` saves memory",),
     ),
     "speech-to-text": _TextTask(
         "executorch-asr/v1",
         _LONGEST_TEXT,
         ("max_target_positions",),
-        ("cache: {{max_length: {length}}}   # tokens of the decoder",),
+        ("cache: {{max_length: {length}}}   # tokens of the decoder: {why}",),
     ),
 }
 
@@ -89,36 +99,55 @@ _TEXT_TASKS = {
 def _text(name: str, config: dict[str, Any], files: Files) -> Methods:
     """A model that writes text. It has a runner only if the files say which tokens end a text."""
     task, settings = _TEXT_TASKS[name], "generation_config.json"
-    length = min(task.longest, _number(config, task.longest, *task.keys))
+    known = _number(config, *task.keys)
+    length = min(task.longest, known or task.longest)
+    why = (
+        "as many as the model takes" if length == known else f"a guess; the model takes {known or 'an unknown number'}"
+    )
     kind = "static" if config.get("model_type") in _OTHER_ATTENTION else "custom"
     data = [files.named(settings)] if files.has(settings) else []
+    values = {"length": length, "call": min(_LONGEST_CALL, length), "kind": kind, "why": why}
     model = [f"  task: {name}", *(f"  generation_config: {json.dumps(file)}" for file in data)]
-    model += [f"  {line.format(length=length, call=min(_LONGEST_CALL, length), kind=kind)}" for line in task.lines]
+    model += [f"  {line.format(**values)}" for line in task.lines]
     ends = {**config, **files.json(settings)}.get("eos_token_id")
-    tokenizer = [files.named(file) for file in _TOKENIZER if files.has(file)]
-    return Methods([], model, runner=None if ends is None else task.runner, data=data, tokenizer=tokenizer)
+    runner = None if ends is None else task.runner
+    tokenizer, remarks = _tokenizer(files, runner)
+    return Methods([], model, runner=runner, data=data, tokenizer=tokenizer, remarks=remarks)
+
+
+def _tokenizer(files: Files, runner: str | None) -> tuple[list[str], list[str]]:
+    """The files of the tokenizer with its chat template, and what the user should know about it."""
+    read = next((file for file in tokenizer_files.RUNNERS if files.has(file)), None)
+    if read is None and runner == _TEXT_TASKS["text-generation"].runner:
+        return [], [
+            "The folder has no tokenizer that the runner reads: add tokenizer.json, and name it as `tokenizer`."
+        ]
+    return [files.named(file) for file in (read, *tokenizer_files.SETTINGS) if file and files.has(file)], []
 
 
 def _encoder(config: dict[str, Any]) -> Methods:
-    length = _number(config, 512, "max_position_embeddings")
+    known = _number(config, "max_position_embeddings")
+    length = known or _LONGEST_TEXT
     if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
         length -= 2  # their positions begin after that of the padding
+    guess = "" if known else "   # a guess: config.json has no `max_position_embeddings`"
     return Methods(
         [
             "forward:",
             f"  example_inputs: [{{shape: [1, {min(16, length)}], dtype: int64}}]   # input_ids",
-            f"  dynamic_shapes: [[null, {{dim: seq, min: 2, max: {length}}}]]",
+            f"  dynamic_shapes: [[null, {{dim: seq, min: 2, max: {length}}}]]{guess}",
         ]
     )
 
 
 def _image(config: dict[str, Any]) -> Methods:
     size = config.get("image_size")
-    height, width = size if isinstance(size, list) and len(size) == 2 else (_number(config, 224, "image_size"),) * 2
-    channels = _number(config, 3, "num_channels")
-    sizes = [each if type(each) is int and 0 < each < 1 << 31 else 224 for each in (height, width)]
-    example = f"{{shape: [1, {channels}, {sizes[0]}, {sizes[1]}]}}"
-    return Methods(["forward:", f"  example_inputs: [{example}]   # pixel_values"], hint=CALIBRATE)
+    sizes = [_positive(each) for each in (size if isinstance(size, list) and len(size) == 2 else (size, size))]
+    values = {"num_channels": _number(config, "num_channels"), "image_size": sizes[0] and sizes[1]}
+    missing = " and ".join(f"`{key}`" for key, value in values.items() if value is None)
+    guess = f"; a guess, because config.json has no {missing}" if missing else ""
+    shape = [1, values["num_channels"] or _CHANNELS, *(each or _IMAGE for each in sizes)]
+    return Methods(["forward:", f"  example_inputs: [{{shape: {shape}}}]   # pixel_values{guess}"], hint=CALIBRATE)
 
 
 def _sees_images(config: dict[str, Any]) -> bool:
@@ -141,10 +170,12 @@ def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods 
         return _text("image-text-to-text", {**config, **config["text_config"]}, files)
     if model_type in _SEQ2SEQ and kind.endswith(_WRITERS):
         return _text("seq2seq", config, files)
-    if config.get("is_encoder_decoder") is True or any(key.endswith("_config") for key in config):
+    if config.get("is_encoder_decoder") is True or any(
+        key.endswith("_config") and key != "quantization_config" for key in config
+    ):
         return None
     if "conv_dim" in config and "feat_proj_dropout" in config:
-        lines = ["forward:", "  example_inputs: [{shape: [1, 16000]}]   # input_values: one second at 16 kHz"]
+        lines = ["forward:", "  example_inputs: [{shape: [1, 16000]}]   # input_values: one second at 16 kHz (a guess)"]
         return Methods(lines, hint=CALIBRATE)
     if "vocab_size" not in config and "num_channels" in config:
         return _image(config)
