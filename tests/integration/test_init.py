@@ -6,11 +6,13 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from etbuild.cli import main
 from etbuild.manifest import validate
+from etkit.first_manifest import kinds, trial
 from tests.conftest import EXAMPLES
 
 MODEL = """\
@@ -128,3 +130,78 @@ def test_from_a_folder_to_a_program(tmp_path: Path, capfd: pytest.CaptureFixture
     assert main.main([*command, "--no-cache"]) == 0
     report = json.loads((tmp_path / "out/bert.report.json").read_text())
     assert report["methods"]["forward"]["delegates"].keys() == {"XnnpackBackend"}
+
+
+NEO = {
+    "architectures": ["GPTNeoForCausalLM"],
+    "model_type": "gpt_neo",
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "attention_types": [[["global", "local"], 1]],
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+}
+GEMMA = {
+    "architectures": ["Gemma2ForCausalLM"],
+    "model_type": "gemma2",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "attn_logit_softcapping": 30.0,
+    "rope_theta": {"__float__": "Infinity"},  # as transformers writes numbers that JSON has no form for
+    "eos_token_id": 1,
+    "quantization_config": {"quant_method": "gptq", "bits": 4},
+}
+
+
+def tried(directory: Path, config: dict[str, Any], *arguments: str) -> int:
+    """Runs `etbuild init` for a folder of Hugging Face whose weights are not those of the model, and not read."""
+    folder = directory / "net"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_text("not read")
+    return main.main(["init", "--huggingface", str(folder), "-o", str(directory), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "message"),
+    [
+        (NEO, 2, "`GPTNeoForCausalLM` counts keys to find the positions of tokens"),
+        ({**NEO, "architectures": ["NoneForCausalLM"]}, 2, "transformers has no model `NoneForCausalLM`"),
+        ({**NEO, "num_heads": 5}, 1, "making a `GPTNeoForCausalLM` of the configuration"),
+    ],
+)
+def test_a_model_that_cannot_be_exported_has_no_manifest(
+    config: dict[str, Any], code: int, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tried(tmp_path, config) == code
+    said = capfd.readouterr().err
+    assert message in said
+    assert "nothing is written; `--no-check` writes it all the same" in said
+    assert not [*tmp_path.glob("*.yaml"), *tmp_path.glob("BUILD")]
+    assert tried(tmp_path, config, "--no-check") == 0
+
+
+def test_a_model_that_executorch_has_no_attention_for_gets_another_cache(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "_OTHER_ATTENTION", ())
+    assert tried(tmp_path, GEMMA) == 0, capfd.readouterr().err
+    text = (tmp_path / "net.yaml").read_text()
+    assert "      kind: static   # `custom` fails: `custom_sdpa` cannot compute the attention" in text
+    assert "quantize: {torchao: [{config: packed}]}" in text
+    assert validate.load(tmp_path / "net.yaml").data["model"]["huggingface"]["cache"]["kind"] == "static"
+
+
+def test_a_package_that_is_missing_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_NEEDED", ("torch", "no_such_package"))
+    assert tried(tmp_path, NEO) == 0
+    assert "note: the export was not checked, because no_such_package is not installed" in capfd.readouterr().err

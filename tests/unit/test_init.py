@@ -14,7 +14,9 @@ import pytest
 from etbuild.cli import main
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
+from etkit.first_manifest import trial
 
+SEVERAL = ("encoder_layers", "decoder_layers", "num_hidden_layers")
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 9, "max_position_embeddings": 64}
 
 
@@ -28,7 +30,7 @@ def folder(path: Path, config: dict[str, Any], *files: str) -> Path:
 
 def written(capsys: pytest.CaptureFixture[str], out: Path, *arguments: object) -> tuple[Any, str]:
     """Runs `etbuild init`, which must succeed. Returns the only manifest and what was printed."""
-    assert main.main(["init", *map(str, arguments), "-o", str(out)]) == 0
+    assert main.main(["init", *map(str, arguments), "-o", str(out), "--no-check"]) == 0
     [path] = out.glob("*.yaml")
     return validate.load(path).data, capsys.readouterr().out
 
@@ -368,7 +370,7 @@ def test_the_template_of_a_chat_goes_with_the_tokenizer(tmp_path: Path, capsys: 
 
 def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = folder(tmp_path / "llama", {**LLAMA, "eos_token_id": 1}, "vocab.json", "tokenizer_config.json")
-    assert main.main(["init", "--huggingface", str(source), "-o", str(tmp_path)]) == 0
+    assert main.main(["init", "--huggingface", str(source), "-o", str(tmp_path), "--no-check"]) == 0
     captured = capsys.readouterr()
     assert "note: The folder has no tokenizer that the runner reads: add tokenizer.json" in captured.err
     assert "generate" not in captured.out
@@ -410,6 +412,30 @@ def test_the_commented_quantization_is_valid(
     assert "quantize" in validate.load(path).data["defaults"]
 
 
+PATTERN = ["sliding", "sliding", "sliding", "full"]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"num_hidden_layers": 36, "vocab_size": 9, "max_window_layers": 36}, {"num_hidden_layers": 2}),
+        ({"n_layer": 12, "n_head": 12}, {"n_layer": 2}),
+        ({"num_hidden_layers": 2, "layer_types": ["full", "full"]}, {}),
+        (
+            {"num_hidden_layers": 8, "layer_types": PATTERN * 2, "heads": [1] * 8, "eos_token_id": [1, 2]},
+            {"num_hidden_layers": 4, "layer_types": PATTERN, "heads": [1] * 4},
+        ),
+        (
+            {"text_config": {"num_hidden_layers": 8}, "vision_config": {"num_hidden_layers": 27, "depth": 3}},
+            {"text_config.num_hidden_layers": 2, "vision_config.num_hidden_layers": 2},
+        ),
+        ({"encoder_layers": 6, "decoder_layers": 6, "num_hidden_layers": 6}, dict.fromkeys(SEVERAL, 2)),
+    ],
+)
+def test_a_trial_has_each_kind_of_layer(config: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert dict(trial.shortened(config)) == expected
+
+
 def test_what_is_no_model_and_no_adapter_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, math = folder(tmp_path / "in/llama", LLAMA), adapter(tmp_path / "else/math")
     into = ("-o", tmp_path / "out")
@@ -437,7 +463,8 @@ def test_a_folder_needs_no_torch_and_nothing_in_it_runs(tmp_path: Path) -> None:
         "import sys\nfrom etbuild.cli.main import main\nassert main(sys.argv[1:]) == 0\n"
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)\n"
     )
-    command = [sys.executable, "-c", script, "init", "--huggingface", str(source), "-o", str(tmp_path / "out")]
+    command = [sys.executable, "-c", script, "init", "--huggingface", str(source), "--no-check"]
+    command += ["-o", str(tmp_path / "out")]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "The folder has code of its own. It does not run" in done.stderr
     assert not (tmp_path / "ran").exists()

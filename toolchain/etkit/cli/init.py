@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser, add_path, add_repeatable, add_value
-from etbuild.errors import InputError, printable
+from etbuild.cli.options import add_flag, add_parser, add_path, add_repeatable, add_value
+from etbuild.errors import EtbuildError, InputError, printable
 
 if TYPE_CHECKING:
     from etkit.first_manifest import First
@@ -40,6 +40,7 @@ def add(verbs: Any) -> None:
         "a folder with a LoRA adapter of the model, as PEFT's `save_pretrained` writes it",
         type=Path,
     )
+    add_flag(parser, "--no-check", "do not try whether the model of the folder can be exported, which takes seconds")
     add_value(parser, "--name NAME", "name of the program (default: from the folder or the module)")
     add_path(
         parser,
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     directory: Path = options.directory
     if options.huggingface is not None:
         first = first_manifest.of_huggingface(options.huggingface, directory, options.adapter)
+        first = first if options.no_check else _tried(first, options)
     elif options.adapter:
         raise InputError.of("`--adapter` goes with `--huggingface`", "for a factory, see docs/huggingface.md#adapters")
     else:
@@ -73,6 +75,26 @@ def run(options: argparse.Namespace) -> int:
     if first.runner == "executorch-llm/v1" and first.tokenizer:
         print(f"then: {_command('generate', manifest, first.roots, 'Once upon a time')}")
     return 0
+
+
+def _tried(first: First, options: argparse.Namespace) -> First:
+    """The first manifest, after its export was tried."""
+    from etbuild.cli.terminal import Progress
+    from etkit.first_manifest import trial
+
+    if package := trial.missing():
+        print(f"note: the export was not checked, because {package} is not installed", file=sys.stderr)
+        return first
+    options.restart()
+    progress = Progress()
+    try:
+        return trial.of_folder(first, options.directory, lambda text: progress.stage(f"check the export: {text}"))
+    except EtbuildError:
+        print(
+            "note: a build of this model fails, so nothing is written; `--no-check` writes it all the same",
+            file=sys.stderr,
+        )
+        raise
 
 
 def _write(path: Path, text: str) -> None:

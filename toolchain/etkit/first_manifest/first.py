@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from etbuild.errors import InputError
 from etkit.targets.starlark import rule_call
@@ -51,6 +52,7 @@ class First:
         tokenizer: The files of the tokenizer.
         adapters: The files with the weights of LoRA adapters, by the adapter's name.
         roots: The directories that the build has to search too.
+        config: The configuration of a model of Hugging Face.
     """
 
     name: str
@@ -66,6 +68,7 @@ class First:
     tokenizer: list[str] = field(default_factory=list)
     adapters: dict[str, str] = field(default_factory=dict)
     roots: list[Path] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
 
     @property
     def manifest(self) -> str:

@@ -83,6 +83,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
         weights=[files.named(name) for name in checkpoint if name not in quantized],
         tokenizer=methods.tokenizer,
         adapters={name: two for name, (_, two) in of_adapters.items()},
+        config=config,
         roots=list(
             dict.fromkeys(each.root for each in (files, *(own for own, _ in found.values())) if each.root != beside)
         ),
