@@ -364,8 +364,15 @@ def test_the_template_of_a_chat_goes_with_the_tokenizer(tmp_path: Path, capsys: 
     expected = ["tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
     assert manifest["tokenizer"] == [f"llama/{name}" for name in expected]
     (source / "tokenizer.json").write_text("not read")
-    manifest, _ = written(capsys, tmp_path / "two", "--huggingface", source)
+    manifest, said = written(capsys, tmp_path / "two", "--huggingface", source)
     assert manifest["tokenizer"] == ["tokenizer.json", *expected[1:]]
+    assert "llama.yaml --chat --root " in said
+    (source / "chat_template.jinja").unlink()
+    _, said = written(capsys, tmp_path / "three", "--huggingface", source)
+    assert "llama.yaml 'Once upon a time' --root " in said
+    (source / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    _, said = written(capsys, tmp_path / "four", "--huggingface", source)
+    assert "llama.yaml --chat --root " in said
 
 
 def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

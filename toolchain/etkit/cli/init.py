@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"note: {remark}", file=sys.stderr)
     print(f"next: {_command('build', manifest, first.roots)}")
     if first.runner == "executorch-llm/v1" and first.tokenizer:
-        print(f"then: {_command('generate', manifest, first.roots, 'Once upon a time')}")
+        print(f"then: {_command('generate', manifest, first.roots, '--chat' if first.chats else 'Once upon a time')}")
     return 0
 
 

@@ -50,6 +50,7 @@ class First:
         checkpoint: What `model.weights` names; None if the weights are random.
         weights: The files that only lowering reads.
         tokenizer: The files of the tokenizer.
+        chats: Whether the tokenizer has a chat template.
         adapters: The files with the weights of LoRA adapters, by the adapter's name.
         roots: The directories that the build has to search too.
         config: The configuration of a model of Hugging Face.
@@ -66,6 +67,7 @@ class First:
     checkpoint: str | None = None
     weights: list[str] = field(default_factory=list)
     tokenizer: list[str] = field(default_factory=list)
+    chats: bool = False
     adapters: dict[str, str] = field(default_factory=dict)
     roots: list[Path] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)

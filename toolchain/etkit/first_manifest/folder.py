@@ -82,6 +82,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
         checkpoint=files.named(checkpoint[0]) if checkpoint else None,
         weights=[files.named(name) for name in checkpoint if name not in quantized],
         tokenizer=methods.tokenizer,
+        chats=methods.chats,
         adapters={name: two for name, (_, two) in of_adapters.items()},
         config=config,
         roots=list(

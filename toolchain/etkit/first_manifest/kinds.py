@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from etbuild.files import json_file, regular_files
+from etbuild.inputs.declared import is_file
 from etbuild.manifest.tasks import IMAGE_TOWERS
 from etkit.first_manifest.files import Files
 from etkit.first_manifest.first import CALIBRATE, QUANTIZE
@@ -31,6 +33,7 @@ class Methods:
     runner: str | None = None
     data: list[str] = field(default_factory=list)
     tokenizer: list[str] = field(default_factory=list)
+    chats: bool = False
     remarks: list[str] = field(default_factory=list)
 
 
@@ -112,7 +115,7 @@ def _text(name: str, config: dict[str, Any], files: Files) -> Methods:
     ends = {**config, **files.json(settings)}.get("eos_token_id")
     runner = None if ends is None else task.runner
     tokenizer, remarks = _tokenizer(files, runner)
-    return Methods([], model, runner=runner, data=data, tokenizer=tokenizer, remarks=remarks)
+    return Methods([], model, runner=runner, data=data, tokenizer=tokenizer, chats=_chats(files), remarks=remarks)
 
 
 def _tokenizer(files: Files, runner: str | None) -> tuple[list[str], list[str]]:
@@ -123,6 +126,14 @@ def _tokenizer(files: Files, runner: str | None) -> tuple[list[str], list[str]]:
             "The folder has no tokenizer that the runner reads: add tokenizer.json, and name it as `tokenizer`."
         ]
     return [files.named(file) for file in (read, *tokenizer_files.SETTINGS) if file and files.has(file)], []
+
+
+def _chats(files: Files) -> bool:
+    """Whether the folder has a chat template: a file, or an entry in the settings of the tokenizer."""
+    settings = files.folder / "tokenizer_config.json"
+    return files.has(tokenizer_files.TEMPLATE) or (
+        is_file(settings) and b'"chat_template"' in regular_files.read(settings, json_file.MAX_BYTES)
+    )
 
 
 def _encoder(config: dict[str, Any]) -> Methods:

@@ -23,3 +23,12 @@ def preferred(files: Iterable[str]) -> str | None:
     named = [each for name in RUNNERS for each in found if PurePosixPath(each).name == name]
     others = [each for each in found if not each.endswith(("config.json", *SETTINGS))]
     return next(iter([*named, *others]), None)
+
+
+def may_have_template(file: str) -> bool:
+    """Whether a file of a tokenizer may have the chat template.
+
+    Args:
+        file: Its path.
+    """
+    return PurePosixPath(file).name in (TEMPLATE, "tokenizer_config.json")
