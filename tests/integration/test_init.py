@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from etbuild.cli import main
 from etbuild.manifest import validate
@@ -56,6 +58,29 @@ class Smaller(Two):
         super().__init__(2)
         self.half()
 
+class Many(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(16, 3), nn.Linear(3, 5)
+
+    def forward(self, x):
+        return self.decode(self.encode(x))
+
+    def encode(self, x):
+        return self.encoder(x)
+
+    def decode(self, z):
+        return self.decoder(z)
+
+    def describe(self, x):
+        return str(x)
+
+    def save(self):
+        open("saved", "w")
+
+    def _hidden(self, x):
+        return x
+
 def several():
     return {"one": nn.Linear(5, 3), "other": nn.Conv1d(3, 4, 3)}
 
@@ -90,6 +115,7 @@ def started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
         (["net:Parts"], {"encoder": [[1, 5]]}),
         (["net:Smaller"], {"embed": [HALF], "compare": [HALF, HALF], "size": []}),
         (["net:several"], {"one": [[1, 5]], "other": [[1, 3, 128]]}),
+        (["net:Many"], {"forward": [[1, 16]], "encode": [[1, 16]], "decode": [[1, 3]]}),
         (["net:listed"], {"one": [[1, 5]], "other": [[1, 3, 128]]}),
     ],
 )
@@ -102,6 +128,34 @@ def test_inputs_are_those_that_the_module_takes(
         for name, inputs in methods.items()
     }
     assert {name: method["example_inputs"] for name, method in manifest["methods"].items()} == wanted
+
+
+def test_all_public_methods_and_what_was_guessed_are_said(started: Callable[..., tuple[Path, str]]) -> None:
+    path, said = started("net:Many")
+    assert "note: Check `example_inputs`: they are the first that forward, encode, decode took." in said
+    assert "note: Left out: describe, which did not take what was tried, or return no tensors." in said
+    assert path.read_text().count("]   # a guess\n") == 3
+    assert not [*Path().glob("saved"), *path.parent.glob("saved")]
+
+
+def test_weights_beside_the_source_are_taken_if_they_fit(
+    started: Callable[..., tuple[Path, str]], tmp_path: Path
+) -> None:
+    layers = {"encoder": torch.nn.Linear(16, 3), "decoder": torch.nn.Linear(3, 5)}
+    state = torch.nn.ModuleDict(layers).state_dict()
+    save_file({**state, "decoder.bias": torch.zeros(4)}, tmp_path / "other.safetensors")
+    path, said = started("net:Many", "--name", "none")
+    assert "note: The weights are not those of other.safetensors: parameter `decoder.bias`" in said
+    assert "weights" not in validate.load(path.with_name("none.yaml")).data["model"]
+    save_file(state, tmp_path / "first.safetensors")
+    path, said = started("net:Many")
+    assert "note: The weights are those of first.safetensors, which fit the module." in said
+    assert validate.load(path).data["model"]["weights"] == "first.safetensors"
+    assert main.main(["build", str(path), "-o", str(tmp_path / "out"), "--no-cache"]) == 0
+    save_file(state, tmp_path / "second.safetensors")
+    path, said = started("net:Many", "--name", "two")
+    assert "note: Name one of first.safetensors, second.safetensors as `weights` of the model" in said
+    assert "weights" not in validate.load(path.with_name("two.yaml")).data["model"]
 
 
 def test_a_manifest_without_fitting_inputs_says_so(started: Callable[..., tuple[Path, str]]) -> None:

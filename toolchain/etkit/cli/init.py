@@ -32,7 +32,11 @@ def add(verbs: Any) -> None:
         "a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file beside its "
         "config.json; only JSON files of it are read",
     )
-    add_value(origin, "--factory MODULE:CALLABLE", "a callable of a source in the output directory; it is called")
+    add_value(
+        origin,
+        "--factory MODULE:CALLABLE",
+        "a callable of a source in the output directory; it and the methods of its module are called",
+    )
     add_value(parser, "--kwargs JSON", "keyword arguments of the factory, such as '{\"layers\": 2}'", default="{}")
     add_repeatable(
         parser,

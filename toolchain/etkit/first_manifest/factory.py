@@ -6,7 +6,7 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.inputs.declared import Inputs
+from etkit.first_manifest import weights_beside
 from etkit.first_manifest.first import CALIBRATE, First, program_name
 
 if TYPE_CHECKING:
@@ -57,11 +58,18 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
         from etbuild.model import module as modules
 
         root = modules.create(plan.model, StepContext(inputs, finder))
-        lines, unknown = _methods_of(root)
-    remarks = [f"Change `example_inputs`: {', '.join(unknown)} did not take what was tried."] if unknown else []
+        lines, remarks = _methods_of(root, {_module(source) for source in used.sources})
+        folders = dict.fromkeys([beside, *(path.parent for path in used.sources.values())])
+        weights, more = weights_beside.find(root, list(folders), beside)
     srcs = [each for each in used.sources if (beside / each).is_file()]
     written = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in model.items() if value]
-    return First(name, written, lines, CALIBRATE, remarks, srcs=srcs)
+    remarks, own = [*remarks, *more], [] if weights is None else [weights]
+    return First(name, written, lines, CALIBRATE, remarks, srcs=srcs, checkpoint=weights, weights=own)
+
+
+def _module(source: str) -> str:
+    """The module of a source, by its import path such as `models/net.py`."""
+    return source.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -78,26 +86,55 @@ def _arguments(text: str) -> dict[str, Any]:
     return found
 
 
-def _methods_of(root: torch.nn.Module) -> tuple[list[str], list[str]]:
-    """The lines of `methods` for a module, and the methods for which no inputs were found."""
+def _methods_of(root: torch.nn.Module, modules: Collection[str]) -> tuple[list[str], list[str]]:
+    """The lines of `methods` for a module, and what the user should know about them.
+
+    Methods are `forward` and the public methods of the user's classes; of a module without any, its children. A method
+    is left out if nothing that was tried fits, unless the others are left out too.
+
+    Args:
+        root: The module.
+        modules: The names of the user's Python modules.
+    """
+    names = _public_methods(root, modules) or [name for name, _ in root.named_children()]
+    found = {name: _inputs_of(root, getattr(root, name)) for name in names}
+    kept = [name for name in names if found[name] is not None or name == "forward"] or names
+    lines = []
+    for name in kept:
+        inputs = found[name]
+        shown = ", ".join(["{shape: [1, 16]}"] if inputs is None else inputs)
+        guess = "   # change this" if inputs is None else "   # a guess" if inputs else ""
+        lines += [f"{name}:", f"  example_inputs: [{shown}]{guess}"]
+    guessed, unknown = [name for name in kept if found[name]], [name for name in kept if found[name] is None]
+    left = [name for name in names if name not in kept]
+    remarks = {
+        f"Check `example_inputs`: they are the first that {', '.join(guessed)} took.": guessed,
+        f"Change `example_inputs`: {', '.join(unknown)} did not take what was tried.": unknown,
+        f"Left out: {', '.join(left)}, which did not take what was tried, or return no tensors.": left,
+    }
+    return lines, [remark for remark, about in remarks.items() if about]
+
+
+def _public_methods(root: torch.nn.Module, modules: Collection[str]) -> list[str]:
+    """`forward`, if the module has one, and the public methods of the user's classes. With a `forward`, those without
+    inputs are not among them: to call them may do something else, such as save a file."""
     import torch
 
-    kinds = [kind for kind in type(root).__mro__ if kind.__module__.partition(".")[0] not in ("torch", "builtins")]
-    of_user = dict.fromkeys(name for kind in kinds for name, value in vars(kind).items() if inspect.isfunction(value))
-    own = [name for name in of_user if not name.startswith("_")]
-    names = ["forward"] if type(root).forward is not torch.nn.Module.forward else own
-    lines, unknown = [], []
-    for name in names or [name for name, _ in root.named_children()]:
-        found = _inputs_of(root, getattr(root, name))
-        if found is None:
-            unknown.append(name)
-        lines += [f"{name}:", f"  example_inputs: [{', '.join(['{shape: [1, 16]}'] if found is None else found)}]"]
-    return lines, unknown
+    own: dict[str, Callable[..., Any]] = {}
+    for kind in type(root).__mro__:
+        if kind.__module__ in modules:
+            own |= {name: each for name, each in vars(kind).items() if inspect.isfunction(each) and name not in own}
+    named = [name for name in own if not name.startswith("_") and not hasattr(torch.nn.Module, name)]
+    if type(root).forward is torch.nn.Module.forward:
+        return named
+    return ["forward", *(name for name in named if len(inspect.signature(own[name]).parameters) > 1)]
 
 
 def _inputs_of(root: torch.nn.Module, method: Callable[..., Any]) -> list[str] | None:
-    """Inputs that a method or a child takes in eager PyTorch, in YAML; None if none of the likely ones fit."""
+    """Inputs that a method or a child takes in eager PyTorch, in YAML; None if none of the likely ones fit, or if it
+    returns no tensors."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
     child = method if isinstance(method, torch.nn.Module) else None
     with suppress(ValueError, TypeError):  # a method without a signature
@@ -109,7 +146,9 @@ def _inputs_of(root: torch.nn.Module, method: Callable[..., Any]) -> list[str] |
             for shapes in itertools.islice(itertools.product(likely, repeat=count), _TRIES):
                 made = [torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in shapes]
                 with suppress(Exception):  # it is the user's code: any error says that the inputs do not fit
-                    method(*made)
+                    results = tree_leaves(method(*made))
+                    if not any(isinstance(each, torch.Tensor) for each in results):
+                        return None
                     return [_yaml(shape, dtype) for shape, dtype in shapes]
     return None
 
