@@ -80,7 +80,7 @@ class ChatTokenizer:
         yield self.text(taken)[len(shown) :]
 
     def ends_of_turns(self) -> set[int]:
-        """The token that the template writes after an answer. Empty if that is none of the added tokens."""
+        """The token that the template writes after an answer. Empty if it writes a token that was not added."""
         turns = [{"role": "user", "content": _MARK}, {"role": "assistant", "content": _MARK}]
         with suppress(InputError):
             after = self._rendered(turns, add_generation_prompt=False).rpartition(_MARK)[2]
