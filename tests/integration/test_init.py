@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,8 @@ from etbuild.cli import main
 from etbuild.manifest import validate
 from etkit.first_manifest import kinds, trial
 from tests.conftest import EXAMPLES
+from tests.helpers import commands
+from tests.helpers.http_server import Answer, serving
 
 MODEL = """\
 import torch
@@ -237,7 +241,7 @@ def test_a_model_that_cannot_be_exported_has_no_manifest(
     assert tried(tmp_path, config) == code
     said = capfd.readouterr().err
     assert message in said
-    assert "nothing is written; `--no-check` writes it all the same" in said
+    assert "no manifest is written; `--no-check` writes it all the same" in said
     assert not [*tmp_path.glob("*.yaml"), *tmp_path.glob("BUILD")]
     assert tried(tmp_path, config, "--no-check") == 0
 
@@ -259,3 +263,58 @@ def test_a_package_that_is_missing_is_said(
     monkeypatch.setattr(trial, "_NEEDED", ("torch", "no_such_package"))
     assert tried(tmp_path, NEO) == 0
     assert "note: the export was not checked, because no_such_package is not installed" in capfd.readouterr().err
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+HUB = "/api/models/some/Tiny-1B/revision/{}"
+
+
+def hub(files: dict[str, bytes]) -> Callable[[str, str, str], Answer]:
+    """What a hub answers that has one model, on the branch `main` and the tag `v1`."""
+    listed = {"id": "some/Tiny-1B", "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
+    tree = [{"type": "file", "path": name, "size": len(files[name]), "oid": "0"} for name in files]
+
+    def answer(method: str, path: str, login: str) -> Answer:
+        del method, login
+        place, commit = path.partition("?")[0], {"X-Repo-Commit": COMMIT}
+        if place.startswith("/api/models/some/Tiny-1B/tree/"):
+            return 200, {"Content-Type": "application/json"}, json.dumps(tree).encode()
+        known = ["/api/models/some/Tiny-1B", *(HUB.format(each) for each in ("main", "v1", COMMIT))]
+        if place in known:
+            return 200, {"Content-Type": "application/json"}, json.dumps(listed).encode()
+        name = place.removeprefix(f"/some/Tiny-1B/resolve/{COMMIT}/")
+        if name in files:
+            sha256 = hashlib.sha256(files[name]).hexdigest()
+            return 200, {**commit, "ETag": f'"{sha256}"', "Content-Type": "application/octet-stream"}, files[name]
+        return 404, {"X-Error-Code": "RepoNotFound"}, b""
+
+    return answer
+
+
+def test_a_model_of_a_hub_is_downloaded_and_pinned(tmp_path: Path) -> None:
+    config = json.loads((EXAMPLES / "huggingface/bert.json").read_text())
+    files = {
+        "config.json": json.dumps({**config, "architectures": ["BertModel"]}).encode(),
+        "model.safetensors": (EXAMPLES / "huggingface/bert.safetensors").read_bytes(),
+        "README.md": b"# A model",
+        "pytorch_model.bin": b"the same weights",
+        "onnx/model.safetensors": b"other weights",
+    }
+    with serving(hub(files)) as server:
+        environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{server.port}", "HF_HOME": str(tmp_path / "hub")}
+        words = ("init", "--huggingface", "hub:some/Tiny-1B@v1", "-o", tmp_path / "out")
+        done = commands.etbuild(*words, environment=environment)
+        assert done.returncode == 0, done.stderr
+        unknown = ("init", "--huggingface", "hub:some/none", "-o", tmp_path / "out")
+        refused = commands.etbuild(*unknown, environment=environment)
+    assert (refused.returncode, "hub:some/none cannot be downloaded: " in refused.stderr) == (1, True), refused.stderr
+    assert not [path for path, _ in server.seen if path.endswith((".md", ".bin")) or "onnx" in path]
+    out = tmp_path / "out"
+    assert os.readlink(out / "Tiny-1B").endswith(f"/models--some--Tiny-1B/snapshots/{COMMIT}")  # noqa: PTH115
+    model = validate.load(out / "tiny_1b.yaml").data["model"]
+    assert (model["huggingface"]["config"], model["weights"]) == ("Tiny-1B/config.json", "Tiny-1B/model.safetensors")
+    assert 'weights = ["@tiny_1b_files//:Tiny-1B/model.safetensors"]' in (out / "BUILD").read_text()
+    pins = (out / "tiny_1b.checkpoint.bzl").read_text()
+    assert f'revision = "{COMMIT}"' in pins
+    assert f'"model.safetensors": "{hashlib.sha256(files["model.safetensors"]).hexdigest()}"' in pins
+    assert main.main(["build", str(out / "tiny_1b.yaml"), "-o", str(out), "--no-cache"]) == 0

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
+from etbuild.errors import InputError
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
-from etkit.first_manifest import trial
+from etkit.first_manifest import hub, trial
 
 SEVERAL = ("encoder_layers", "decoder_layers", "num_hidden_layers")
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 9, "max_position_embeddings": 64}
@@ -441,6 +442,61 @@ PATTERN = ["sliding", "sliding", "sliding", "full"]
 )
 def test_a_trial_has_each_kind_of_layer(config: dict[str, Any], expected: dict[str, Any]) -> None:
     assert dict(trial.shortened(config)) == expected
+
+
+def test_a_link_beside_the_manifest_is_the_name_of_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder(tmp_path / "hub/models--some--Llama-1B/snapshots/0123", LLAMA, "model.safetensors")
+    (tmp_path / "Llama-1B").symlink_to(source)
+    manifest, said = written(capsys, tmp_path, "--huggingface", tmp_path / "Llama-1B")
+    assert (manifest["name"], manifest["model"]["weights"]) == ("llama_1b", "Llama-1B/model.safetensors")
+    assert "--root" not in said
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (
+            ["config.json", "model.safetensors", "pytorch_model.bin", "README.md", "model.fp16.safetensors"],
+            ["config.json", "model.safetensors"],
+        ),
+        (
+            ["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json", "training_args.bin"],
+            ["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"],
+        ),
+        (
+            ["model-00001-of-00002.safetensors", "model.safetensors.index.json", "consolidated.safetensors"],
+            ["model-00001-of-00002.safetensors", "model.safetensors.index.json"],
+        ),
+        (
+            [
+                "chat_template.jinja",
+                "tokenizer.model",
+                "original/tokenizer.model",
+                "onnx/config.json",
+                ".gitattributes",
+            ],
+            ["chat_template.jinja", "tokenizer.model"],
+        ),
+    ],
+)
+def test_only_what_a_build_needs_is_downloaded(names: list[str], expected: list[str]) -> None:
+    assert hub.wanted(names) == expected
+
+
+@pytest.mark.parametrize("reference", ["hub:one", "hub:a/b@", "hub:a/b/c", "hub:a/../b", "hub:a/b@x y"])
+def test_a_reference_of_another_form_is_an_error(
+    reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = failure(capsys, "--huggingface", reference, "-o", tmp_path)
+    assert "expected hub:OWNER/NAME or hub:OWNER/NAME@REVISION" in said
+
+
+def test_a_folder_in_the_place_of_the_link_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with pytest.raises(InputError, match="is in the place of a link to a/b"):
+        hub.link(hub.Snapshot(tmp_path, "a/b", "0123", "https://hub", {}), tmp_path)
 
 
 def test_what_is_no_model_and_no_adapter_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

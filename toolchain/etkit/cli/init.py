@@ -7,6 +7,7 @@ import itertools
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def add(verbs: Any) -> None:
         origin,
         "--huggingface DIR",
         "a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file beside its "
-        "config.json; only JSON files of it are read",
+        "config.json; only JSON files of it are read. Or hub:OWNER/NAME@REVISION, which is downloaded",
     )
     add_value(
         origin,
@@ -61,8 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
     directory: Path = options.directory
     if options.huggingface is not None:
-        first = first_manifest.of_huggingface(options.huggingface, directory, options.adapter)
-        first = first if options.no_check else _tried(first, options)
+        first = _of_huggingface(options)
     elif options.adapter:
         raise InputError.of("`--adapter` goes with `--huggingface`", "for a factory, see docs/huggingface.md#adapters")
     else:
@@ -73,12 +73,28 @@ def run(options: argparse.Namespace) -> int:
     manifest = directory / f"{first.name}.yaml"
     _write(manifest, first.manifest)
     _write_target(directory, first)
+    if first.pins is not None:
+        _write(directory / f"{first.name}.checkpoint.bzl", first.pins)
     for remark in first.remarks:
         print(f"note: {remark}", file=sys.stderr)
     print(f"next: {_command('build', manifest, first.roots)}")
     if first.runner == "executorch-llm/v1" and first.tokenizer:
         print(f"then: {_command('generate', manifest, first.roots, '--chat' if first.chats else 'Once upon a time')}")
     return 0
+
+
+def _of_huggingface(options: argparse.Namespace) -> First:
+    """What the first manifest says about a folder, or about a model of a hub."""
+    from etkit import first_manifest
+    from etkit.first_manifest import hub
+
+    place, snapshot = options.huggingface, None
+    if str(place).startswith(hub.PREFIX):
+        snapshot = hub.download(str(place))
+        place = hub.link(snapshot, options.directory)
+    first = first_manifest.of_huggingface(place, options.directory, options.adapter)
+    first = replace(first, snapshot=snapshot)
+    return first if options.no_check else _tried(first, options)
 
 
 def _tried(first: First, options: argparse.Namespace) -> First:
@@ -89,15 +105,14 @@ def _tried(first: First, options: argparse.Namespace) -> First:
     if package := trial.missing():
         print(f"note: the export was not checked, because {package} is not installed", file=sys.stderr)
         return first
-    options.restart()
+    if first.snapshot is None:  # fixed surroundings do not have the variables of the hub's client
+        options.restart()
     progress = Progress()
     try:
         return trial.of_folder(first, options.directory, lambda text: progress.stage(f"check the export: {text}"))
     except EtbuildError:
-        print(
-            "note: a build of this model fails, so nothing is written; `--no-check` writes it all the same",
-            file=sys.stderr,
-        )
+        said = "a build of this model fails, so no manifest is written; `--no-check` writes it all the same"
+        print(f"note: {said}", file=sys.stderr)
         raise
 
 

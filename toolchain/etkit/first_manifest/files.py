@@ -35,7 +35,7 @@ class Files:
     @property
     def root(self) -> Path:
         """The directory that names of files are relative to."""
-        above = (root for root in (self.beside, *self.others) if _is_below(self.folder, root))
+        above = (root for root in (self.beside, *self.others) if _below(self.folder, root) is not None)
         return next(above, self.folder)
 
     def has(self, file: str) -> bool:
@@ -49,7 +49,7 @@ class Files:
     def names(self, file: str) -> str:
         """The name of a file, relative to `root`. The file may be missing. Refuses a name that a manifest cannot
         have."""
-        name = (self.folder.resolve().relative_to(self.root.resolve()) / file).as_posix()
+        name = ((_below(self.folder, self.root) or Path()) / file).as_posix()
         if not file or not re.fullmatch(r"(?!/)[A-Za-z0-9_./+@ -]+", name) or ".." in name.split("/"):
             shown = json.dumps(file)[:_SHOWN]
             raise InputError.of(f"{self.folder}: {shown} is not a name for a manifest", "rename the file")
@@ -67,8 +67,13 @@ class Files:
         return name
 
 
-def _is_below(folder: Path, root: Path) -> bool:
-    return folder.resolve().is_relative_to(root.resolve())
+def _below(folder: Path, root: Path) -> Path | None:
+    """The path of a folder from a directory that it is below, by its name or where its links lead; None if it is not
+    below it."""
+    for inner, outer in ((folder.absolute(), root.absolute()), (folder.resolve(), root.resolve())):
+        if inner.is_relative_to(outer) and ".." not in inner.relative_to(outer).parts:
+            return inner.relative_to(outer)
+    return None
 
 
 def _check_content(path: Path) -> None:

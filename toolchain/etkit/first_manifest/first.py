@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.errors import InputError
+from etkit.first_manifest.hub import Snapshot
 from etkit.targets.starlark import rule_call
 
 _RUNNERS = {
@@ -54,6 +55,7 @@ class First:
         adapters: The files with the weights of LoRA adapters, by the adapter's name.
         roots: The directories that the build has to search too.
         config: The configuration of a model of Hugging Face.
+        snapshot: The model on a hub, if it was downloaded.
     """
 
     name: str
@@ -71,6 +73,7 @@ class First:
     adapters: dict[str, str] = field(default_factory=dict)
     roots: list[Path] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
+    snapshot: Snapshot | None = None
 
     @property
     def manifest(self) -> str:
@@ -92,14 +95,28 @@ class First:
             "name": self.name,
             "srcs": self.srcs,
             "adapters": [*self.adapters.values()],
-            "data": self.data,
+            "data": [*map(self._label, self.data)],
             "manifest": f"{self.name}.yaml",
             "named_data": [*self.adapters],
-            "tokenizer": self.tokenizer,
-            "weights": self.weights,
+            "tokenizer": [*map(self._label, self.tokenizer)],
+            "weights": [*map(self._label, self.weights)],
         }
         load = 'load("@rules_executorch//rules:defs.bzl", "executorch_program")'
         return f"{load}\n\n{rule_call('executorch_program', attributes)}"
+
+    @property
+    def pins(self) -> str | None:
+        """The text of the `.bzl` file that pins the files of a hub; None if there are none."""
+        return None if self.snapshot is None else self.snapshot.rule(self._repository)
+
+    @property
+    def _repository(self) -> str:
+        return f"{self.name}_files"
+
+    def _label(self, file: str) -> str:
+        """The label of a file. Those of a hub are in a repository of their own."""
+        of_hub = self.snapshot is not None and file.startswith(f"{self.snapshot.name}/")
+        return f"@{self._repository}//:{file}" if of_hub else file
 
 
 def program_name(text: str) -> str:
