@@ -20,7 +20,10 @@ def command(*arguments: object) -> list[str]:
 
 
 def etbuild(
-    *arguments: object, directory: Path | None = None, environment: Mapping[str, str] | None = None
+    *arguments: object,
+    directory: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    typed: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `etbuild`. The caller checks the exit code.
 
@@ -28,9 +31,11 @@ def etbuild(
         arguments: The arguments of the command.
         directory: Its current directory. Default: that of the test.
         environment: All its environment variables. Default: those of the test.
+        typed: Its standard input. Default: that of the test.
     """
     return subprocess.run(
         command(*arguments),
+        input=typed,
         cwd=directory,
         env=environment,
         capture_output=True,

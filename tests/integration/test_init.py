@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from etbuild.cli import main
 from etbuild.manifest import validate
+from etkit.first_manifest import kinds, trial
 from tests.conftest import EXAMPLES
+from tests.helpers import commands
+from tests.helpers.http_server import Answer, serving
 
 MODEL = """\
 import torch
@@ -54,6 +62,29 @@ class Smaller(Two):
         super().__init__(2)
         self.half()
 
+class Many(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(16, 3), nn.Linear(3, 5)
+
+    def forward(self, x):
+        return self.decode(self.encode(x))
+
+    def encode(self, x):
+        return self.encoder(x)
+
+    def decode(self, z):
+        return self.decoder(z)
+
+    def describe(self, x):
+        return str(x)
+
+    def save(self):
+        open("saved", "w")
+
+    def _hidden(self, x):
+        return x
+
 def several():
     return {"one": nn.Linear(5, 3), "other": nn.Conv1d(3, 4, 3)}
 
@@ -88,6 +119,7 @@ def started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
         (["net:Parts"], {"encoder": [[1, 5]]}),
         (["net:Smaller"], {"embed": [HALF], "compare": [HALF, HALF], "size": []}),
         (["net:several"], {"one": [[1, 5]], "other": [[1, 3, 128]]}),
+        (["net:Many"], {"forward": [[1, 16]], "encode": [[1, 16]], "decode": [[1, 3]]}),
         (["net:listed"], {"one": [[1, 5]], "other": [[1, 3, 128]]}),
     ],
 )
@@ -100,6 +132,34 @@ def test_inputs_are_those_that_the_module_takes(
         for name, inputs in methods.items()
     }
     assert {name: method["example_inputs"] for name, method in manifest["methods"].items()} == wanted
+
+
+def test_all_public_methods_and_what_was_guessed_are_said(started: Callable[..., tuple[Path, str]]) -> None:
+    path, said = started("net:Many")
+    assert "note: Check `example_inputs`: they are the first that forward, encode, decode took." in said
+    assert "note: Left out: describe, which did not take what was tried, or return no tensors." in said
+    assert path.read_text().count("]   # a guess\n") == 3
+    assert not [*Path().glob("saved"), *path.parent.glob("saved")]
+
+
+def test_weights_beside_the_source_are_taken_if_they_fit(
+    started: Callable[..., tuple[Path, str]], tmp_path: Path
+) -> None:
+    layers = {"encoder": torch.nn.Linear(16, 3), "decoder": torch.nn.Linear(3, 5)}
+    state = torch.nn.ModuleDict(layers).state_dict()
+    save_file({**state, "decoder.bias": torch.zeros(4)}, tmp_path / "other.safetensors")
+    path, said = started("net:Many", "--name", "none")
+    assert "note: The weights are not those of other.safetensors: parameter `decoder.bias`" in said
+    assert "weights" not in validate.load(path.with_name("none.yaml")).data["model"]
+    save_file(state, tmp_path / "first.safetensors")
+    path, said = started("net:Many")
+    assert "note: The weights are those of first.safetensors, which fit the module." in said
+    assert validate.load(path).data["model"]["weights"] == "first.safetensors"
+    assert main.main(["build", str(path), "-o", str(tmp_path / "out"), "--no-cache"]) == 0
+    save_file(state, tmp_path / "second.safetensors")
+    path, said = started("net:Many", "--name", "two")
+    assert "note: Name one of first.safetensors, second.safetensors as `weights` of the model" in said
+    assert "weights" not in validate.load(path.with_name("two.yaml")).data["model"]
 
 
 def test_a_manifest_without_fitting_inputs_says_so(started: Callable[..., tuple[Path, str]]) -> None:
@@ -128,3 +188,133 @@ def test_from_a_folder_to_a_program(tmp_path: Path, capfd: pytest.CaptureFixture
     assert main.main([*command, "--no-cache"]) == 0
     report = json.loads((tmp_path / "out/bert.report.json").read_text())
     assert report["methods"]["forward"]["delegates"].keys() == {"XnnpackBackend"}
+
+
+NEO = {
+    "architectures": ["GPTNeoForCausalLM"],
+    "model_type": "gpt_neo",
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "attention_types": [[["global", "local"], 1]],
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+}
+GEMMA = {
+    "architectures": ["Gemma2ForCausalLM"],
+    "model_type": "gemma2",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "attn_logit_softcapping": 30.0,
+    "rope_theta": {"__float__": "Infinity"},  # as transformers writes numbers that JSON has no form for
+    "eos_token_id": 1,
+    "quantization_config": {"quant_method": "gptq", "bits": 4},
+}
+
+
+def tried(directory: Path, config: dict[str, Any], *arguments: str) -> int:
+    """Runs `etbuild init` for a folder of Hugging Face whose weights are not those of the model, and not read."""
+    folder = directory / "net"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_text("not read")
+    return main.main(["init", "--huggingface", str(folder), "-o", str(directory), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "message"),
+    [
+        (NEO, 2, "`GPTNeoForCausalLM` counts keys to find the positions of tokens"),
+        ({**NEO, "architectures": ["NoneForCausalLM"]}, 2, "transformers has no model `NoneForCausalLM`"),
+        ({**NEO, "num_heads": 5}, 1, "making a `GPTNeoForCausalLM` of the configuration"),
+    ],
+)
+def test_a_model_that_cannot_be_exported_has_no_manifest(
+    config: dict[str, Any], code: int, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tried(tmp_path, config) == code
+    said = capfd.readouterr().err
+    assert message in said
+    assert "no manifest is written; `--no-check` writes it all the same" in said
+    assert not [*tmp_path.glob("*.yaml"), *tmp_path.glob("BUILD")]
+    assert tried(tmp_path, config, "--no-check") == 0
+
+
+def test_a_model_that_executorch_has_no_attention_for_gets_another_cache(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "_OTHER_ATTENTION", ())
+    assert tried(tmp_path, GEMMA) == 0, capfd.readouterr().err
+    text = (tmp_path / "net.yaml").read_text()
+    assert "      kind: static   # `custom` fails: `custom_sdpa` cannot compute the attention" in text
+    assert "quantize: {torchao: [{config: packed}]}" in text
+    assert validate.load(tmp_path / "net.yaml").data["model"]["huggingface"]["cache"]["kind"] == "static"
+
+
+def test_a_package_that_is_missing_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_NEEDED", ("torch", "no_such_package"))
+    assert tried(tmp_path, NEO) == 0
+    assert "note: the export was not checked, because no_such_package is not installed" in capfd.readouterr().err
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+HUB = "/api/models/some/Tiny-1B/revision/{}"
+
+
+def hub(files: dict[str, bytes]) -> Callable[[str, str, str], Answer]:
+    """What a hub answers that has one model, on the branch `main` and the tag `v1`."""
+    listed = {"id": "some/Tiny-1B", "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
+    tree = [{"type": "file", "path": name, "size": len(files[name]), "oid": "0"} for name in files]
+
+    def answer(method: str, path: str, login: str) -> Answer:
+        del method, login
+        place, commit = path.partition("?")[0], {"X-Repo-Commit": COMMIT}
+        if place.startswith("/api/models/some/Tiny-1B/tree/"):
+            return 200, {"Content-Type": "application/json"}, json.dumps(tree).encode()
+        known = ["/api/models/some/Tiny-1B", *(HUB.format(each) for each in ("main", "v1", COMMIT))]
+        if place in known:
+            return 200, {"Content-Type": "application/json"}, json.dumps(listed).encode()
+        name = place.removeprefix(f"/some/Tiny-1B/resolve/{COMMIT}/")
+        if name in files:
+            sha256 = hashlib.sha256(files[name]).hexdigest()
+            return 200, {**commit, "ETag": f'"{sha256}"', "Content-Type": "application/octet-stream"}, files[name]
+        return 404, {"X-Error-Code": "RepoNotFound"}, b""
+
+    return answer
+
+
+def test_a_model_of_a_hub_is_downloaded_and_pinned(tmp_path: Path) -> None:
+    config = json.loads((EXAMPLES / "huggingface/bert.json").read_text())
+    files = {
+        "config.json": json.dumps({**config, "architectures": ["BertModel"]}).encode(),
+        "model.safetensors": (EXAMPLES / "huggingface/bert.safetensors").read_bytes(),
+        "README.md": b"# A model",
+        "pytorch_model.bin": b"the same weights",
+        "onnx/model.safetensors": b"other weights",
+    }
+    with serving(hub(files)) as server:
+        environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{server.port}", "HF_HOME": str(tmp_path / "hub")}
+        words = ("init", "--huggingface", "hub:some/Tiny-1B@v1", "-o", tmp_path / "out")
+        done = commands.etbuild(*words, environment=environment)
+        assert done.returncode == 0, done.stderr
+        unknown = ("init", "--huggingface", "hub:some/none", "-o", tmp_path / "out")
+        refused = commands.etbuild(*unknown, environment=environment)
+    assert (refused.returncode, "hub:some/none cannot be downloaded: " in refused.stderr) == (1, True), refused.stderr
+    assert not [path for path, _ in server.seen if path.endswith((".md", ".bin")) or "onnx" in path]
+    out = tmp_path / "out"
+    assert os.readlink(out / "Tiny-1B").endswith(f"/models--some--Tiny-1B/snapshots/{COMMIT}")  # noqa: PTH115
+    model = validate.load(out / "tiny_1b.yaml").data["model"]
+    assert (model["huggingface"]["config"], model["weights"]) == ("Tiny-1B/config.json", "Tiny-1B/model.safetensors")
+    assert 'weights = ["@tiny_1b_files//:Tiny-1B/model.safetensors"]' in (out / "BUILD").read_text()
+    pins = (out / "tiny_1b.checkpoint.bzl").read_text()
+    assert f'revision = "{COMMIT}"' in pins
+    assert f'"model.safetensors": "{hashlib.sha256(files["model.safetensors"]).hexdigest()}"' in pins
+    assert main.main(["build", str(out / "tiny_1b.yaml"), "-o", str(out), "--no-cache"]) == 0

@@ -17,6 +17,7 @@ from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor 
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
 from etbuild.model.checkpoint import Checkpoint
+from etbuild.model.packed import files, formats
 from etbuild.model.packed.integers import Integers
 from etbuild.model.packed.kept import Kept
 from etbuild.model.packed.packing import packing_of
@@ -265,3 +266,7 @@ def test_a_program_keeps_the_integers_of_its_checkpoint(build: Build, tmp_path: 
     floats = sum(each.numel() * 4 for name, each in module.named_parameters() if "layers" not in name)
     linear = sum(each.values.numel() / 2 for each in layers.values() if each.values is not None)
     assert size < floats + 1.4 * linear + (1 << 15)
+
+
+def test_the_formats_that_init_takes_are_those_that_the_build_reads() -> None:
+    assert sorted(files._LAYOUTS) == sorted(formats.READ)

@@ -101,7 +101,7 @@ def test_a_commit_that_is_not_there_is_an_error(repository: Path) -> None:
         ([], set(), set()),
         (["docs/speed.md"], set(), set()),
         (["toolchain/etkit/cpp/embed.py"], {CPP}, set()),
-        (["toolchain/etkit/first_manifest.py", "toolchain/etkit/oci/layout.py"], {INIT, REGISTRY}, set()),
+        (["toolchain/etkit/first_manifest/folder.py", "toolchain/etkit/oci/layout.py"], {INIT, REGISTRY}, set()),
         (["toolchain/etbuild/lower/passes.py"], set(), OTHERS),
         (["toolchain/etbuild/lower/passes.py", "toolchain/etkit/cpp/embed.py"], {CPP}, OTHERS - {CPP}),
         (["pyproject.toml"], set(), OTHERS),

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
+from etbuild.errors import InputError
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
+from etkit.first_manifest import hub, trial
 
+SEVERAL = ("encoder_layers", "decoder_layers", "num_hidden_layers")
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 9, "max_position_embeddings": 64}
 
 
@@ -28,7 +31,7 @@ def folder(path: Path, config: dict[str, Any], *files: str) -> Path:
 
 def written(capsys: pytest.CaptureFixture[str], out: Path, *arguments: object) -> tuple[Any, str]:
     """Runs `etbuild init`, which must succeed. Returns the only manifest and what was printed."""
-    assert main.main(["init", *map(str, arguments), "-o", str(out)]) == 0
+    assert main.main(["init", *map(str, arguments), "-o", str(out), "--no-check"]) == 0
     [path] = out.glob("*.yaml")
     return validate.load(path).data, capsys.readouterr().out
 
@@ -148,7 +151,8 @@ def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsy
 
 
 def test_a_folder_below_the_manifest_needs_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = folder(tmp_path / "checkpoints/llama", LLAMA, "model.safetensors.index.json")
+    names = ("model.safetensors.index.json", "model-1.safetensors", "model-2.safetensors")
+    source = folder(tmp_path / "checkpoints/llama", LLAMA, *names)
     shards = {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}
     (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     manifest, said = written(capsys, tmp_path, "--huggingface", source, "--name", "tiny")
@@ -269,6 +273,21 @@ def test_an_encoder_has_a_method_for_its_adapter(tmp_path: Path, capsys: pytest.
     assert adapted == {**plain, "entry": "forward", "adapter": "math"}
 
 
+def test_an_adapter_may_be_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "in/llama", LLAMA, "model.safetensors")
+    of_hub = adapter(tmp_path / "hub/models--some--math/snapshots/0123")
+    arguments = ("--huggingface", source, "--adapter", of_hub, "--adapter", adapter(tmp_path / "else/code"))
+    manifest, said = written(capsys, tmp_path / "out", *arguments)
+    assert manifest["model"]["adapters"] == {
+        "math": {"config": "0123/adapter_config.json", "weights": "0123/adapter_model.safetensors"},
+        "code": {"config": "code/adapter_config.json", "weights": "code/adapter_model.safetensors"},
+    }
+    assert f"--root {source} --root {of_hub.parent} --root {tmp_path}/else " in said
+    adapter(tmp_path / "other/code")
+    said = failure(capsys, *map(str, arguments), "-o", tmp_path / "other")
+    assert f"the build would read {tmp_path}/other/code/adapter_config.json in place of {tmp_path}/else/code" in said
+
+
 def test_the_weights_of_a_gguf_file_are_read_by_the_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = folder(tmp_path / "llama", {**LLAMA, "dtype": "bfloat16"}, "q8.gguf")
     manifest, said = written(capsys, tmp_path / "one", "--huggingface", source)
@@ -292,14 +311,200 @@ def test_the_integers_of_a_packed_checkpoint_are_kept(tmp_path: Path, capsys: py
     )
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quant_method": "aqlm"}, "the checkpoint is packed by aqlm"),
+        (
+            {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
+            "by gptq with `checkpoint_format: marlin`",
+        ),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "by awq with `version: gemv`"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"format": "marlin-24"}}},
+            "by compressed-tensors with `format: marlin-24`",
+        ),
+    ],
+)
+def test_packed_weights_that_the_build_does_not_read_are_refused(
+    config: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder(tmp_path / "llama", {**LLAMA, "quantization_config": config}, "model.safetensors")
+    said = failure(capsys, "--huggingface", source, "-o", tmp_path / "out")
+    assert message in said
+    assert "take the checkpoint as it was before; read are awq, bitsandbytes, " in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_are_not_complete_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index, into = "model.safetensors.index.json", ("-o", tmp_path / "out")
+    source = folder(tmp_path / "llama", LLAMA, "model-1-of-2.safetensors")
+    said = failure(capsys, "--huggingface", source, *into)
+    assert f"has model-1-of-2.safetensors, and neither model.safetensors nor {index}" in said
+    shards = {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}
+    (source / index).write_text(json.dumps({"weight_map": shards}))
+    said = failure(capsys, "--huggingface", source, *into)
+    assert f"{index} lists 1 of 2 files that are not there: model-2-of-2.safetensors" in said
+    (source / "model-2-of-2.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0")
+    said = failure(capsys, "--huggingface", source, *into)
+    assert f"error: `{source}/model-2-of-2.safetensors` is a pointer of git-lfs, not the content itself" in said
+
+
+def test_a_file_that_another_one_hides_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, into = folder(tmp_path / "llama", LLAMA), tmp_path / "out"
+    into.mkdir()
+    (into / "config.json").write_text("{}")
+    said = failure(capsys, "--huggingface", source, "-o", into)
+    assert f"the build would read {into}/config.json in place of {source}/config.json" in said
+
+
+def test_the_template_of_a_chat_goes_with_the_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("tokenizer.model", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "vocab.json")
+    source = folder(tmp_path / "one/llama", {**LLAMA, "eos_token_id": 1}, *names)
+    manifest, _ = written(capsys, tmp_path / "one", "--huggingface", source)
+    expected = ["tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
+    assert manifest["tokenizer"] == [f"llama/{name}" for name in expected]
+    (source / "tokenizer.json").write_text("not read")
+    manifest, said = written(capsys, tmp_path / "two", "--huggingface", source)
+    assert manifest["tokenizer"] == ["tokenizer.json", *expected[1:]]
+    assert "llama.yaml --chat --root " in said
+    (source / "chat_template.jinja").unlink()
+    _, said = written(capsys, tmp_path / "three", "--huggingface", source)
+    assert "llama.yaml 'Once upon a time' --root " in said
+    (source / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    _, said = written(capsys, tmp_path / "four", "--huggingface", source)
+    assert "llama.yaml --chat --root " in said
+
+
+def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "llama", {**LLAMA, "eos_token_id": 1}, "vocab.json", "tokenizer_config.json")
+    assert main.main(["init", "--huggingface", str(source), "-o", str(tmp_path), "--no-check"]) == 0
+    captured = capsys.readouterr()
+    assert "note: The folder has no tokenizer that the runner reads: add tokenizer.json" in captured.err
+    assert "generate" not in captured.out
+    assert "tokenizer" not in validate.load(tmp_path / "llama.yaml").data
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({**LLAMA, "rope_theta": {"__float__": "Infinity"}}, "  max_length: 64   # tokens: as many as the model takes"),
+        (
+            {**LLAMA, "max_position_embeddings": 40960},
+            "  max_length: 2048   # tokens: a guess; the model takes 40960",
+        ),
+        (
+            {"architectures": ["BertModel"], "vocab_size": 9},
+            "   # a guess: config.json has no `max_position_embeddings`",
+        ),
+        (
+            {"architectures": ["ViTModel"], "num_channels": 3},
+            "# pixel_values; a guess, because config.json has no `image_size`",
+        ),
+    ],
+)
+def test_a_guess_is_marked(
+    config: dict[str, Any], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(capsys, tmp_path, "--huggingface", folder(tmp_path / "net", config))
+    assert expected in (tmp_path / "net.yaml").read_text()
+
+
+@pytest.mark.parametrize("config", [LLAMA, {"architectures": ["ViTModel"], "num_channels": 3}])
+def test_the_commented_quantization_is_valid(
+    config: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(capsys, tmp_path, "--huggingface", folder(tmp_path / "net", config))
+    path = tmp_path / "net.yaml"
+    path.write_text(path.read_text().replace("# quantize:", "quantize:"))
+    assert "quantize" in validate.load(path).data["defaults"]
+
+
+PATTERN = ["sliding", "sliding", "sliding", "full"]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"num_hidden_layers": 36, "vocab_size": 9, "max_window_layers": 36}, {"num_hidden_layers": 2}),
+        ({"n_layer": 12, "n_head": 12}, {"n_layer": 2}),
+        ({"num_hidden_layers": 2, "layer_types": ["full", "full"]}, {}),
+        (
+            {"num_hidden_layers": 8, "layer_types": PATTERN * 2, "heads": [1] * 8, "eos_token_id": [1, 2]},
+            {"num_hidden_layers": 4, "layer_types": PATTERN, "heads": [1] * 4},
+        ),
+        (
+            {"text_config": {"num_hidden_layers": 8}, "vision_config": {"num_hidden_layers": 27, "depth": 3}},
+            {"text_config.num_hidden_layers": 2, "vision_config.num_hidden_layers": 2},
+        ),
+        ({"encoder_layers": 6, "decoder_layers": 6, "num_hidden_layers": 6}, dict.fromkeys(SEVERAL, 2)),
+    ],
+)
+def test_a_trial_has_each_kind_of_layer(config: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert dict(trial.shortened(config)) == expected
+
+
+def test_a_link_beside_the_manifest_is_the_name_of_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder(tmp_path / "hub/models--some--Llama-1B/snapshots/0123", LLAMA, "model.safetensors")
+    (tmp_path / "Llama-1B").symlink_to(source)
+    manifest, said = written(capsys, tmp_path, "--huggingface", tmp_path / "Llama-1B")
+    assert (manifest["name"], manifest["model"]["weights"]) == ("llama_1b", "Llama-1B/model.safetensors")
+    assert "--root" not in said
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (
+            ["config.json", "model.safetensors", "pytorch_model.bin", "README.md", "model.fp16.safetensors"],
+            ["config.json", "model.safetensors"],
+        ),
+        (
+            ["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json", "training_args.bin"],
+            ["pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json"],
+        ),
+        (
+            ["model-00001-of-00002.safetensors", "model.safetensors.index.json", "consolidated.safetensors"],
+            ["model-00001-of-00002.safetensors", "model.safetensors.index.json"],
+        ),
+        (
+            [
+                "chat_template.jinja",
+                "tokenizer.model",
+                "original/tokenizer.model",
+                "onnx/config.json",
+                ".gitattributes",
+            ],
+            ["chat_template.jinja", "tokenizer.model"],
+        ),
+    ],
+)
+def test_only_what_a_build_needs_is_downloaded(names: list[str], expected: list[str]) -> None:
+    assert hub.wanted(names) == expected
+
+
+@pytest.mark.parametrize("reference", ["hub:one", "hub:a/b@", "hub:a/b/c", "hub:a/../b", "hub:a/b@x y"])
+def test_a_reference_of_another_form_is_an_error(
+    reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = failure(capsys, "--huggingface", reference, "-o", tmp_path)
+    assert "expected hub:OWNER/NAME or hub:OWNER/NAME@REVISION" in said
+
+
+def test_a_folder_in_the_place_of_the_link_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with pytest.raises(InputError, match="is in the place of a link to a/b"):
+        hub.link(hub.Snapshot(tmp_path, "a/b", "0123", "https://hub", {}), tmp_path)
+
+
 def test_what_is_no_model_and_no_adapter_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, math = folder(tmp_path / "in/llama", LLAMA), adapter(tmp_path / "else/math")
     into = ("-o", tmp_path / "out")
     said = failure(capsys, "--huggingface", math, *into)
     assert "this is a LoRA adapter of `some/llama`, and not a model" in said
     assert f"`--adapter {math}`" in said
-    said = failure(capsys, "--huggingface", source, "--adapter", math, *into)
-    assert f"{math} is neither below {tmp_path}/out nor below {source}" in said
     other = adapter(source / "other", kind="IA3")
     said = failure(capsys, "--huggingface", source, "--adapter", other, *into)
     assert "adapter_config.json: not the configuration of a LoRA adapter" in said
@@ -321,7 +526,8 @@ def test_a_folder_needs_no_torch_and_nothing_in_it_runs(tmp_path: Path) -> None:
         "import sys\nfrom etbuild.cli.main import main\nassert main(sys.argv[1:]) == 0\n"
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)\n"
     )
-    command = [sys.executable, "-c", script, "init", "--huggingface", str(source), "-o", str(tmp_path / "out")]
+    command = [sys.executable, "-c", script, "init", "--huggingface", str(source), "--no-check"]
+    command += ["-o", str(tmp_path / "out")]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "The folder has code of its own. It does not run" in done.stderr
     assert not (tmp_path / "ran").exists()

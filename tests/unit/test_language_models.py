@@ -18,7 +18,8 @@ from etbuild.plan.part import Part
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
 from etbuild.report.tokenizer import unknown_tokens
-from etkit.cli.generate import Text, preferred
+from etkit.cli.generate import Text
+from etkit.generation.tokenizer_files import preferred
 
 OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"
 
@@ -168,3 +169,22 @@ def test_a_terminal_gets_no_control_characters() -> None:
 )
 def test_the_runner_gets_the_file_of_the_tokenizer_that_it_reads(names: list[str], expected: str | None) -> None:
     assert preferred([f"net.tokenizer/{name}" for name in names]) == (expected and f"net.tokenizer/{expected}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "there is no PROMPT"),
+        (["text", "--system", "be nice"], "`--system` goes with `--chat`"),
+        (
+            ["--chat"],
+            "`tokenizer` names no file with a chat template\n    add chat_template.jinja, or the tokenizer_conf",
+        ),
+    ],
+)
+def test_a_chat_needs_a_template(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned(tmp_path, wanted(), runner="executorch-llm/v1", tokenizer="tokenizer.json")
+    assert main(["generate", str(tmp_path / "model.yaml"), *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -212,6 +212,7 @@ STEP_FILES = {
     "etbuild/model/packed/compressed_tensors.py": ["compare/huggingface", "export/huggingface", "lower/huggingface"],
     "etbuild/model/packed/files.py": ["compare/huggingface", "export/huggingface", "lower/huggingface"],
     "etbuild/model/packed/floats.py": ["compare/huggingface", "export/huggingface", "lower/huggingface"],
+    "etbuild/model/packed/formats.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/model/packed/gguf_blocks.py": ["compare/gguf", "export/gguf", "lower/gguf", "plan/action", "report/action"],
     "etbuild/model/packed/gptq.py": ["compare/huggingface", "export/huggingface", "lower/huggingface"],
     "etbuild/model/packed/integers.py": ["compare", "export", "lower", "plan/action", "report/action"],

@@ -10,19 +10,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_manifest, add_parser, add_value, count, settings
-from etbuild.errors import BuildError, InputError, printable
+from etbuild.cli.options import add_flag, add_manifest, add_parser, add_value, count, settings
+from etbuild.errors import BuildError, EtbuildError, InputError, printable
 from etbuild.processes.process_state import stream_to
 from etkit.cli import build
+from etkit.generation.tokenizer_files import TEMPLATE, may_have_template, preferred
 
 if TYPE_CHECKING:
     from etbuild.files.artifacts import Artifact
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without tab and newline
-_PREFERRED = ("tokenizer.json", "tokenizer.model")
+_TEXT, _ANSWER = 50, 512  # tokens
 
 
 def add(verbs: Any) -> None:
@@ -32,11 +33,13 @@ def add(verbs: Any) -> None:
         "generate",
         "continue a text with a language model",
         "Builds the program, unless the cache has it, and runs it with ExecuTorch's runner for language models. "
-        "The text goes to standard output.",
+        "The text goes to standard output. With --chat, each line of standard input is a turn.",
     )
     add_manifest(parser)
-    add_value(parser, "PROMPT", "the text to continue")
-    add_value(parser, "--tokens N", "write at most N tokens (default: 50)", type=count, default=50)
+    add_value(parser, "PROMPT", "the text to continue; with --chat, the first turn", nargs="?")
+    add_flag(parser, "--chat", "answer turns of a user, with the chat template of the tokenizer")
+    add_value(parser, "--system TEXT", "with --chat: what the model should know before the first turn")
+    add_value(parser, "--tokens N", "write at most N tokens (default: 50; with --chat 512)", type=count)
     add_value(
         parser,
         "--temperature T",
@@ -51,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
     """Builds the program and prints the text that it generates."""
     from etbuild.manifest import validate
 
+    _check_prompt(options)
     loaded = validate.load_each(options.manifest, None, build.wanted(options), settings(options))
     if len(loaded) > 1:
         raise InputError.of("--variant: `generate` runs one program: name one variant")
@@ -61,12 +65,63 @@ def run(options: argparse.Namespace) -> int:
     if runner != "executorch-llm/v1":
         hint = "run the program in your application: docs/huggingface.md says how"
         raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
+    names = loaded[0].data["tokenizer"]
+    if options.chat and not any(map(may_have_template, [names] if isinstance(names, str) else names)):
+        hint = f"add {TEMPLATE}, or the tokenizer_config.json that has the template, to `tokenizer`"
+        raise InputError.of(f"{options.manifest}: `tokenizer` names no file with a chat template", hint)
     options.restart()  # a crash of the runner's native code is then an error that says so
     how = build.how_to_build(options)
     _, result = build.build_program(loaded[0], build.given_inputs(options), options.directory, how)
     adapters = loaded[0].data["model"].get("adapters", {})  # the runner runs `forward`, which computes without them
-    _generate([each for each in result.artifacts if each.tag not in adapters], options)
+    artifacts = [each for each in result.artifacts if each.tag not in adapters]
+    (_chat if options.chat else _generate)(artifacts, options)
     return 0
+
+
+def _check_prompt(options: argparse.Namespace) -> None:
+    if options.system is not None and not options.chat:
+        raise InputError.of("`--system` goes with `--chat`")
+    if options.prompt is None and not options.chat:
+        raise InputError.of(
+            "there is no PROMPT", "write the text to continue; `--chat` reads turns from standard input"
+        )
+
+
+def _chat(artifacts: list[Artifact], options: argparse.Namespace) -> None:
+    """Answers the turns of a user, and prints each token when it is there."""
+    paths = {kind: [each.path for each in artifacts if each.kind == kind] for kind in ("named_data", "tokenizer")}
+    [program] = [each.path for each in artifacts if each.kind == "program"]
+    with tempfile.TemporaryDirectory() as scratch, _only_tokens() as write:
+        from etbuild.runtime import program_files
+        from etkit.generation.chat_tokenizer import ChatTokenizer
+        from etkit.generation.conversation import Conversation
+        from etkit.generation.decoder import Decoder
+
+        tokenizer = ChatTokenizer(paths["tokenizer"])
+        decoder = Decoder(program_files.read(program, paths["named_data"]), Path(scratch))
+        conversation = Conversation(decoder, tokenizer, options.system, options.temperature)
+        for turn in _turns(options.prompt, write):
+            for piece in conversation.answer(turn, options.tokens or _ANSWER):
+                write(piece)
+            write("\n")
+    for note in conversation.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
+    """The turns of the user: the first one, and the lines of standard input that are not empty."""
+    if first is not None:
+        yield first
+    with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
+        asks = lines.isatty()
+        while True:
+            if asks:
+                write("> ")
+            line = lines.readline()
+            if not line:
+                return
+            if line.strip():
+                yield line.rstrip("\r\n")
 
 
 def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
@@ -85,22 +140,12 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
         from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
 
         # Hugging Face's tokenizers add the tokens that begin a text if `num_bos` is not 0, and as many as they want.
-        how = GenerationConfig(echo=False, max_new_tokens=options.tokens, temperature=options.temperature, num_bos=1)
+        most = options.tokens or _TEXT
+        how = GenerationConfig(echo=False, max_new_tokens=most, temperature=options.temperature, num_bos=1)
         runner = TextLLMRunner(program, tokenizer, *data)
         with _bytes_as_text():
             runner.generate(options.prompt, how, write)
     print()
-
-
-def preferred(tokenizers: list[str]) -> str | None:
-    """The file of a tokenizer that ExecuTorch's runner reads. None if there is none.
-
-    Args:
-        tokenizers: The paths of all files of the tokenizer.
-    """
-    named = [each for name in _PREFERRED for each in tokenizers if PurePath(each).name == name]
-    others = [each for each in tokenizers if not each.endswith("config.json")]
-    return next(iter([*named, *others]), None)
 
 
 class Text:
@@ -156,6 +201,8 @@ def _only_tokens() -> Iterator[Callable[[str], None]]:
             with stream_to(1, log.fileno()), stream_to(2, log.fileno()):
                 yield write
             write("", last=True)
+        except EtbuildError:
+            raise
         except Exception as error:  # the runner's native code raises RuntimeError, its imports anything
             log.seek(0)
             lines = [

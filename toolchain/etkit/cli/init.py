@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser, add_path, add_repeatable, add_value
-from etbuild.errors import InputError, printable
+from etbuild.cli.options import add_flag, add_parser, add_path, add_repeatable, add_value
+from etbuild.errors import EtbuildError, InputError, printable
 
 if TYPE_CHECKING:
     from etkit.first_manifest import First
@@ -28,9 +31,13 @@ def add(verbs: Any) -> None:
         origin,
         "--huggingface DIR",
         "a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file beside its "
-        "config.json; only JSON files of it are read",
+        "config.json; only JSON files of it are read. Or hub:OWNER/NAME@REVISION, which is downloaded",
     )
-    add_value(origin, "--factory MODULE:CALLABLE", "a callable of a source in the output directory; it is called")
+    add_value(
+        origin,
+        "--factory MODULE:CALLABLE",
+        "a callable of a source in the output directory; it and the methods of its module are called",
+    )
     add_value(parser, "--kwargs JSON", "keyword arguments of the factory, such as '{\"layers\": 2}'", default="{}")
     add_repeatable(
         parser,
@@ -38,6 +45,7 @@ def add(verbs: Any) -> None:
         "a folder with a LoRA adapter of the model, as PEFT's `save_pretrained` writes it",
         type=Path,
     )
+    add_flag(parser, "--no-check", "do not try whether the model of the folder can be exported, which takes seconds")
     add_value(parser, "--name NAME", "name of the program (default: from the folder or the module)")
     add_path(
         parser,
@@ -54,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
     directory: Path = options.directory
     if options.huggingface is not None:
-        first = first_manifest.of_huggingface(options.huggingface, directory, options.adapter)
+        first = _of_huggingface(options)
     elif options.adapter:
         raise InputError.of("`--adapter` goes with `--huggingface`", "for a factory, see docs/huggingface.md#adapters")
     else:
@@ -65,13 +73,47 @@ def run(options: argparse.Namespace) -> int:
     manifest = directory / f"{first.name}.yaml"
     _write(manifest, first.manifest)
     _write_target(directory, first)
-    if first.remark:
-        print(f"note: {first.remark}", file=sys.stderr)
-    folder = options.huggingface and first_manifest.folder_of(options.huggingface)
-    print(f"next: {_command('build', manifest, folder)}")
+    if first.pins is not None:
+        _write(directory / f"{first.name}.checkpoint.bzl", first.pins)
+    for remark in first.remarks:
+        print(f"note: {remark}", file=sys.stderr)
+    print(f"next: {_command('build', manifest, first.roots)}")
     if first.runner == "executorch-llm/v1" and first.tokenizer:
-        print(f"then: {_command('generate', manifest, folder, 'Once upon a time')}")
+        print(f"then: {_command('generate', manifest, first.roots, '--chat' if first.chats else 'Once upon a time')}")
     return 0
+
+
+def _of_huggingface(options: argparse.Namespace) -> First:
+    """What the first manifest says about a folder, or about a model of a hub."""
+    from etkit import first_manifest
+    from etkit.first_manifest import hub
+
+    place, snapshot = options.huggingface, None
+    if str(place).startswith(hub.PREFIX):
+        snapshot = hub.download(str(place))
+        place = hub.link(snapshot, options.directory)
+    first = first_manifest.of_huggingface(place, options.directory, options.adapter)
+    first = replace(first, snapshot=snapshot)
+    return first if options.no_check else _tried(first, options)
+
+
+def _tried(first: First, options: argparse.Namespace) -> First:
+    """The first manifest, after its export was tried."""
+    from etbuild.cli.terminal import Progress
+    from etkit.first_manifest import trial
+
+    if package := trial.missing():
+        print(f"note: the export was not checked, because {package} is not installed", file=sys.stderr)
+        return first
+    if first.snapshot is None:  # fixed surroundings do not have the variables of the hub's client
+        options.restart()
+    progress = Progress()
+    try:
+        return trial.of_folder(first, options.directory, lambda text: progress.stage(f"check the export: {text}"))
+    except EtbuildError:
+        said = "a build of this model fails, so no manifest is written; `--no-check` writes it all the same"
+        print(f"note: {said}", file=sys.stderr)
+        raise
 
 
 def _write(path: Path, text: str) -> None:
@@ -96,7 +138,6 @@ def _write_target(directory: Path, first: First) -> None:
         _write(directory / "BUILD", first.target)
 
 
-def _command(verb: str, manifest: Path, folder: Path | None, *arguments: str) -> str:
-    outside = folder is not None and not folder.resolve().is_relative_to(manifest.parent.resolve())
-    root = ["--root", str(folder)] if outside else []
-    return shlex.join(["etbuild", verb, str(manifest), *arguments, *root, "-o", "out"])
+def _command(verb: str, manifest: Path, roots: Sequence[Path], *arguments: str) -> str:
+    searched = itertools.chain(*(("--root", str(root)) for root in roots))
+    return shlex.join(["etbuild", verb, str(manifest), *arguments, *searched, "-o", "out"])

@@ -12,7 +12,6 @@ from etbuild.model.packed import floats
 from etbuild.model.packed.integers import Integers, centered, none_if_zeros, order, unpacked
 from etbuild.model.packed.layout import Layout, Parts
 
-_NOT_READ = ("sparse-24-bitmask", "sparse-bitmask", "marlin-24", "mxfp6-pack-quantized")
 _OF_ACTIVATIONS = (".input_scale", ".input_zero_point", ".input_global_scale")
 
 
@@ -21,15 +20,9 @@ def layouts(config: Mapping[str, Any]) -> list[Layout]:
 
     Args:
         config: `quantization_config` of the checkpoint.
-
-    Raises:
-        ValueError: The format is another one.
     """
     groups = config.get("config_groups")
-    found = [config, config.get("sparsity_config"), *(groups.values() if isinstance(groups, Mapping) else ())]
-    formats = [each.get("format") for each in found if isinstance(each, Mapping)]
-    if unknown := [each for each in formats if each in _NOT_READ]:
-        raise ValueError(f"`format: {unknown[0]}`")
+    found = [config, *(groups.values() if isinstance(groups, Mapping) else ())]
     optional = (".weight_zero_point", ".weight_g_idx", ".weight_shape", ".weight_global_scale", *_OF_ACTIVATIONS)
     weights = [each.get("weights") for each in found if isinstance(each, Mapping)]
     blocks = [each.get("block_structure") for each in weights if isinstance(each, Mapping)]

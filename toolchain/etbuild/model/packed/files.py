@@ -1,6 +1,6 @@
 """Shows the files of a packed checkpoint as if they held its weights. Each weight is made of its parts when it is read.
 
-A new format is a function that makes its `Layout` of `quantization_config`, in the table here.
+A new format is a function that makes its `Layout` of `quantization_config`, in the table here, and a name in `formats`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from etbuild.errors import DocumentPath, InputError
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.model.packed import bitsandbytes, compressed_tensors, floats, gptq, torchao
+from etbuild.model.packed import bitsandbytes, compressed_tensors, floats, formats, gptq, torchao
 from etbuild.model.packed.integers import Integers
 from etbuild.model.packed.layout import Layout, Parts
 from etbuild.model.packed.packing import Packing
@@ -20,7 +20,7 @@ from etbuild.model.tensor_files import TensorFile
 from etbuild.processes.memory import give_back
 
 _LAYOUTS: Mapping[str, Callable[[Mapping[str, Any]], list[Layout]]] = {
-    "awq": lambda config: [gptq.awq(config)],
+    "awq": lambda _: [gptq.awq()],
     "bitsandbytes": bitsandbytes.layouts,
     "compressed-tensors": compressed_tensors.layouts,
     "fbgemm_fp8": floats.fp8,
@@ -64,14 +64,12 @@ def _layers(layout: Layout, names: Iterable[str]) -> list[str]:
 
 
 def _layouts(packing: Packing) -> list[Layout]:
-    hint = f"take the checkpoint as it was before; read are {', '.join(sorted(_LAYOUTS))} (docs/huggingface.md)"
     make = _LAYOUTS.get(packing.method)
     if make is None:
         return []  # its names are refused
-    try:
-        return make(packing.config)
-    except ValueError as error:
-        raise InputError.at(_PLACE, f"the checkpoint is packed by {packing.method} with {error}", hint) from None
+    if other := formats.other_form(packing.config):
+        raise InputError.at(_PLACE, f"the checkpoint is packed by {packing.method} with {other}", formats.HINT)
+    return make(packing.config)
 
 
 class _Unpacked(TensorFile):

@@ -21,14 +21,9 @@ def gptq(config: Mapping[str, Any]) -> Layout:
 
     Args:
         config: `quantization_config` of the checkpoint.
-
-    Raises:
-        ValueError: The format is another one.
     """
     bits: Any = config.get("bits")
     version = config.get("checkpoint_format", "gptq")
-    if version not in ("gptq", "gptq_v2") or not isinstance(bits, int) or not 2 <= bits <= 8:
-        raise ValueError(f"`checkpoint_format: {version}` with `bits: {bits}`")
 
     def shape(parts: Parts) -> list[int]:
         words, rows = parts.form(".qweight")[1]
@@ -46,18 +41,8 @@ def gptq(config: Mapping[str, Any]) -> Layout:
     return Layout(_NEEDED, shape, read, (".g_idx",))
 
 
-def awq(config: Mapping[str, Any]) -> Layout:
-    """The layout of AWQ, which packs rows, in an order of its own.
-
-    Args:
-        config: `quantization_config` of the checkpoint.
-
-    Raises:
-        ValueError: The format is another one.
-    """
-    bits, version = config.get("bits", config.get("w_bit")), str(config.get("version", "gemm")).lower()
-    if version != "gemm" or bits != _AWQ_BITS:
-        raise ValueError(f"`version: {version}` with `bits: {bits}`")
+def awq() -> Layout:
+    """The layout of AWQ, which packs rows, in an order of its own."""
 
     def shape(parts: Parts) -> list[int]:
         columns, words = parts.form(".qweight")[1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from etbuild.model.packed.formats import method_of
 from etbuild.model.tensor_bytes import dtype_name
 
 
@@ -25,9 +26,8 @@ class Packing:
 
     @property
     def method(self) -> str:
-        """The library or format. Older files do not name bitsandbytes."""
-        old = self.config.get("load_in_4bit") or self.config.get("load_in_8bit")
-        return str(self.config.get("quant_method", "bitsandbytes" if old else None))
+        """The library or format."""
+        return method_of(self.config)
 
 
 def packing_of(module: torch.nn.Module) -> Packing | None:

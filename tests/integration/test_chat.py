@@ -1,0 +1,208 @@
+"""A chat with a language model says what transformers says, with the templates of several families. A template
+cannot do anything else."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from etbuild.errors import InputError
+from etbuild.runtime import program_files
+from tests.helpers import commands
+from tests.helpers.language_models import CACHES, model, project, tokenizer, transformers
+from tests.helpers.once import made_once
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789,.?!ĊABCDEFGHIJ"  # `Ċ` is a line break
+CONTROL = ["<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+END, EOT = 4 + len(LETTERS) + 1, 4 + len(LETTERS) + 4
+CHATML = """\
+{%- if messages[0].role != 'system' %}{{ '<|im_start|>system\\nbe nice<|im_end|>\\n' }}{% endif -%}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message['content'] | trim + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+LLAMA = """\
+{{- bos_token }}
+{%- if not date_string is defined %}
+    {%- set date_string = strftime_now("%d %b %Y") | lower %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('roles must alternate') }}
+    {%- endif %}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+TEMPLATES = {"chatml": CHATML, "llama": LLAMA}
+TURNS = ["hello there", "what is 12?", "really? tell me more, please"]
+MOST = 12
+
+
+def files(directory: Path, template: str | None, **settings: Any) -> list[Path]:
+    """The files of a tokenizer with a chat template."""
+    directory.mkdir(parents=True, exist_ok=True)
+    made = tokenizer(LETTERS)
+    made.add_special_tokens(CONTROL)
+    made.save(str(directory / "tokenizer.json"))
+    settings = {"bos_token": "<s>", "eos_token": "</s>", **settings}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    if template is not None:
+        (directory / "chat_template.jinja").write_text(template)
+    return sorted([*directory.glob("tokenizer*.json"), *directory.glob("*.jinja")])
+
+
+@pytest.fixture(scope="session")
+def built(shared_directory: Path) -> Path:
+    """A project with a program, and the tokenizer of ChatML."""
+
+    def make(partial: Path) -> None:
+        names = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+        path = project(partial, "qwen", {**CACHES["custom"], "max_length": 512}, tokenizer=names)
+        files(partial, CHATML)
+        commands.build(path, partial / "out", "--cache-dir", shared_directory / "cache-of-chat")
+
+    return made_once(shared_directory / "chat", make)
+
+
+@pytest.fixture
+def decoder(built: Path) -> Iterator[Any]:
+    from etkit.generation.decoder import Decoder
+
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Decoder(program_files.read(built / "out/net.pte"), Path(scratch))
+
+
+def expected(reader: Any, end: int, system: str | None, turns: list[str]) -> list[tuple[list[int], str]]:
+    """The tokens and the text of each answer of transformers."""
+    messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
+    answers = []
+    for turn in turns:
+        messages.append({"role": "user", "content": turn})
+        ids = reader.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=False)
+        made = model("qwen").generate(ids, max_new_tokens=MOST, do_sample=False, eos_token_id=[1, end])
+        tokens = [each for each in made[0, ids.shape[1] :].tolist() if each not in (1, end)]
+        answers.append((tokens, reader.decode(tokens, skip_special_tokens=True)))
+        messages.append({"role": "assistant", "content": answers[-1][1]})
+    return answers
+
+
+@pytest.mark.parametrize(("name", "system"), [("chatml", None), ("chatml", "be brief"), ("llama", "be brief")])
+def test_a_conversation_has_the_tokens_of_transformers(
+    name: str, system: str | None, decoder: Any, tmp_path: Path
+) -> None:
+    from etkit.generation.chat_tokenizer import ChatTokenizer
+    from etkit.generation.conversation import Conversation
+
+    made = files(tmp_path, TEMPLATES[name])
+    reader = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    end = EOT if name == "llama" else END
+    wanted = expected(reader, end, system, TURNS)
+    assert len({each for tokens, _ in wanted for each in tokens}) > 5  # otherwise a wrong cache could pass
+    conversation = Conversation(decoder, ChatTokenizer(made), system, 0)
+    assert conversation._ends == {1, end}
+    assert ["".join(conversation.answer(turn, MOST)) for turn in TURNS] == [text for _, text in wanted]
+    assert conversation.answers == [tokens for tokens, _ in wanted]
+    assert not [note for note in conversation.notes if "ExecuTorch" in note]
+
+
+def test_a_turn_that_continues_the_text_computes_only_what_is_new(decoder: Any) -> None:
+    text = [*range(4, 40)]
+    first = decoder.scores(text[:20])
+    assert (decoder.computed, decoder.held) == (20, text[:20])
+    rest = decoder.scores(text)
+    assert (decoder.computed, decoder.held) == (36, text)
+    again = decoder.scores(text[:20])  # the cache holds more than this text: it begins again
+    assert (decoder.computed, decoder.held) == (56, text[:20])
+    torch.testing.assert_close(again, first, rtol=0, atol=0)
+    other = [5, *text[1:]]
+    assert not torch.equal(decoder.scores(other), rest)
+    assert decoder.held == other
+
+
+def test_the_command_answers_lines(built: Path, tmp_path: Path) -> None:
+    reader = transformers.AutoTokenizer.from_pretrained(built)
+    wanted = [text for _, text in expected(reader, END, "be brief", TURNS)]
+    command = ["generate", built / "model.yaml", TURNS[0], "--chat", "--system", "be brief", "--tokens", MOST]
+    command += ["-o", tmp_path, "--cache-dir", built.parent / "cache-of-chat"]
+    done = commands.etbuild(*command, typed="\n".join(["", *TURNS[1:]]))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(f"{text}\n" for text in wanted)
+
+
+def test_the_index_has_the_template(built: Path) -> None:
+    index = json.loads((built / "out/net.index.json").read_text())
+    assert "net.tokenizer/chat_template.jinja" in {each["file"] for each in index["artifacts"]}
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('no system here') }}", "the chat template fails: TemplateError: no system here"),
+        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "the chat template fails: SecurityError"),
+        ("{{ messages.append(1) }}", "the chat template fails: SecurityError"),
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "it takes more than 0.1 seconds",
+        ),
+        ("{% if %}", "the chat template fails: TemplateSyntaxError"),
+        (None, "the tokenizer has no chat template"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_an_error(
+    template: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from etkit.generation import chat_tokenizer
+
+    monkeypatch.setattr(chat_tokenizer, "_RENDERING", 0.1)
+    with pytest.raises(InputError) as raised:
+        chat_tokenizer.ChatTokenizer(files(tmp_path, template)).prompt([{"role": "user", "content": "hi"}])
+    assert message in str(raised.value)
+    assert "tokenizer_config.json that has the template" in str(raised.value)
+
+
+def test_a_conversation_that_does_not_fit_and_an_answer_that_is_cut_are_said(decoder: Any, tmp_path: Path) -> None:
+    from etkit.generation.chat_tokenizer import ChatTokenizer
+    from etkit.generation.conversation import Conversation
+
+    conversation = Conversation(decoder, ChatTokenizer(files(tmp_path, CHATML)), None, 0)
+    conversation._ends = set()
+    assert "".join(conversation.answer("a", 600))
+    assert len(conversation.answers[0]) + len(decoder.held) > decoder.context
+    assert conversation.notes == [
+        f"an answer was cut after {len(conversation.answers[0])} tokens: `--tokens` and the cache are the limits"
+    ]
+    with pytest.raises(InputError, match=r"the conversation has \d+ tokens, and the cache of the program 512"):
+        [*conversation.answer("a" * 600, 1)]
+
+
+def test_other_tokens_than_those_of_the_runner_are_noted(tmp_path: Path) -> None:
+    from etkit.generation.chat_tokenizer import ChatTokenizer
+
+    reader = ChatTokenizer(files(tmp_path, CHATML))
+    assert reader.note_on_runner([{"role": "user", "content": "hi"}]) is None
+    said = reader.note_on_runner([{"role": "user", "content": "XYZ is in no word"}])
+    assert said == "ExecuTorch's tokenizer makes other tokens of this conversation than transformers"
+    assert reader.ends_of_turns() == {END}

@@ -1,0 +1,137 @@
+"""Tries the export of a first manifest before it is written, with a few layers of the model and without its weights.
+
+The export is that of a build. Only the number of layers is another one, so that it takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import EtbuildError
+from etbuild.files.value_limits import MAX_DEPTH
+from etbuild.inputs.declared import Inputs
+from etkit.first_manifest.first import First
+
+if TYPE_CHECKING:
+    from etbuild.inputs.step_context import Stage
+    from etbuild.plan.plan import Plan
+
+_NEEDED = ("torch", "executorch", "transformers")
+_LEAST = 2  # layers
+_LAYERS = re.compile(r"n_layers?|num_((hidden|encoder|decoder)_)?layers|(en|de)coder_layers")
+_CUSTOM, _STATIC = "    kind: custom", "    kind: static"
+_SHOWN = 80  # characters of an error in a comment
+
+
+def missing() -> str | None:
+    """The package that a trial needs and that is not installed; None if all are."""
+    return next((name for name in _NEEDED if find_spec(name) is None), None)
+
+
+def of_folder(first: First, beside: Path, stage: Stage) -> First:
+    """Exports the model of a first manifest, and returns a manifest that can be exported: the same one, or one without
+    ExecuTorch's attention.
+
+    Args:
+        first: What the manifest says.
+        beside: The directory of the manifest.
+        stage: Is called for each stage, to show progress.
+
+    Raises:
+        EtbuildError: The export failed. The error is that of a build.
+    """
+    try:
+        _export(first, beside, stage)
+    except EtbuildError as error:
+        if _CUSTOM not in first.model:
+            raise
+        why = " ".join(error.problems[0].message.split())[:_SHOWN]
+        lines = [f"{_STATIC}   # `custom` fails: {why}" if line == _CUSTOM else line for line in first.model]
+        first = replace(first, model=lines)
+        _export(first, beside, stage)
+    return first
+
+
+def _export(first: First, beside: Path, stage: Stage) -> None:
+    """Exports a few layers. If that fails, the whole model decides: fewer layers can be the cause."""
+    shorter = dict(shortened(first.config))
+    try:
+        _export_form(_plan(first, shorter), first, beside, stage)
+    except EtbuildError:
+        if not shorter:
+            raise
+        _export_form(_plan(first, {}), first, beside, stage)
+
+
+def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
+    from etbuild.inputs.import_graph import used_sources
+    from etbuild.inputs.key import data_in_key
+    from etbuild.steps.export import export
+
+    plan.check_backends()
+    inputs = Inputs(roots=[beside, *first.roots])
+    inputs = inputs.only(data_in_key(inputs, plan.export_plan.data_names))
+    with tempfile.TemporaryDirectory() as directory:
+        export(plan.export_plan, inputs, used_sources(inputs, plan.export_plan), Path(directory), stage)
+
+
+def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
+    """The plan of the manifest without its weights and without what reads them: their content is not needed.
+
+    Args:
+        first: What the manifest says.
+        changed: The keys of the configuration that get other values.
+    """
+    from etbuild.manifest import validate
+    from etbuild.plan.plan import from_manifest
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / f"{first.name}.yaml"
+        path.write_text(first.manifest, "utf-8")
+        manifest: Any = validate.load(path, path.name).data
+    model = {key: value for key, value in manifest["model"].items() if key != "adapters"}
+    of_class = model["huggingface"]
+    if changed:
+        of_class = {**of_class, "config": {"file": of_class["config"], "set": dict(changed)}}
+    defaults = {key: value for key, value in manifest["defaults"].items() if key != "quantize"}
+    model |= {"huggingface": of_class, "weights": "model.safetensors"}  # a name: this file is not read
+    manifest |= {"model": model, "defaults": defaults}
+    if "methods" in manifest:
+        manifest["methods"] = {name: each for name, each in manifest["methods"].items() if "adapter" not in each}
+    return from_manifest(manifest)
+
+
+def shortened(config: Mapping[str, Any], above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The keys that give a configuration a few layers, with their values. A dot leads into a nested configuration.
+
+    A list with a value for each layer gets as many values. There are as many layers as it takes to have each kind of
+    layer that such a list names, and at least two.
+
+    Args:
+        config: The configuration.
+        above: What begins the keys.
+        depth: How many configurations are around this one.
+    """
+    counts = {key: value for key, value in config.items() if _LAYERS.fullmatch(key) and type(value) is int}
+    for key, count in counts.items():
+        lists = {name: each for name, each in config.items() if isinstance(each, list) and len(each) == count}
+        kept = max([_LEAST, *map(_prefix, lists.values())])
+        if kept < count:
+            yield f"{above}{key}", kept
+            yield from ((f"{above}{name}", each[:kept]) for name, each in lists.items())
+    for key, value in config.items():
+        if isinstance(value, dict) and key.endswith("_config") and depth < MAX_DEPTH:
+            yield from shortened(value, f"{above}{key}.", depth + 1)
+
+
+def _prefix(values: list[Any]) -> int:
+    """How many of the first values have each value of a list."""
+    texts = [json.dumps(value) for value in values]
+    return 1 + max(texts.index(text) for text in texts)

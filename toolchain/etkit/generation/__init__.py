@@ -1,0 +1,1 @@
+"""Generates text with a language model: tokenizers, chat templates, and conversations."""

@@ -1,0 +1,143 @@
+"""The tokenizer of a chat: conversations become tokens as transformers makes them, with the chat template.
+
+A template is a program of someone else. transformers runs it in the sandbox of jinja2.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import BuildError, EtbuildError, InputError
+from etbuild.exception_text import summary
+from etbuild.extras import install_hint
+from etbuild.processes.time_limit import time_limit
+from etkit.generation.tokenizer_files import TEMPLATE, preferred
+
+Message = Mapping[str, str]
+"""`role` (system, user or assistant) and `content`."""
+
+_RENDERING = 10.0  # seconds of a processor; a template takes milliseconds
+_MARK = "qzx"  # an answer that no template contains
+_NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}  # transformers reads these when it is imported
+_HINT = f"name {TEMPLATE}, or the tokenizer_config.json that has the template, in `tokenizer`"
+
+
+class ChatTokenizer:
+    """The tokenizer of a program, with its chat template.
+
+    Args:
+        files: The files of the tokenizer. Other files beside them are not read.
+
+    Raises:
+        InputError: They are no tokenizer that transformers reads, or they have no chat template.
+        BuildError: transformers is not installed.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        auto, basic = _classes()
+        with tempfile.TemporaryDirectory() as directory:
+            for file in files:
+                shutil.copy(file, directory)
+            with _errors("the tokenizer cannot be read"):
+                try:
+                    made = auto.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+                except (KeyError, OSError, ValueError):  # without a class in the settings, for example
+                    made = basic.from_pretrained(directory, local_files_only=True)
+        if not made.chat_template:
+            raise InputError.of("the tokenizer has no chat template", _HINT)
+        self._tokenizer: Any = made
+        self._file = preferred(map(str, files))
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The tokens of a conversation, and those with which an answer begins.
+
+        Raises:
+            InputError: The template refuses the conversation, or does not end.
+        """
+        return self._encoded(self._rendered(messages, add_generation_prompt=True))
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of an answer, without special tokens."""
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
+        """The text of an answer, in pieces, when they are known: a token may be a part of a character."""
+        taken, shown = list[int](), ""
+        for token in tokens:
+            taken.append(token)
+            text = self.text(taken)
+            if text.startswith(shown) and not text.endswith("\ufffd"):
+                yield text[len(shown) :]
+                shown = text
+        yield self.text(taken)[len(shown) :]
+
+    def ends_of_turns(self) -> set[int]:
+        """The token that the template writes after an answer. Empty if it writes a token that was not added."""
+        turns = [{"role": "user", "content": _MARK}, {"role": "assistant", "content": _MARK}]
+        with suppress(InputError):
+            after = self._rendered(turns, add_generation_prompt=False).rpartition(_MARK)[2]
+            return {*self._encoded(after.lstrip())[:1]} & {*self._tokenizer.added_tokens_decoder}
+        return set()
+
+    def note_on_runner(self, messages: Sequence[Message]) -> str | None:
+        """What an application should know that makes the tokens of a conversation with ExecuTorch's tokenizer. None if
+        they are the same, or if the file is not Hugging Face's."""
+        if self._file is None or not self._file.endswith(".json"):
+            return None
+        try:
+            tokens = _of_runner(self._file).encode(self._rendered(messages, add_generation_prompt=True), 0, 0)
+        except RuntimeError as error:
+            return f"ExecuTorch's tokenizer cannot read this conversation: {summary(error)}"
+        same = list(tokens) == self.prompt(messages)
+        return None if same else "ExecuTorch's tokenizer makes other tokens of this conversation than transformers"
+
+    def _rendered(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        with _errors("the chat template fails"), time_limit(_RENDERING):
+            return str(
+                self._tokenizer.apply_chat_template(
+                    [dict(each) for each in messages], tokenize=False, add_generation_prompt=add_generation_prompt
+                )
+            )
+
+    def _encoded(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@functools.cache
+def _of_runner(file: str) -> Any:
+    """ExecuTorch's tokenizer. Raises RuntimeError if it cannot read the file."""
+    from pytorch_tokenizers import CppHFTokenizer
+
+    found = CppHFTokenizer()
+    found.load(file)
+    return found
+
+
+def _classes() -> tuple[Any, Any]:
+    """The classes of transformers that read a tokenizer: by the class that its settings name, and without one."""
+    os.environ.update(_NO_NETWORK)
+    try:
+        transformers = importlib.import_module("transformers")
+        return transformers.AutoTokenizer, transformers.PreTrainedTokenizerFast
+    except ImportError as error:
+        message = f"`--chat` needs transformers, which cannot be imported: {error}"
+        raise BuildError.of(message, install_hint("huggingface")) from None
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """Turns what other people's code raises into errors for users."""
+    try:
+        yield
+    except EtbuildError:
+        raise
+    except Exception as error:  # a template can raise anything
+        raise InputError.of(f"{what}: {summary(error)}", _HINT) from error

@@ -1,0 +1,77 @@
+"""A language model in ExecuTorch's runtime, called as ExecuTorch's runner calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from etbuild.errors import InputError
+from etbuild.runtime.program_files import ProgramFiles
+from etbuild.runtime.session import Session
+
+if TYPE_CHECKING:
+    from etbuild.results import Value
+
+_METHOD = "forward"
+
+
+class Decoder:
+    """A program for `executorch-llm/v1`, and the text that its cache holds.
+
+    Attributes:
+        ends: The tokens that end a text.
+        context: The number of tokens that the cache has space for.
+        held: The tokens in the cache.
+        computed: How many tokens were computed.
+    """
+
+    def __init__(self, files: ProgramFiles, scratch: Path) -> None:
+        """Loads a program.
+
+        Args:
+            files: Its files.
+            scratch: A directory that outlives the decoder.
+
+        Raises:
+            InputError: The program is not one for the runner, or has no cache.
+            BuildError: The runtime refuses the program.
+        """
+        self._session = Session(files, scratch)
+        self.ends = {int(each) for each in self._session.call("get_eos_ids", [])}
+        self.context = int(self._session.call("get_max_context_len", [])[0])
+        self._longest = _longest_call(files.method(_METHOD)["inputs"])
+        self.held: list[int] = []
+        self.computed = 0
+
+    def scores(self, tokens: Sequence[int]) -> torch.Tensor:
+        """The scores of the token after a text. What the cache holds of the text is not computed again, if the text
+        continues it. Otherwise the cache begins a new text: not every cache can go back.
+
+        Args:
+            tokens: The text. There is at least one token, and not more than `context`.
+
+        Raises:
+            BuildError: The runtime cannot run the program.
+        """
+        text, known = [*tokens], len(self.held)
+        start = known if known < len(text) and text[:known] == self.held else 0
+        self.held = text[:start]
+        found = torch.empty(0)
+        for first in range(start, len(text), self._longest):
+            call = text[first : first + self._longest]
+            found = self._session.call(_METHOD, [torch.tensor([call]), torch.tensor([first])])[0]
+            self.held += call
+            self.computed += len(call)
+        return found.reshape(-1, found.shape[-1])[-1]
+
+
+def _longest_call(inputs: Sequence[Value]) -> int:
+    """The largest number of tokens in one call, which takes tokens and the position of the first one."""
+    shapes: list[Any] = [each.get("shape") for each in inputs]
+    if len(shapes) != 2 or shapes[1] != [1] or len(shapes[0]) != 2:
+        hint = "`task: text-generation` with `cache` writes such a method"
+        raise InputError.of(f"`{_METHOD}` does not take tokens and the position of the first one", hint)
+    return int(shapes[0][1])
