@@ -146,6 +146,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/files/": _core(
         *_integration("inspect", "named_data", "programs_of_others", "shards"), *_faults("file_faults", "surroundings")
     ),
+    "toolchain/etkit/first_embedder.py": _tool(*_integration("init")),
     "toolchain/etkit/first_manifest.py": _tool(*_integration("init")),
     "toolchain/etbuild/folding.py": _core(*_integration("errors")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),
@@ -161,7 +162,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/manifest/": _core(*_integration("errors", "variants")),
     "toolchain/etbuild/model/": _core(
         *_integration("adapters", "checkpoints", "encoder_decoders", "gguf", "huggingface", "image_text"),
-        *_integration("language_models", "packed_checkpoints", "tensor_digests", "training"),
+        *_integration("language_models", "packed_checkpoints", "tasks", "tensor_digests", "training"),
     ),
     "toolchain/etkit/oci/": _tool(*_REGISTRY),
     "toolchain/etkit/page/": _imported(*_integration("page", "profile")),

@@ -147,6 +147,117 @@ def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsy
     assert "generate" not in said
 
 
+OF_SENTENCE_TRANSFORMERS = "sentence_transformers.models."
+POOLING = {"type": f"{OF_SENTENCE_TRANSFORMERS}Pooling", "path": "1_Pooling"}
+NORMALIZE = {"type": f"{OF_SENTENCE_TRANSFORMERS}Normalize", "path": "2_Normalize"}
+
+
+def embedder(
+    path: Path, config: dict[str, Any], modules: list[Any], pooling: dict[str, Any], **files: dict[str, Any]
+) -> Path:
+    """A folder as sentence-transformers writes it, with the modules after the transformer."""
+    source = folder(path, config, "model.safetensors", "tokenizer.json")
+    first = {"type": f"{OF_SENTENCE_TRANSFORMERS}Transformer", "path": ""}
+    (source / "modules.json").write_text(json.dumps([first, *modules]))
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    for name, content in files.items():
+        (source / f"{name}.json").write_text(json.dumps(content))
+    return source
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling", "modules", "files", "wanted"),
+    [
+        pytest.param(
+            {"architectures": ["MPNetForMaskedLM"], "model_type": "mpnet", "max_position_embeddings": 514},
+            {"word_embedding_dimension": 8, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
+            [POOLING, NORMALIZE],
+            {"sentence_bert_config": {"max_seq_length": 384}},
+            {"class": "AutoModel", "pooling": "mean", "normalize": True, "max_source_length": 384},
+            id="mean of MPNet",
+        ),
+        pytest.param(
+            {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "max_position_embeddings": 258},
+            {"pooling_mode": "cls"},
+            [POOLING],
+            {"tokenizer_config": {"model_max_length": 10**30}},
+            {"class": "AutoModel", "pooling": "cls", "max_source_length": 256},
+            id="first token of XLM-RoBERTa",
+        ),
+        pytest.param(
+            {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "max_position_embeddings": 32768},
+            {"pooling_mode_lasttoken": True, "include_prompt": True},
+            [POOLING, NORMALIZE],
+            {"tokenizer_config": {"model_max_length": 131072}},
+            {"class": "AutoModel", "pooling": "last", "normalize": True, "max_source_length": 512},
+            id="last token of Qwen3",
+        ),
+        pytest.param(
+            {"architectures": ["T5EncoderModel"], "model_type": "t5", "n_positions": 512, "is_encoder_decoder": True},
+            {"pooling_mode_mean_tokens": True},
+            [POOLING],
+            {"tokenizer_config": {"model_max_length": 256}},
+            {"class": "T5EncoderModel", "pooling": "mean", "max_source_length": 256},
+            id="mean of the encoder of T5",
+        ),
+    ],
+)
+def test_an_embedder_pools_as_sentence_transformers_does(
+    config: dict[str, Any],
+    pooling: dict[str, Any],
+    modules: list[Any],
+    files: dict[str, Any],
+    wanted: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = embedder(tmp_path / "net", config, modules, pooling, **files)
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    expected = {"task": "feature-extraction", "config": "config.json", **wanted}
+    assert manifest["model"]["huggingface"] == expected
+    assert not manifest.keys() & {"methods", "runner"}
+    assert manifest["tokenizer"][0] == "tokenizer.json"
+
+
+def test_what_an_application_does_to_a_text_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = {"prompts": {"query": "Q: ", "document": ""}, "default_prompt_name": None}
+    files: dict[str, Any] = {"config_sentence_transformers": prompts, "sentence_bert_config": {"do_lower_case": True}}
+    pooling = {"pooling_mode_mean_tokens": True}
+    source = embedder(tmp_path / "net", {"architectures": ["BertModel"]}, [POOLING], pooling, **files)
+    written(capsys, tmp_path / "out", "--huggingface", source)
+    said = "puts a prompt of config_sentence_transformers.json before a text and makes a text lower case"
+    assert said in (tmp_path / "out/net.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling", "message"),
+    [
+        (
+            [POOLING, {"type": f"{OF_SENTENCE_TRANSFORMERS}Dense", "path": "2_Dense"}],
+            {"pooling_mode_mean_tokens": True},
+            "`task: feature-extraction` has no module `Dense`",
+        ),
+        ([{"type": "custom_st.Pooling", "path": "1_Pooling"}], {}, "has no module `custom_st.Pooling`"),
+        ([POOLING], {"pooling_mode_max_tokens": True}, "does not pool with `pooling_mode_max_tokens`"),
+        (
+            [POOLING],
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            "does not pool with `pooling_mode_mean_tokens` and `pooling_mode_cls_token`",
+        ),
+        ([POOLING], {"pooling_mode": "cls", "include_prompt": False}, "leaves a part of the text out of the pooling"),
+        ([{**POOLING, "path": "../other"}], {}, "the path of a module is not the name of a folder"),
+        ([{"path": "1_Pooling"}], {}, "a module has no `type`"),
+        ([[]], {}, "not a list of modules"),
+    ],
+)
+def test_an_embedder_with_other_modules_is_refused(
+    modules: list[Any], pooling: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = embedder(tmp_path / "net", {"architectures": ["BertModel"]}, modules, pooling)
+    assert message in failure(capsys, "--huggingface", source, "-o", tmp_path / "out")
+
+
 def test_a_folder_below_the_manifest_needs_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = folder(tmp_path / "checkpoints/llama", LLAMA, "model.safetensors.index.json")
     shards = {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}

@@ -20,7 +20,8 @@ from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs, is_file
-from etbuild.manifest.tasks import IMAGE_TOWERS
+from etbuild.manifest.tasks import IMAGE_TOWERS, TASKS
+from etkit import first_embedder
 from etkit.targets.starlark import rule_call
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _SHOWN = 100  # characters of a name in a file
 _FILES_SHOWN = 3
 _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
-_LONGEST_TEXT = 512  # tokens; of the decoder and of the encoder of a model that has both
+_LONGEST_TEXT = 512  # tokens; of an encoder, and of the decoder of a model that has both
 _RUNNERS = {
     "executorch-asr/v1": "ExecuTorch's runner for speech runs the program; for text, see docs/huggingface.md",
     "executorch-llm/v1": "ExecuTorch's runner for language models runs the program",
@@ -163,7 +164,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
     checkpoint = [place.name] if place != folder else _checkpoint(folder)
     packed = isinstance(config.get("quantization_config"), dict)
     quantized = [name for name in checkpoint if packed or name.endswith(GGUF_SUFFIX)]  # the export reads these
-    remark = "" if checkpoint else "The folder has no weights: those of the program are random."
+    remark = methods.remark if checkpoint else "The folder has no weights: those of the program are random."
     if files.has(_ADAPTER_CONFIG) and folder not in adapters:
         remark = f"The folder has a LoRA adapter too, which `--adapter {folder}` adds."
     if "auto_map" in config:
@@ -174,7 +175,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
         name=_program_name(_folder_name(folder)),
         model=[
             "huggingface:",
-            f"  class: {kind}",
+            f"  class: {methods.model_class or kind}",
             f"  config: {json.dumps(config_file)}",
             *methods.model,
             *_dtype(config, place != folder or any(name.endswith(GGUF_SUFFIX) for name in checkpoint)),
@@ -235,9 +236,11 @@ def _adapters(folders: Sequence[Path], files: _Files) -> dict[str, tuple[str, st
 
 
 def _with_adapters(methods: _Methods, adapters: Collection[str], kind: str) -> list[str]:
-    """The lines of `methods`, with a method for each adapter. A language model gets its methods without lines. Refuses
-    other models with several methods: it is not known which of them an adapter changes."""
-    if not adapters or any("task: text-generation" in line for line in methods.model):
+    """The lines of `methods`, with a method for each adapter. A task with the method `forward` gets its methods without
+    lines. Refuses other models with several methods: it is not known which of them an adapter changes."""
+    if not adapters or any(
+        f"  task: {name}" in methods.model for name, task in TASKS.items() if "forward" in task.entries
+    ):
         return methods.lines
     if methods.lines[:1] != ["forward:"]:
         hint = "write `adapter` in the methods that the adapter changes (docs/huggingface.md)"
@@ -329,7 +332,8 @@ def _program_name(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Methods:
-    """The methods for a kind of models: their lines in the manifest, lines of `model`, and what goes with them."""
+    """The methods for a kind of models: their lines in the manifest, lines of `model`, and what goes with them.
+    `model_class` is the class if it is not that of the configuration."""
 
     lines: list[str]
     model: list[str] = field(default_factory=list)
@@ -337,6 +341,8 @@ class _Methods:
     runner: str | None = None
     data: list[str] = field(default_factory=list)
     tokenizer: list[str] = field(default_factory=list)
+    model_class: str | None = None
+    remark: str = ""
 
 
 def _number(config: dict[str, Any], default: int, *keys: str) -> int:
@@ -406,10 +412,31 @@ def _text(name: str, config: dict[str, Any], files: _Files) -> _Methods:
     return _Methods([], model, runner=None if ends is None else task.runner, data=data, tokenizer=tokenizer)
 
 
-def _encoder(config: dict[str, Any]) -> _Methods:
-    length = _number(config, 512, "max_position_embeddings")
-    if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
+def _longest_text(config: dict[str, Any]) -> int:
+    """The largest number of tokens that an encoder takes."""
+    length = _number(config, _LONGEST_TEXT, "max_position_embeddings")
+    if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         length -= 2  # their positions begin after that of the padding
+    return length
+
+
+def _embedder(kind: str, embedder: first_embedder.Embedder, config: dict[str, Any], files: _Files) -> _Methods:
+    """A model of sentence-transformers. Its checkpoint is that of the model without a head, also where the
+    configuration names a class with one."""
+    length = min(_LONGEST_TEXT, _longest_text(config), embedder.longest or _LONGEST_TEXT)
+    lines = [
+        "  task: feature-extraction",
+        f"  pooling: {embedder.pooling}",
+        *(["  normalize: true"] if embedder.normalize else []),
+        f"  max_source_length: {length}   # tokens of a text",
+    ]
+    tokenizer = [files.named(file) for file in _TOKENIZER if files.has(file)]
+    model_class = kind if kind.endswith("EncoderModel") else "AutoModel"
+    return _Methods([], lines, tokenizer=tokenizer, model_class=model_class, remark=embedder.remark)
+
+
+def _encoder(config: dict[str, Any]) -> _Methods:
+    length = _longest_text(config)
     return _Methods(
         [
             "forward:",
@@ -440,6 +467,9 @@ def _sees_images(config: dict[str, Any]) -> bool:
 def _methods(kind: str, config: dict[str, Any], files: _Files) -> _Methods | None:
     """The methods of a model of this class. None if the class is not known here, such as one with several inputs."""
     model_type = config.get("model_type")
+    embedder = first_embedder.read(files.folder)
+    if embedder is not None:
+        return _embedder(kind, embedder, config, files)
     if "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")):
         return _text("text-generation", config, files)
     if model_type == "whisper" and kind == _WHISPER:
