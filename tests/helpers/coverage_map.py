@@ -147,6 +147,7 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("inspect", "named_data", "programs_of_others", "shards"), *_faults("file_faults", "surroundings")
     ),
     "toolchain/etkit/first_embedder.py": _tool(*_integration("init")),
+    "toolchain/etkit/first_image.py": _tool(*_integration("init")),
     "toolchain/etkit/first_manifest.py": _tool(*_integration("init")),
     "toolchain/etbuild/folding.py": _core(*_integration("errors")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),

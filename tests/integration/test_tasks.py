@@ -30,6 +30,13 @@ _OF_TEXT: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 2,
 }
+_VIT: dict[str, Any] = {
+    "model_type": "vit",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 32,
+}
 _DECODER = {**_OF_TEXT, "num_key_value_heads": 2, "head_dim": 8}
 EMBEDDERS: dict[str, tuple[dict[str, Any], str]] = {
     "bert": (_OF_TEXT, "cls"),
@@ -93,8 +100,76 @@ def test_without_pooling_every_token_has_its_features(tmp_path: Path) -> None:
     torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-4)
 
 
+LABELS = {"id2label": {"0": "bad", "1": "good", "2": "größer"}, "label2id": {"bad": 0, "good": 1, "größer": 2}}
+_OF_IMAGE: dict[str, Any] = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 32, 32]}
+CLASSIFIERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bert": ("text-classification", "AutoModelForSequenceClassification", _OF_TEXT),
+    "deberta-v2": ("text-classification", "AutoModelForSequenceClassification", _OF_TEXT),
+    "qwen3": ("text-classification", "AutoModelForSequenceClassification", _DECODER),
+    "distilbert": ("token-classification", "AutoModelForTokenClassification", EMBEDDERS["distilbert"][0]),
+    "xlm-roberta": ("token-classification", "AutoModelForTokenClassification", _OF_TEXT),
+    "vit": (
+        "image-classification",
+        "AutoModelForImageClassification",
+        {**_VIT, "image_size": [32, 48], "patch_size": 16, "num_channels": 1},
+    ),
+    "convnext": ("image-classification", "AutoModelForImageClassification", {**_OF_IMAGE, "image_size": 64}),
+    "resnet": ("image-classification", "AutoModelForImageClassification", {**_OF_IMAGE, "embedding_size": 8}),
+}
+_SIZES = {"vit": (1, 1, 32, 48), "convnext": (1, 3, 64, 64), "resnet": (1, 3, 32, 64)}
+
+
+def classifier(name: str) -> tuple[Any, dict[str, Any]]:
+    """The model of transformers, and the `model.huggingface` of its manifest."""
+    task, auto, own = CLASSIFIERS[name]
+    config, length = {"model_type": name, **own, **LABELS}, {} if name in _SIZES else {"max_source_length": LONGEST}
+    return single_calls.model(auto, config), {"task": task, "config": config, **length}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_scores_are_those_of_transformers(name: str, shared_directory: Path, tmp_path: Path) -> None:
+    made, huggingface = classifier(name)
+    sized = {"methods": {"forward": {"example_inputs": [{"shape": _SIZES["resnet"]}]}}}
+    keys = sized if name == "resnet" else {}  # the others have the size of their configuration
+    program = single_calls.program(
+        shared_directory / f"classifier-{name}",
+        lambda folder: single_calls.folder_of(made, folder, huggingface, **keys),
+    )
+    inputs = [tokens(length, VOCABULARY, seed=length) for length in _LENGTHS]
+    if name in _SIZES:
+        inputs = [torch.randn(_SIZES[name], generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    [outputs] = run(program, [[("forward", [each]) for each in inputs]], tmp_path)
+    with torch.no_grad():
+        expected = [[made(each).logits] for each in inputs]
+    largest = max(float(each.abs().max()) for (each,) in expected)
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-4 * largest)
+    assert (largest > 0.01, float((expected[0][0] - expected[1][0]).abs().max()) > 0.01 * largest) == (True, True)
+
+
+def test_the_program_has_the_names_of_its_labels(shared_directory: Path, tmp_path: Path) -> None:
+    made, huggingface = classifier("bert")
+    program = single_calls.program(
+        shared_directory / "classifier-bert", lambda folder: single_calls.folder_of(made, folder, huggingface)
+    )
+    [[[labels]]] = run(program, [[("get_labels", [])]], tmp_path)
+    assert json.loads(str(labels)) == ["bad", "good", "größer"]
+
+
+def test_a_pair_of_texts_has_the_types_of_its_tokens(tmp_path: Path) -> None:
+    made, huggingface = classifier("bert")
+    example, dim = {"shape": [1, 8], "dtype": "int64"}, [None, {"dim": "seq", "min": 1, "max": LONGEST}]
+    names = ("input_ids", "token_type_ids")
+    forward = {"example_kwargs": dict.fromkeys(names, example), "dynamic_kwargs_shapes": dict.fromkeys(names, dim)}
+    path = single_calls.folder_of(made, tmp_path / "net", huggingface, methods={"forward": forward})
+    program = single_calls.program(tmp_path / "program", lambda _: path)
+    pair, types = tokens(9, VOCABULARY, seed=9), torch.tensor([[0] * 4 + [1] * 5])
+    [[[actual]]] = run(program, [[("forward", [pair, types])]], tmp_path)
+    with torch.no_grad():
+        expected = made(input_ids=pair, token_type_ids=types).logits
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
 _T5 = {"model_type": "t5", "vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
-_VIT = {"model_type": "vit", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32}
 _FEATURES = {"task": "feature-extraction", "max_source_length": 8}
 _MASKED = {"example_inputs": [{"shape": [1, 8], "dtype": "int64"}, {"shape": [1, 8], "dtype": "int64", "fill": "ones"}]}
 
@@ -122,6 +197,17 @@ _MASKED = {"example_inputs": [{"shape": [1, 8], "dtype": "int64"}, {"shape": [1,
             {**_FEATURES, "config": _VIT},
             None,
             "`ViTModel` takes `pixel_values`, and `task: feature-extraction` gives it tokens",
+        ),
+        (
+            {"task": "image-classification", "config": {"model_type": "bert", **_OF_TEXT}, "class": "BertForMaskedLM"},
+            None,
+            "`BertForMaskedLM` takes `input_ids`, and `task: image-classification` gives it an image",
+        ),
+        (
+            {"task": "image-classification", "config": {"model_type": "resnet", **_OF_IMAGE, "embedding_size": 8}},
+            None,
+            "the configuration of `ResNetForImageClassification` does not say the size of an image\n"
+            "    write `methods: {forward: {example_inputs: [{shape: [1, 3, HEIGHT, WIDTH]}]}}`",
         ),
         (
             {**_FEATURES, "class": "BertForMaskedLM", "config": {"model_type": "bert", **_OF_TEXT}},

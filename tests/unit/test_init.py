@@ -147,6 +147,86 @@ def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsy
     assert "generate" not in said
 
 
+@pytest.mark.parametrize(
+    ("config", "processor", "wanted", "shape"),
+    [
+        pytest.param(
+            {"architectures": ["RobertaForSequenceClassification"], "model_type": "roberta"},
+            None,
+            {"task": "text-classification", "max_source_length": 62},
+            None,
+            id="text",
+        ),
+        pytest.param(
+            {"architectures": ["BertForTokenClassification"], "model_type": "bert"},
+            None,
+            {"task": "token-classification", "max_source_length": 64},
+            None,
+            id="tokens",
+        ),
+        pytest.param(
+            {"architectures": ["ViTForImageClassification"], "image_size": 32},
+            {"size": {"height": 64, "width": 64}},
+            {"task": "image-classification"},
+            None,
+            id="image of the configuration",
+        ),
+        pytest.param(
+            {"architectures": ["SiglipForImageClassification"], "vision_config": {"image_size": 32}},
+            None,
+            {"task": "image-classification"},
+            None,
+            id="image of a nested configuration",
+        ),
+        pytest.param(
+            {"architectures": ["ResNetForImageClassification"], "num_channels": 1},
+            {"size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": {"height": 224, "width": 192}},
+            {"task": "image-classification"},
+            [1, 1, 224, 192],
+            id="crop",
+        ),
+        pytest.param(
+            {"architectures": ["ResNetForImageClassification"]},
+            {"size": {"shortest_edge": 384}, "do_center_crop": False, "crop_size": 224},
+            {"task": "image-classification"},
+            [1, 3, 384, 384],
+            id="shortest edge",
+        ),
+        pytest.param(
+            {"architectures": ["ResNetForImageClassification"]},
+            {"size": 160},
+            {"task": "image-classification"},
+            [1, 3, 160, 160],
+            id="number",
+        ),
+        pytest.param(
+            {"architectures": ["ResNetForImageClassification"]},
+            {"size": {"height": "x", "width": -1}},
+            {"task": "image-classification"},
+            [1, 3, 224, 224],
+            id="nonsense",
+        ),
+    ],
+)
+def test_the_class_decides_the_task(
+    config: dict[str, Any],
+    processor: dict[str, Any] | None,
+    wanted: dict[str, Any],
+    shape: list[int] | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = folder(tmp_path / "net", {"max_position_embeddings": 64, **config}, "model.safetensors")
+    if processor is not None:
+        (source / "preprocessor_config.json").write_text(json.dumps(processor))
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    own = {"class": config["architectures"][0], "config": "config.json"}
+    assert manifest["model"]["huggingface"] == {**own, **wanted}
+    assert "runner" not in manifest
+    inputs = manifest.get("methods", {}).get("forward", {}).get("example_inputs")
+    assert inputs == (None if shape is None else [{"shape": shape}])
+
+
 OF_SENTENCE_TRANSFORMERS = "sentence_transformers.models."
 POOLING = {"type": f"{OF_SENTENCE_TRANSFORMERS}Pooling", "path": "1_Pooling"}
 NORMALIZE = {"type": f"{OF_SENTENCE_TRANSFORMERS}Normalize", "path": "2_Normalize"}

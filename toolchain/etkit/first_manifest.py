@@ -21,7 +21,7 @@ from etbuild.files import json_file, regular_files
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs, is_file
 from etbuild.manifest.tasks import IMAGE_TOWERS, TASKS
-from etkit import first_embedder
+from etkit import first_embedder, first_image
 from etkit.targets.starlark import rule_call
 
 if TYPE_CHECKING:
@@ -435,6 +435,34 @@ def _embedder(kind: str, embedder: first_embedder.Embedder, config: dict[str, An
     return _Methods([], lines, tokenizer=tokenizer, model_class=model_class, remark=embedder.remark)
 
 
+def _single_call(name: str, config: dict[str, Any], files: _Files) -> _Methods:
+    """A model of a task that has all of its input in one call."""
+    model, lines = [f"  task: {name}"], []
+    if TASKS[name].takes == "tokens":
+        length = min(_LONGEST_TEXT, _longest_text(config))
+        model.append(f"  max_source_length: {length}   # tokens of a text")
+        tokenizer = [files.named(file) for file in _TOKENIZER if files.has(file)]
+        return _Methods([], model, tokenizer=tokenizer)
+    if first_image.of_config(config) is None:
+        height, width = first_image.of_processor(files.json("preprocessor_config.json"))
+        shape = [1, _number(config, 3, "num_channels"), height, width]
+        lines = [
+            "forward:",
+            f"  example_inputs: [{{shape: {shape}}}]   # pixel_values: the model takes other sizes too",
+        ]
+    return _Methods(lines, model, hint=_CALIBRATE)
+
+
+def _task_of(kind: str, config: dict[str, Any]) -> str | None:
+    """The task with one call that a class of models is for: `BertForTokenClassification` is one of
+    `AutoModelForTokenClassification`. A decoder of text after an encoder needs tokens that are not known here."""
+    for name, task in TASKS.items():
+        head = task.model_class.removeprefix("AutoModel")
+        if task.outputs and head and kind.endswith(head):
+            return name if task.takes != "tokens" or config.get("is_encoder_decoder") is not True else None
+    return None
+
+
 def _encoder(config: dict[str, Any]) -> _Methods:
     length = _longest_text(config)
     return _Methods(
@@ -470,6 +498,9 @@ def _methods(kind: str, config: dict[str, Any], files: _Files) -> _Methods | Non
     embedder = first_embedder.read(files.folder)
     if embedder is not None:
         return _embedder(kind, embedder, config, files)
+    task = _task_of(kind, config)
+    if task is not None:
+        return _single_call(task, config, files)
     if "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")):
         return _text("text-generation", config, files)
     if model_type == "whisper" and kind == _WHISPER:

@@ -116,11 +116,11 @@ def _check_pooling(huggingface: HuggingFace) -> Iterator[Problem]:
 def _check_source_length(huggingface: HuggingFace) -> Iterator[Problem]:
     """Checks that the number of tokens of an encoder is there if it is needed, and only then."""
     task, has = tasks.of(huggingface), "max_source_length" in huggingface
-    if task is not None and task.takes_tokens and not has:
+    if task is not None and task.takes == "tokens" and not has:
         hint = "add `max_source_length: 512`: the largest number of tokens that the encoder takes"
         yield Problem(f"`task: {huggingface['task']}` needs `max_source_length`", (*_PATH, "task"), hint)
-    elif has and (task is None or not task.takes_tokens):
-        *others, last = (f"`{name}`" for name, each in tasks.TASKS.items() if each.takes_tokens)
+    elif has and (task is None or task.takes != "tokens"):
+        *others, last = (f"`{name}`" for name, each in tasks.TASKS.items() if each.takes == "tokens")
         message = f"`max_source_length` goes with the tasks {', '.join(others)} and {last}"
         yield Problem(message, (*_PATH, "max_source_length"), at_key=True)
 
@@ -160,7 +160,7 @@ def _limits(entry: str, huggingface: HuggingFace) -> Iterator[tuple[int, int, st
     task = tasks.of(huggingface)
     if entry in ("forward", "decode") and longest is not None:
         yield 0, longest, "max_seq_length"
-    if entry == "forward" and task is not None and task.takes_tokens and source is not None:
+    if entry == "forward" and task is not None and task.takes == "tokens" and source is not None:
         yield 0, source, "max_source_length"
     if entry in ("encode", "decode") and huggingface.get("task") == "seq2seq" and source is not None:
         yield (0 if entry == "encode" else 1), source, "max_source_length"

@@ -13,6 +13,8 @@ from etbuild.manifest.sections import ExampleInput, HuggingFace, Method, Shapes
 
 _POSITION: ExampleInput = {"shape": [1], "dtype": "int64", "fill": "zeros"}
 
+Inputs = Callable[[str, str, HuggingFace], Method]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -25,7 +27,9 @@ class Task:
         inputs: Makes the inputs of an entry and their dynamic shapes, from the name of the method, the entry and
             `model.huggingface`.
         has_encoder: Whether the model is an encoder and a decoder.
-        takes_tokens: Whether `max_source_length` says how many tokens a call takes at most.
+        takes: What the first method takes: `tokens`, at most as many as `max_source_length` says; or an `image`. Empty
+            for a task with another input.
+        has_labels: Whether the scores are those of labels, which the configuration has.
         outputs: The outputs of transformers' model that `forward` returns, by name. Empty for a model that writes text:
             it needs a cache.
     """
@@ -33,9 +37,10 @@ class Task:
     model_class: str
     runner: str | None
     entries: dict[str, str]
-    inputs: Callable[[str, str, HuggingFace], Method]
+    inputs: Inputs
     has_encoder: bool = False
-    takes_tokens: bool = False
+    takes: str = ""
+    has_labels: bool = False
     outputs: tuple[str, ...] = ()
 
 
@@ -112,6 +117,11 @@ def _of_text(name: str, entry: str, huggingface: HuggingFace) -> Method:
     return {"example_inputs": [tokens], "dynamic_shapes": [shapes]}
 
 
+def _of_image(name: str, entry: str, huggingface: HuggingFace) -> Method:
+    del name, entry, huggingface
+    return {"example_inputs": [{"of_model": "image"}]}
+
+
 def _of_speech(name: str, entry: str, huggingface: HuggingFace) -> Method:
     del name
     if entry == "encode":
@@ -150,6 +160,13 @@ transformers first. Towers that are missing are not tried, or have a prompt with
 
 _ENCODER_DECODER = {"encoder": "encode", "text_decoder": "decode"}
 _SINGLE = {"forward": "forward"}
+
+
+def _of_labels(model_class: str, inputs: Inputs, takes: str, outputs: tuple[str, ...] = ("logits",)) -> Task:
+    """A task that scores labels."""
+    return Task(model_class, None, _SINGLE, inputs, takes=takes, has_labels=True, outputs=outputs)
+
+
 TASKS = {
     "text-generation": Task("AutoModelForCausalLM", "executorch-llm/v1", _SINGLE, _of_decoder),
     "seq2seq": Task(
@@ -158,7 +175,7 @@ TASKS = {
         _ENCODER_DECODER,
         _of_seq2seq,
         has_encoder=True,
-        takes_tokens=True,
+        takes="tokens",
     ),
     "speech-to-text": Task(
         "AutoModelForSpeechSeq2Seq", "executorch-asr/v1", _ENCODER_DECODER, _of_speech, has_encoder=True
@@ -169,5 +186,8 @@ TASKS = {
         {"vision_encoder": "encode_image", "token_embedding": "embed", "text_decoder": "decode"},
         _of_image_text,
     ),
-    "feature-extraction": Task("AutoModel", None, _SINGLE, _of_text, takes_tokens=True, outputs=("last_hidden_state",)),
+    "feature-extraction": Task("AutoModel", None, _SINGLE, _of_text, takes="tokens", outputs=("last_hidden_state",)),
+    "text-classification": _of_labels("AutoModelForSequenceClassification", _of_text, "tokens"),
+    "token-classification": _of_labels("AutoModelForTokenClassification", _of_text, "tokens"),
+    "image-classification": _of_labels("AutoModelForImageClassification", _of_image, "image"),
 }

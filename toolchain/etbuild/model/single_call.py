@@ -7,6 +7,7 @@ that `Task.outputs` names. The features of `feature-extraction` are pooled and n
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -66,8 +67,9 @@ def _pooled(features: torch.Tensor, wanted: HuggingFace) -> torch.Tensor:
 def _check(model: Any, wanted: HuggingFace, task: tasks.Task) -> None:
     name, takes = type(model).__name__, model.main_input_name
     path: DocumentPath = (*PATH, "task")
-    if task.takes_tokens and takes != "input_ids":
-        raise InputError.at(path, f"`{name}` takes `{takes}`, and `task: {wanted.task}` gives it tokens")
+    if (task.takes == "tokens") != (takes == "input_ids"):
+        given = "tokens" if task.takes == "tokens" else f"an {task.takes}"
+        raise InputError.at(path, f"`{name}` takes `{takes}`, and `task: {wanted.task}` gives it {given}")
     if task.outputs == ("last_hidden_state",) and model.config.is_encoder_decoder:
         message = f"`{name}` is an encoder and a decoder, and `task: {wanted.task}` calls one of them"
         raise InputError.at(path, message, "name the class of the encoder, such as T5EncoderModel")
@@ -100,3 +102,37 @@ def _refuse_class(model: Any, wanted: HuggingFace, task: tasks.Task) -> None:
     missing = " and ".join(f"`{name}`" for name in task.outputs)
     message = f"`task: {wanted.task}` returns {missing}, which the output of `{type(model).__name__}` lacks"
     raise InputError.at((*PATH, "class"), message, f"leave out `class`: it is then `{task.model_class}`")
+
+
+def constants(model: Any, wanted: HuggingFace) -> dict[str, object]:
+    """The constant methods of a task: `get_labels`, the names of the labels in the order of their scores, as JSON.
+
+    Args:
+        model: The model.
+        wanted: What the manifest says about it.
+    """
+    if wanted.task is None or not tasks.TASKS[wanted.task].has_labels:
+        return {}
+    named = model.config.id2label
+    labels = [str(named.get(number, f"LABEL_{number}")) for number in range(max(named, default=-1) + 1)]
+    return {"get_labels": json.dumps(labels, ensure_ascii=False)}
+
+
+def example(model: Any, path: DocumentPath) -> torch.Tensor:
+    """An example input with zeros: one image of the size that the configuration says.
+
+    Args:
+        model: The model.
+        path: The document path of the input.
+
+    Raises:
+        InputError: The configuration does not say the size.
+    """
+    config = getattr(model.config, "vision_config", model.config)
+    size = getattr(config, "image_size", None)
+    if size is None:
+        message = f"the configuration of `{type(model).__name__}` does not say the size of an image"
+        hint = "write `methods: {forward: {example_inputs: [{shape: [1, 3, HEIGHT, WIDTH]}]}}`"
+        raise InputError.at(path[:2], message, hint)
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return torch.zeros((1, getattr(config, "num_channels", 3), height, width), dtype=model.dtype)

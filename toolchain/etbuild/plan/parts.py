@@ -64,7 +64,7 @@ class ModelExample(Part):
     """An example input whose shape follows from the configuration of the model.
 
     Attributes:
-        of_model: What it is: `features`, `encoder_outputs`, `pixel_values` or `embeddings`.
+        of_model: What it is: `features`, `encoder_outputs`, `pixel_values`, `embeddings` or `image`.
         length: The size of its dimension of tokens; None if the configuration says that too.
     """
 
