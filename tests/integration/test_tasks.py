@@ -169,6 +169,64 @@ def test_a_pair_of_texts_has_the_types_of_its_tokens(tmp_path: Path) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
+_RESNET = {"model_type": "resnet", **_OF_IMAGE, "embedding_size": 8}
+_DETR: dict[str, Any] = {
+    "backbone_config": {**_RESNET, "out_features": ["stage4"]},
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "num_queries": 6,
+}
+_FEATURE_MAPS = ["stage2", "stage3", "stage4"]
+DETECTORS: dict[str, dict[str, Any]] = {
+    "yolos": {**_VIT, "num_hidden_layers": 2, "image_size": [32, 48], "patch_size": 8, "num_detection_tokens": 6},
+    "detr": _DETR,
+    "deformable_detr": {
+        **_DETR,
+        "backbone_config": {**_RESNET, "out_features": _FEATURE_MAPS},
+        "disable_custom_kernels": True,
+    },
+    "rt_detr": {
+        "backbone_config": {
+            **_RESNET,
+            "model_type": "rt_detr_resnet",
+            "hidden_sizes": [8, 16, 32, 64],
+            "layer_type": "basic",
+            "out_features": _FEATURE_MAPS,
+        },
+        "encoder_in_channels": [16, 32, 64],
+        "decoder_in_channels": [32, 32, 32],
+        "encoder_hidden_dim": 32,
+        "num_queries": 6,
+        **{key: _DETR[key] for key in _DETR if key.startswith(("d_model", "decoder", "encoder_att", "encoder_ffn"))},
+    },
+}
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_boxes_are_those_of_transformers(name: str, shared_directory: Path, tmp_path: Path) -> None:
+    config = {**DETECTORS[name], **LABELS, "model_type": name}
+    made = single_calls.model("AutoModelForObjectDetection", config)
+    shape = [1, 3, 32, 48] if name == "yolos" else [1, 3, 64, 96]
+    keys = {} if name == "yolos" else {"methods": {"forward": {"example_inputs": [{"shape": shape}]}}}
+    program = single_calls.program(
+        shared_directory / f"detector-{name}",
+        lambda folder: single_calls.folder_of(made, folder, {"task": "object-detection", "config": config}, **keys),
+    )
+    images = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    [outputs] = run(program, [[("forward", [image]) for image in images]], tmp_path)
+    with torch.no_grad():
+        found = [made(image) for image in images]
+    expected = [[each.logits, each.pred_boxes] for each in found]
+    torch.testing.assert_close(outputs, expected, rtol=1e-3, atol=1e-3)
+    assert [tuple(each.shape) for each in expected[0]] == [(1, 6, expected[0][0].shape[2]), (1, 6, 4)]
+    assert float((expected[0][1] - expected[1][1]).abs().max()) > 1e-3
+
+
 _T5 = {"model_type": "t5", "vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 _FEATURES = {"task": "feature-extraction", "max_source_length": 8}
 _MASKED = {"example_inputs": [{"shape": [1, 8], "dtype": "int64"}, {"shape": [1, 8], "dtype": "int64", "fill": "ones"}]}
@@ -204,7 +262,7 @@ _MASKED = {"example_inputs": [{"shape": [1, 8], "dtype": "int64"}, {"shape": [1,
             "`BertForMaskedLM` takes `input_ids`, and `task: image-classification` gives it an image",
         ),
         (
-            {"task": "image-classification", "config": {"model_type": "resnet", **_OF_IMAGE, "embedding_size": 8}},
+            {"task": "image-classification", "config": _RESNET},
             None,
             "the configuration of `ResNetForImageClassification` does not say the size of an image\n"
             "    write `methods: {forward: {example_inputs: [{shape: [1, 3, HEIGHT, WIDTH]}]}}`",

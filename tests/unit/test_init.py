@@ -193,6 +193,13 @@ def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsy
             id="shortest edge",
         ),
         pytest.param(
+            {"architectures": ["DetrForObjectDetection"], "is_encoder_decoder": True, "backbone_config": {}},
+            {"size": {"shortest_edge": 800, "longest_edge": 1333}},
+            {"task": "object-detection"},
+            [1, 3, 800, 800],
+            id="boxes",
+        ),
+        pytest.param(
             {"architectures": ["ResNetForImageClassification"]},
             {"size": 160},
             {"task": "image-classification"},

@@ -190,4 +190,5 @@ TASKS = {
     "text-classification": _of_labels("AutoModelForSequenceClassification", _of_text, "tokens"),
     "token-classification": _of_labels("AutoModelForTokenClassification", _of_text, "tokens"),
     "image-classification": _of_labels("AutoModelForImageClassification", _of_image, "image"),
+    "object-detection": _of_labels("AutoModelForObjectDetection", _of_image, "image", ("logits", "pred_boxes")),
 }
