@@ -53,6 +53,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "etbuild.model.huggingface",
         "etbuild.model.encoder_decoder",
         "etbuild.model.image_text",
+        "etbuild.model.single_call",
         "etbuild.model.packed.files",
     ),
     "program_files": ("etbuild.export.pt2_file", "etbuild.export.pt2_strings"),

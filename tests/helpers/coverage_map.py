@@ -162,7 +162,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/manifest/": _core(*_integration("errors", "variants")),
     "toolchain/etbuild/model/": _core(
         *_integration("adapters", "checkpoints", "encoder_decoders", "gguf", "huggingface", "image_text"),
-        *_integration("language_models", "packed_checkpoints", "tensor_digests", "training"),
+        *_integration("language_models", "packed_checkpoints", "tasks", "tensor_digests", "training"),
     ),
     "toolchain/etkit/oci/": _tool(*_REGISTRY),
     "toolchain/etkit/page/": _imported(*_integration("page", "profile")),

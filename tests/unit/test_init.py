@@ -150,6 +150,204 @@ def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsy
     assert "generate" not in said
 
 
+@pytest.mark.parametrize(
+    ("config", "processor", "wanted", "shape"),
+    [
+        pytest.param(
+            {"architectures": ["RobertaForSequenceClassification"], "model_type": "roberta"},
+            None,
+            {"task": "text-classification", "max_source_length": 62},
+            None,
+            id="text",
+        ),
+        pytest.param(
+            {"architectures": ["BertForTokenClassification"], "model_type": "bert"},
+            None,
+            {"task": "token-classification", "max_source_length": 64},
+            None,
+            id="tokens",
+        ),
+        pytest.param(
+            {"architectures": ["ViTForImageClassification"], "image_size": 32},
+            {"size": {"height": 64, "width": 64}},
+            {"task": "image-classification"},
+            None,
+            id="image of the configuration",
+        ),
+        pytest.param(
+            {"architectures": ["SiglipForImageClassification"], "vision_config": {"image_size": 32}},
+            None,
+            {"task": "image-classification"},
+            None,
+            id="image of a nested configuration",
+        ),
+        pytest.param(
+            {"architectures": ["ResNetForImageClassification"], "num_channels": 1},
+            {"size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": {"height": 224, "width": 192}},
+            {"task": "image-classification"},
+            [1, 1, 224, 192],
+            id="crop",
+        ),
+        pytest.param(
+            {"architectures": ["ResNetForImageClassification"]},
+            {"size": {"shortest_edge": 384}, "do_center_crop": False, "crop_size": 224},
+            {"task": "image-classification"},
+            [1, 3, 384, 384],
+            id="shortest edge",
+        ),
+        pytest.param(
+            {"architectures": ["DetrForObjectDetection"], "is_encoder_decoder": True, "backbone_config": {}},
+            {"size": {"shortest_edge": 800, "longest_edge": 1333}},
+            {"task": "object-detection"},
+            [1, 3, 800, 800],
+            id="boxes",
+        ),
+        pytest.param(
+            {"architectures": ["ResNetForImageClassification"]},
+            {"size": 160},
+            {"task": "image-classification"},
+            [1, 3, 160, 160],
+            id="number",
+        ),
+        pytest.param(
+            {"architectures": ["ResNetForImageClassification"]},
+            {"size": {"height": "x", "width": -1}},
+            {"task": "image-classification"},
+            [1, 3, 224, 224],
+            id="nonsense",
+        ),
+    ],
+)
+def test_the_class_decides_the_task(
+    config: dict[str, Any],
+    processor: dict[str, Any] | None,
+    wanted: dict[str, Any],
+    shape: list[int] | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = folder(tmp_path / "net", {"max_position_embeddings": 64, **config}, "model.safetensors")
+    if processor is not None:
+        (source / "preprocessor_config.json").write_text(json.dumps(processor))
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    own = {"class": config["architectures"][0], "config": "config.json"}
+    assert manifest["model"]["huggingface"] == {**own, **wanted}
+    assert "runner" not in manifest
+    inputs = manifest.get("methods", {}).get("forward", {}).get("example_inputs")
+    assert inputs == (None if shape is None else [{"shape": shape}])
+
+
+OF_SENTENCE_TRANSFORMERS = "sentence_transformers.models."
+POOLING = {"type": f"{OF_SENTENCE_TRANSFORMERS}Pooling", "path": "1_Pooling"}
+NORMALIZE = {"type": f"{OF_SENTENCE_TRANSFORMERS}Normalize", "path": "2_Normalize"}
+
+
+def embedder(
+    path: Path, config: dict[str, Any], modules: list[Any], pooling: dict[str, Any], **files: dict[str, Any]
+) -> Path:
+    """A folder as sentence-transformers writes it, with the modules after the transformer."""
+    source = folder(path, config, "model.safetensors", "tokenizer.json")
+    first = {"type": f"{OF_SENTENCE_TRANSFORMERS}Transformer", "path": ""}
+    (source / "modules.json").write_text(json.dumps([first, *modules]))
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    for name, content in files.items():
+        (source / f"{name}.json").write_text(json.dumps(content))
+    return source
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling", "modules", "files", "wanted"),
+    [
+        pytest.param(
+            {"architectures": ["MPNetForMaskedLM"], "model_type": "mpnet", "max_position_embeddings": 514},
+            {"word_embedding_dimension": 8, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
+            [POOLING, NORMALIZE],
+            {"sentence_bert_config": {"max_seq_length": 384}},
+            {"class": "AutoModel", "pooling": "mean", "normalize": True, "max_source_length": 384},
+            id="mean of MPNet",
+        ),
+        pytest.param(
+            {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "max_position_embeddings": 258},
+            {"pooling_mode": "cls"},
+            [POOLING],
+            {"tokenizer_config": {"model_max_length": 10**30}},
+            {"class": "AutoModel", "pooling": "cls", "max_source_length": 256},
+            id="first token of XLM-RoBERTa",
+        ),
+        pytest.param(
+            {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "max_position_embeddings": 32768},
+            {"pooling_mode_lasttoken": True, "include_prompt": True},
+            [POOLING, NORMALIZE],
+            {"tokenizer_config": {"model_max_length": 131072}},
+            {"class": "AutoModel", "pooling": "last", "normalize": True, "max_source_length": 512},
+            id="last token of Qwen3",
+        ),
+        pytest.param(
+            {"architectures": ["T5EncoderModel"], "model_type": "t5", "n_positions": 512, "is_encoder_decoder": True},
+            {"pooling_mode_mean_tokens": True},
+            [POOLING],
+            {"tokenizer_config": {"model_max_length": 256}},
+            {"class": "T5EncoderModel", "pooling": "mean", "max_source_length": 256},
+            id="mean of the encoder of T5",
+        ),
+    ],
+)
+def test_an_embedder_pools_as_sentence_transformers_does(
+    config: dict[str, Any],
+    pooling: dict[str, Any],
+    modules: list[Any],
+    files: dict[str, Any],
+    wanted: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = embedder(tmp_path / "net", config, modules, pooling, **files)
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    expected = {"task": "feature-extraction", "config": "config.json", **wanted}
+    assert manifest["model"]["huggingface"] == expected
+    assert not manifest.keys() & {"methods", "runner"}
+    assert manifest["tokenizer"][0] == "tokenizer.json"
+
+
+def test_what_an_application_does_to_a_text_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = {"prompts": {"query": "Q: ", "document": ""}, "default_prompt_name": None}
+    files: dict[str, Any] = {"config_sentence_transformers": prompts, "sentence_bert_config": {"do_lower_case": True}}
+    pooling = {"pooling_mode_mean_tokens": True}
+    source = embedder(tmp_path / "net", {"architectures": ["BertModel"]}, [POOLING], pooling, **files)
+    written(capsys, tmp_path / "out", "--huggingface", source)
+    said = "puts a prompt of config_sentence_transformers.json before a text and makes a text lower case"
+    assert said in (tmp_path / "out/net.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling", "message"),
+    [
+        (
+            [POOLING, {"type": f"{OF_SENTENCE_TRANSFORMERS}Dense", "path": "2_Dense"}],
+            {"pooling_mode_mean_tokens": True},
+            "`task: feature-extraction` has no module `Dense`",
+        ),
+        ([{"type": "custom_st.Pooling", "path": "1_Pooling"}], {}, "has no module `custom_st.Pooling`"),
+        ([POOLING], {"pooling_mode_max_tokens": True}, "does not pool with `pooling_mode_max_tokens`"),
+        (
+            [POOLING],
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            "does not pool with `pooling_mode_mean_tokens` and `pooling_mode_cls_token`",
+        ),
+        ([POOLING], {"pooling_mode": "cls", "include_prompt": False}, "leaves a part of the text out of the pooling"),
+        ([{**POOLING, "path": "../other"}], {}, "the path of a module is not the name of a folder"),
+        ([{"path": "1_Pooling"}], {}, "a module has no `type`"),
+        ([[]], {}, "not a list of modules"),
+    ],
+)
+def test_an_embedder_with_other_modules_is_refused(
+    modules: list[Any], pooling: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = embedder(tmp_path / "net", {"architectures": ["BertModel"]}, modules, pooling)
+    assert message in failure(capsys, "--huggingface", source, "-o", tmp_path / "out")
+
+
 def test_a_folder_below_the_manifest_needs_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("model.safetensors.index.json", "model-1.safetensors", "model-2.safetensors")
     source = folder(tmp_path / "checkpoints/llama", LLAMA, *names)

@@ -77,6 +77,18 @@ def test_a_model_for_images_has_three_methods_and_its_plan_can_be_read_again(tmp
     assert read_plan(tmp_path / "plan", type(plan)) == plan
 
 
+def test_features_need_no_cache_and_have_one_method(tmp_path: Path) -> None:
+    wanted = {"task": "feature-extraction", "max_source_length": 40}
+    plan = planned(tmp_path, {**wanted, "pooling": "none", "normalize": False})
+    assert as_json(plan.methods["forward"])["dynamic_shapes"] == [[None, {"dim": "seq", "min": 1, "max": 40}]]
+    assert [each["shape"] for each in as_json(plan.methods["forward"])["example_inputs"]] == [[1, 16]]
+    assert as_json(plan)["model"]["huggingface"] == {"class": "AutoModel", "config": {}, "cache": None, **wanted}
+    pooled = planned(tmp_path, {**wanted, "pooling": "last", "normalize": True})
+    assert as_json(pooled)["model"]["huggingface"].items() >= {"pooling": "last", "normalize": True}.items()
+    assert main(["plan", str(tmp_path / "model.yaml"), f"--plan={tmp_path / 'plan'}"]) == 0
+    assert read_plan(tmp_path / "plan", type(pooled)) == pooled
+
+
 def test_inputs_of_the_manifest_stay(tmp_path: Path) -> None:
     inputs = [{"shape": [1, 3], "dtype": "int64"}, {"shape": [1], "dtype": "int64"}]
     methods = planned(tmp_path, wanted(), methods={"forward": {"example_inputs": inputs}}).methods

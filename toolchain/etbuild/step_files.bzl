@@ -220,6 +220,7 @@ STEP_FILES = {
     "etbuild/model/packed/layout.py": ["compare/huggingface", "export/huggingface", "lower/huggingface"],
     "etbuild/model/packed/packing.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/model/packed/torchao.py": ["compare/huggingface", "export/huggingface", "lower/huggingface"],
+    "etbuild/model/single_call.py": ["compare/huggingface", "export/huggingface", "lower/huggingface", "plan/action", "report/action"],
     "etbuild/model/state_cache.py": ["compare/huggingface", "export/huggingface", "export/runner", "lower/huggingface", "plan/action", "report/action"],
     "etbuild/model/static_cache.py": ["compare/huggingface", "export/huggingface", "export/runner", "lower/huggingface", "plan/action", "report/action"],
     "etbuild/model/stored_parts.py": ["compare", "export", "lower", "plan/action", "report/action"],

@@ -85,8 +85,10 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
     if isinstance(example, FileExample):
         return _tensor_from_file(example, path, context.inputs)
     if isinstance(example, ModelExample):
-        from etbuild.model import encoder_decoder, image_text
+        from etbuild.model import encoder_decoder, image_text, single_call
 
+        if example.of_model == "image":
+            return single_call.example(module, path)
         of_image = example.of_model in ("pixel_values", "embeddings")
         return image_text.example(module, example) if of_image else encoder_decoder.example(module, example, path)
     dtype, fill = getattr(torch, example.dtype), example.fill

@@ -1,4 +1,4 @@
-"""Language models in a manifest: what a task and a cache fill in, and the checks of both."""
+"""Models with a task or a cache in a manifest: what both fill in, and the checks of both."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ CUSTOM_KINDS = ("custom", "ring", "quantized")
 """The caches that hold keys and values as `llama::custom_sdpa` takes them."""
 
 _OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"  # registers ExecuTorch's operators for language models
+_FEATURES = "feature-extraction"
 _PATH: DocumentPath = ("model", "huggingface")
 
 
@@ -23,9 +24,9 @@ def completed(manifest: Manifest) -> Manifest:
     if "task" not in huggingface:
         return manifest
     task, methods = tasks.TASKS[huggingface["task"]], manifest.get("methods")
-    if not methods and huggingface["task"] == "text-generation" and "adapters" in model:
+    if not methods and "forward" in task.entries and "adapters" in model:
         methods = adapters.methods(model["adapters"])
-    huggingface = {"class": task.model_class, "logits": "last", **huggingface}
+    huggingface = {"class": task.model_class, **({} if task.outputs else {"logits": "last"}), **huggingface}
     methods = tasks.completed(methods, task, huggingface)
     return {**manifest, "model": {**model, "huggingface": huggingface}, "methods": methods}
 
@@ -63,14 +64,17 @@ def _check_model(huggingface: HuggingFace) -> Iterator[Problem]:
     if "class" not in huggingface:
         hint = "name the class, such as LlamaForCausalLM; or write `task: text-generation`"
         yield Problem("the key `class` is missing", _PATH, hint)
-    if "cache" not in huggingface:
+    if task is not None and task.outputs:
+        yield from _check_single_call(huggingface)
+    elif "cache" not in huggingface:
         hint = "add `cache: {max_length: 512}`"
         if task is not None:
-            yield Problem("a `task` needs a `cache`", (*_PATH, "task"), hint)
+            yield Problem(f"`task: {huggingface['task']}` needs a `cache`", (*_PATH, "task"), hint)
         elif "logits" in huggingface:
             yield Problem(f"`logits: {huggingface['logits']}` goes with a `cache`", (*_PATH, "logits"), hint)
         if task is None and attention == CUSTOM_SDPA:
             yield Problem(f"`attention: {attention}` goes with a `cache`", (*_PATH, "attention"), hint)
+    yield from _check_pooling(huggingface)
     kind = cache.get("kind", "custom" if "attention" in huggingface else "static")
     yield from _check_source_length(huggingface)
     if task is not None and task.has_encoder:
@@ -91,14 +95,34 @@ def _check_model(huggingface: HuggingFace) -> Iterator[Problem]:
         yield Problem(message, (*_PATH, "cache"), hint)
 
 
+def _check_single_call(huggingface: HuggingFace) -> Iterator[Problem]:
+    """Checks that the model of a task without a cache has none, and nothing that goes with one."""
+    for key in ("cache", "logits"):
+        if key in huggingface:
+            message = f"`{key}` goes with tasks that write text: `task: {huggingface['task']}` is done in one call"
+            yield Problem(message, (*_PATH, key), f"remove `{key}`", at_key=True)
+    if huggingface.get("attention") == CUSTOM_SDPA:
+        message = f"`task: {huggingface['task']}` does not compute with `custom_sdpa`, which attends to a cache"
+        yield Problem(message, (*_PATH, "attention"), "remove `attention`, or write `attention: sdpa`")
+
+
+def _check_pooling(huggingface: HuggingFace) -> Iterator[Problem]:
+    """Checks that what is made of the features of tokens goes with their task."""
+    for key in ("pooling", "normalize"):
+        if key in huggingface and huggingface.get("task") != _FEATURES:
+            yield Problem(f"`{key}` goes with `task: {_FEATURES}`", (*_PATH, key), at_key=True)
+
+
 def _check_source_length(huggingface: HuggingFace) -> Iterator[Problem]:
     """Checks that the number of tokens of an encoder is there if it is needed, and only then."""
-    has, needs = "max_source_length" in huggingface, huggingface.get("task") == "seq2seq"
-    if needs and not has:
+    task, has = tasks.of(huggingface), "max_source_length" in huggingface
+    if task is not None and task.takes == "tokens" and not has:
         hint = "add `max_source_length: 512`: the largest number of tokens that the encoder takes"
-        yield Problem("`task: seq2seq` needs `max_source_length`", (*_PATH, "task"), hint)
-    elif has and not needs:
-        yield Problem("`max_source_length` goes with `task: seq2seq`", (*_PATH, "max_source_length"), at_key=True)
+        yield Problem(f"`task: {huggingface['task']}` needs `max_source_length`", (*_PATH, "task"), hint)
+    elif has and (task is None or task.takes != "tokens"):
+        *others, last = (f"`{name}`" for name, each in tasks.TASKS.items() if each.takes == "tokens")
+        message = f"`max_source_length` goes with the tasks {', '.join(others)} and {last}"
+        yield Problem(message, (*_PATH, "max_source_length"), at_key=True)
 
 
 def _check_encoder_decoder(huggingface: HuggingFace) -> Iterator[Problem]:
@@ -133,8 +157,11 @@ def _check_methods(methods: dict[str, Method], huggingface: HuggingFace) -> Iter
 def _limits(entry: str, huggingface: HuggingFace) -> Iterator[tuple[int, int, str]]:
     """The inputs of an entry whose second dimension has a limit: their index, the limit, and the key that raises it."""
     longest, source = tasks.longest_call(huggingface), huggingface.get("max_source_length")
+    task = tasks.of(huggingface)
     if entry in ("forward", "decode") and longest is not None:
         yield 0, longest, "max_seq_length"
+    if entry == "forward" and task is not None and task.takes == "tokens" and source is not None:
+        yield 0, source, "max_source_length"
     if entry in ("encode", "decode") and huggingface.get("task") == "seq2seq" and source is not None:
         yield (0 if entry == "encode" else 1), source, "max_source_length"
 

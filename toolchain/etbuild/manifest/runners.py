@@ -53,7 +53,8 @@ def check(data: Manifest) -> Iterator[Problem]:
     task = tasks.of(huggingface)
     if task is not None and task.runner != runner:
         message = f"`{runner}` does not run programs of `task: {huggingface['task']}`"
-        yield Problem(message, ("runner",), f"write `runner: {task.runner}`")
+        hint = "remove `runner`" if task.runner is None else f"write `runner: {task.runner}`"
+        yield Problem(message, ("runner",), hint)
         return
     if runner in _METHODS:
         yield from _check_several(methods, _METHODS[runner])

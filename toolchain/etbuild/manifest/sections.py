@@ -34,6 +34,8 @@ HuggingFace = TypedDict(
         "attention": str,
         "logits": str,
         "max_source_length": int,
+        "pooling": str,
+        "normalize": bool,
         "cache": Cache,
     },
     total=False,

@@ -1,6 +1,6 @@
-"""What a task writes into the manifest of a language model: the class of the model, and methods with their inputs.
+"""What a task writes into the manifest of a model: the class of the model, and methods with their inputs.
 
-The methods have the names that ExecuTorch's runners call.
+The methods have the names that ExecuTorch's runners call; without a runner, there is one method `forward`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from etbuild.manifest.sections import ExampleInput, HuggingFace, Method, Shapes
 
 _POSITION: ExampleInput = {"shape": [1], "dtype": "int64", "fill": "zeros"}
 
+Inputs = Callable[[str, str, HuggingFace], Method]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -20,18 +22,26 @@ class Task:
 
     Attributes:
         model_class: The class of the model, unless the manifest says another.
-        runner: The runner for its programs.
+        runner: The runner for its programs; None if ExecuTorch has none.
         entries: The entry of each method that the task writes, by the name of the method.
         inputs: Makes the inputs of an entry and their dynamic shapes, from the name of the method, the entry and
             `model.huggingface`.
         has_encoder: Whether the model is an encoder and a decoder.
+        takes: What the first method takes: `tokens`, at most as many as `max_source_length` says; or an `image`. Empty
+            for a task with another input.
+        has_labels: Whether the scores are those of labels, which the configuration has.
+        outputs: The outputs of transformers' model that `forward` returns, by name. Empty for a model that writes text:
+            it needs a cache.
     """
 
     model_class: str
-    runner: str
+    runner: str | None
     entries: dict[str, str]
-    inputs: Callable[[str, str, HuggingFace], Method]
+    inputs: Inputs
     has_encoder: bool = False
+    takes: str = ""
+    has_labels: bool = False
+    outputs: tuple[str, ...] = ()
 
 
 def of(huggingface: HuggingFace) -> Task | None:
@@ -100,6 +110,18 @@ def _of_seq2seq(name: str, entry: str, huggingface: HuggingFace) -> Method:
     return _of_text_decoder(states, None if shapes is None else [*shapes, None], huggingface)
 
 
+def _of_text(name: str, entry: str, huggingface: HuggingFace) -> Method:
+    """All tokens of a text, in one call."""
+    del name, entry
+    tokens, shapes = _tokens("seq", huggingface.get("max_source_length"), 16)
+    return {"example_inputs": [tokens], "dynamic_shapes": [shapes]}
+
+
+def _of_image(name: str, entry: str, huggingface: HuggingFace) -> Method:
+    del name, entry, huggingface
+    return {"example_inputs": [{"of_model": "image"}]}
+
+
 def _of_speech(name: str, entry: str, huggingface: HuggingFace) -> Method:
     del name
     if entry == "encode":
@@ -137,9 +159,24 @@ IMAGE_TOWERS = {
 transformers first. Towers that are missing are not tried, or have a prompt with tokens inside of an image."""
 
 _ENCODER_DECODER = {"encoder": "encode", "text_decoder": "decode"}
+_SINGLE = {"forward": "forward"}
+
+
+def _of_labels(model_class: str, inputs: Inputs, takes: str, outputs: tuple[str, ...] = ("logits",)) -> Task:
+    """A task that scores labels."""
+    return Task(model_class, None, _SINGLE, inputs, takes=takes, has_labels=True, outputs=outputs)
+
+
 TASKS = {
-    "text-generation": Task("AutoModelForCausalLM", "executorch-llm/v1", {"forward": "forward"}, _of_decoder),
-    "seq2seq": Task("AutoModelForSeq2SeqLM", "executorch-asr/v1", _ENCODER_DECODER, _of_seq2seq, has_encoder=True),
+    "text-generation": Task("AutoModelForCausalLM", "executorch-llm/v1", _SINGLE, _of_decoder),
+    "seq2seq": Task(
+        "AutoModelForSeq2SeqLM",
+        "executorch-asr/v1",
+        _ENCODER_DECODER,
+        _of_seq2seq,
+        has_encoder=True,
+        takes="tokens",
+    ),
     "speech-to-text": Task(
         "AutoModelForSpeechSeq2Seq", "executorch-asr/v1", _ENCODER_DECODER, _of_speech, has_encoder=True
     ),
@@ -149,4 +186,9 @@ TASKS = {
         {"vision_encoder": "encode_image", "token_embedding": "embed", "text_decoder": "decode"},
         _of_image_text,
     ),
+    "feature-extraction": Task("AutoModel", None, _SINGLE, _of_text, takes="tokens", outputs=("last_hidden_state",)),
+    "text-classification": _of_labels("AutoModelForSequenceClassification", _of_text, "tokens"),
+    "token-classification": _of_labels("AutoModelForTokenClassification", _of_text, "tokens"),
+    "image-classification": _of_labels("AutoModelForImageClassification", _of_image, "image"),
+    "object-detection": _of_labels("AutoModelForObjectDetection", _of_image, "image", ("logits", "pred_boxes")),
 }

@@ -22,6 +22,7 @@ from etbuild.extras import install_hint
 from etbuild.foreign_errors import from_exception
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
+from etbuild.manifest import tasks
 from etbuild.model.empty_parameters import parameters_left_empty
 from etbuild.model.huggingface_config import PATH as _PATH
 from etbuild.model.huggingface_config import is_auto, make_config, nearest
@@ -48,7 +49,13 @@ def create(
         BuildError: `transformers` is missing, or refuses the configuration.
     """
     transformers = _import()
-    from etbuild.model import decoder_cache, encoder_decoder, experts, image_text  # these import transformers
+    from etbuild.model import (  # these import transformers
+        decoder_cache,
+        encoder_decoder,
+        experts,
+        image_text,
+        single_call,
+    )
 
     cls = _class(transformers, wanted.model_class)
     seed(first_seed)
@@ -59,7 +66,9 @@ def create(
         with parameters_left_empty() if loaded else nullcontext():
             model = _model(cls, config, decoder_cache.attention(config, wanted), dtype)
         experts.choose(model)
-        if wanted.cache is None:
+        if wanted.task is not None and tasks.TASKS[wanted.task].outputs:
+            _set_methods(model, single_call.add(model, wanted))
+        elif wanted.cache is None:
             _return_tensors(model)
         elif wanted.task in ("seq2seq", "speech-to-text"):
             _set_methods(model, encoder_decoder.add(model, wanted, wanted.cache))

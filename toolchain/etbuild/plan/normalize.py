@@ -92,9 +92,10 @@ def _huggingface(huggingface: HuggingFace | None) -> dict[str, object] | None:
     cache, config = huggingface.get("cache"), huggingface.get("config", {})
     if cache is not None:
         same = [("kind", "static"), ("max_seq_length", cache["max_length"])]
+    defaults = (("logits", "all"), ("pooling", "none"), ("normalize", False))
     file = config.get("file") if isinstance(config, dict) and not config.get("set") else None
     return {
-        **{key: value for key, value in huggingface.items() if (key, value) != ("logits", "all")},
+        **{key: value for key, value in huggingface.items() if (key, value) not in defaults},
         "config": config if file is None else file,
         "cache": None if cache is None else {key: value for key, value in cache.items() if (key, value) not in same},
     }

@@ -64,7 +64,7 @@ class ModelExample(Part):
     """An example input whose shape follows from the configuration of the model.
 
     Attributes:
-        of_model: What it is: `features`, `encoder_outputs`, `pixel_values` or `embeddings`.
+        of_model: What it is: `features`, `encoder_outputs`, `pixel_values`, `embeddings` or `image`.
         length: The size of its dimension of tokens; None if the configuration says that too.
     """
 
@@ -343,6 +343,8 @@ class HuggingFace(Part):
         config: The configuration, or the declared file that contains it.
         cache: The cache of a decoder; None if the model has none.
         max_source_length: The largest number of tokens that an encoder takes; None if it takes no tokens.
+        pooling: How the features of tokens become those of the text; None if they stay.
+        normalize: Whether features have the length 1.
         task: What the model is for; None if the manifest does not say it.
         attention: The attention; None for the one that transformers chooses.
         logits: Which tokens' scores a decoder with a cache returns; None for those of all tokens.
@@ -355,14 +357,17 @@ class HuggingFace(Part):
         "cache": optional(DecoderCache.from_json),
         "generation_config": same,
     }
-    _LEFT_OUT: ClassVar[Options] = dict.fromkeys(
-        ("max_source_length", "task", "attention", "logits", "generation_config")
-    )
+    _LEFT_OUT: ClassVar[Options] = {
+        **dict.fromkeys(("max_source_length", "pooling", "task", "attention", "logits", "generation_config")),
+        "normalize": False,
+    }
 
     model_class: str
     config: ConfigFile | Options
     cache: DecoderCache | None
     max_source_length: int | None
+    pooling: str | None
+    normalize: bool
     task: str | None
     attention: str | None
     logits: str | None

@@ -121,9 +121,13 @@ def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
 
 
 def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Inputs) -> dict[str, object]:
-    """The constant methods that the runner of the program asks for; none without a runner."""
+    """The constant methods that the runner of the program asks for, and those of the model's task."""
     if export_plan.runner is None:
-        return {}
+        if export_plan.model.huggingface is None:
+            return {}
+        from etbuild.model import single_call
+
+        return single_call.constants(root, export_plan.model.huggingface)
     from etbuild.export import runner_contract
 
     return runner_contract.constants(export_plan, root, inputs)

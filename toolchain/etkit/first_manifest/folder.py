@@ -14,6 +14,7 @@ from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import is_file
+from etbuild.manifest.tasks import TASKS
 from etbuild.model.packed import formats
 from etkit.first_manifest.files import CONFIG_BYTES, Files, read_json
 from etkit.first_manifest.first import PACKED, First, program_name
@@ -64,7 +65,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
         name=program_name(_folder_name(folder)),
         model=[
             "huggingface:",
-            f"  class: {kind}",
+            f"  class: {methods.model_class or kind}",
             f"  config: {json.dumps(config_file)}",
             *methods.model,
             *_dtype(config, any(name.endswith(GGUF_SUFFIX) for name in checkpoint)),
@@ -161,9 +162,11 @@ def _adapters(folders: Sequence[Path], files: Files) -> dict[str, tuple[Files, s
 
 
 def _with_adapters(methods: Methods, adapters: Collection[str], kind: str) -> list[str]:
-    """The lines of `methods`, with a method for each adapter. A language model gets its methods without lines. Refuses
-    other models with several methods: it is not known which of them an adapter changes."""
-    if not adapters or any("task: text-generation" in line for line in methods.model):
+    """The lines of `methods`, with a method for each adapter. A task with the method `forward` gets its methods without
+    lines. Refuses other models with several methods: it is not known which of them an adapter changes."""
+    if not adapters or any(
+        f"  task: {name}" in methods.model for name, task in TASKS.items() if "forward" in task.entries
+    ):
         return methods.lines
     if methods.lines[:1] != ["forward:"]:
         hint = "write `adapter` in the methods that the adapter changes (docs/huggingface.md)"

@@ -8,14 +8,15 @@ from typing import Any
 
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.declared import is_file
-from etbuild.manifest.tasks import IMAGE_TOWERS
+from etbuild.manifest.tasks import IMAGE_TOWERS, TASKS
+from etkit.first_manifest import image_size, sentence_transformers
 from etkit.first_manifest.files import Files
 from etkit.first_manifest.first import CALIBRATE, QUANTIZE
 from etkit.generation import tokenizer_files
 
 _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
-_LONGEST_TEXT = 512  # tokens; of the decoder and of the encoder of a model that has both
+_LONGEST_TEXT = 512  # tokens; of an encoder, and of the decoder of a model that has both
 _SEQ2SEQ = ("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5")  # these are tried
 _CHANNELS, _IMAGE = 3, 224  # of an image, if the configuration does not say it
 _OTHER_ATTENTION = ("bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "mpt")  # ExecuTorch lacks it
@@ -25,7 +26,8 @@ _WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders an
 
 @dataclass(frozen=True)
 class Methods:
-    """The methods for a kind of models: their lines in the manifest, lines of `model`, and what goes with them."""
+    """The methods for a kind of models: their lines in the manifest, lines of `model`, and what goes with them.
+    `model_class` is the class if it is not that of the configuration."""
 
     lines: list[str]
     model: list[str] = field(default_factory=list)
@@ -35,6 +37,7 @@ class Methods:
     tokenizer: list[str] = field(default_factory=list)
     chats: bool = False
     remarks: list[str] = field(default_factory=list)
+    model_class: str | None = None
 
 
 def _number(config: dict[str, Any], *keys: str) -> int | None:
@@ -136,11 +139,61 @@ def _chats(files: Files) -> bool:
     )
 
 
-def _encoder(config: dict[str, Any]) -> Methods:
-    known = _number(config, "max_position_embeddings")
-    length = known or _LONGEST_TEXT
-    if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
+def _longest_text(config: dict[str, Any]) -> int:
+    """The largest number of tokens that an encoder takes."""
+    length = _number(config, "max_position_embeddings") or _LONGEST_TEXT
+    if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         length -= 2  # their positions begin after that of the padding
+    return length
+
+
+def _embedder(kind: str, found: sentence_transformers.Embedder, config: dict[str, Any], files: Files) -> Methods:
+    """A model of sentence-transformers. Its checkpoint is that of the model without a head, also where the
+    configuration names a class with one."""
+    length = min(_LONGEST_TEXT, _longest_text(config), found.longest or _LONGEST_TEXT)
+    lines = [
+        "  task: feature-extraction",
+        f"  pooling: {found.pooling}",
+        *(["  normalize: true"] if found.normalize else []),
+        f"  max_source_length: {length}   # tokens of a text",
+    ]
+    tokenizer, _ = _tokenizer(files, None)
+    model_class = kind if kind.endswith("EncoderModel") else "AutoModel"
+    remarks = [found.remark] if found.remark else []
+    return Methods([], lines, tokenizer=tokenizer, model_class=model_class, remarks=remarks)
+
+
+def _single_call(name: str, config: dict[str, Any], files: Files) -> Methods:
+    """A model of a task that has all of its input in one call."""
+    model, lines = [f"  task: {name}"], []
+    if TASKS[name].takes == "tokens":
+        length = min(_LONGEST_TEXT, _longest_text(config))
+        model.append(f"  max_source_length: {length}   # tokens of a text")
+        tokenizer, _ = _tokenizer(files, None)
+        return Methods([], model, tokenizer=tokenizer)
+    if image_size.of_config(config) is None:
+        height, width = image_size.of_processor(files.json("preprocessor_config.json"))
+        shape = [1, _number(config, "num_channels") or _CHANNELS, height, width]
+        lines = [
+            "forward:",
+            f"  example_inputs: [{{shape: {shape}}}]   # pixel_values: the model takes other sizes too",
+        ]
+    return Methods(lines, model, hint=CALIBRATE)
+
+
+def _task_of(kind: str, config: dict[str, Any]) -> str | None:
+    """The task with one call that a class of models is for: `BertForTokenClassification` is one of
+    `AutoModelForTokenClassification`. A decoder of text after an encoder needs tokens that are not known here."""
+    for name, task in TASKS.items():
+        head = task.model_class.removeprefix("AutoModel")
+        if task.outputs and head and kind.endswith(head):
+            return name if task.takes != "tokens" or config.get("is_encoder_decoder") is not True else None
+    return None
+
+
+def _encoder(config: dict[str, Any]) -> Methods:
+    length = _longest_text(config)
+    known = _number(config, "max_position_embeddings")
     guess = "" if known else "   # a guess: config.json has no `max_position_embeddings`"
     return Methods(
         [
@@ -173,6 +226,12 @@ def _sees_images(config: dict[str, Any]) -> bool:
 def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods | None:
     """The methods of a model of this class. None if the class is not known here, such as one with several inputs."""
     model_type = config.get("model_type")
+    found = sentence_transformers.read(files.folder)
+    if found is not None:
+        return _embedder(kind, found, config, files)
+    task = _task_of(kind, config)
+    if task is not None:
+        return _single_call(task, config, files)
     if "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")):
         return _text("text-generation", config, files)
     if model_type == "whisper" and kind == _WHISPER:

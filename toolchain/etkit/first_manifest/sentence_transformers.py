@@ -1,0 +1,149 @@
+"""Reads what sentence-transformers writes beside a model: how features become those of a text, and its longest text.
+
+Only JSON files are read. A module that `task: feature-extraction` does not have is an error: a program without it would
+give other features.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import InputError
+from etbuild.files import json_file, regular_files
+from etbuild.inputs.declared import is_file
+
+_MODULES = "modules.json"
+_BYTES = 1 << 20
+_POOLING = {
+    "cls": "cls",
+    "lasttoken": "last",
+    "mean": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_tokens": "mean",
+}
+"""The `pooling` of a manifest for each value of `pooling_mode`, and for each key that older files set to true."""
+_FACTORY = "write a factory for this model (docs/manifest.md)"
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """How a model makes the features of a text.
+
+    Attributes:
+        pooling: The `pooling` of the manifest.
+        normalize: Whether the features have the length 1.
+        longest: The largest number of tokens; None if no file says it.
+        remark: What the application has to do to a text. Empty if there is nothing.
+    """
+
+    pooling: str
+    normalize: bool
+    longest: int | None
+    remark: str
+
+
+def read(folder: Path) -> Embedder | None:
+    """Reads the folder of a model. None if it is not one of sentence-transformers.
+
+    Raises:
+        InputError: A file is wrong, or the model has a module that the task does not have.
+    """
+    if not is_file(folder / _MODULES):
+        return None
+    kinds = [(_kind(folder, entry), entry) for entry in _list(folder / _MODULES)]
+    (first, root), *others = kinds or [("", {})]
+    if first != "Transformer" or root.get("path") not in ("", None):
+        message = f"{folder / _MODULES}: the first module is not the `Transformer` of this folder"
+        raise InputError.of(message, "write the manifest by hand (docs/huggingface.md)")
+    poolings = [_pooling(folder, _text(folder, entry, "path")) for kind, entry in others if kind == "Pooling"]
+    for kind, _ in others:
+        if kind not in ("Pooling", "Normalize"):
+            raise InputError.of(f"{folder}: `task: feature-extraction` has no module `{kind[:100]}`", _FACTORY)
+    settings = _object(folder / "sentence_bert_config.json")
+    return Embedder(
+        pooling=poolings[0] if poolings else "none",
+        normalize=any(kind == "Normalize" for kind, _ in others),
+        longest=_length(settings.get("max_seq_length")) or _length_of_tokenizer(folder),
+        remark=_remark(settings, _object(folder / "config_sentence_transformers.json")),
+    )
+
+
+def _pooling(folder: Path, path: str) -> str:
+    """The `pooling` of the manifest for the module in a folder of the model."""
+    if not re.fullmatch(r"\w[\w.-]*", path):
+        raise InputError.of(f"{folder / _MODULES}: the path of a module is not the name of a folder")
+    place = folder / path / "config.json"
+    config = _object(place)
+    mode = config.get("pooling_mode")
+    modes = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    modes = [mode] if isinstance(mode, str) else modes
+    if len(modes) != 1 or modes[0] not in _POOLING:
+        found = " and ".join(f"`{each[:100]}`" for each in modes) or "nothing"
+        raise InputError.of(f"{place}: `task: feature-extraction` does not pool with {found}", _FACTORY)
+    if config.get("include_prompt") is False:
+        raise InputError.of(f"{place}: `include_prompt` leaves a part of the text out of the pooling", _FACTORY)
+    return _POOLING[modes[0]]
+
+
+def _kind(folder: Path, entry: dict[str, Any]) -> str:
+    """The kind of a module: the name of its class in sentence-transformers, or all of the name of another class."""
+    name = _text(folder, entry, "type")
+    return name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
+
+
+def _remark(settings: dict[str, Any], prompts: dict[str, Any]) -> str:
+    """What the application has to do to a text before it makes tokens."""
+    named = prompts.get("prompts")
+    done = []
+    if isinstance(named, dict) and any(named.values()):
+        done.append("puts a prompt of config_sentence_transformers.json before a text")
+    if settings.get("do_lower_case") is True:
+        done.append("makes a text lower case")
+    return f"sentence-transformers {' and '.join(done)}: the application has to." if done else ""
+
+
+def _length_of_tokenizer(folder: Path) -> int | None:
+    """The largest number of tokens that the tokenizer makes. Where it has no limit, transformers writes 1e30, which is
+    not a number for `json_file`."""
+    with suppress(InputError):
+        return _length(_object(folder / "tokenizer_config.json").get("model_max_length"))
+    return None
+
+
+def _length(value: object) -> int | None:
+    return value if type(value) is int and 0 < value < 1 << 31 else None
+
+
+def _text(folder: Path, entry: dict[str, Any], key: str) -> str:
+    if not isinstance(entry.get(key), str):
+        raise InputError.of(f"{folder / _MODULES}: a module has no `{key}`")
+    return str(entry[key])
+
+
+def _list(path: Path) -> list[dict[str, Any]]:
+    content = _parsed(path)
+    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
+        raise InputError.of(f"{path}: not a list of modules")
+    return content
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if there is none."""
+    content = _parsed(path) if is_file(path) else {}
+    if not isinstance(content, dict):
+        raise InputError.of(f"{path}: not a JSON object")
+    return content
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        return json_file.parse(regular_files.read(path, _BYTES))
+    except OSError as error:
+        raise InputError.of(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError.of(f"{path}: not a JSON file: {error}") from None
