@@ -35,6 +35,8 @@ def with_cache(made: Any, directory: Path, kind: str | None) -> Any:
         cache=cache,
         max_source_length=None,
         generation_config=None,
+        pooling=None,
+        normalize=False,
     )
     context: Any = SimpleNamespace(inputs=Inputs(roots=[directory]), finder=None)
     cached = huggingface.create(wanted, 0, context).eval()
