@@ -31,6 +31,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+import yaml  # noqa: E402
+
 from benchmarks.families import families  # noqa: E402
 from tests.helpers.language_models import tokenizer  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
@@ -137,8 +139,8 @@ def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: flo
     try:
         expected = in_fork(families.write, seconds, family, cls, folder)
         manifest = builder.init(folder, scratch)
-        found = re.search(r"^ *cache: .*?(?:kind: (\w+))?\}", manifest.read_text("utf-8"), re.MULTILINE)
-        row["cache"] = (found[1] or "static") if found else "none"
+        cache = yaml.safe_load(manifest.read_text("utf-8"))["model"]["huggingface"].get("cache")
+        row["cache"] = "none" if cache is None else cache.get("kind", "static")
         program = builder.build(manifest, scratch / "out")
         words = program.with_suffix(".tokenizer") / "tokenizer.json"
         said = in_fork(say, seconds, str(program), str(words), families.TOKENS)
