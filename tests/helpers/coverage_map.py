@@ -146,6 +146,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/files/": _core(
         *_integration("inspect", "named_data", "programs_of_others", "shards"), *_faults("file_faults", "surroundings")
     ),
+    "toolchain/etkit/cache_trial.py": _tool(*_integration("init")),
     "toolchain/etkit/first_manifest.py": _tool(*_integration("init")),
     "toolchain/etbuild/folding.py": _core(*_integration("errors")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,3 +129,41 @@ def test_from_a_folder_to_a_program(tmp_path: Path, capfd: pytest.CaptureFixture
     assert main.main([*command, "--no-cache"]) == 0
     report = json.loads((tmp_path / "out/bert.report.json").read_text())
     assert report["methods"]["forward"]["delegates"].keys() == {"XnnpackBackend"}
+
+
+TINY = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+TINY |= {"num_key_value_heads": 2, "head_dim": 8}
+CUSTOM, STATIC = ({"max_length": 64, "max_seq_length": 64, "kind": kind} for kind in ("custom", "static"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "cache"),
+    [
+        ("Qwen3ForCausalLM", {**TINY, "model_type": "qwen3", "max_position_embeddings": 64}, CUSTOM),
+        ("Gemma2ForCausalLM", {**TINY, "model_type": "gemma2", "max_position_embeddings": 64}, STATIC),  # soft caps
+        ("GptOssForCausalLM", {**TINY, "model_type": "gpt_oss", "max_position_embeddings": 64}, STATIC),  # sinks
+        ("XGLMForCausalLM", {**TINY, "model_type": "xglm", "max_position_embeddings": 64}, STATIC),  # one attention
+        # Its number of positions has a name of its own
+        (
+            "MptForCausalLM",
+            {"model_type": "mpt", "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64},
+            STATIC,
+        ),
+    ],
+)
+def test_a_language_model_gets_a_cache_that_it_can_have(
+    kind: str, config: dict[str, Any], cache: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [kind], **config}))
+    assert main.main(["init", "--huggingface", str(tmp_path), "-o", str(tmp_path), "--name", "net"]) == 0
+    assert not capfd.readouterr().err.replace("note: The folder has no weights: those of the program are random.\n", "")
+    assert validate.load(tmp_path / "net.yaml").data["model"]["huggingface"]["cache"] == cache
+
+
+def test_a_model_that_can_have_no_cache_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = {"architectures": ["GPTNeoForCausalLM"], "model_type": "gpt_neo", "hidden_size": 16, "num_layers": 2}
+    config |= {"num_heads": 2, "attention_types": [[["global", "local"], 1]]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main.main(["init", "--huggingface", str(tmp_path), "-o", str(tmp_path / "out")]) == 2
+    assert "`GPTNeoForCausalLM` counts keys to find the positions of tokens" in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()

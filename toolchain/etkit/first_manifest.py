@@ -1,7 +1,8 @@
 """Writes the first manifest and BUILD target of a model: of a folder of Hugging Face, or of a factory.
 
-Of a folder, only JSON files are read. Nothing in it runs, and torch is not imported. A factory is called, because only
-its module says which inputs it takes.
+Of a folder, only JSON files are read, and nothing in it runs. transformers makes a language model of its configuration,
+in another process, to find the cache that it can have. A factory is called, because only its module says which inputs
+it takes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from etbuild.files import json_file, regular_files
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs, is_file
 from etbuild.manifest.tasks import IMAGE_TOWERS
+from etkit import cache_trial
 from etkit.targets.starlark import rule_call
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ _RUNNERS = {
 }
 _SEQ2SEQ = ("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5")  # these are tried
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-_OTHER_ATTENTION = ("bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "mpt")  # ExecuTorch lacks it
 _WHISPER = "WhisperForConditionalGeneration"
 _WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders and decoders that write text
 _ADAPTER_CONFIG = "adapter_config.json"
@@ -396,8 +397,9 @@ _TEXT_TASKS = {
 def _text(name: str, config: dict[str, Any], files: _Files) -> _Methods:
     """A model that writes text. It has a runner only if the files say which tokens end a text."""
     task, settings = _TEXT_TASKS[name], "generation_config.json"
-    length = min(task.longest, _number(config, task.longest, *task.keys))
-    kind = "static" if config.get("model_type") in _OTHER_ATTENTION else "custom"
+    kind, length = "custom", min(task.longest, _number(config, task.longest, *task.keys))
+    if name == "text-generation":
+        kind, length = cache_trial.found(files.folder / "config.json", length)
     data = [files.named(settings)] if files.has(settings) else []
     model = [f"  task: {name}", *(f"  generation_config: {json.dumps(file)}" for file in data)]
     model += [f"  {line.format(length=length, call=min(_LONGEST_CALL, length), kind=kind)}" for line in task.lines]
