@@ -240,9 +240,11 @@ def add(results: Path, row: Row) -> None:
 
 if __name__ == "__main__":
     import executorch.kernels.quantized  # noqa: F401 - the kernels of programs, for all forks
+    import torch
     import transformers
     from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
 
+    torch.set_num_threads(1)  # the models are tiny
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     try:
