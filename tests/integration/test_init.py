@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from etbuild.cli import main
 from etbuild.manifest import validate
-from etkit.first_manifest import kinds, trial
+from etkit.first_manifest import trial
 from tests.conftest import EXAMPLES
 from tests.helpers import commands
 from tests.helpers.http_server import Answer, serving
@@ -247,9 +247,8 @@ def test_a_model_that_cannot_be_exported_has_no_manifest(
 
 
 def test_a_model_that_executorch_has_no_attention_for_gets_another_cache(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(kinds, "_OTHER_ATTENTION", ())
     assert tried(tmp_path, GEMMA) == 0, capfd.readouterr().err
     text = (tmp_path / "net.yaml").read_text()
     assert "      kind: static   # `custom` fails: `custom_sdpa` cannot compute the attention" in text

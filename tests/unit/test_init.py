@@ -143,7 +143,7 @@ def test_a_model_for_images_and_text_has_a_task(
 def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = folder(tmp_path / "bloom", {**LLAMA, "model_type": "bloom", "torch_dtype": "float32"})
     manifest, said = written(capsys, tmp_path / "out", "--huggingface", source)
-    assert manifest["model"]["huggingface"]["cache"]["kind"] == "static"
+    assert manifest["model"]["huggingface"]["cache"]["kind"] == "custom"
     assert not manifest.keys() & {"runner", "tokenizer"}
     assert not manifest["model"].keys() & {"weights", "dtype"}
     assert "those of the program are random" in (tmp_path / "out/bloom.yaml").read_text()

@@ -19,7 +19,6 @@ _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
 _LONGEST_TEXT = 512  # tokens; of an encoder, and of the decoder of a model that has both
 _SEQ2SEQ = ("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5")  # these are tried
 _CHANNELS, _IMAGE = 3, 224  # of an image, if the configuration does not say it
-_OTHER_ATTENTION = ("bloom", "deepseek_v2", "deepseek_v3", "falcon", "gemma2", "gpt_oss", "mpt")  # ExecuTorch lacks it
 _WHISPER = "WhisperForConditionalGeneration"
 _WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders and decoders that write text
 
@@ -75,7 +74,7 @@ _TEXT_TASKS = {
             "cache:",
             "  max_length: {length}   # tokens: {why}",
             "  max_seq_length: {call}   # tokens of one call: a guess",
-            "  kind: {kind}",
+            "  kind: custom",
         ),
     ),
     "seq2seq": _TextTask(
@@ -110,9 +109,8 @@ def _text(name: str, config: dict[str, Any], files: Files) -> Methods:
     why = (
         "as many as the model takes" if length == known else f"a guess; the model takes {known or 'an unknown number'}"
     )
-    kind = "static" if config.get("model_type") in _OTHER_ATTENTION else "custom"
     data = [files.named(settings)] if files.has(settings) else []
-    values = {"length": length, "call": min(_LONGEST_CALL, length), "kind": kind, "why": why}
+    values = {"length": length, "call": min(_LONGEST_CALL, length), "why": why}
     model = [f"  task: {name}", *(f"  generation_config: {json.dumps(file)}" for file in data)]
     model += [f"  {line.format(**values)}" for line in task.lines]
     ends = {**config, **files.json(settings)}.get("eos_token_id")
