@@ -257,6 +257,16 @@ def test_a_model_that_executorch_has_no_attention_for_gets_another_cache(
     assert validate.load(tmp_path / "net.yaml").data["model"]["huggingface"]["cache"]["kind"] == "static"
 
 
+def test_a_model_that_no_runner_can_run_gets_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "is_encoder_decoder": True}
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 64}
+    assert tried(tmp_path, {**config, **sizes, "eos_token_id": 1}) == 0
+    said = "ExecuTorch's runner cannot run the program: nothing says which token a text of the decoder begins with."
+    assert f"note: {said}" in capfd.readouterr().err
+    assert f"# {said}" in (tmp_path / "net.yaml").read_text()
+    assert "runner" not in validate.load(tmp_path / "net.yaml").data
+
+
 def test_a_package_that_is_missing_is_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
                 write("> ")
             line = lines.readline()
             if not line:
+                write("\n" if asks else "")
                 return
             if line.strip():
                 yield line.rstrip("\r\n")

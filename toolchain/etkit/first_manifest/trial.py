@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import EtbuildError
+from etbuild.errors import EtbuildError, Problem
 from etbuild.files.value_limits import MAX_DEPTH
 from etbuild.inputs.declared import Inputs
 from etkit.first_manifest.first import First
@@ -36,8 +36,8 @@ def missing() -> str | None:
 
 
 def of_folder(first: First, beside: Path, stage: Stage) -> First:
-    """Exports the model of a first manifest, and returns a manifest that can be exported: the same one, or one without
-    ExecuTorch's attention.
+    """Exports the model of a first manifest, and returns a manifest that can be exported: the same one, or one with
+    less.
 
     Args:
         first: What the manifest says.
@@ -47,16 +47,29 @@ def of_folder(first: First, beside: Path, stage: Stage) -> First:
     Raises:
         EtbuildError: The export failed. The error is that of a build.
     """
-    try:
-        _export(first, beside, stage)
-    except EtbuildError as error:
-        if _CUSTOM not in first.model:
-            raise
-        why = " ".join(error.problems[0].message.split())[:_SHOWN]
-        lines = [f"{_STATIC}   # `custom` fails: {why}" if line == _CUSTOM else line for line in first.model]
-        first = replace(first, model=lines)
-        _export(first, beside, stage)
-    return first
+    while True:
+        try:
+            _export(first, beside, stage)
+        except EtbuildError as error:
+            other = _adapted(first, error.problems[0])
+            if other is None:
+                raise
+            first = other
+        else:
+            return first
+
+
+def _adapted(first: First, problem: Problem) -> First | None:
+    """The manifest with less, because it cannot be exported: without a runner, or without ExecuTorch's attention. None
+    if the manifest has neither, or the problem is another one."""
+    why = " ".join(problem.message.split())[:_SHOWN]
+    if first.runner is not None and (problem.path or ())[:1] == ("runner",):
+        remark = f"ExecuTorch's runner cannot run the program: {why}."
+        return replace(first, runner=None, remarks=[*first.remarks, remark])
+    if _CUSTOM not in first.model:
+        return None
+    lines = [f"{_STATIC}   # `custom` fails: {why}" if line == _CUSTOM else line for line in first.model]
+    return replace(first, model=lines)
 
 
 def _export(first: First, beside: Path, stage: Stage) -> None:
@@ -99,7 +112,9 @@ def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
     model = {key: value for key, value in manifest["model"].items() if key != "adapters"}
     of_class = model["huggingface"]
     if changed:
-        of_class = {**of_class, "config": {"file": of_class["config"], "set": dict(changed)}}
+        config = of_class["config"]
+        config = {"file": config, "set": {}} if isinstance(config, str) else config
+        of_class = {**of_class, "config": {**config, "set": {**changed, **config["set"]}}}
     defaults = {key: value for key, value in manifest["defaults"].items() if key != "quantize"}
     model |= {"huggingface": of_class, "weights": "model.safetensors"}  # a name: this file is not read
     manifest |= {"model": model, "defaults": defaults}
