@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import EtbuildError, Problem
+from etbuild.errors import EtbuildError, Problem, printable
 from etbuild.files.value_limits import MAX_DEPTH
 from etbuild.inputs.declared import Inputs
 from etkit.first_manifest.first import First
@@ -62,7 +62,7 @@ def of_folder(first: First, beside: Path, stage: Stage) -> First:
 def _adapted(first: First, problem: Problem) -> First | None:
     """The manifest with less, because it cannot be exported: without a runner, or without ExecuTorch's attention. None
     if the manifest has neither, or the problem is another one."""
-    why = " ".join(problem.message.split())[:_SHOWN]
+    why = printable(" ".join(problem.message.split()))[:_SHOWN]
     if first.runner is not None and (problem.path or ())[:1] == ("runner",):
         remark = f"ExecuTorch's runner cannot run the program: {why}."
         return replace(first, runner=None, remarks=[*first.remarks, remark])
