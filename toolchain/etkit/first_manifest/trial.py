@@ -1,6 +1,7 @@
-"""Tries the export of a first manifest before it is written, with a few layers of the model and without its weights.
+"""Tries a first manifest before it is written: the export of a few layers of the model, and whether the weights fit it.
 
-The export is that of a build. Only the number of layers is another one, so that it takes seconds.
+The export is that of a build. Only the number of layers is another one, so that it takes seconds. Only the headers of
+files with weights are read.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import EtbuildError, Problem, printable
 from etbuild.files.value_limits import MAX_DEPTH
+from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs
 from etkit.first_manifest.first import First
 
 if TYPE_CHECKING:
+    from etbuild.inputs.import_graph import UsedSources
     from etbuild.inputs.step_context import Stage
     from etbuild.plan.plan import Plan
 
@@ -56,6 +60,7 @@ def of_folder(first: First, beside: Path, stage: Stage) -> First:
                 raise
             first = other
         else:
+            _check_weights(first, beside, stage)
             return first
 
 
@@ -93,6 +98,36 @@ def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
     inputs = inputs.only(data_in_key(inputs, plan.export_plan.data_names))
     with tempfile.TemporaryDirectory() as directory:
         export(plan.export_plan, inputs, used_sources(inputs, plan.export_plan), Path(directory), stage)
+
+
+def _check_weights(first: First, beside: Path, stage: Stage) -> None:
+    """Checks that the files with weights have the tensors of the model. Only their headers are read."""
+    from etbuild.inputs.import_graph import used_sources
+    from etbuild.steps import apart
+
+    if first.checkpoint is None or (first.checkpoint.endswith(GGUF_SUFFIX) and find_spec("gguf") is None):
+        return
+    plan, inputs = _plan(first, {}), Inputs(roots=[beside, *first.roots])
+    used = used_sources(inputs, plan.export_plan)
+    with stage("compare the weights"):
+        apart.run_one(partial(_match, plan, first.checkpoint, inputs, used))
+
+
+def _match(plan: Plan, checkpoint: str, inputs: Inputs, used: UsedSources) -> None:
+    from etbuild.inputs.step_context import StepContext
+    from etbuild.inputs.user_code import importable
+    from etbuild.processes.library_output import library_messages_off, stdout_for_results
+
+    with library_messages_off(used.sources), stdout_for_results(), importable(used, []) as finder:
+        from etbuild.model import module
+        from etbuild.model.checkpoint import Checkpoint
+        from etbuild.model.packed.packing import packing_of
+        from etbuild.model.weights_files import describe_state
+        from etbuild.plan.parts import WeightsFile
+
+        root = module.create(plan.model, StepContext(inputs, finder), True)
+        facts, cast = describe_state(root), plan.model.dtype is not None
+        Checkpoint((WeightsFile.read(checkpoint),), inputs, facts, cast, root, packing_of(root))
 
 
 def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
