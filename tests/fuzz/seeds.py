@@ -81,6 +81,23 @@ def _made(target: str) -> list[bytes]:
             return [json.dumps({"schema": schema, "step": "program", "key": "0" * 64, "files": files}).encode()]
         case "checkpoint_index":
             return [json.dumps({"metadata": {"total_size": 4}, "weight_map": {"w": "a.safetensors"}}).encode()]
+        case "model_config":
+            text = {"num_hidden_layers": 4, "layer_types": ["a", "a", "b", "a"], "max_position_embeddings": 64}
+            packed_by = {"quantization_config": {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq"}}
+            several = {"text_config": text, "vision_config": {"model_type": "clip_vision_model"}}
+            configs: list[dict[str, Any]] = [
+                {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "eos_token_id": 1, **text, **packed_by},
+                {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", **several},
+                {
+                    "architectures": ["T5ForConditionalGeneration"],
+                    "model_type": "t5",
+                    "num_layers": 6,
+                    "dtype": "float16",
+                },
+                {"architectures": ["ViTModel"], "num_channels": 3, "image_size": [32, 48]},
+                {"architectures": ["BertModel"], "vocab_size": 9, "max_position_embeddings": 64},
+            ]
+            return [json.dumps(config).encode() for config in configs]
         case "adapter_config":
             config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "bias": "none", "use_dora": False}
             patterns = {"rank_pattern": {"head|q": 4}, "alpha_pattern": {"^head": 2.5}, "exclude_modules": r"^v\.\d+"}

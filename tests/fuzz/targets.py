@@ -423,6 +423,22 @@ def fuzz_adapter_config(data: bytes) -> None:
         config.factor_of("head")
 
 
+def fuzz_model_config(data: bytes) -> None:
+    """The configuration of a model of Hugging Face, for its first manifest. The manifest has to be valid."""
+    from etbuild.manifest import validate
+    from etkit import first_manifest
+    from etkit.first_manifest import trial
+
+    folder = _file("model/config.json", data).parent
+    first = None
+    with _only_our_errors():
+        first = first_manifest.of_huggingface(folder, folder.parent)
+    if first is not None:
+        assert all(isinstance(key, str) for key, _ in trial.shortened(first.config))
+        validate.load(_file("first.yaml", first.manifest.encode()))
+        assert first.target
+
+
 def fuzz_packed(data: bytes) -> None:
     """A checkpoint with packed weights: a line with `quantization_config`, then a safetensors file."""
     from etbuild.model import tensor_files

@@ -142,6 +142,28 @@ def test_a_turn_that_continues_the_text_computes_only_what_is_new(decoder: Any) 
     assert decoder.held == other
 
 
+def test_a_conversation_continues_in_the_cache(decoder: Any, tmp_path: Path) -> None:
+    """Of a conversation whose answers the template leaves as they are, each token is computed once."""
+    from etkit.generation.chat_tokenizer import ChatTokenizer
+    from etkit.generation.conversation import Conversation
+
+    reader = ChatTokenizer(files(tmp_path, CHATML))
+    conversation = Conversation(decoder, reader, None, 0)
+    monkey = iter([*[10, 11, 12], END, *[13, 14], END])
+    conversation._next = lambda scores: next(monkey)  # type: ignore[method-assign]
+    assert ["".join(conversation.answer(turn, MOST)) for turn in TURNS[:2]] == ["ghi", "jk"]
+    assert decoder.computed == len(decoder.held) == len(reader.prompt(conversation.messages[:3])) + 2
+
+
+def test_a_temperature_draws_tokens() -> None:
+    from etkit.generation.conversation import chosen
+
+    scores = torch.tensor([0.0, 3.0, 2.9])
+    assert chosen(scores, 0) == 1
+    assert {chosen(scores, 1.0) for _ in range(200)} >= {1, 2}
+    assert {chosen(scores, 1e-3) for _ in range(20)} == {1}
+
+
 def test_the_command_answers_lines(built: Path, tmp_path: Path) -> None:
     reader = transformers.AutoTokenizer.from_pretrained(built)
     wanted = [text for _, text in expected(reader, END, "be brief", TURNS)]

@@ -18,7 +18,7 @@ from etbuild.cli import main
 from etbuild.manifest import validate
 from etkit.first_manifest import trial
 from tests.conftest import EXAMPLES
-from tests.helpers import commands
+from tests.helpers import commands, packed
 from tests.helpers.http_server import Answer, serving
 
 MODEL = """\
@@ -91,6 +91,7 @@ def several():
 def listed():
     return nn.ModuleDict(several())
 """
+transformers = pytest.importorskip("transformers")
 HALF = {"shape": [1, 3, 224, 224], "dtype": "float16"}
 
 
@@ -200,7 +201,8 @@ NEO = {
     "vocab_size": 64,
     "max_position_embeddings": 64,
 }
-GEMMA = {
+SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+GEMMA: dict[str, Any] = {
     "architectures": ["Gemma2ForCausalLM"],
     "model_type": "gemma2",
     "hidden_size": 32,
@@ -214,16 +216,14 @@ GEMMA = {
     "attn_logit_softcapping": 30.0,
     "rope_theta": {"__float__": "Infinity"},  # as transformers writes numbers that JSON has no form for
     "eos_token_id": 1,
-    "quantization_config": {"quant_method": "gptq", "bits": 4},
 }
 
 
 def tried(directory: Path, config: dict[str, Any], *arguments: str) -> int:
-    """Runs `etbuild init` for a folder of Hugging Face whose weights are not those of the model, and not read."""
+    """Runs `etbuild init` for a folder of Hugging Face without weights."""
     folder = directory / "net"
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").write_text("not read")
     return main.main(["init", "--huggingface", str(folder), "-o", str(directory), *arguments])
 
 
@@ -252,8 +252,44 @@ def test_a_model_that_executorch_has_no_attention_for_gets_another_cache(
     assert tried(tmp_path, GEMMA) == 0, capfd.readouterr().err
     text = (tmp_path / "net.yaml").read_text()
     assert "      kind: static   # `custom` fails: `custom_sdpa` cannot compute the attention" in text
-    assert "quantize: {torchao: [{config: packed}]}" in text
     assert validate.load(tmp_path / "net.yaml").data["model"]["huggingface"]["cache"]["kind"] == "static"
+
+
+def test_a_model_that_no_runner_can_run_gets_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "is_encoder_decoder": True}
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 64}
+    assert tried(tmp_path, {**config, **sizes, "eos_token_id": 1}) == 0
+    said = "ExecuTorch's runner cannot run the program: nothing says which token a text of the decoder begins with."
+    assert f"note: {said}" in capfd.readouterr().err
+    assert f"# {said}" in (tmp_path / "net.yaml").read_text()
+    assert "runner" not in validate.load(tmp_path / "net.yaml").data
+
+
+def test_weights_that_do_not_fit_the_model_have_no_manifest(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = transformers.LlamaConfig(**{key: GEMMA[key] for key in SIZES}, num_hidden_layers=3, eos_token_id=1)
+    module = transformers.LlamaForCausalLM(config)
+    folder = tmp_path / "net"
+    module.save_pretrained(folder, max_shard_size="20KB")
+    arguments = ["init", "--huggingface", str(folder), "-o", str(tmp_path / "out")]
+    assert main.main(arguments) == 0, capfd.readouterr().err
+    shutil.rmtree(tmp_path / "out")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "num_hidden_layers": 4}))
+    assert main.main(arguments) == 2
+    said = capfd.readouterr().err
+    assert (
+        "parameter `model.layers.3.input_layernorm.weight` float32[32] is missing in `model.safetensors.index.json`"
+        in said
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_weights_of_a_packed_checkpoint_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "net"
+    packed.write(folder, packed.model(), packed.gptq(), {"quant_method": "gptq", "bits": 4, "group_size": 32})
+    arguments = ["init", "--huggingface", str(folder), "-o", str(tmp_path / "out")]
+    assert main.main(arguments) == 0, capfd.readouterr().err
+    assert "quantize: {torchao: [{config: packed}]}" in (tmp_path / "out/net.yaml").read_text()
 
 
 def test_a_package_that_is_missing_is_said(

@@ -197,6 +197,8 @@ def test_the_runner_gets_the_file_of_the_tokenizer_that_it_reads(names: list[str
 def test_a_chat_needs_a_template(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planned(tmp_path, wanted(), runner="executorch-llm/v1", tokenizer="tokenizer.json")
+    planned(tmp_path, wanted(), runner="executorch-llm/v1", tokenizer=["tokenizer.json", "tokenizer_config.json"])
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text("{}")
     assert main(["generate", str(tmp_path / "model.yaml"), *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -17,10 +17,11 @@ from etbuild.cli.options import add_flag, add_manifest, add_parser, add_value, c
 from etbuild.errors import BuildError, EtbuildError, InputError, printable
 from etbuild.processes.process_state import stream_to
 from etkit.cli import build
-from etkit.generation.tokenizer_files import TEMPLATE, may_have_template, preferred
+from etkit.generation.tokenizer_files import TEMPLATE, have_template, preferred
 
 if TYPE_CHECKING:
     from etbuild.files.artifacts import Artifact
+    from etbuild.inputs.declared import Inputs
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without tab and newline
 _TEXT, _ANSWER = 50, 512  # tokens
@@ -65,13 +66,12 @@ def run(options: argparse.Namespace) -> int:
     if runner != "executorch-llm/v1":
         hint = "run the program in your application: docs/huggingface.md says how"
         raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
-    names = loaded[0].data["tokenizer"]
-    if options.chat and not any(map(may_have_template, [names] if isinstance(names, str) else names)):
-        hint = f"add {TEMPLATE}, or the tokenizer_config.json that has the template, to `tokenizer`"
-        raise InputError.of(f"{options.manifest}: `tokenizer` names no file with a chat template", hint)
+    given = build.given_inputs(options)
+    if options.chat:
+        _check_template(loaded[0].data["tokenizer"], given)
     options.restart()  # a crash of the runner's native code is then an error that says so
     how = build.how_to_build(options)
-    _, result = build.build_program(loaded[0], build.given_inputs(options), options.directory, how)
+    _, result = build.build_program(loaded[0], given, options.directory, how)
     adapters = loaded[0].data["model"].get("adapters", {})  # the runner runs `forward`, which computes without them
     artifacts = [each for each in result.artifacts if each.tag not in adapters]
     (_chat if options.chat else _generate)(artifacts, options)
@@ -85,6 +85,14 @@ def _check_prompt(options: argparse.Namespace) -> None:
         raise InputError.of(
             "there is no PROMPT", "write the text to continue; `--chat` reads turns from standard input"
         )
+
+
+def _check_template(tokenizer: str | list[str], given: Inputs) -> None:
+    """Refuses a tokenizer without a chat template before the build."""
+    names = [tokenizer] if isinstance(tokenizer, str) else tokenizer
+    if not have_template(given.find_data(name, ("tokenizer",)) for name in names):
+        hint = f"add {TEMPLATE}, or the tokenizer_config.json that has the template, to `tokenizer`"
+        raise InputError.of("`tokenizer` names no file with a chat template", hint)
 
 
 def _chat(artifacts: list[Artifact], options: argparse.Namespace) -> None:
@@ -119,6 +127,7 @@ def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
                 write("> ")
             line = lines.readline()
             if not line:
+                write("\n" if asks else "")
                 return
             if line.strip():
                 yield line.rstrip("\r\n")

@@ -45,7 +45,7 @@ def add(verbs: Any) -> None:
         "a folder with a LoRA adapter of the model, as PEFT's `save_pretrained` writes it",
         type=Path,
     )
-    add_flag(parser, "--no-check", "do not try whether the model of the folder can be exported, which takes seconds")
+    add_flag(parser, "--no-check", "do not try whether the model can be exported, and whether the weights fit it")
     add_value(parser, "--name NAME", "name of the program (default: from the folder or the module)")
     add_path(
         parser,

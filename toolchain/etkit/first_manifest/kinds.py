@@ -6,13 +6,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from etbuild.files import json_file, regular_files
-from etbuild.inputs.declared import is_file
 from etbuild.manifest.tasks import IMAGE_TOWERS, TASKS
 from etkit.first_manifest import image_size, sentence_transformers
 from etkit.first_manifest.files import Files
 from etkit.first_manifest.first import CALIBRATE, QUANTIZE
-from etkit.generation import tokenizer_files
+from etkit.generation.tokenizer_files import RUNNERS, SETTINGS, have_template
 
 _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
@@ -116,25 +114,18 @@ def _text(name: str, config: dict[str, Any], files: Files) -> Methods:
     ends = {**config, **files.json(settings)}.get("eos_token_id")
     runner = None if ends is None else task.runner
     tokenizer, remarks = _tokenizer(files, runner)
-    return Methods([], model, runner=runner, data=data, tokenizer=tokenizer, chats=_chats(files), remarks=remarks)
+    chats = have_template(files.folder / file for file in SETTINGS if files.has(file))
+    return Methods([], model, runner=runner, data=data, tokenizer=tokenizer, chats=chats, remarks=remarks)
 
 
 def _tokenizer(files: Files, runner: str | None) -> tuple[list[str], list[str]]:
     """The files of the tokenizer with its chat template, and what the user should know about it."""
-    read = next((file for file in tokenizer_files.RUNNERS if files.has(file)), None)
+    read = next((file for file in RUNNERS if files.has(file)), None)
     if read is None and runner == _TEXT_TASKS["text-generation"].runner:
         return [], [
             "The folder has no tokenizer that the runner reads: add tokenizer.json, and name it as `tokenizer`."
         ]
-    return [files.named(file) for file in (read, *tokenizer_files.SETTINGS) if file and files.has(file)], []
-
-
-def _chats(files: Files) -> bool:
-    """Whether the folder has a chat template: a file, or an entry in the settings of the tokenizer."""
-    settings = files.folder / "tokenizer_config.json"
-    return files.has(tokenizer_files.TEMPLATE) or (
-        is_file(settings) and b'"chat_template"' in regular_files.read(settings, json_file.MAX_BYTES)
-    )
+    return [files.named(file) for file in (read, *SETTINGS) if file and files.has(file)], []
 
 
 def _longest_text(config: dict[str, Any]) -> int:

@@ -1,6 +1,7 @@
-"""Tries the export of a first manifest before it is written, with a few layers of the model and without its weights.
+"""Tries a first manifest before it is written: the export of a few layers of the model, and whether the weights fit it.
 
-The export is that of a build. Only the number of layers is another one, so that it takes seconds.
+The export is that of a build. Only the number of layers is another one, so that it takes seconds. Only the headers of
+files with weights are read.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import EtbuildError
+from etbuild.errors import EtbuildError, Problem, printable
 from etbuild.files.value_limits import MAX_DEPTH
+from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs
 from etkit.first_manifest.first import First
 
 if TYPE_CHECKING:
+    from etbuild.inputs.import_graph import UsedSources
     from etbuild.inputs.step_context import Stage
     from etbuild.plan.plan import Plan
 
@@ -36,8 +40,8 @@ def missing() -> str | None:
 
 
 def of_folder(first: First, beside: Path, stage: Stage) -> First:
-    """Exports the model of a first manifest, and returns a manifest that can be exported: the same one, or one without
-    ExecuTorch's attention.
+    """Exports the model of a first manifest, and returns a manifest that can be exported: the same one, or one with
+    less.
 
     Args:
         first: What the manifest says.
@@ -47,16 +51,30 @@ def of_folder(first: First, beside: Path, stage: Stage) -> First:
     Raises:
         EtbuildError: The export failed. The error is that of a build.
     """
-    try:
-        _export(first, beside, stage)
-    except EtbuildError as error:
-        if _CUSTOM not in first.model:
-            raise
-        why = " ".join(error.problems[0].message.split())[:_SHOWN]
-        lines = [f"{_STATIC}   # `custom` fails: {why}" if line == _CUSTOM else line for line in first.model]
-        first = replace(first, model=lines)
-        _export(first, beside, stage)
-    return first
+    while True:
+        try:
+            _export(first, beside, stage)
+        except EtbuildError as error:
+            other = _adapted(first, error.problems[0])
+            if other is None:
+                raise
+            first = other
+        else:
+            _check_weights(first, beside, stage)
+            return first
+
+
+def _adapted(first: First, problem: Problem) -> First | None:
+    """The manifest with less, because it cannot be exported: without a runner, or without ExecuTorch's attention. None
+    if the manifest has neither, or the problem is another one."""
+    why = printable(" ".join(problem.message.split()))[:_SHOWN]
+    if first.runner is not None and (problem.path or ())[:1] == ("runner",):
+        remark = f"ExecuTorch's runner cannot run the program: {why}."
+        return replace(first, runner=None, remarks=[*first.remarks, remark])
+    if _CUSTOM not in first.model:
+        return None
+    lines = [f"{_STATIC}   # `custom` fails: {why}" if line == _CUSTOM else line for line in first.model]
+    return replace(first, model=lines)
 
 
 def _export(first: First, beside: Path, stage: Stage) -> None:
@@ -82,6 +100,36 @@ def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
         export(plan.export_plan, inputs, used_sources(inputs, plan.export_plan), Path(directory), stage)
 
 
+def _check_weights(first: First, beside: Path, stage: Stage) -> None:
+    """Checks that the files with weights have the tensors of the model. Only their headers are read."""
+    from etbuild.inputs.import_graph import used_sources
+    from etbuild.steps import apart
+
+    if first.checkpoint is None or (first.checkpoint.endswith(GGUF_SUFFIX) and find_spec("gguf") is None):
+        return
+    plan, inputs = _plan(first, {}), Inputs(roots=[beside, *first.roots])
+    used = used_sources(inputs, plan.export_plan)
+    with stage("compare the weights"):
+        apart.run_one(partial(_match, plan, first.checkpoint, inputs, used))
+
+
+def _match(plan: Plan, checkpoint: str, inputs: Inputs, used: UsedSources) -> None:
+    from etbuild.inputs.step_context import StepContext
+    from etbuild.inputs.user_code import importable
+    from etbuild.processes.library_output import library_messages_off, stdout_for_results
+
+    with library_messages_off(used.sources), stdout_for_results(), importable(used, []) as finder:
+        from etbuild.model import module
+        from etbuild.model.checkpoint import Checkpoint
+        from etbuild.model.packed.packing import packing_of
+        from etbuild.model.weights_files import describe_state
+        from etbuild.plan.parts import WeightsFile
+
+        root = module.create(plan.model, StepContext(inputs, finder), True)
+        facts, cast = describe_state(root), plan.model.dtype is not None
+        Checkpoint((WeightsFile.read(checkpoint),), inputs, facts, cast, root, packing_of(root))
+
+
 def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
     """The plan of the manifest without its weights and without what reads them: their content is not needed.
 
@@ -99,7 +147,9 @@ def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
     model = {key: value for key, value in manifest["model"].items() if key != "adapters"}
     of_class = model["huggingface"]
     if changed:
-        of_class = {**of_class, "config": {"file": of_class["config"], "set": dict(changed)}}
+        config = of_class["config"]
+        config = {"file": config, "set": {}} if isinstance(config, str) else config
+        of_class = {**of_class, "config": {**config, "set": {**changed, **config["set"]}}}
     defaults = {key: value for key, value in manifest["defaults"].items() if key != "quantize"}
     model |= {"huggingface": of_class, "weights": "model.safetensors"}  # a name: this file is not read
     manifest |= {"model": model, "defaults": defaults}

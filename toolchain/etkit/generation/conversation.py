@@ -58,12 +58,15 @@ class Conversation:
     def _tokens(self, prompt: list[int], tokens: list[int], most: int) -> Iterator[int]:
         """Yields the tokens of an answer, and adds them to a list."""
         while len(tokens) < most and len(prompt) + len(tokens) <= self._decoder.context:
-            token = chosen(self._decoder.scores(prompt + tokens), self._temperature)
+            token = self._next(self._decoder.scores(prompt + tokens))
             if token in self._ends:
                 return
             tokens.append(token)
             yield token
         self._note(f"an answer was cut after {len(tokens)} tokens: `--tokens` and the cache are the limits")
+
+    def _next(self, scores: torch.Tensor) -> int:
+        return chosen(scores, self._temperature)
 
     def _note(self, text: str | None) -> None:
         if text is not None and text not in self.notes:

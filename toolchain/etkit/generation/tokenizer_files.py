@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+
+from etbuild.errors import InputError
+from etbuild.files import json_file, regular_files
 
 RUNNERS = ("tokenizer.json", "tokenizer.model")
 """What ExecuTorch's runner reads, as hubs name it: Hugging Face's file, or one of SentencePiece or tiktoken."""
@@ -25,10 +28,22 @@ def preferred(files: Iterable[str]) -> str | None:
     return next(iter([*named, *others]), None)
 
 
-def may_have_template(file: str) -> bool:
-    """Whether a file of a tokenizer may have the chat template.
+def have_template(files: Iterable[Path]) -> bool:
+    """Whether the files of a tokenizer have a chat template.
 
     Args:
-        file: Its path.
+        files: Their paths.
+
+    Raises:
+        InputError: A file cannot be read.
     """
-    return PurePosixPath(file).name in (TEMPLATE, "tokenizer_config.json")
+    found = [*files]
+    return any(each.name == TEMPLATE for each in found) or any(map(_has_entry, found))
+
+
+def _has_entry(file: Path) -> bool:
+    """Whether a file is the settings of a tokenizer with a chat template."""
+    try:
+        return file.name == SETTINGS[0] and b'"chat_template"' in regular_files.read(file, json_file.MAX_BYTES)
+    except OSError as error:
+        raise InputError.of(f"{file}: cannot be read: {error.strerror}") from None
