@@ -148,6 +148,7 @@ COVERED_BY: Mapping[str, Row] = {
     ),
     "toolchain/etkit/first_embedder.py": _tool(*_integration("init")),
     "toolchain/etkit/first_image.py": _tool(*_integration("init")),
+    "toolchain/etkit/first_sound.py": _tool(*_integration("init")),
     "toolchain/etkit/first_manifest.py": _tool(*_integration("init")),
     "toolchain/etbuild/folding.py": _core(*_integration("errors")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),

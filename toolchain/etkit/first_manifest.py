@@ -21,7 +21,7 @@ from etbuild.files import json_file, regular_files
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs, is_file
 from etbuild.manifest.tasks import IMAGE_TOWERS, TASKS
-from etkit import first_embedder, first_image
+from etkit import first_embedder, first_image, first_sound
 from etkit.targets.starlark import rule_call
 
 if TYPE_CHECKING:
@@ -393,7 +393,7 @@ _TEXT_TASKS = {
     "speech-to-text": _TextTask(
         "executorch-asr/v1",
         _LONGEST_TEXT,
-        ("max_target_positions",),
+        ("max_target_positions", "max_position_embeddings"),
         ("cache: {{max_length: {length}}}   # tokens of the decoder",),
     ),
 }
@@ -405,7 +405,8 @@ def _text(name: str, config: dict[str, Any], files: _Files) -> _Methods:
     length = min(task.longest, _number(config, task.longest, *task.keys))
     kind = "static" if config.get("model_type") in _OTHER_ATTENTION else "custom"
     data = [files.named(settings)] if files.has(settings) else []
-    model = [f"  task: {name}", *(f"  generation_config: {json.dumps(file)}" for file in data)]
+    model = [f"  task: {name}", *(_length_of_sound(config, files) if name == "speech-to-text" else [])]
+    model += [*(f"  generation_config: {json.dumps(file)}" for file in data)]
     model += [f"  {line.format(length=length, call=min(_LONGEST_CALL, length), kind=kind)}" for line in task.lines]
     ends = {**config, **files.json(settings)}.get("eos_token_id")
     tokenizer = [files.named(file) for file in _TOKENIZER if files.has(file)]
@@ -435,9 +436,19 @@ def _embedder(kind: str, embedder: first_embedder.Embedder, config: dict[str, An
     return _Methods([], lines, tokenizer=tokenizer, model_class=model_class, remark=embedder.remark)
 
 
-def _single_call(name: str, config: dict[str, Any], files: _Files) -> _Methods:
-    """A model of a task that has all of its input in one call."""
+def _length_of_sound(config: dict[str, Any], files: _Files) -> list[str]:
+    """The line of `huggingface` with the length of a sound, in a list; empty if it is not known."""
+    found = first_sound.length(config, files.json("preprocessor_config.json"))
+    return [] if found is None else [f"  max_source_length: {found[0]}   # {found[1]} of ten seconds, in each call"]
+
+
+def _single_call(name: str, config: dict[str, Any], files: _Files) -> _Methods | None:
+    """A model of a task that has all of its input in one call. None if the length of a sound is not known."""
     model, lines = [f"  task: {name}"], []
+    if TASKS[name].takes == "sound":
+        sound = _length_of_sound(config, files)
+        tokenizer = [files.named(file) for file in (*_TOKENIZER, "vocab.json") if files.has(file)]
+        return _Methods([], [*model, *sound], hint=_CALIBRATE, tokenizer=tokenizer) if sound else None
     if TASKS[name].takes == "tokens":
         length = min(_LONGEST_TEXT, _longest_text(config))
         model.append(f"  max_source_length: {length}   # tokens of a text")
@@ -503,7 +514,7 @@ def _methods(kind: str, config: dict[str, Any], files: _Files) -> _Methods | Non
         return _single_call(task, config, files)
     if "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")):
         return _text("text-generation", config, files)
-    if model_type == "whisper" and kind == _WHISPER:
+    if (model_type == "whisper" and kind == _WHISPER) or model_type == "moonshine":
         return _text("speech-to-text", config, files)
     if _sees_images(config):
         return _text("image-text-to-text", {**config, **config["text_config"]}, files)
