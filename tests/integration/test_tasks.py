@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from tests.helpers import single_calls
+from etbuild.cli import main
+from tests.helpers import commands, single_calls
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
@@ -85,6 +87,25 @@ def test_an_embedding_is_that_of_sentence_transformers(name: str, shared_directo
     for (actual,), wanted in zip(outputs, expected, strict=True):
         torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
     assert max(float(one @ other.T) for one, other in itertools.pairwise(expected)) < 0.999
+
+
+def test_from_a_folder_of_sentence_transformers_to_embeddings(tmp_path: Path) -> None:
+    """The weights are those of an older release, whose files hold the positions too."""
+    made, _ = embedder("bert")
+    folder = tmp_path / "embedder"
+    made.save_pretrained(folder)
+    held = {**made.state_dict(), "embeddings.position_ids": torch.arange(38).unsqueeze(0)}
+    save_file({key: value.clone() for key, value in held.items()}, folder / "model.safetensors")
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    assert main.main(["init", "--huggingface", str(folder), "-o", str(tmp_path), "--name", "net"]) == 0
+    commands.build(tmp_path / "net.yaml", tmp_path / "out")
+    text = tokens(9, VOCABULARY, seed=9)
+    [[[actual]]] = run(tmp_path / "out/net.pte", [[("forward", [text])]], tmp_path)
+    torch.testing.assert_close(actual, pooled(made, text, "mean"), rtol=1e-4, atol=1e-5)
 
 
 def test_without_pooling_every_token_has_its_features(tmp_path: Path) -> None:
