@@ -234,16 +234,6 @@ T5_GEMMA = {  # the limits are those of its parts
 }
 FSMT = {"model_type": "fsmt", "langs": ["en", "de"], "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
 PROPHETNET = {"model_type": "prophetnet", "hidden_size": 16, "num_encoder_attention_heads": 2, "vocab_size": 32}
-INPUTS = {
-    "encoder": {"example_inputs": [{"shape": [1, 4000]}]},
-    "text_decoder": {
-        "example_inputs": [
-            {"shape": [1, 1], "dtype": "int64"},
-            {"shape": [1, 8, 16]},
-            {"shape": [1], "dtype": "int64"},
-        ]
-    },
-}
 
 
 @pytest.mark.parametrize(
@@ -307,9 +297,14 @@ INPUTS = {
             "the runner gives images and features in float32 or bfloat16, and the model is in float16",
         ),
         (
-            {"task": "speech-to-text", "config": MOONSHINE, "cache": {"max_length": 8}},
-            {"methods": INPUTS},
-            "the decoder of `MoonshineForConditionalGeneration` needs more than the encoder's output",
+            {
+                "task": "speech-to-text",
+                "config": CONFIGS["whisper"],
+                "max_source_length": 30,
+                "cache": {"max_length": 8},
+            },
+            {},
+            "takes `input_features`, whose length the configuration says\n    remove `max_source_length`",
         ),
         (
             {"task": "seq2seq", "config": FSMT, "max_source_length": 8, "cache": {"max_length": 8}},
@@ -360,13 +355,24 @@ TYPES: dict[str, dict[str, Any]] = {
         "max_source_positions": 40,
         "max_target_positions": 32,
     },
+    "moonshine": {
+        **MOONSHINE,
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "encoder_num_hidden_layers": 2,
+        "decoder_num_hidden_layers": 2,
+    },
+}
+SOUNDS: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {
+    "speech_to_text": ((1, 40, 16), {}),
+    "moonshine": ((1, 8000), {"max_source_length": 8000}),
 }
 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_each_type_that_init_knows_says_what_transformers_says(kind: str, tmp_path: Path) -> None:
     """The scores of a text of four tokens, one after the other."""
-    config, is_speech = {"model_type": kind, **TYPES[kind]}, kind == "speech_to_text"
+    config, is_speech = {"model_type": kind, **TYPES[kind]}, kind in SOUNDS
     auto = transformers.AutoModelForSpeechSeq2Seq if is_speech else transformers.AutoModelForSeq2SeqLM
     made = auto.from_config(transformers.AutoConfig.for_model(**config)).eval()
     numbers = torch.Generator().manual_seed(5)
@@ -375,7 +381,7 @@ def test_each_type_that_init_knows_says_what_transformers_says(kind: str, tmp_pa
     save_file({key: value.clone() for key, value in made.state_dict().items()}, tmp_path / "model.safetensors")
     task: dict[str, Any] = {"task": "seq2seq", "max_source_length": 20}
     if is_speech:
-        task = {"task": "speech-to-text"}
+        task = {"task": "speech-to-text", **SOUNDS[kind][1]}
     manifest = {
         "schema": "executorch-model/v1",
         "name": "net",
@@ -387,7 +393,8 @@ def test_each_type_that_init_knows_says_what_transformers_says(kind: str, tmp_pa
     }
     (tmp_path / "model.yaml").write_text(json.dumps(manifest))
     commands.build(tmp_path / "model.yaml", tmp_path / "out")
-    inputs = torch.randn(1, 40, 16, generator=numbers) if is_speech else tokens(9, vocab_size=VOCABULARY, seed=1)
+    shape = SOUNDS[kind][0] if is_speech else ()
+    inputs = torch.randn(shape, generator=numbers) if is_speech else tokens(9, vocab_size=VOCABULARY, seed=1)
     text = torch.tensor([[3, 7, 9, 4]])
     [[[states]]] = run(tmp_path / "out/net.pte", [[("encoder", [inputs])]], tmp_path)
     calls = [("text_decoder", [text[:, i : i + 1], states, torch.tensor([i])]) for i in range(text.shape[1])]
@@ -397,3 +404,48 @@ def test_each_type_that_init_knows_says_what_transformers_says(kind: str, tmp_pa
     actual = torch.cat([scores for (scores,) in outputs])
     assert expected.abs().max() > 0.1
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_sounds_of_several_lengths_have_one_decoder(tmp_path: Path) -> None:
+    """Moonshine takes a sound as it is: an encoder for each length, and a decoder for all of their outputs."""
+    config = {"model_type": "moonshine", **TYPES["moonshine"]}
+    made = transformers.AutoModelForSpeechSeq2Seq.from_config(transformers.AutoConfig.for_model(**config)).eval()
+    numbers = torch.Generator().manual_seed(5)
+    for parameter in (each for each in made.parameters() if each.dim() > 1):
+        parameter.data = torch.randn(parameter.shape, generator=numbers) / 2
+    save_file({key: value.clone() for key, value in made.state_dict().items()}, tmp_path / "model.safetensors")
+    sounds = {"encoder": torch.randn(1, 8000, generator=numbers), "longer": torch.randn(1, 20000, generator=numbers)}
+    with torch.no_grad():
+        states = {name: made.get_encoder()(sound).last_hidden_state for name, sound in sounds.items()}
+    shape, most = list(states["encoder"].shape), states["longer"].shape[1]
+    token, position = {"shape": [1, 1], "dtype": "int64"}, {"shape": [1], "dtype": "int64"}
+    manifest = {
+        "schema": "executorch-model/v1",
+        "name": "net",
+        "model": {
+            "huggingface": {"task": "speech-to-text", "config": config, "cache": {"max_length": 16}},
+            "weights": "model.safetensors",
+        },
+        "defaults": {"partitioners": ["xnnpack"]},
+        "methods": {
+            **{
+                name: {"entry": "encode", "example_inputs": [{"shape": list(sound.shape)}]}
+                for name, sound in sounds.items()
+            },
+            "text_decoder": {
+                "example_inputs": [token, {"shape": shape}, position],
+                "dynamic_shapes": [None, [None, {"dim": "frames", "min": 1, "max": most}, None], None],
+            },
+        },
+    }
+    (tmp_path / "model.yaml").write_text(json.dumps(manifest))
+    commands.build(tmp_path / "model.yaml", tmp_path / "out")
+    text = torch.tensor([[3, 7, 9, 4]])
+    for name, sound in sounds.items():
+        [[[found]]] = run(tmp_path / "out/net.pte", [[(name, [sound])]], tmp_path)
+        calls = [("text_decoder", [text[:, i : i + 1], found, torch.tensor([i])]) for i in range(4)]
+        [outputs] = run(tmp_path / "out/net.pte", [calls], tmp_path)
+        with torch.no_grad():
+            expected = made(sound, decoder_input_ids=text, use_cache=False).logits[0]
+        actual = torch.cat([scores for (scores,) in outputs])
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from tests.helpers import single_calls
+from etbuild.cli import main
+from tests.helpers import commands, single_calls
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
@@ -85,6 +87,25 @@ def test_an_embedding_is_that_of_sentence_transformers(name: str, shared_directo
     for (actual,), wanted in zip(outputs, expected, strict=True):
         torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
     assert max(float(one @ other.T) for one, other in itertools.pairwise(expected)) < 0.999
+
+
+def test_from_a_folder_of_sentence_transformers_to_embeddings(tmp_path: Path) -> None:
+    """The weights are those of an older release, whose files hold the positions too."""
+    made, _ = embedder("bert")
+    folder = tmp_path / "embedder"
+    made.save_pretrained(folder)
+    held = {**made.state_dict(), "embeddings.position_ids": torch.arange(38).unsqueeze(0)}
+    save_file({key: value.clone() for key, value in held.items()}, folder / "model.safetensors")
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    assert main.main(["init", "--huggingface", str(folder), "-o", str(tmp_path), "--name", "net"]) == 0
+    commands.build(tmp_path / "net.yaml", tmp_path / "out")
+    text = tokens(9, VOCABULARY, seed=9)
+    [[[actual]]] = run(tmp_path / "out/net.pte", [[("forward", [text])]], tmp_path)
+    torch.testing.assert_close(actual, pooled(made, text, "mean"), rtol=1e-4, atol=1e-5)
 
 
 def test_without_pooling_every_token_has_its_features(tmp_path: Path) -> None:
@@ -227,6 +248,80 @@ def test_boxes_are_those_of_transformers(name: str, shared_directory: Path, tmp_
     assert float((expected[0][1] - expected[1][1]).abs().max()) > 1e-3
 
 
+_LETTERS = ["<pad>", *"|abcdefghijklmnopqrstuvwxyz'-"]
+_OF_WAVES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "conv_dim": [16, 16],
+    "conv_kernel": [10, 3],
+    "conv_stride": [5, 2],
+    "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 4,
+}
+_OF_FRAMES = {key: _OF_WAVES[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+_PARAKEET = {"intermediate_size": 64, "num_mel_bins": 16, "subsampling_conv_channels": 8, "conv_kernel_size": 5}
+CTCS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "wav2vec2": ({**_OF_WAVES, "feat_extract_norm": "layer", "do_stable_layer_norm": True}, (1, 4000)),
+    "hubert": (_OF_WAVES, (1, 4000)),
+    "wav2vec2-bert": ({**_OF_FRAMES, "intermediate_size": 64, "feature_projection_input_dim": 16}, (1, 60, 16)),
+    "parakeet_ctc": ({"encoder_config": {**_OF_FRAMES, **_PARAKEET}}, (1, 90, 16)),
+}
+
+
+def ctc(name: str) -> tuple[Any, dict[str, Any]]:
+    """The model of transformers, and the `model.huggingface` of its manifest."""
+    own, shape = CTCS[name]
+    config = {"model_type": name, "vocab_size": len(_LETTERS), "pad_token_id": 0, **own}
+    wanted = {"task": "automatic-speech-recognition", "max_source_length": shape[1]}
+    return single_calls.model("AutoModelForCTC", config), {"config": config, **wanted}
+
+
+def written(scores: torch.Tensor, blank: int) -> list[int]:
+    """The tokens of the best label of each frame, as docs/huggingface.md shows."""
+    best = scores[0].argmax(dim=-1).tolist()
+    return [token for token, before in zip(best, [None, *best], strict=False) if token not in (before, blank)]
+
+
+@pytest.mark.parametrize("name", CTCS)
+def test_frames_of_speech_are_those_of_transformers(name: str, shared_directory: Path, tmp_path: Path) -> None:
+    made, huggingface = ctc(name)
+    program = single_calls.program(
+        shared_directory / f"ctc-{name}", lambda folder: single_calls.folder_of(made, folder, huggingface)
+    )
+    sounds = [torch.randn(CTCS[name][1], generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    [[*outputs, [blank]]] = run(
+        program, [[*(("forward", [sound]) for sound in sounds), ("get_blank_id", [])]], tmp_path
+    )
+    with torch.no_grad():
+        expected = [[made(sound).logits] for sound in sounds]
+    largest = float(expected[0][0].abs().max())
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-4 * largest)
+    (tmp_path / "vocab.json").write_text(json.dumps({letter: index for index, letter in enumerate(_LETTERS)}))
+    tokenizer = transformers.Wav2Vec2CTCTokenizer(str(tmp_path / "vocab.json"), bos_token=None, eos_token=None)
+    [text] = tokenizer.batch_decode(expected[0][0].argmax(dim=-1))
+    letters = "".join(_LETTERS[token] for token in written(outputs[0][0], int(blank)))
+    assert letters.replace("|", " ").strip() == text
+    assert len(set(letters)) > 1
+
+
+def test_sounds_of_any_length_for_a_model_that_takes_them(tmp_path: Path) -> None:
+    made, huggingface = ctc("wav2vec2-bert")
+    forward = {
+        "example_inputs": [{"shape": [1, 60, 16]}],
+        "dynamic_shapes": [[None, {"dim": "frames", "min": 2, "max": 100}, None]],
+    }
+    path = single_calls.folder_of(made, tmp_path / "net", huggingface, methods={"forward": forward})
+    program = single_calls.program(tmp_path / "program", lambda _: path)
+    sounds = [torch.randn(1, length, 16, generator=torch.Generator().manual_seed(length)) for length in (2, 37, 100)]
+    [outputs] = run(program, [[("forward", [sound]) for sound in sounds]], tmp_path)
+    with torch.no_grad():
+        expected = [[made(sound).logits] for sound in sounds]
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-3)
+
+
 _T5 = {"model_type": "t5", "vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 _FEATURES = {"task": "feature-extraction", "max_source_length": 8}
 _MASKED = {"example_inputs": [{"shape": [1, 8], "dtype": "int64"}, {"shape": [1, 8], "dtype": "int64", "fill": "ones"}]}
@@ -264,8 +359,17 @@ _MASKED = {"example_inputs": [{"shape": [1, 8], "dtype": "int64"}, {"shape": [1,
         (
             {"task": "image-classification", "config": _RESNET},
             None,
-            "the configuration of `ResNetForImageClassification` does not say the size of an image\n"
+            "the configuration of `ResNetForImageClassification` does not say the shape of an image\n"
             "    write `methods: {forward: {example_inputs: [{shape: [1, 3, HEIGHT, WIDTH]}]}}`",
+        ),
+        (
+            {
+                "task": "automatic-speech-recognition",
+                "config": {"model_type": "hubert", "vocab_size": 9, "pad_token_id": 0, **_OF_WAVES},
+            },
+            None,
+            "the configuration of `HubertForCTC` does not say the shape of a sound\n"
+            "    write `methods: {forward: {example_inputs: [{shape: [1, SAMPLES]}]}}`, or `max_source_length`",
         ),
         (
             {**_FEATURES, "class": "BertForMaskedLM", "config": {"model_type": "bert", **_OF_TEXT}},

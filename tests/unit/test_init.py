@@ -49,7 +49,7 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
             {"architectures": ["ViTModel"], "num_channels": 1, "image_size": [32, 48]}, [[1, 1, 32, 48]], id="image"
         ),
         pytest.param(
-            {"architectures": ["Wav2Vec2ForCTC"], "vocab_size": 9, "conv_dim": [8], "feat_proj_dropout": 0.0},
+            {"architectures": ["Wav2Vec2Model"], "vocab_size": 9, "conv_dim": [8], "feat_proj_dropout": 0.0},
             [[1, 16000]],
             id="speech",
         ),
@@ -105,6 +105,14 @@ def test_a_decoder_is_for_the_runner_of_language_models(tmp_path: Path, capsys: 
                 "max_target_positions": 448,
             },
             {"task": "speech-to-text", "cache": {"max_length": 448}},
+        ),
+        (
+            {
+                "architectures": ["MoonshineForConditionalGeneration"],
+                "model_type": "moonshine",
+                "max_position_embeddings": 194,
+            },
+            {"task": "speech-to-text", "max_source_length": 160000, "cache": {"max_length": 194}},
         ),
     ],
 )
@@ -201,6 +209,27 @@ def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsy
             {"task": "object-detection"},
             [1, 3, 800, 800],
             id="boxes",
+        ),
+        pytest.param(
+            {"architectures": ["Wav2Vec2ForCTC"], "conv_dim": [8]},
+            {"sampling_rate": 8000},
+            {"task": "automatic-speech-recognition", "max_source_length": 80000},
+            None,
+            id="samples",
+        ),
+        pytest.param(
+            {"architectures": ["ParakeetForCTC"], "encoder_config": {"num_mel_bins": 80}},
+            {"sampling_rate": 16000, "hop_length": 160},
+            {"task": "automatic-speech-recognition", "max_source_length": 1000},
+            None,
+            id="frames of a spectrogram",
+        ),
+        pytest.param(
+            {"architectures": ["Wav2Vec2BertForCTC"], "feature_projection_input_dim": 160},
+            {"sampling_rate": 16000, "stride": 2},
+            {"task": "automatic-speech-recognition", "max_source_length": 500},
+            None,
+            id="frames of several",
         ),
         pytest.param(
             {"architectures": ["ResNetForImageClassification"]},

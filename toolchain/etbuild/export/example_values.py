@@ -87,8 +87,8 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
     if isinstance(example, ModelExample):
         from etbuild.model import encoder_decoder, image_text, single_call
 
-        if example.of_model == "image":
-            return single_call.example(module, path)
+        if example.of_model in ("image", "sound"):
+            return single_call.example(module, example, path)
         of_image = example.of_model in ("pixel_values", "embeddings")
         return image_text.example(module, example) if of_image else encoder_decoder.example(module, example, path)
     dtype, fill = getattr(torch, example.dtype), example.fill

@@ -14,6 +14,7 @@ CUSTOM_KINDS = ("custom", "ring", "quantized")
 
 _OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"  # registers ExecuTorch's operators for language models
 _FEATURES = "feature-extraction"
+_WITH_LENGTH = ("tokens", "sound")
 _PATH: DocumentPath = ("model", "huggingface")
 
 
@@ -114,13 +115,13 @@ def _check_pooling(huggingface: HuggingFace) -> Iterator[Problem]:
 
 
 def _check_source_length(huggingface: HuggingFace) -> Iterator[Problem]:
-    """Checks that the number of tokens of an encoder is there if it is needed, and only then."""
+    """Checks that the length of what an encoder takes is there if it is needed, and only where it is read."""
     task, has = tasks.of(huggingface), "max_source_length" in huggingface
     if task is not None and task.takes == "tokens" and not has:
         hint = "add `max_source_length: 512`: the largest number of tokens that the encoder takes"
         yield Problem(f"`task: {huggingface['task']}` needs `max_source_length`", (*_PATH, "task"), hint)
-    elif has and (task is None or task.takes != "tokens"):
-        *others, last = (f"`{name}`" for name, each in tasks.TASKS.items() if each.takes == "tokens")
+    elif has and (task is None or task.takes not in _WITH_LENGTH):
+        *others, last = (f"`{name}`" for name, each in tasks.TASKS.items() if each.takes in _WITH_LENGTH)
         message = f"`max_source_length` goes with the tasks {', '.join(others)} and {last}"
         yield Problem(message, (*_PATH, "max_source_length"), at_key=True)
 

@@ -27,8 +27,8 @@ class Task:
         inputs: Makes the inputs of an entry and their dynamic shapes, from the name of the method, the entry and
             `model.huggingface`.
         has_encoder: Whether the model is an encoder and a decoder.
-        takes: What the first method takes: `tokens`, at most as many as `max_source_length` says; or an `image`. Empty
-            for a task with another input.
+        takes: What the first method takes: `tokens`, at most as many as `max_source_length` says; an `image`; or a
+            `sound`, whose length `max_source_length` may say. Empty for a task with another input.
         has_labels: Whether the scores are those of labels, which the configuration has.
         outputs: The outputs of transformers' model that `forward` returns, by name. Empty for a model that writes text:
             it needs a cache.
@@ -125,8 +125,19 @@ def _of_image(name: str, entry: str, huggingface: HuggingFace) -> Method:
 def _of_speech(name: str, entry: str, huggingface: HuggingFace) -> Method:
     del name
     if entry == "encode":
-        return {"example_inputs": [{"of_model": "features"}]}
-    return _of_text_decoder({"of_model": "encoder_outputs"}, None, huggingface)
+        return {"example_inputs": [_sound("features", huggingface)]}
+    return _of_text_decoder(_sound("encoder_outputs", huggingface), None, huggingface)
+
+
+def _of_sound(name: str, entry: str, huggingface: HuggingFace) -> Method:
+    del name, entry
+    return {"example_inputs": [_sound("sound", huggingface)]}
+
+
+def _sound(of_model: str, huggingface: HuggingFace) -> ExampleInput:
+    """A sound, or what is made of it. All have the same length: that of the manifest, or of the configuration."""
+    length = huggingface.get("max_source_length")
+    return {"of_model": of_model} if length is None else {"of_model": of_model, "length": length}
 
 
 def _of_text_decoder(states: ExampleInput, shapes: Shapes, huggingface: HuggingFace) -> Method:
@@ -178,7 +189,12 @@ TASKS = {
         takes="tokens",
     ),
     "speech-to-text": Task(
-        "AutoModelForSpeechSeq2Seq", "executorch-asr/v1", _ENCODER_DECODER, _of_speech, has_encoder=True
+        "AutoModelForSpeechSeq2Seq",
+        "executorch-asr/v1",
+        _ENCODER_DECODER,
+        _of_speech,
+        has_encoder=True,
+        takes="sound",
     ),
     "image-text-to-text": Task(
         "AutoModelForImageTextToText",
@@ -190,5 +206,8 @@ TASKS = {
     "text-classification": _of_labels("AutoModelForSequenceClassification", _of_text, "tokens"),
     "token-classification": _of_labels("AutoModelForTokenClassification", _of_text, "tokens"),
     "image-classification": _of_labels("AutoModelForImageClassification", _of_image, "image"),
+    "automatic-speech-recognition": Task(
+        "AutoModelForCTC", None, _SINGLE, _of_sound, takes="sound", outputs=("logits",)
+    ),
     "object-detection": _of_labels("AutoModelForObjectDetection", _of_image, "image", ("logits", "pred_boxes")),
 }

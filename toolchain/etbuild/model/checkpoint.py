@@ -82,6 +82,7 @@ class Checkpoint:
                 missing or unexpected, or has another shape or dtype.
         """
         self._expected = {entry.name: entry for entry in facts if entry.in_weights}
+        self._left = {part.name for entry in facts if not entry.in_weights for part in entry.stored_as}
         self._packing, self._kept = packing, Kept()
         self._stored: dict[str, _Stored] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
@@ -109,6 +110,7 @@ class Checkpoint:
 
             opened = with_weights(opened, self._packing)
         names = names_in_module(entry, sorted({name for one in opened.values() for name in one.names}), place)
+        names = {name: each for name, each in names.items() if each not in self._left}
         for file, one in opened.items():
             wanted = [name for name in one.names if name in names]
             one.check(wanted)

@@ -24,6 +24,9 @@ _TARGET_LENGTHS = ("max_target_positions", "max_position_embeddings")
 _SOURCE_LENGTHS = ("max_source_positions", "max_position_embeddings")
 """The keys of configurations for the longest text, as far as it is limited."""
 
+_WAVEFORM, _SECOND = "input_values", 16000
+"""The name of an encoder's input that is a sound as it is, and the samples of a second of it."""
+
 _REFUSED = {
     "fsmt": "counts positions itself, and would begin again with each call",
     "led": "makes no mask for a single token, and would read an empty cache",
@@ -49,9 +52,9 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
         InputError: The model has no encoder, or another one than the task says; or a length does not fit it.
     """
     from transformers.cache_utils import Cache, EncoderDecoderCache
-    from transformers.modeling_outputs import BaseModelOutput
 
     _check(model, wanted, cache)
+    output_class = _output_class(model)
     static_cache.add(model, decoder_config(model.config), cache.max_length)
     last = wanted.logits == "last"
     original = type(model).forward
@@ -67,7 +70,7 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
         with static_cache.calling(self, cache_position) as own, _only_output(self):
             result = original(
                 self,
-                encoder_outputs=BaseModelOutput(last_hidden_state=encoder_output),
+                encoder_outputs=output_class(last_hidden_state=encoder_output),
                 decoder_input_ids=tokens,
                 past_key_values=EncoderDecoderCache(own, Cache(layers=[_given_layer() for _ in own.layers])),
                 use_cache=True,
@@ -77,6 +80,20 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
         return scores[:, -1] if last else scores
 
     return {"encode": encode, "decode": decode}
+
+
+def _output_class(model: Any) -> Any:
+    """The class of what the decoder reads: that of the encoder's output, if the encoder returns nothing else for a
+    sound without padding. Moonshine's has a mask, which is then None."""
+    from torch._subclasses import FakeTensorMode
+    from transformers.modeling_outputs import BaseModelOutput
+
+    if model.get_encoder().main_input_name != _WAVEFORM:
+        return BaseModelOutput
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        sound = mode.from_tensor(torch.zeros((1, _SECOND), dtype=model.dtype))
+        output = model.get_encoder()(sound, return_dict=True)
+    return type(output) if output.keys() == {"last_hidden_state"} else BaseModelOutput
 
 
 @contextmanager
@@ -143,7 +160,11 @@ def _check(model: Any, wanted: HuggingFace, cache: DecoderCache) -> None:
         raise InputError.at((*_PATH, "task"), f"the encoder of `{name}` takes `{takes}`", f"write `task: {other}`")
     encoder = getattr(model.get_encoder(), "config", config)
     _check_length("cache.max_length", cache.max_length, (decoder_config(config), config), _TARGET_LENGTHS)
-    _check_length("max_source_length", wanted.max_source_length, (encoder, config), _SOURCE_LENGTHS)
+    if takes == "input_ids":
+        _check_length("max_source_length", wanted.max_source_length, (encoder, config), _SOURCE_LENGTHS)
+    elif wanted.max_source_length is not None and takes != _WAVEFORM:
+        message = f"the encoder of `{name}` takes `{takes}`, whose length the configuration says"
+        raise InputError.at((*_PATH, "max_source_length"), message, "remove `max_source_length`")
 
 
 def _check_length(place: str, length: int | None, configs: tuple[Any, ...], keys: tuple[str, ...]) -> None:
@@ -167,10 +188,14 @@ def example(model: Any, wanted: ModelExample, path: DocumentPath) -> torch.Tenso
     Raises:
         InputError: The configuration does not say its shape.
     """
-    inputs = _features(model) if wanted.length is None else torch.zeros((1, wanted.length), dtype=torch.int64)
+    is_sound = model.get_encoder().main_input_name == _WAVEFORM
+    dtype = model.dtype if is_sound else torch.int64
+    inputs = _features(model) if wanted.length is None else torch.zeros((1, wanted.length), dtype=dtype)
     if inputs is None:
         message = f"the configuration of `{type(model).__name__}` does not say the shape of this input"
-        raise InputError.at(path[:2], message, "write `example_inputs` for `encoder` and for `text_decoder`")
+        hint = "write `example_inputs` for `encoder` and for `text_decoder`"
+        hint += ", or `max_source_length`: the samples of a sound" if is_sound else ""
+        raise InputError.at(path[:2], message, hint)
     return inputs if wanted.of_model == "features" else _encoded(model, inputs)
 
 

@@ -16,7 +16,12 @@ import torch
 from etbuild.errors import DocumentPath, InputError
 from etbuild.manifest import tasks
 from etbuild.model.huggingface_config import PATH
-from etbuild.plan.parts import HuggingFace
+from etbuild.plan.parts import HuggingFace, ModelExample
+
+_NAMED = {"tokens": "tokens", "image": "an image", "sound": "a sound"}
+"""What a task gives to a model, in messages."""
+_FEATURE_SIZES = ("feature_projection_input_dim", "num_mel_bins")
+"""The keys of configurations for the features in a frame of a sound."""
 
 Entries = dict[str, Callable[..., tuple[torch.Tensor, ...]]]
 
@@ -68,13 +73,18 @@ def _check(model: Any, wanted: HuggingFace, task: tasks.Task) -> None:
     name, takes = type(model).__name__, model.main_input_name
     path: DocumentPath = (*PATH, "task")
     if (task.takes == "tokens") != (takes == "input_ids"):
-        given = "tokens" if task.takes == "tokens" else f"an {task.takes}"
-        raise InputError.at(path, f"`{name}` takes `{takes}`, and `task: {wanted.task}` gives it {given}")
+        message = f"`{name}` takes `{takes}`, and `task: {wanted.task}` gives it {_NAMED[task.takes]}"
+        raise InputError.at(path, message)
     if task.outputs == ("last_hidden_state",) and model.config.is_encoder_decoder:
         message = f"`{name}` is an encoder and a decoder, and `task: {wanted.task}` calls one of them"
         raise InputError.at(path, message, "name the class of the encoder, such as T5EncoderModel")
     limit = _longest_text(model)
-    if wanted.max_source_length is not None and limit is not None and wanted.max_source_length > limit:
+    if (
+        task.takes == "tokens"
+        and wanted.max_source_length is not None
+        and limit is not None
+        and wanted.max_source_length > limit
+    ):
         message = f"max_source_length {wanted.max_source_length} is more than the {limit} tokens that `{name}` takes"
         raise InputError.at((*PATH, "max_source_length"), message, f"write {limit} or less")
 
@@ -105,34 +115,58 @@ def _refuse_class(model: Any, wanted: HuggingFace, task: tasks.Task) -> None:
 
 
 def constants(model: Any, wanted: HuggingFace) -> dict[str, object]:
-    """The constant methods of a task: `get_labels`, the names of the labels in the order of their scores, as JSON.
+    """The constant methods of a task: `get_labels`, the names of the labels in the order of their scores, as JSON; and
+    `get_blank_id`, the token that separates others in what a CTC returns.
 
     Args:
         model: The model.
         wanted: What the manifest says about it.
     """
-    if wanted.task is None or not tasks.TASKS[wanted.task].has_labels:
+    task = None if wanted.task is None else tasks.TASKS[wanted.task]
+    if task is None or not task.outputs:
         return {}
+    blank = getattr(model.config, "pad_token_id", None)
+    if task.takes == "sound" and type(blank) is int:
+        return {"get_blank_id": blank}
     named = model.config.id2label
     labels = [str(named.get(number, f"LABEL_{number}")) for number in range(max(named, default=-1) + 1)]
-    return {"get_labels": json.dumps(labels, ensure_ascii=False)}
+    return {"get_labels": json.dumps(labels, ensure_ascii=False)} if task.has_labels else {}
 
 
-def example(model: Any, path: DocumentPath) -> torch.Tensor:
-    """An example input with zeros: one image of the size that the configuration says.
+def example(model: Any, wanted: ModelExample, path: DocumentPath) -> torch.Tensor:
+    """An example input with zeros: an image or a sound.
 
     Args:
         model: The model.
+        wanted: What it is an example of.
         path: The document path of the input.
 
     Raises:
-        InputError: The configuration does not say the size.
+        InputError: Neither the configuration nor the manifest says its shape.
     """
-    config = getattr(model.config, "vision_config", model.config)
-    size = getattr(config, "image_size", None)
-    if size is None:
-        message = f"the configuration of `{type(model).__name__}` does not say the size of an image"
-        hint = "write `methods: {forward: {example_inputs: [{shape: [1, 3, HEIGHT, WIDTH]}]}}`"
+    shape = _image(model.config) if wanted.of_model == "image" else _sound(model, wanted.length)
+    if shape is None:
+        given = "[1, 3, HEIGHT, WIDTH]" if wanted.of_model == "image" else "[1, SAMPLES]"
+        message = f"the configuration of `{type(model).__name__}` does not say the shape of {_NAMED[wanted.of_model]}"
+        hint = f"write `methods: {{forward: {{example_inputs: [{{shape: {given}}}]}}}}`"
+        hint += "" if wanted.of_model == "image" else ", or `max_source_length`"
         raise InputError.at(path[:2], message, hint)
+    return torch.zeros(shape, dtype=model.dtype)
+
+
+def _image(config: Any) -> tuple[int, ...] | None:
+    """The shape of an image; None if the configuration does not say its size."""
+    config = getattr(config, "vision_config", config)
+    size = getattr(config, "image_size", None)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
-    return torch.zeros((1, getattr(config, "num_channels", 3), height, width), dtype=model.dtype)
+    return None if size is None else (1, getattr(config, "num_channels", 3), height, width)
+
+
+def _sound(model: Any, length: int | None) -> tuple[int, ...] | None:
+    """The shape of a sound of a length: samples, or frames of features; None if something is not known."""
+    if length is None or model.main_input_name == "input_values":
+        return None if length is None else (1, length)
+    configs = (model.config, getattr(model.config, "encoder_config", None))
+    sizes = (getattr(config, key, None) for config in configs for key in _FEATURE_SIZES)
+    size = next((each for each in sizes if each is not None), None)
+    return None if size is None else (1, length, size)

@@ -69,6 +69,27 @@ def parts(module: torch.nn.Module) -> dict[str, list[StoredPart]]:
     return found
 
 
+def left_in_files(module: torch.nn.Module) -> dict[str, list[StoredPart]]:
+    """The buffers that a model of transformers makes itself, and that files of older releases hold too, such as the
+    `position_ids` of BERT. `from_pretrained` does not read them.
+
+    Returns:
+        For each buffer, by its name in the module, the tensor of such a file.
+    """
+    transformers = sys.modules.get("transformers")
+    if transformers is None:
+        return {}
+    found: dict[str, list[StoredPart]] = {}
+    for path, child in module.named_modules():
+        if isinstance(child, transformers.PreTrainedModel):
+            state = child.state_dict().keys()
+            made = {name: buffer for name, buffer in child.named_buffers(remove_duplicate=False) if name not in state}
+            for name in (f"{path}.{each}" if path else each for each in made):
+                shape = list(module.get_buffer(name).shape)
+                found[name] = [StoredPart(name, tuple(shape), _empty(shape).stride(), 0)]
+    return found
+
+
 def _parts(model: Any) -> dict[str, list[StoredPart]]:
     """The parts of the tensors of a model of transformers."""
     from transformers.core_model_loading import revert_weight_conversion

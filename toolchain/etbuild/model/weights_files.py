@@ -11,7 +11,7 @@ import torch
 
 from etbuild.errors import InputError, Problem, did_you_mean
 from etbuild.model.module import named_tensors
-from etbuild.model.stored_parts import StoredPart, parts
+from etbuild.model.stored_parts import StoredPart, left_in_files, parts
 from etbuild.model.tensor_bytes import dtype_name, flat_bytes
 from etbuild.plan.step_plans import MethodPlan
 
@@ -33,7 +33,8 @@ class TensorFacts:
         same_as: The first name of the same tensor if it has several and this is another one; otherwise None.
         in_weights: Whether its content comes from weights files; otherwise the factory made it.
         also: Other names by which a pattern finds it, such as the name of the parameter that it was quantized from.
-        stored_as: The tensors of a file that hold its content, if transformers stores it in another form.
+        stored_as: The tensors of a file that hold its content, if transformers stores it in another form. If its
+            content does not come from files: the tensor that transformers does not read, where a file has it.
         computed: How its content is computed from a weight; None if it is not.
     """
 
@@ -74,16 +75,19 @@ def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
         weights: Whether the content of its state dict comes from weights files.
     """
     loaded = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()} if weights else set()
-    stored, first = parts(module) if weights else {}, dict[int, str]()
+    stored, first = {**left_in_files(module), **parts(module)} if weights else {}, dict[int, str]()
     return [_facts(name, x, first, id(x) in loaded, stored) for name, x in named_tensors(module).items()]
 
 
 def describe_state(module: torch.nn.Module) -> list[TensorFacts]:
-    """Describes the tensors that weights files must contain for `load_state_dict`, by the names of the state dict."""
+    """Describes the tensors that weights files must contain for `load_state_dict`, by the names of the state dict, and
+    those that are not read where files have them."""
     # Entries of `get_extra_state` are not tensors, and safetensors cannot hold them.
     stored = {name: x for name, x in module.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
     in_files, first = parts(module), dict[int, str]()
-    return [_facts(name, tensor, first, True, in_files) for name, tensor in stored.items()]
+    left = {name: each for name, each in left_in_files(module).items() if name not in stored}
+    found = [_facts(name, tensor, first, True, in_files) for name, tensor in stored.items()]
+    return found + [_facts(name, module.get_buffer(name), {}, False, left) for name in left]
 
 
 def _facts(

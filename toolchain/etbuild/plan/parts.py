@@ -64,8 +64,8 @@ class ModelExample(Part):
     """An example input whose shape follows from the configuration of the model.
 
     Attributes:
-        of_model: What it is: `features`, `encoder_outputs`, `pixel_values`, `embeddings` or `image`.
-        length: The size of its dimension of tokens; None if the configuration says that too.
+        of_model: What it is: `features`, `encoder_outputs`, `pixel_values`, `embeddings`, `image` or `sound`.
+        length: The size of its dimension of tokens, or the length of a sound; None if the configuration says that too.
     """
 
     _LEFT_OUT: ClassVar[Options] = {"length": None}

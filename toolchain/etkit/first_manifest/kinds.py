@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etbuild.manifest.tasks import IMAGE_TOWERS, TASKS
-from etkit.first_manifest import image_size, sentence_transformers
+from etkit.first_manifest import image_size, sentence_transformers, sound_length
 from etkit.first_manifest.files import Files
 from etkit.first_manifest.first import CALIBRATE, QUANTIZE
 from etkit.generation.tokenizer_files import RUNNERS, SETTINGS, have_template
@@ -93,7 +93,7 @@ _TEXT_TASKS = {
     "speech-to-text": _TextTask(
         "executorch-asr/v1",
         _LONGEST_TEXT,
-        ("max_target_positions",),
+        ("max_target_positions", "max_position_embeddings"),
         ("cache: {{max_length: {length}}}   # tokens of the decoder: {why}",),
     ),
 }
@@ -109,7 +109,8 @@ def _text(name: str, config: dict[str, Any], files: Files) -> Methods:
     )
     data = [files.named(settings)] if files.has(settings) else []
     values = {"length": length, "call": min(_LONGEST_CALL, length), "why": why}
-    model = [f"  task: {name}", *(f"  generation_config: {json.dumps(file)}" for file in data)]
+    model = [f"  task: {name}", *(_length_of_sound(config, files) if name == "speech-to-text" else [])]
+    model += [*(f"  generation_config: {json.dumps(file)}" for file in data)]
     model += [f"  {line.format(**values)}" for line in task.lines]
     ends = {**config, **files.json(settings)}.get("eos_token_id")
     runner = None if ends is None else task.runner
@@ -152,9 +153,20 @@ def _embedder(kind: str, found: sentence_transformers.Embedder, config: dict[str
     return Methods([], lines, tokenizer=tokenizer, model_class=model_class, remarks=remarks)
 
 
-def _single_call(name: str, config: dict[str, Any], files: Files) -> Methods:
-    """A model of a task that has all of its input in one call."""
+def _length_of_sound(config: dict[str, Any], files: Files) -> list[str]:
+    """The line of `huggingface` with the length of a sound, in a list; empty if it is not known."""
+    found = sound_length.length(config, files.json("preprocessor_config.json"))
+    return [] if found is None else [f"  max_source_length: {found[0]}   # {found[1]} of ten seconds, in each call"]
+
+
+def _single_call(name: str, config: dict[str, Any], files: Files) -> Methods | None:
+    """A model of a task that has all of its input in one call. None if the length of a sound is not known."""
     model, lines = [f"  task: {name}"], []
+    if TASKS[name].takes == "sound":
+        sound = _length_of_sound(config, files)
+        tokenizer, _ = _tokenizer(files, None)
+        words = [files.named(file) for file in ("vocab.json",) if files.has(file)]
+        return Methods([], [*model, *sound], hint=CALIBRATE, tokenizer=[*tokenizer, *words]) if sound else None
     if TASKS[name].takes == "tokens":
         length = min(_LONGEST_TEXT, _longest_text(config))
         model.append(f"  max_source_length: {length}   # tokens of a text")
@@ -223,7 +235,7 @@ def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods 
         return _single_call(task, config, files)
     if "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")):
         return _text("text-generation", config, files)
-    if model_type == "whisper" and kind == _WHISPER:
+    if (model_type == "whisper" and kind == _WHISPER) or model_type == "moonshine":
         return _text("speech-to-text", config, files)
     if _sees_images(config):
         return _text("image-text-to-text", {**config, **config["text_config"]}, files)
