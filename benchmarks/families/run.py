@@ -127,8 +127,10 @@ class Builder:
 def error_in(output: str) -> str:
     """The message of an error of the driver, in one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    first = next((index for index, line in enumerate(lines) if "error" in line), len(lines) - 1)
-    return re.sub(r"^error: \S+: ", "", " ".join(lines[first : first + 2]))
+    first = next((index for index, line in enumerate(lines) if "error: " in line), len(lines) - 1)
+    shown = [re.sub(r"^error: (\S+:\d+:\d+: )?", "", lines[first])]
+    shown += [line for line in lines[first + 1 : first + 2] if line.startswith("at ")]
+    return " ".join(shown)
 
 
 def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: float) -> Row:
