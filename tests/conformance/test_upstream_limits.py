@@ -249,6 +249,15 @@ def _(run: Run) -> bool:
     return differs(run, net, torch.randn(1, 3, 4, 4), partitioners=(XnnpackPartitioner(),))
 
 
+@probe("memory-of-views")
+def _(run: Run) -> bool:
+    del run
+    net = Net(lambda self, x: (x.unsqueeze(2) * torch.cat([x, x], 1).unsqueeze(1)).view(1, -1, x.shape[1]).sum(1))
+    exported = export(net, (torch.ones(1, 8),), dynamic_shapes={"inputs": ({1: Dim("size", min=2, max=16)},)})
+    content = to_edge_transform_and_lower(exported).to_executorch().buffer
+    return fails("Failed to load method", lambda: Runtime.get().load_program(content).load_method("forward"))
+
+
 @probe("xnnpack-scale")
 def _(run: Run) -> bool:
     net = Net(lambda self, x: nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear"))

@@ -166,6 +166,14 @@ LIMITS = (
         "executorch: exir/emit/_emitter.py",
     ),
     UpstreamLimit(
+        "memory-of-views",
+        "A view has the memory of its tensor. Where a dynamic size is divided by another, the largest size of the view "
+        "is estimated as too large, so that the runtime cannot load the method.",
+        ERROR,
+        "emit/emit_program.py",
+        "executorch: exir/passes/replace_view_copy_with_view_pass.py",
+    ),
+    UpstreamLimit(
         "no-tensors",
         "The memory of a method that returns no tensor cannot be planned; the message does not say so.",
         ERROR,

@@ -322,6 +322,26 @@ def test_sounds_of_any_length_for_a_model_that_takes_them(tmp_path: Path) -> Non
     torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-3)
 
 
+def test_the_views_of_a_dynamic_sound_need_memory_of_their_own(build: Build) -> None:
+    """The runtime could not load Parakeet with the memory that ExecuTorch plans."""
+    _, huggingface = ctc("parakeet_ctc")
+    forward = {
+        "example_inputs": [{"shape": [1, 64, 16]}],
+        "dynamic_shapes": [[None, {"dim": "frames", "multiple_of": 8, "min": 16, "max": 128}, None]],
+    }
+    manifest = {
+        "schema": "executorch-model/v1",
+        "name": "net",
+        "model": {"huggingface": huggingface},
+        "methods": {"forward": forward},
+        "defaults": {"partitioners": ["xnnpack"]},
+    }
+    outcome = build(json.dumps(manifest))
+    assert outcome.code == 1
+    assert "bytes too few for `forward`" in outcome.err
+    assert "write `executorch: {remove_view_copy: false}`, or leave out `dynamic_shapes`" in outcome.err
+
+
 _T5 = {"model_type": "t5", "vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 _FEATURES = {"task": "feature-extraction", "max_source_length": 8}
 _MASKED = {"example_inputs": [{"shape": [1, 8], "dtype": "int64"}, {"shape": [1, 8], "dtype": "int64", "fill": "ones"}]}

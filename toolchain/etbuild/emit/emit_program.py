@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from executorch.exir._serialize._cord import Cord
 from executorch.exir._serialize._serialize import serialize_for_executorch
+from executorch.exir.schema import ExecutionPlan
 from executorch.extension.flat_tensor.serialize.serialize import FlatTensorConfig, FlatTensorSerializer
 
 from etbuild.emit import mutable_buffers, runtime_limits
@@ -90,7 +91,28 @@ def write_program(
     facts = program_file.program_facts(parsed)
     template = program_file.template_digest(parsed, {*claims, *facts["bytes"]["named_data"]})
     memory = {plan.name: instructions.memory_plan(plan) for plan in parsed.program.execution_plan}
+    _check_memory(parsed.program.execution_plan)
     return Emission([program, *data.values()], facts, template, memory, by_tag, runtime_limits.find(parsed))
+
+
+def _check_memory(plans: Iterable[ExecutionPlan]) -> None:
+    """Fails if a tensor reaches beyond the memory that ExecuTorch planned: the runtime could not load its method.
+
+    ExecuTorch gives a view the memory of its tensor. The largest size of a view, as it computes it, may be larger than
+    that of the tensor, where a size is divided by another one.
+    """
+    path: DocumentPath = ("executorch", "remove_view_copy")
+    hint = "write `executorch: {remove_view_copy: false}`, or leave out `dynamic_shapes`"
+    problems = []
+    for plan in plans:
+        missing = instructions.missing_memory(plan)
+        if missing:
+            message = (
+                f"ExecuTorch planned {missing} bytes too few for `{plan.name}`, because of a dynamic size in a view"
+            )
+            problems.append(Problem(message, path, hint))
+    if problems:
+        raise BuildError(problems)
 
 
 def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], shards: dict[str, str]) -> None:

@@ -81,6 +81,18 @@ def memory_plan(plan: ExecutionPlan) -> MemoryPlan:
     return {"instructions": len(uses), "tensors": kept}
 
 
+def missing_memory(plan: ExecutionPlan) -> int:
+    """How many bytes a tensor reaches beyond the planned memory of its method; 0 if all tensors are inside."""
+    most = 0
+    for value in plan.values:
+        tensor = value.val
+        if isinstance(tensor, Tensor) and tensor.allocation_info is not None:
+            place = tensor.allocation_info
+            end = (place.memory_offset_high << 32) + place.memory_offset_low + _size(tensor)
+            most = max(most, end - plan.non_const_buffer_sizes[place.memory_id])
+    return most
+
+
 def graph(plan: ExecutionPlan, compiled: list[int]) -> MethodGraph:
     """The graph of a method's instructions. A file does not tell what a backend took, so each of its calls is one node.
 
