@@ -97,7 +97,7 @@ def _longest_text(model: Any) -> int | None:
     config = model.config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     for name, layer in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(layer, torch.nn.Embedding):
+        if name.rpartition(".")[2] == "position_embeddings" and isinstance(layer, torch.nn.Embedding):
             used = 0 if layer.padding_idx is None else layer.padding_idx + 1
             return int(layer.num_embeddings) - used
     return limit if type(limit) is int and limit > 0 else None
