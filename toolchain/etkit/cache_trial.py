@@ -81,8 +81,8 @@ def _tried(config: Path, longest: int) -> tuple[Cache | None, str]:
 
 
 def _lengths(config: Path, length: int) -> Iterator[int]:
-    """The lengths to try: the wanted one, and smaller numbers of the configuration, the largest first. One of them is
-    the number of positions, whatever it is called."""
+    """The lengths to try: the wanted one, and smaller numbers of the configuration, the largest first. The number of
+    positions is among them, under the name that the family has for it."""
     from transformers import AutoConfig
 
     yield length
