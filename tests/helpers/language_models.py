@@ -28,6 +28,7 @@ SHAPE = {
     "pad_token_id": 0,
 }
 _OLDER = {key: value for key, value in SHAPE.items() if key not in ("intermediate_size", "num_key_value_heads")}
+_XGLM = {key: value for key, value in _OLDER.items() if not key.startswith(("hidden", "num"))}
 CONFIGS: dict[str, dict[str, Any]] = {
     "qwen": {"model_type": "qwen3", "head_dim": 16, **SHAPE},
     "mistral": {"model_type": "mistral", "sliding_window": 8, **SHAPE},
@@ -41,6 +42,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "opt": {"model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 32, **_OLDER},
     "falcon": {"model_type": "falcon", "alibi": True, **_OLDER},
+    "xglm": {"model_type": "xglm", "d_model": 32, "attention_heads": 4, "num_layers": 2, "ffn_dim": 64, **_XGLM},
     "gpt_oss": {"model_type": "gpt_oss", "head_dim": 16, "sliding_window": 8, "num_local_experts": 4, **SHAPE},
 }
 CONFIGS["mixture"] = {

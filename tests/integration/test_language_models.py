@@ -94,6 +94,7 @@ def asked(ids: torch.Tensor) -> list[int]:
         pytest.param("gpt_oss", "static", marks=with_mistral),
         pytest.param("opt", "custom", marks=with_positions),  # it gets its positions
         pytest.param("opt", "static", marks=with_positions),
+        pytest.param("xglm", "static", marks=with_positions),
         pytest.param("falcon", "static", marks=with_positions),  # it gets a mask of the length of the cache
     ],
 )

@@ -244,8 +244,8 @@ def _mask(
     """The mask of all layers of one kind: float32 [1, 1, seq, positions], or None if it is the causal mask.
 
     `q_offset` is the position of the first new token, int64 []. The mask function says of indices of batch, head, query
-    and key whether the query attends to the key. There is no padding, so that `attention_mask` must be None,
-    or one that hides nothing.
+    and key whether the query attends to the key. There is no padding, so that `attention_mask` must be None, or a mask
+    that hides nothing.
     """
     del others
     if attention_mask is not None and not _call.get().has_mask:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from etbuild.model.state_cache import has_states
+from etbuild.patching import replaced
 
 _POSITIONS, _MASK = "position_ids", "attention_mask"
 
@@ -74,7 +75,7 @@ def _depends_on_position(model: Any, config: Any, length: int, names: tuple[str,
         with FakeCopyMode(mode):
             copied = copy.deepcopy(model)
         copied.set_attn_implementation("eager")
-        with torch.no_grad(), mode:
+        with torch.no_grad(), replaced(torch.compiler, "is_compiling", lambda: True), mode:  # as in an export
             cache, tokens = _cache(len(layers), length, position[0]), torch.zeros((1, 1), dtype=torch.int64)
             copied(input_ids=tokens, past_key_values=cache, use_cache=True, **made(names, 1, position, length))
     except DataDependentOutputException:
