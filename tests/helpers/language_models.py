@@ -110,7 +110,11 @@ STATES: dict[str, dict[str, Any]] = {
     },
     "nemotron_h": {
         "model_type": "nemotron_h",
-        "layers_block_type": ["mamba", "attention"],
+        "layers_block_type": ["mamba", "mlp", "attention", "moe"],
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "moe_shared_expert_intermediate_size": 32,
         "mamba_num_heads": 8,
         "mamba_head_dim": 8,
         "ssm_state_size": 8,

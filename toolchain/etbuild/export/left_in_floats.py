@@ -29,7 +29,8 @@ def lines(programs: Mapping[str, ExportedProgram], quantized: Collection[str]) -
                 left[parameter] = size
     if left:
         total = sum(left.values()) / 1e6
-        yield f"`quantize` leaves {len(left)} weights of more than 1 MB in floats, {total:.1f} MB: {_patterns(left)}"
+        weights = "weight" if len(left) == 1 else "weights"
+        yield f"`quantize` leaves {len(left)} {weights} of more than 1 MB in floats, {total:.1f} MB: {_patterns(left)}"
 
 
 def _is_scale(name: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCach
 
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.model.token_loop import each_token
+from etbuild.patching import replaced
 
 _CACHE: DocumentPath = ("model", "huggingface", "cache")
 
@@ -97,6 +98,12 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
             return super().get_seq_length(layer_idx)
         return self._position[0]
 
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> Any:
+        """The number of positions that a mask has, and the first one."""
+        if any(isinstance(layer, CacheLayerMixin) for layer in self.layers):
+            return super().get_mask_sizes(query_length, layer_idx)
+        return query_length, 0
+
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
         """None: `update_conv_state` returns the state and the new tokens."""
         del layer_idx, state_idx
@@ -108,7 +115,7 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
 
         Returns those before this call and the new ones, [1, channels, kernel + seq].
         """
-        if conv_kernel_size is None:
+        if conv_kernel_size is None or not conv_states.is_floating_point():
             raise unsupported("it does not say how many inputs a convolution reads")
         states, name = self.states[layer_idx], f"conv_{state_idx}"
         before = states.read(name, self._position)
@@ -162,18 +169,11 @@ def recurring(model: Any, cache: StateCache) -> Iterator[None]:
         cache: The cache of this call.
     """
     modules = {sys.modules[type(part).__module__] for part in model.modules() if hasattr(part, "layer_idx")}
-    changed = [(module, name, new) for module in modules for name, new in _recurrences(module, cache)]
-    original = [(module, name, getattr(module, name)) for module, name, _ in changed]
-    _set(changed)
-    try:
+    with ExitStack() as stack:
+        for module in modules:
+            for name, new in [*_recurrences(module, cache)]:
+                stack.enter_context(replaced(module, name, new))
         yield
-    finally:
-        _set(original)
-
-
-def _set(attributes: list[tuple[ModuleType, str, Any]]) -> None:
-    for module, name, value in attributes:
-        setattr(module, name, value)
 
 
 def _recurrences(module: ModuleType, cache: StateCache) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -189,8 +189,10 @@ def _recurrences(module: ModuleType, cache: StateCache) -> Iterator[tuple[str, C
     updates = [value for value, names in functions.values() if {"state", "dt", "dt_bias"} <= names]
     for name, (whole, names) in functions.items():
         if {"chunk_size", "initial_state", "g"} <= names:
-            [one] = [value for value, others in functions.values() if others == names - {"chunk_size"}]
-            yield name, _delta_rule(whole, one, cache)
+            one = [value for value, others in functions.values() if others == names - {"chunk_size"}]
+            if len(one) != 1:
+                raise unsupported(f"there is no function for one token beside `{name}`")
+            yield name, _delta_rule(whole, one[0], cache)
         elif {"chunk_size", "initial_states", "dt_limit"} <= names and updates:
             yield name, _mamba2(whole, updates[0], cache)
         elif {"hidden_states", "dt", "return_last_state"} <= names and updates:
@@ -251,6 +253,8 @@ def _mamba2(whole: Callable[..., Any], one: Callable[..., Any], cache: StateCach
         if state is None:
             return whole(hidden_states, dt, A, B, C, **others)
         sizes, skip = state.shape[1:], others.get("D")
+        if others.get("z") is not None:
+            raise unsupported("its recurrence has a gate of its own")
 
         def step(before: torch.Tensor, inputs: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
             hidden, length, b, c = inputs

@@ -122,6 +122,10 @@ def _layer(max_length: int) -> Any:
             self.updated = True
             return super().update(*args, **kwargs)
 
+        def get_seq_length(self) -> Any:
+            found = super().get_seq_length()  # `update` changes this tensor, and a model may have asked before it
+            return found.clone() if isinstance(found, torch.Tensor) else found
+
     return Layer(max_length)
 
 
@@ -158,7 +162,7 @@ def calling(model: Any, position: torch.Tensor) -> Iterator[Any]:
 
 
 def layers_of(config: Any, max_length: int) -> list[Any]:
-    """The layers of transformers' static cache, without buffers. Each keeps keys and values, states, or both.
+    """The layers of transformers' static cache, without buffers. Each keeps keys and values, states, both, or nothing.
 
     Args:
         config: The configuration of the decoder.
@@ -168,9 +172,11 @@ def layers_of(config: Any, max_length: int) -> list[Any]:
         InputError: A layer caches something else.
     """
     from transformers import StaticCache
-    from transformers.cache_utils import StaticSlidingWindowLayer
+    from transformers.cache_utils import DummyLayer, StaticSlidingWindowLayer
 
-    kinds = (StaticLayer, StaticSlidingWindowLayer)
+    kinds = [StaticLayer, StaticSlidingWindowLayer]
+    if getattr(config, "kv_sharing_modes", None) is None:  # else it reads the keys of another layer
+        kinds.append(DummyLayer)
     try:
         layers: list[Any] = StaticCache(config=config, max_cache_len=max_length).layers
         others = [type(layer).__name__ for layer in layers if type(layer) not in kinds and not has_states(layer)]

@@ -26,7 +26,7 @@ def each_token(step: Step, state: torch.Tensor, inputs: Sequence[torch.Tensor]) 
     from torch.fx.experimental import _config
 
     length = inputs[0].shape[0]
-    if isinstance(length, torch.SymInt):
+    if isinstance(length, torch.SymInt) or (length > 1 and torch.compiler.is_exporting()):
         with _config.patch(use_duck_shape=False):  # the example may have as many tokens as a state has values
             after, outputs = scan(step, state, list(inputs))
         return after, outputs

@@ -27,7 +27,7 @@ from etbuild.model.packed.kept import Kept
 from etbuild.plan.parts import TorchaoEntry
 from etbuild.quantize import experts
 from etbuild.quantize.by_rows import by_rows
-from etbuild.quantize.deferred import Deferred
+from etbuild.quantize.deferred import CannotDefer, Deferred
 from etbuild.quantize.originals import Filter, Originals
 from etbuild.quantize.packed_weights import KeepIntegers, wanted
 
@@ -172,6 +172,8 @@ def quantize_weights(
         path_of_config = (*entry_path, "config")
         mixtures = [layer for layer in chosen if experts.is_experts(layer)]
         others = [layer for layer in chosen if not experts.is_experts(layer)]
+        if mixtures and deferred is not None:
+            raise CannotDefer("the experts of a mixture are quantized when their content is known")
         if mixtures:
             of_experts = experts.QuantizeExperts(_BITS[entry.config], entry.group_size, entry.scales)
             changes.append((of_experts, _once(mixtures), path_of_config))
@@ -322,4 +324,9 @@ def _misfit(layer: torch.nn.Module, name: str, entry: TorchaoEntry, path: Docume
             f"choose a size that divides {row}, exclude the layer from `modules`, or leave it out with `fitting: true`"
         )
         return Problem(f"`{name}` has rows of {row} weights, which is not a multiple of {size}", path, hint)
+    if experts.is_experts(layer) and _BITS[entry.config] == torch.int4:
+        odd = next((one for one in experts.weights(layer).values() if one[0].numel() % 2), None)
+        if odd is not None:
+            message = f"`{name}` has experts of {odd[0].numel()} weights, which 4 bits cannot hold in pairs"
+            return Problem(message, path, "exclude it from `modules`, or take 8 bits")
     return None

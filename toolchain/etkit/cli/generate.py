@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import math
 import os
 import re
 import sys
@@ -45,10 +46,20 @@ def add(verbs: Any) -> None:
         parser,
         "--temperature T",
         "draw tokens at random, more freely with a higher T (default: 0, always the most likely token)",
-        type=float,
+        type=_temperature,
         default=0.0,
     )
     build.add_options(parser)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or a larger number")
+    return value
 
 
 def run(options: argparse.Namespace) -> int:

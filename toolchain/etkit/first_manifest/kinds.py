@@ -88,7 +88,7 @@ _TEXT_TASKS = {
         "executorch-multimodal/v1",
         _LONGEST_CACHE,
         ("max_position_embeddings",),
-        ("cache: {{max_length: {length}, kind: custom}}   # tokens: {why}; `max_seq_length` saves memory",),
+        ("cache:", "  max_length: {length}   # tokens: {why}; `max_seq_length` saves memory", "  kind: custom"),
     ),
     "speech-to-text": _TextTask(
         "executorch-asr/v1",

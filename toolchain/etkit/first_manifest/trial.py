@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _NEEDED = ("torch", "executorch", "transformers")
 _LEAST = 2  # layers
 _LAYERS = re.compile(r"n_layers?|num_((hidden|encoder|decoder)_)?layers|(en|de)coder_layers")
+_SPACING = re.compile(r"\w*_(period|offset|interval|pattern|freq)|first_k_dense_replace|decoder_sparse_step")
 _CUSTOM, _STATIC = "    kind: custom", "    kind: static"
 _SHOWN = 80  # characters of an error in a comment
 
@@ -162,7 +163,7 @@ def shortened(config: Mapping[str, Any], above: str = "", depth: int = 0) -> Ite
     """The keys that give a configuration a few layers, with their values. A dot leads into a nested configuration.
 
     A list with a value for each layer gets as many values. There are as many layers as it takes to have each kind of
-    layer that such a list names, and at least two.
+    layer that such a list names, or that begins after a number of layers, and at least two.
 
     Args:
         config: The configuration.
@@ -172,7 +173,8 @@ def shortened(config: Mapping[str, Any], above: str = "", depth: int = 0) -> Ite
     counts = {key: value for key, value in config.items() if _LAYERS.fullmatch(key) and type(value) is int}
     for key, count in counts.items():
         lists = {name: each for name, each in config.items() if isinstance(each, list) and len(each) == count}
-        kept = max([_LEAST, *map(_prefix, lists.values())])
+        spaces = [each for name, each in config.items() if _SPACING.fullmatch(name) and type(each) is int]
+        kept = max([_LEAST, *map(_prefix, lists.values()), *(1 + space for space in spaces)])
         if kept < count:
             yield f"{above}{key}", kept
             yield from ((f"{above}{name}", each[:kept]) for name, each in lists.items())

@@ -82,4 +82,5 @@ def chosen(scores: torch.Tensor, temperature: float) -> int:
     """
     if temperature == 0:
         return int(scores.argmax())
-    return int(torch.multinomial(torch.softmax(scores.float() / temperature, -1), 1))
+    below = scores.float() - scores.float().max()  # a small temperature would make the scores infinite
+    return int(torch.multinomial(torch.softmax(below / temperature, -1), 1))
