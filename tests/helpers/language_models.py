@@ -45,6 +45,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "xglm": {"model_type": "xglm", "d_model": 32, "attention_heads": 4, "num_layers": 2, "ffn_dim": 64, **_XGLM},
     "gpt_oss": {"model_type": "gpt_oss", "head_dim": 16, "sliding_window": 8, "num_local_experts": 4, **SHAPE},
 }
+CONFIGS["inkling"] = {
+    "model_type": "inkling_text",
+    "layer_types": ["hybrid_sliding", "hybrid"],
+    "mlp_layer_types": ["dense", "sparse"],
+    "head_dim": 16,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 16,
+    "sliding_window_size": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    **SHAPE,
+}
 CONFIGS["mixture"] = {
     "model_type": "qwen3_moe",
     "head_dim": 16,

@@ -59,6 +59,29 @@ def test_calls_of_any_length_give_the_scores_of_transformers(name: str, kind: st
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
+def test_a_method_of_a_fixed_length_has_a_loop(tmp_path: Path) -> None:
+    """Without one, each token would have operators of its own."""
+    made = model("mamba")
+    cached = with_cache(made, tmp_path, None)
+    ids = tokens(8, vocab_size=VOCABULARY, seed=1)
+    program = torch.export.export(cached.requires_grad_(False), (ids, torch.tensor([0])), strict=False)
+    assert sum("scan" in str(node.target) for node in program.graph.nodes if node.op == "call_function") == 2
+    with torch.no_grad():
+        expected = made(input_ids=ids, use_cache=False).logits
+    torch.testing.assert_close(program.module()(ids, torch.tensor([0])), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_may_keep_the_number_of_tokens_before_a_call(tmp_path: Path) -> None:
+    """Inkling asks for it before it gives its keys to the cache."""
+    made = model("inkling")
+    cached = with_cache(made, tmp_path, None)
+    ids = tokens(9, vocab_size=VOCABULARY, seed=1)
+    with torch.no_grad():
+        expected = made(input_ids=ids, use_cache=False).logits
+        calls = [cached.forward(ids[:, at:end], torch.tensor([at])) for at, end in [(0, 5), (5, 6), (6, 9)]]
+    torch.testing.assert_close(torch.cat(calls, dim=1), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
 def test_layers_of_another_form_are_refused(tmp_path: Path) -> None:
     """Zaya keeps inputs of a convolution itself, and would begin anew with each call."""
     config = transformers.AutoConfig.for_model("zaya", hidden_size=32, num_hidden_layers=2, vocab_size=VOCABULARY)
