@@ -1,4 +1,4 @@
-"""Gives a decoder of transformers a key-value cache in its buffers.
+"""Gives a decoder of transformers a cache in its buffers: keys and values, and states.
 
 The decoder's `forward` becomes `forward(input_ids, cache_position)`. `input_ids` is int64 [1, seq]. `cache_position`
 is int64 [1]: the position of the first of these tokens. It returns scores: float [1, seq, vocabulary], or only those
@@ -63,7 +63,7 @@ def add(
         The new `forward` of its class.
 
     Raises:
-        InputError: The model is not a decoder with a cache of keys and values, or the cache does not fit it.
+        InputError: The model is not a decoder with a cache, or the cache does not fit it.
     """
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)

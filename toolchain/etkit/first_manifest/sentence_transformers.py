@@ -15,9 +15,9 @@ from typing import Any
 from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.declared import is_file
+from etkit.first_manifest.files import CONFIG_BYTES, read_json
 
 _MODULES = "modules.json"
-_BYTES = 1 << 20
 _POOLING = {
     "cls": "cls",
     "lasttoken": "last",
@@ -126,7 +126,12 @@ def _text(folder: Path, entry: dict[str, Any], key: str) -> str:
 
 
 def _list(path: Path) -> list[dict[str, Any]]:
-    content = _parsed(path)
+    try:
+        content = json_file.parse(regular_files.read(path, CONFIG_BYTES))
+    except OSError as error:
+        raise InputError.of(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError.of(f"{path}: not a list of modules: {error}") from None
     if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
         raise InputError.of(f"{path}: not a list of modules")
     return content
@@ -134,16 +139,4 @@ def _list(path: Path) -> list[dict[str, Any]]:
 
 def _object(path: Path) -> dict[str, Any]:
     """The content of a JSON file; empty if there is none."""
-    content = _parsed(path) if is_file(path) else {}
-    if not isinstance(content, dict):
-        raise InputError.of(f"{path}: not a JSON object")
-    return content
-
-
-def _parsed(path: Path) -> Any:
-    try:
-        return json_file.parse(regular_files.read(path, _BYTES))
-    except OSError as error:
-        raise InputError.of(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError.of(f"{path}: not a JSON file: {error}") from None
+    return read_json(path, CONFIG_BYTES, "a JSON file of sentence-transformers") if is_file(path) else {}
