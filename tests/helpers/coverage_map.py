@@ -191,7 +191,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/analysis/show_stages.py": _imported(*_integration("recipes")),
     "toolchain/etkit/targets/": _tool(*_bazel("rules")),
     "toolchain/etkit/testing/": _imported(
-        *_integration("bundle", "compared_outputs", "program_tests"), *_bazel("program_tests")
+        *_integration("bundle", "compared_outputs", "program_tests", "text_checks"), *_bazel("program_tests")
     ),
     "toolchain/etbuild/version.py": _core(),
     "toolchain/etbuild/worker/": _core(*_integration("worker"), *_faults("worker_soak"), *_bazel("worker"), "remote/"),

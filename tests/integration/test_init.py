@@ -336,7 +336,9 @@ def test_a_model_of_a_hub_is_downloaded_and_pinned(tmp_path: Path) -> None:
         "onnx/model.safetensors": b"other weights",
     }
     with serving(hub(files)) as server:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))
+        }
         environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{server.port}", "HF_HOME": str(tmp_path / "hub")}
         words = ("init", "--huggingface", "hub:some/Tiny-1B@v1", "-o", tmp_path / "out")
         done = commands.etbuild(*words, environment=environment)

@@ -14,6 +14,7 @@ from etbuild.manifest import sections
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas/model.schema.json").read_text("utf-8"))
 # The place of each type in a manifest; `*` is any name or index.
 PLACES = {
+    "TextCheck": "checks.text",
     "Manifest": "",
     "Model": "model",
     "HuggingFace": "model.huggingface",

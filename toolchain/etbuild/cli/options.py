@@ -95,13 +95,20 @@ def add_manifest(parser: argparse.ArgumentParser) -> None:
     add_path(parser, "MANIFEST", "the manifest, such as model.yaml")
 
 
+def add_manifests(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument that names manifests, and folders of them."""
+    parser.add_argument(
+        "manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, or a folder: each manifest in it"
+    )
+
+
 def add_variant(parser: argparse._ActionsContainer, several: bool = False) -> None:
     """Adds the option that names a variant of the manifest, or several of them."""
     if several:
         add_repeatable(
             parser,
             "--variant NAME",
-            "build this variant of the manifest; `all`: every variant, and the manifest without one",
+            "take this variant of the manifest; `all`: every variant, and the manifest without one",
             dest="variants",
         )
     else:

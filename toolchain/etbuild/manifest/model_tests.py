@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator
 from etbuild.errors import DocumentPath, Problem, did_you_mean, unknown
 from etbuild.manifest import example_inputs
 from etbuild.manifest.example_inputs import CheckFile
-from etbuild.manifest.sections import Call, Case, Checks, Manifest, Metric
+from etbuild.manifest.sections import Call, Case, Checks, Manifest, Metric, TextCheck
 
 
 def check(data: Manifest, methods: Collection[str], check_file: CheckFile) -> Iterator[Problem]:
-    """Yields the problems of `tests` and of `checks.metric` that a schema cannot find.
+    """Yields the problems of `tests` and of the `checks` of tests that a schema cannot find.
 
     Args:
         data: The manifest.
@@ -33,6 +33,25 @@ def check(data: Manifest, methods: Collection[str], check_file: CheckFile) -> It
             yield Problem("a metric needs `min`, `max` or `max_change`", path, "for example min: 0.71")
         if "data" in metric:
             yield from check_file(metric["data"], (*path, "data"), True)
+    if "text" in data.get("checks", {}):
+        yield from _check_text(data, data["checks"]["text"], check_file)
+
+
+TEXT_LIMITS = ("max_perplexity", "max_perplexity_change", "max_divergence", "min_same_choices", "min_equal_tokens")
+"""The limits of `checks.text`."""
+
+
+def _check_text(data: Manifest, text: TextCheck, check_file: CheckFile) -> Iterator[Problem]:
+    path: DocumentPath = ("checks", "text")
+    yield from check_file(text["file"], (*path, "file"), True)
+    if not {*TEXT_LIMITS} & text.keys():
+        names = ", ".join(f"`{name}`" for name in TEXT_LIMITS)
+        yield Problem(f"a text needs one of {names}", path, "for example max_divergence: 0.05")
+    if "huggingface" not in data.get("model", {}) or data.get("runner") != "executorch-llm/v1":
+        message = "only a language model of `model.huggingface` with `runner: executorch-llm/v1` is compared on a text"
+        yield Problem(message, path, "for other models, `checks.metric` calls a function of yours", at_key=True)
+    elif "tokenizer" not in data:
+        yield Problem("a text needs the tokenizer of the model", path, "add `tokenizer: tokenizer.json`", at_key=True)
 
 
 def metrics(checks: Checks) -> dict[DocumentPath, Metric]:

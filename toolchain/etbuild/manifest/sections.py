@@ -246,6 +246,18 @@ class Metric(TypedDict, total=False):
     max_change: Number
 
 
+class TextCheck(TypedDict, total=False):
+    """`checks.text`."""
+
+    file: str
+    tokens: int
+    max_perplexity: Number
+    max_perplexity_change: Number
+    max_divergence: Number
+    min_same_choices: Number
+    min_equal_tokens: int
+
+
 class Checks(TypedDict, total=False):
     """`checks`."""
 
@@ -261,6 +273,7 @@ class Checks(TypedDict, total=False):
     max_error: Number | dict[str, Number]
     min_sqnr: Number | dict[str, Number]
     metric: Metric | list[Metric]
+    text: TextCheck
 
 
 class TestsOfMethod(TypedDict, total=False):

@@ -30,6 +30,17 @@ def choose(model: Any) -> None:
             part.set_experts_implementation(_NAME)
 
 
+def restore(model: Any) -> None:
+    """Lets the mixtures of a model compute their experts as transformers does.
+
+    Args:
+        model: The model of transformers.
+    """
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and part._can_set_experts_implementation():
+            part.set_experts_implementation("eager")
+
+
 def _one_at_a_time(
     self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:

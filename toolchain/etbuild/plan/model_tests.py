@@ -20,6 +20,9 @@ from etbuild.plan.parts import (
     read_example,
 )
 
+TEXT: DocumentPath = ("checks", "text")
+"""The place of a text in a manifest."""
+
 
 class MethodTests(Part):
     """How one method is tested.
@@ -79,6 +82,30 @@ class Metric(Part):
     path: DocumentPath
 
 
+class TextTest(Part):
+    """A text on which a language model is compared with transformers.
+
+    Attributes:
+        file: The name of the declared input.
+        tokenizer: The names of the tokenizer's files.
+        tokens: How many tokens at its beginning are read.
+        max_perplexity: The largest perplexity of the program; None for no limit, here and below.
+        max_perplexity_change: How much larger than that of transformers it may be, as a part of it.
+        max_divergence: The largest mean divergence from the probabilities of transformers, in nats.
+        min_same_choices: The smallest part of the tokens whose most likely next token is the same.
+        min_equal_tokens: The smallest number of equal tokens that continue the beginning of the text.
+    """
+
+    file: str
+    tokenizer: tuple[str, ...]
+    tokens: int
+    max_perplexity: float | None
+    max_perplexity_change: float | None
+    max_divergence: float | None
+    min_same_choices: float | None
+    min_equal_tokens: int | None
+
+
 class TestPlan(Part):
     """What `etbuild test` runs.
 
@@ -87,6 +114,7 @@ class TestPlan(Part):
         seed: The seed of random inputs.
         cases: The calls of each case of the manifest, by name.
         metrics: The metrics.
+        text: The text on which a language model is compared; None if there is none.
     """
 
     __test__ = False  # pytest: this is no test
@@ -95,6 +123,7 @@ class TestPlan(Part):
     seed: int
     cases: dict[str, tuple[CallSpec, ...]]
     metrics: tuple[Metric, ...]
+    text: TextTest | None
 
     @property
     def callables(self) -> list[str]:
@@ -114,6 +143,10 @@ class TestPlan(Part):
         for metric in self.metrics:
             if metric.data is not None:
                 found.setdefault(metric.data, (*metric.path, "data"))
+        if self.text is not None:
+            found.setdefault(self.text.file, (*TEXT, "file"))
+            for name in self.text.tokenizer:
+                found.setdefault(name, ("tokenizer",))
         return found
 
 
@@ -130,6 +163,20 @@ def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
         seed=tests.get("seed", 0),
         cases={name: _calls(case, ("tests", "cases", name)) for name, case in tests.get("cases", {}).items()},
         metrics=tuple(_metric(metric, path) for path, metric in metrics(checks).items()),
+        text=_text(checks["text"], manifest.get("tokenizer", [])) if "text" in checks else None,
+    )
+
+
+def _text(text: sections.TextCheck, tokenizer: str | list[str]) -> TextTest:
+    return TextTest(
+        file=text["file"],
+        tokenizer=(tokenizer,) if isinstance(tokenizer, str) else tuple(tokenizer),
+        tokens=text.get("tokens", 512),
+        max_perplexity=text.get("max_perplexity"),
+        max_perplexity_change=text.get("max_perplexity_change"),
+        max_divergence=text.get("max_divergence"),
+        min_same_choices=text.get("min_same_choices"),
+        min_equal_tokens=text.get("min_equal_tokens"),
     )
 
 

@@ -21,7 +21,7 @@ from etbuild.manifest.sections import (
 )
 from etbuild.plan.parts import QUANTIZE_HOOKS
 
-TEST_CHECKS = ("max_error", "min_sqnr", "metric")
+TEST_CHECKS = ("max_error", "min_sqnr", "metric", "text")
 """The checks that `etbuild test` runs. A build does not read them."""
 PLAN_SCHEMA = "executorch-plan/v2"
 

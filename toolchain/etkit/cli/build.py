@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from etbuild.cli.options import (
     add_declared,
     add_flag,
     add_lowering_options,
-    add_manifest,
+    add_manifests,
     add_parser,
     add_path,
     add_roots,
@@ -48,10 +49,10 @@ def add(verbs: Any) -> None:
     parser = add_parser(
         verbs,
         "build",
-        "build a program on this machine",
+        "build programs on this machine",
         "Steps whose inputs have not changed come from the local cache.",
     )
-    add_manifest(parser)
+    add_manifests(parser)
     add_options(parser)
     add_weights(parser)
     instead = parser.add_mutually_exclusive_group()
@@ -132,26 +133,47 @@ def run(options: argparse.Namespace) -> int:
 
     if options.against is not None and not options.html:
         raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
-    names = wanted(options)
-    loaded = validate.load_each(options.manifest, None, names, settings(options))
-    with _located(loaded[0]):
-        programs = each_checkpoint(loaded, given_inputs(options), options.weights)
+    names, manifests = wanted(options), each_manifest(options.manifests)
+    programs: list[tuple[Manifest, Inputs]] = []
+    for manifest in manifests:
+        loaded = validate.load_each(manifest, None, names, settings(options))
+        with _located(loaded[0]):
+            programs += each_checkpoint(loaded, given_inputs(options, manifest), options.weights)
+    _check_names(programs)
     if options.stop_after is not None:
         if len(programs) > 1:
             raise InputError.of("--stop-after writes the stages of one program: name one variant")
         _show_stages(options, *programs[0])
         return 0
-    built, errors = _build_each(programs, options.directory, how_to_build(options), go_on=bool(options.weights))
+    go_on = bool(options.weights) or len(manifests) > 1
+    built, errors = _build_each(programs, options.directory, how_to_build(options), go_on=go_on)
     if options.json:
         facts = [{"name": name, **_facts(each)} for name, each in built]
-        print(
-            json.dumps(facts if names is None or len(names) > 1 or options.weights else _facts(built[0][1]), indent=2)
-        )
+        print(json.dumps(facts if names is None or len(names) > 1 or go_on else _facts(built[0][1]), indent=2))
     elif built:
         print(_table(built))
     if errors:
         raise in_programs(errors)
     return 0
+
+
+def each_manifest(paths: Sequence[Path]) -> list[Path]:
+    """The manifests that a command names, and those in the folders that it names; each of them once.
+
+    Raises:
+        InputError: A folder has no manifest.
+    """
+    from etkit.targets.update import manifests_in
+
+    return [*dict.fromkeys(each for path in paths for each in (manifests_in(path) if path.is_dir() else [path]))]
+
+
+def _check_names(programs: Sequence[tuple[Manifest, Inputs]]) -> None:
+    """Refuses two programs that would have the same files."""
+    counts = Counter(loaded.data["name"] for loaded, _ in programs)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        message = f"{counts[twice[0]]} of the manifests have the name `{twice[0]}`, and would write the same files"
+        raise InputError.of(message, "build them into other directories, or rename one of them")
 
 
 def _build_each(
@@ -192,9 +214,9 @@ def wanted(options: argparse.Namespace) -> list[str | None] | None:
     return None if ALL in options.variants else list(dict.fromkeys(options.variants)) or [None]
 
 
-def given_inputs(options: argparse.Namespace) -> Inputs:
-    """The sources and data that the options let a build read."""
-    return inputs(options, [options.manifest.parent, *options.root])
+def given_inputs(options: argparse.Namespace, manifest: Path) -> Inputs:
+    """The sources and data that the options let a build of a manifest read."""
+    return inputs(options, [manifest.parent, *options.root])
 
 
 def how_to_build(options: argparse.Namespace) -> BuildOptions:

@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     if runner != "executorch-llm/v1":
         hint = "run the program in your application: docs/huggingface.md says how"
         raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
-    given = build.given_inputs(options)
+    given = build.given_inputs(options, options.manifest)
     if options.chat:
         _check_template(loaded[0].data["tokenizer"], given)
     options.restart()  # a crash of the runner's native code is then an error that says so

@@ -23,14 +23,14 @@ from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.plan import model_tests as planned
-from etbuild.plan.model_tests import Metric, TestPlan
+from etbuild.plan.model_tests import Metric, TestPlan, TextTest
 from etbuild.plan.parts import Tolerance
 from etbuild.plan.plan import Plan
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session, unavailable
 from etbuild.steps.reference import MethodCall, Reference
-from etkit.testing import layers, random_inputs
+from etkit.testing import layers, random_inputs, text_scores
 from etkit.testing.results import Result
 
 Test = tuple[str, Callable[[], Result]]
@@ -112,7 +112,9 @@ class Tester:
             locate: Whether a failure is searched for its cause.
         """
         cases: list[Test] = [(case.name, partial(self._test, case, locate)) for case in self._cases]
-        return cases + [(f"checks/metric/{each.factory}", partial(self._measure, each)) for each in self._tests.metrics]
+        cases += [(f"checks/metric/{each.factory}", partial(self._measure, each)) for each in self._tests.metrics]
+        text = self._tests.text
+        return cases if text is None else [*cases, (f"checks/text/{text.file}", partial(self._compare_text, text))]
 
     # The cases
 
@@ -289,6 +291,13 @@ class Tester:
         problems = _broken(metric, measured)
         numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in measured.items())
         return Result(name, "failed" if problems else "passed", "; ".join([numbers, *problems]), measured=measured)
+
+    def _compare_text(self, text: TextTest) -> Result:
+        work = partial(text_scores.measure, self._plan, text, self._files, self._context)
+        measured = child.result("the text", work)
+        problems = text_scores.broken(text, measured)
+        detail = "\n".join([text_scores.summary(measured), *problems])
+        return Result(f"checks/text/{text.file}", "failed" if problems else "passed", detail, measured=measured)
 
     def _value(self, metric: Metric, reference: Reference | None) -> float:
         """The value of a metric for the program, or for the model without quantization."""

@@ -30,16 +30,26 @@ class Result:
     measured: dict[str, float] = field(default_factory=dict)
 
 
-def text(results: Sequence[Result]) -> str:
+Results = Sequence[tuple[str, Sequence[Result]]]
+"""The results of each program, with its name."""
+
+
+def text(results: Results) -> str:
     """The results for people: a line for each, and more for those that failed."""
     lines = []
-    for result in results:
-        first, *more = _lines(result.detail) or [""]
-        lines.append(f"{result.state:7}  {printable(result.name)}" + (f"  {first}" if first else ""))
-        lines += [f"         {line}" for line in more]
-    counts = {state: sum(result.state == state for result in results) for state in ("passed", "failed", "skipped")}
+    for program, of_program in results:
+        lines += [f"{printable(program)}:"] if len(results) > 1 else []
+        lines += [line for result in of_program for line in _shown(result)]
+    states = [each.state for _, of_program in results for each in of_program]
+    counts = {state: states.count(state) for state in ("passed", "failed", "skipped")}
     lines.append(", ".join(f"{count} {state}" for state, count in counts.items() if count or state == "passed"))
     return "\n".join(lines)
+
+
+def _shown(result: Result) -> list[str]:
+    first, *more = _lines(result.detail) or [""]
+    line = f"{result.state:7}  {printable(result.name)}" + (f"  {first}" if first else "")
+    return [line, *(f"         {each}" for each in more)]
 
 
 def as_json(program: str, results: Sequence[Result]) -> dict[str, Any]:
@@ -50,9 +60,17 @@ def as_json(program: str, results: Sequence[Result]) -> dict[str, Any]:
     return {"program": program, "tests": tests}
 
 
-def junit(program: str, results: Sequence[Result]) -> bytes:
-    """The results as JUnit XML."""
+def junit(results: Results) -> bytes:
+    """The results as JUnit XML, with a suite for each program."""
     suites = ET.Element("testsuites")
+    for program, of_program in results:
+        _add_suite(suites, program, of_program)
+    ET.indent(suites)
+    content: bytes = ET.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return content + b"\n"
+
+
+def _add_suite(suites: ET.Element, program: str, results: Sequence[Result]) -> None:
     suite = ET.SubElement(
         suites,
         "testsuite",
@@ -74,9 +92,6 @@ def junit(program: str, results: Sequence[Result]) -> bytes:
             ET.SubElement(case, "skipped", message=detail)
         elif detail:
             ET.SubElement(case, "system-out").text = detail
-    ET.indent(suites)
-    content: bytes = ET.tostring(suites, encoding="utf-8", xml_declaration=True)
-    return content + b"\n"
 
 
 def _lines(text: str) -> list[str]:

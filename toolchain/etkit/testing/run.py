@@ -36,6 +36,7 @@ class TestOptions:
 
     Attributes:
         pattern: A pattern for the names of tests, in which `*` stands for any text; None for all tests.
+        may_be_none: Whether it is right that no test has such a name. Otherwise that is an error.
         shard: The number of this shard from 0, and the number of shards.
         allow_empty_shard: Whether there may be more shards than tests. Otherwise that is an error.
         skip_unavailable: Whether a program for a backend that the runtime here does not have is skipped. Otherwise it
@@ -48,6 +49,7 @@ class TestOptions:
     __test__ = False  # pytest: this is no test
 
     pattern: str | None = None
+    may_be_none: bool = False
     shard: tuple[int, int] = (0, 1)
     allow_empty_shard: bool = False
     skip_unavailable: bool = False
@@ -113,6 +115,8 @@ def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Resu
         every += tester.tests(options.locate)
     names = [name for name, _ in every]
     chosen = [each for each in every if options.pattern is None or fnmatch.fnmatchcase(each[0], options.pattern)]
+    if not chosen and options.may_be_none:
+        return []
     if not chosen:
         raise InputError.of(f"no test has the name `{options.pattern}`", f"the tests are {', '.join(names)}")
     shard, shards = options.shard
