@@ -80,9 +80,13 @@ _CHANGES: tuple[dict[str, int], ...] = (
     {"num_key_value_heads": 4, "head_dim": 16},
     {"rotary_dim": 8},
     {"num_experts_per_tok": 1},
+    {"num_heads": 8, "state_size": 16},
 )
 """What is tried for a family whose code does not take the sizes of `_SMALL`."""
-_OF_FAMILY: dict[str, dict[str, Any]] = {"gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 16}}
+_OF_FAMILY: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 16},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+}
 """What no other value can say: a list whose length is the number of layers."""
 
 
@@ -91,14 +95,14 @@ def decoders() -> dict[str, str]:
     return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def tiny(family: str, **changes: Any) -> Any:
+def tiny(cls: Any, family: str, **changes: Any) -> Any:
     """The configuration of a tiny model of a family, with as few layers as show each kind of layer.
 
     Args:
+        cls: The class of the configuration: a family with images has one of its own for its decoder.
         family: The `model_type`.
         changes: Values in place of those of `_SMALL`, for keys that the family has.
     """
-    cls = transformers.CONFIG_MAPPING[family]
     defaults = cls().to_dict()
     own = {cls.attribute_map.get(key, key): small for key, small in (_SMALL | changes).items()}
     asked = {cls.attribute_map.get(key, key) for key in changes}
@@ -108,10 +112,21 @@ def tiny(family: str, **changes: Any) -> Any:
     values |= {"is_decoder": True} if "is_decoder" in defaults else {}
     values |= _OF_FAMILY.get(family, {})
     for count in _LAYERS if _kinds(cls()) else []:
-        made = cls(**{**values, cls.attribute_map.get("num_hidden_layers", "num_hidden_layers"): count}, **_SPECIAL)
+        layers = {cls.attribute_map.get("num_hidden_layers", "num_hidden_layers"): count}
+        made = _made(cls, {**values, **layers}, count)
         if set(_kinds(made)) == set(_kinds(cls())):
             return made
     return cls(**values, **_SPECIAL)
+
+
+def _made(cls: Any, values: dict[str, Any], count: int) -> Any:
+    """A configuration with a number of layers. Some have a list of their kinds by default, which is then too long."""
+    try:
+        return cls(**values, **_SPECIAL)
+    except Exception as error:
+        if "layer_types" not in str(error):
+            raise
+        return cls(**values, **_SPECIAL, layer_types=_kinds(cls())[:count])
 
 
 def _kinds(config: Any) -> list[str]:
@@ -126,7 +141,8 @@ def model(family: str, cls: str, seed: int) -> Any:
     """
     for changes in _CHANGES:
         try:
-            made = _random(getattr(transformers, cls), tiny(family, **changes), seed)
+            kind = getattr(transformers, cls)
+            made = _random(kind, tiny(kind.config_class, family, **changes), seed)
             greedy(made, [5, 6, 7], 1)
         except Exception as error:  # noqa: BLE001 - any error says that these sizes do not fit each other
             last = error

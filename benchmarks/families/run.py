@@ -4,8 +4,9 @@
 
 For each family, a tiny model with random weights is saved to a folder, `etbuild init --huggingface FOLDER` writes its
 manifest, and `etbuild build` builds it. ExecuTorch's `TextLLMRunner` then continues a prompt of several calls, and the
-text has to be that of transformers, which computes it without a cache. Each of these steps runs in a process of its own
-with a time limit.
+text has to be that of transformers, which computes it without a cache. A second program has its weights in 4 bits: its
+scores are compared with those of transformers in float32. Each of these steps runs in a process of its own with a time
+limit.
 
 Each row is also a line of the file of results. A run takes the rows that the file has, so that one that was interrupted
 continues; families that `--only` names are tried again.
@@ -38,7 +39,19 @@ from tests.helpers.language_models import tokenizer  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
 
 Row = dict[str, Any]
-_COLUMNS = {"family": "family", "task": "task", "cache": "`cache.kind`", "equal": "equal tokens", "note": "note"}
+_COLUMNS = {
+    "family": "family",
+    "task": "task",
+    "cache": "`cache.kind`",
+    "equal": "equal tokens",
+    "size": "size",
+    "memory": "planned memory",
+    "size_4_bits": "4 bits: size",
+    "divergence": "divergence",
+    "note": "note",
+}
+_MEASURED = ("size", "memory", "size_4_bits", "divergence")
+_QUANTIZE = {"torchao": [{"config": "8da4w", "group_size": 32}]}
 _NEAR = 1e-4  # of the largest score: the roundings of another order of additions
 _SHOWN = 160  # characters of an error
 _TEXT_GENERATION = "text-generation"
@@ -90,6 +103,37 @@ def say(program: str, words: str, count: int) -> str:
     return "".join(text)
 
 
+def divergence(program: str, folder: str, cls: str, tokens: list[int]) -> float:
+    """The mean divergence of a program's scores from those of transformers in float32, in nats.
+
+    Args:
+        program: The path of the program.
+        folder: The folder with the model.
+        cls: The model's class.
+        tokens: A text. Each of its tokens after the first is a call.
+    """
+    import torch
+    import transformers
+
+    from etbuild.runtime import program_files
+    from etkit.generation.decoder import Decoder
+
+    model = getattr(transformers, cls).from_pretrained(folder, dtype=torch.float32).eval()
+    with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
+        exact = torch.log_softmax(model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].double(), -1)
+        decoder = Decoder(program_files.read(Path(program)), Path(scratch))
+        scores = [decoder.scores(tokens[:count]) for count in range(1, len(tokens) + 1)]
+    found = torch.log_softmax(torch.stack(scores).double(), -1)
+    return float((exact.exp() * (exact - found)).sum(-1).mean())
+
+
+def sizes(program: Path) -> tuple[int, int]:
+    """The bytes of a program with its named data, and the bytes of memory that its methods plan."""
+    report = json.loads(program.with_name(f"{program.stem}.report.json").read_text("utf-8"))
+    data = sum(each.stat().st_size for each in program.parent.glob("*.ptd"))
+    return program.stat().st_size + data, sum(sum(each["memory"]) for each in report["methods"].values())
+
+
 class Builder:
     """Runs the driver's commands."""
 
@@ -118,6 +162,15 @@ class Builder:
             raise NotMade(f"build: {error_in(answer.output)}")
         return next(out.glob("*.pte"))
 
+    def build_in_4_bits(self, manifest: Path, out: Path) -> Path:
+        """The program of a manifest with weights in 4 bits."""
+        data = yaml.safe_load(manifest.read_text("utf-8"))
+        changed = manifest.with_name("small.yaml")
+        changed.write_text(
+            json.dumps({**data, "defaults": {**data.get("defaults", {}), "quantize": _QUANTIZE}}), "utf-8"
+        )
+        return self.build(changed, out)
+
     def end(self) -> None:
         """Ends the worker."""
         if self.worker is not None:
@@ -136,6 +189,7 @@ def error_in(output: str) -> str:
 def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: float) -> Row:
     """The row of one family."""
     row: Row = {"family": family, "task": _TEXT_GENERATION, "class": cls, "cache": "", "equal": "", "works": False}
+    row |= dict.fromkeys(_MEASURED, "")
     folder = scratch / family.replace("-", "_")
     folder.mkdir()
     try:
@@ -146,6 +200,8 @@ def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: flo
         program = builder.build(manifest, scratch / "out")
         words = program.with_suffix(".tokenizer") / "tokenizer.json"
         said = in_fork(say, seconds, str(program), str(words), families.TOKENS)
+        size, memory = sizes(program)
+        row |= {"size": f"{size / 1e3:.0f} kB", "memory": f"{memory / 1e3:.0f} kB"}
     except (NotMade, subprocess.TimeoutExpired) as error:
         return {**row, "note": shortened(str(error), scratch)}
     tokens: list[int] = expected["tokens"]
@@ -154,6 +210,13 @@ def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: flo
     if equal < len(tokens):
         near = expected["margins"][equal] < _NEAR
         note = "then two scores are equal but for roundings" if near else "other text"
+    try:
+        small = builder.build_in_4_bits(manifest, scratch / "small")
+        row["size_4_bits"] = f"{sizes(small)[0] / 1e3:.0f} kB"
+        text = tokenizer().encode(families.PROMPT).ids + tokens
+        row["divergence"] = f"{in_fork(divergence, seconds, str(small), str(folder), cls, text):.2g}"
+    except NotMade as error:
+        note = "; ".join([*filter(None, [note]), f"4 bits: {shortened(str(error), scratch)}"])
     return {**row, "equal": f"{equal} of {len(tokens)}", "works": equal == len(tokens), "note": note}
 
 
@@ -183,8 +246,17 @@ def page(rows: list[Row]) -> str:
 
 `python benchmarks/families/run.py --write docs/families.md` writes this page, with {versions}. Each family is tried as
 a new user would: a tiny model with random weights, `etbuild init --huggingface`, `etbuild build`, and ExecuTorch's
-`TextLLMRunner`. It says {families.TOKENS} tokens after a prompt. Equal tokens are those before the first that differs
-from what transformers says without a cache.
+`TextLLMRunner`. It says {families.TOKENS} tokens after a prompt.
+
+| column | what it says |
+|---|---|
+| `cache.kind` | what `init` wrote |
+| equal tokens | the tokens before the first that differs from what transformers says without a cache |
+| size, planned memory | of the program with its data, and of its methods |
+| 4 bits: size | of the same program with `8da4w` in groups of 32 |
+| divergence | of the scores of that program from those of transformers in float32: the mean, in nats |
+
+What a family cannot do is an error of `init` or of the build, which the note has.
 
 {summary(rows)}
 
