@@ -9,7 +9,7 @@ scores are compared with those of transformers in float32. Each of these steps r
 limit.
 
 Each row is also a line of the file of results. A run takes the rows that the file has, so that one that was interrupted
-continues; families that `--only` names are tried again.
+continues; families that `--only` names are tried again. All families take hours; the page has those that were tried.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ a new user would: a tiny model with random weights, `etbuild init --huggingface`
 
 What a family cannot do is an error of `init` or of the build, which the note has.
 
-{summary(rows)}
+{summary(rows)} The others of transformers' {len(families.decoders())} have not been tried yet.
 
 {table(rows)}
 """
@@ -270,7 +270,7 @@ def main() -> None:
     known = families.decoders()
     parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", help="try these families, again if need be")
     parser.add_argument("--list", action="store_true", help="print the names of the families")
-    parser.add_argument("--results", type=Path, default=ROOT / ".cache/families.jsonl", metavar="FILE")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/families.jsonl", metavar="FILE")
     parser.add_argument("--seconds", type=float, default=300.0, help="the time limit of one step")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page there")
     options = parser.parse_args()
@@ -282,10 +282,10 @@ def main() -> None:
         rows[family] = in_own_directory(family, known[family], options.seconds)
         add(options.results, rows[family])
         print("  ".join(str(rows[family][key]) for key in _COLUMNS), flush=True)
+        if options.write:
+            options.write.write_text(page([rows[name] for name in known if name in rows]), "utf-8")
     listed = [rows[name] for name in known if name in rows and name in (options.only or rows)]
     print(f"\n{table(listed)}\n\n{summary(listed)}")
-    if options.write:
-        options.write.write_text(page(listed), "utf-8")
 
 
 _builder: list[Builder] = []
