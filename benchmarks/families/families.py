@@ -123,7 +123,7 @@ def _made(cls: Any, values: dict[str, Any], count: int) -> Any:
     """A configuration with a number of layers. Some have a list of their kinds by default, which is then too long."""
     try:
         return cls(**values, **_SPECIAL)
-    except Exception as error:
+    except Exception as error:  # transformers checks a configuration with errors of several classes
         if "layer_types" not in str(error):
             raise
         return cls(**values, **_SPECIAL, layer_types=_kinds(cls())[:count])

@@ -9,7 +9,7 @@ scores are compared with those of transformers in float32. Each of these steps r
 limit.
 
 Each row is also a line of the file of results. A run takes the rows that the file has, so that one that was interrupted
-continues; families that `--only` names are tried again. All families take hours; the page has those that were tried.
+continues; families that `--only` names are tried again. The page has those that were tried.
 """
 
 from __future__ import annotations
@@ -117,14 +117,14 @@ def divergence(program: str, folder: str, cls: str, tokens: list[int]) -> float:
 
     from etbuild.runtime import program_files
     from etkit.generation.decoder import Decoder
+    from etkit.testing.text_scores import divergences
 
     model = getattr(transformers, cls).from_pretrained(folder, dtype=torch.float32).eval()
     with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
-        exact = torch.log_softmax(model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].double(), -1)
+        expected = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
         decoder = Decoder(program_files.read(Path(program)), Path(scratch))
         scores = [decoder.scores(tokens[:count]) for count in range(1, len(tokens) + 1)]
-    found = torch.log_softmax(torch.stack(scores).double(), -1)
-    return float((exact.exp() * (exact - found)).sum(-1).mean())
+    return float(divergences(torch.stack(scores), expected).mean())
 
 
 def sizes(program: Path) -> tuple[int, int]:
@@ -282,10 +282,10 @@ def main() -> None:
         rows[family] = in_own_directory(family, known[family], options.seconds)
         add(options.results, rows[family])
         print("  ".join(str(rows[family][key]) for key in _COLUMNS), flush=True)
-        if options.write:
-            options.write.write_text(page([rows[name] for name in known if name in rows]), "utf-8")
     listed = [rows[name] for name in known if name in rows and name in (options.only or rows)]
     print(f"\n{table(listed)}\n\n{summary(listed)}")
+    if options.write:
+        options.write.write_text(page([rows[name] for name in known if name in rows]), "utf-8")
 
 
 _builder: list[Builder] = []

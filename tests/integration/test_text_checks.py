@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from etbuild.cli import main
+from etbuild.plan.model_tests import TextTest
+from etkit.testing import text_scores
 from tests.helpers.language_models import CACHES, LETTERS, project
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
@@ -80,6 +83,8 @@ def test_several_manifests_and_variants_are_tested_by_one_command(
     assert (code, states) == (3, {f"{name}{more}": state for name, state in names.items() for more in ("", ".again")})
     assert "no_such" in found["third"][0]["detail"]
     assert len(ET.parse(junit).getroot()) == 6
+    code = main.main(["test", str(tmp_path / "first"), *words[:2], "--json", "--shard", "9/9"])
+    assert (code, json.loads(capfd.readouterr().out)) == (0, [{"program": "first", "tests": []}])  # a list for a folder
     out = tmp_path / "out"
     folders = [str(tmp_path / name) for name in ("first", "third")]
     assert main.main(["build", *folders, "-o", str(out), "--cache-dir", cache]) == 1
@@ -87,7 +92,20 @@ def test_several_manifests_and_variants_are_tested_by_one_command(
     assert "(in the program third)" in capfd.readouterr().err
     shutil.copytree(tmp_path / "first", tmp_path / "copies/first")
     assert main.main(["build", str(tmp_path / "first"), str(tmp_path / "copies"), "-o", str(out)]) == 2
-    assert "have the name `first`, and would write the same files" in capfd.readouterr().err
+    assert "both make `first`, and would write the same files" in capfd.readouterr().err
+
+
+def test_scores_that_are_no_numbers_break_each_limit() -> None:
+    right = torch.tensor([[1.0, 2.0, 3.0], [1.0, -torch.inf, 1.0]])
+    assert text_scores.divergences(right, right).tolist() == [0, 0]
+    wrong = torch.tensor([[1.0, torch.nan, 3.0], [-torch.inf, 1.0, 1.0]])
+    assert text_scores.divergences(wrong, right).isnan().tolist() == [True, False]
+    assert text_scores.divergences(wrong, right)[1] == torch.inf
+    assert text_scores.divergences(right, wrong)[0].isnan()
+    limits = dict.fromkeys(("max_perplexity", "max_perplexity_change", "max_divergence", "min_same_choices"), 1.0)
+    text = TextTest(file="text.txt", tokens=2, **limits, min_equal_tokens=1)
+    names = ("perplexity", "perplexity_transformers", "divergence", "same_choices", "equal_tokens")
+    assert len(text_scores.broken(text, dict.fromkeys(names, torch.nan))) == 5
 
 
 @pytest.mark.parametrize(

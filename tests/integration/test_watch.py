@@ -27,12 +27,12 @@ QUIET_SECONDS = 2.0  # longer than a watch needs to notice a change
 class Watch:
     """A running `etbuild watch`."""
 
-    def __init__(self, root: Path, out: str, manifest: str = MANIFEST) -> None:
+    def __init__(self, root: Path, out: str, manifest: str = MANIFEST, *others: Path) -> None:
         self.root = root
         self.out = out
         (root / "model.yaml").write_text(manifest)
         (root / "model.py").write_text(MODEL)
-        command = [sys.executable, "-m", "etbuild", "watch", str(root / "model.yaml")]
+        command = [sys.executable, "-m", "etbuild", "watch", str(root / "model.yaml"), *map(str, others)]
         command += ["-o", str(root / out), "--cache-dir", str(root / ".cache")]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -117,6 +117,18 @@ def test_a_killed_build_ends_nothing_and_an_interrupted_one_leaves_nothing(watch
     os.killpg(watch.process.pid, signal.SIGINT)
     assert watch.process.wait(WAIT_SECONDS) == 0
     assert unfinished(watch) == []
+
+
+def test_each_of_several_manifests_is_built_once(tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(MANIFEST.replace("name: net", "name: other"))
+    running = Watch(tmp_path, ".", MANIFEST, other)
+    try:
+        said = running.turn()
+        assert [said.count(f"{tmp_path / name}.pte ") for name in ("net", "other")] == [1, 1], said
+    finally:
+        running.process.kill()
+        running.process.wait()
 
 
 def test_a_change_behind_a_link_is_built(tmp_path: Path) -> None:

@@ -9,6 +9,10 @@ from etbuild.manifest import example_inputs
 from etbuild.manifest.example_inputs import CheckFile
 from etbuild.manifest.sections import Call, Case, Checks, Manifest, Metric, TextCheck
 
+TEXT: DocumentPath = ("checks", "text")
+"""The place of a text in a manifest."""
+_TEXT_LIMITS = ("max_perplexity", "max_perplexity_change", "max_divergence", "min_same_choices", "min_equal_tokens")
+
 
 def check(data: Manifest, methods: Collection[str], check_file: CheckFile) -> Iterator[Problem]:
     """Yields the problems of `tests` and of the `checks` of tests that a schema cannot find.
@@ -37,21 +41,16 @@ def check(data: Manifest, methods: Collection[str], check_file: CheckFile) -> It
         yield from _check_text(data, data["checks"]["text"], check_file)
 
 
-TEXT_LIMITS = ("max_perplexity", "max_perplexity_change", "max_divergence", "min_same_choices", "min_equal_tokens")
-"""The limits of `checks.text`."""
-
-
 def _check_text(data: Manifest, text: TextCheck, check_file: CheckFile) -> Iterator[Problem]:
-    path: DocumentPath = ("checks", "text")
-    yield from check_file(text["file"], (*path, "file"), True)
-    if not {*TEXT_LIMITS} & text.keys():
-        names = ", ".join(f"`{name}`" for name in TEXT_LIMITS)
-        yield Problem(f"a text needs one of {names}", path, "for example max_divergence: 0.05")
+    yield from check_file(text["file"], (*TEXT, "file"), True)
+    if not {*_TEXT_LIMITS} & text.keys():
+        names = ", ".join(f"`{name}`" for name in _TEXT_LIMITS)
+        yield Problem(f"a text needs one of {names}", TEXT, "for example max_divergence: 0.05")
     if "huggingface" not in data.get("model", {}) or data.get("runner") != "executorch-llm/v1":
         message = "only a language model of `model.huggingface` with `runner: executorch-llm/v1` is compared on a text"
-        yield Problem(message, path, "for other models, `checks.metric` calls a function of yours", at_key=True)
+        yield Problem(message, TEXT, "for other models, `checks.metric` calls a function of yours", at_key=True)
     elif "tokenizer" not in data:
-        yield Problem("a text needs the tokenizer of the model", path, "add `tokenizer: tokenizer.json`", at_key=True)
+        yield Problem("a text needs the tokenizer of the model", TEXT, "add `tokenizer: tokenizer.json`", at_key=True)
 
 
 def metrics(checks: Checks) -> dict[DocumentPath, Metric]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from etbuild.errors import DocumentPath
 from etbuild.manifest import example_inputs, sections
-from etbuild.manifest.model_tests import metrics
+from etbuild.manifest.model_tests import TEXT, metrics
 from etbuild.manifest.sections import Checks, Manifest, Options, Tests
 from etbuild.plan.part import Part
 from etbuild.plan.parts import (
@@ -19,9 +19,6 @@ from etbuild.plan.parts import (
     pairs,
     read_example,
 )
-
-TEXT: DocumentPath = ("checks", "text")
-"""The place of a text in a manifest."""
 
 
 class MethodTests(Part):
@@ -87,7 +84,6 @@ class TextTest(Part):
 
     Attributes:
         file: The name of the declared input.
-        tokenizer: The names of the tokenizer's files.
         tokens: How many tokens at its beginning are read.
         max_perplexity: The largest perplexity of the program; None for no limit, here and below.
         max_perplexity_change: How much larger than that of transformers it may be, as a part of it.
@@ -97,7 +93,6 @@ class TextTest(Part):
     """
 
     file: str
-    tokenizer: tuple[str, ...]
     tokens: int
     max_perplexity: float | None
     max_perplexity_change: float | None
@@ -145,8 +140,6 @@ class TestPlan(Part):
                 found.setdefault(metric.data, (*metric.path, "data"))
         if self.text is not None:
             found.setdefault(self.text.file, (*TEXT, "file"))
-            for name in self.text.tokenizer:
-                found.setdefault(name, ("tokenizer",))
         return found
 
 
@@ -163,14 +156,13 @@ def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
         seed=tests.get("seed", 0),
         cases={name: _calls(case, ("tests", "cases", name)) for name, case in tests.get("cases", {}).items()},
         metrics=tuple(_metric(metric, path) for path, metric in metrics(checks).items()),
-        text=_text(checks["text"], manifest.get("tokenizer", [])) if "text" in checks else None,
+        text=_text(checks["text"]) if "text" in checks else None,
     )
 
 
-def _text(text: sections.TextCheck, tokenizer: str | list[str]) -> TextTest:
+def _text(text: sections.TextCheck) -> TextTest:
     return TextTest(
         file=text["file"],
-        tokenizer=(tokenizer,) if isinstance(tokenizer, str) else tuple(tokenizer),
         tokens=text.get("tokens", 512),
         max_perplexity=text.get("max_perplexity"),
         max_perplexity_change=text.get("max_perplexity_change"),

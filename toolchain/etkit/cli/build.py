@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -33,6 +32,7 @@ from etbuild.cli.options import (
 from etbuild.errors import EtbuildError, InputError, printable
 from etbuild.steps.stages import STAGES
 from etkit.cli.checkpoints import add_weights, each_checkpoint, in_programs
+from etkit.cli.manifests import each_manifest, may_be_several
 
 if TYPE_CHECKING:
     from etbuild.build import BuildOptions, BuildResult
@@ -135,17 +135,21 @@ def run(options: argparse.Namespace) -> int:
         raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
     names, manifests = wanted(options), each_manifest(options.manifests)
     programs: list[tuple[Manifest, Inputs]] = []
+    files: dict[str, list[Path]] = {}
     for manifest in manifests:
         loaded = validate.load_each(manifest, None, names, settings(options))
         with _located(loaded[0]):
-            programs += each_checkpoint(loaded, given_inputs(options, manifest), options.weights)
-    _check_names(programs)
+            of_manifest = each_checkpoint(loaded, given_inputs(options, manifest), options.weights)
+        for each, _ in of_manifest:
+            files.setdefault(each.data["name"], []).append(manifest)
+        programs += of_manifest
+    _check_names(files)
     if options.stop_after is not None:
         if len(programs) > 1:
             raise InputError.of("--stop-after writes the stages of one program: name one variant")
         _show_stages(options, *programs[0])
         return 0
-    go_on = bool(options.weights) or len(manifests) > 1
+    go_on = bool(options.weights) or may_be_several(options.manifests)
     built, errors = _build_each(programs, options.directory, how_to_build(options), go_on=go_on)
     if options.json:
         facts = [{"name": name, **_facts(each)} for name, each in built]
@@ -157,23 +161,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def each_manifest(paths: Sequence[Path]) -> list[Path]:
-    """The manifests that a command names, and those in the folders that it names; each of them once.
+def _check_names(files: Mapping[str, Sequence[Path]]) -> None:
+    """Refuses two programs that would have the same files.
 
-    Raises:
-        InputError: A folder has no manifest.
+    Args:
+        files: For each name of a program, the manifests that have it.
     """
-    from etkit.targets.update import manifests_in
-
-    return [*dict.fromkeys(each for path in paths for each in (manifests_in(path) if path.is_dir() else [path]))]
-
-
-def _check_names(programs: Sequence[tuple[Manifest, Inputs]]) -> None:
-    """Refuses two programs that would have the same files."""
-    counts = Counter(loaded.data["name"] for loaded, _ in programs)
-    if twice := [name for name, count in counts.items() if count > 1]:
-        message = f"{counts[twice[0]]} of the manifests have the name `{twice[0]}`, and would write the same files"
-        raise InputError.of(message, "build them into other directories, or rename one of them")
+    for name, manifests in files.items():
+        if len(manifests) > 1:
+            message = f"{manifests[0]} and {manifests[1]} both make `{name}`, and would write the same files"
+            raise InputError.of(message, "build them into different directories, or change a `name`")
 
 
 def _build_each(
@@ -193,7 +190,7 @@ def _build_each(
     built, errors = [], dict[str, EtbuildError]()
     for number, (loaded, given) in enumerate(programs, 1):
         name, of_all = loaded.data["name"], f"{number} of {len(programs)}"
-        one = replace(how, stage=partial(_stage, how.stage, f"{name} ({of_all}): ")) if len(programs) > 1 else how
+        one = replace(how, stage=of_program(how.stage, f"{name} ({of_all})")) if len(programs) > 1 else how
         try:
             built.append(build_program(loaded, given, directory, one, several=len(programs) > 1 and not go_on))
         except EtbuildError as error:
@@ -203,8 +200,13 @@ def _build_each(
     return built, errors
 
 
-def _stage(stage: Stage, program: str, text: str) -> AbstractContextManager[None]:
-    return stage(program + text)
+def of_program(stage: Stage, program: str) -> Stage:
+    """Shows stages of one of several programs, with its name."""
+
+    def named(text: str) -> AbstractContextManager[None]:
+        return stage(f"{program}: {text}")
+
+    return named
 
 
 def wanted(options: argparse.Namespace) -> list[str | None] | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_flag, add_parser
 from etbuild.errors import InputError, printable
+from etkit.cli.manifests import each_manifest
 
 if TYPE_CHECKING:
     from etkit.targets.update import System, Update
@@ -47,9 +48,8 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files.artifacts import replace
     from etkit.targets import update
 
-    manifests = [each for path in options.paths for each in (update.manifests_in(path) if path.is_dir() else [path])]
     workspaces: dict[tuple[System, Path], list[Path]] = {}
-    for manifest in dict.fromkeys(manifests):
+    for manifest in each_manifest(options.paths):
         workspaces.setdefault(_workspace(manifest.parent, options), []).append(manifest)
     updates = [each for (system, root), several in workspaces.items() for each in update.update(several, system, root)]
     changed, disagrees = False, any(each.disagrees for each in updates)

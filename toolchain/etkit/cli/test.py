@@ -27,7 +27,8 @@ from etbuild.cli.options import (
     settings,
 )
 from etbuild.errors import CheckError, EtbuildError, InputError
-from etkit.cli.build import each_manifest, wanted
+from etkit.cli.build import of_program, wanted
+from etkit.cli.manifests import each_manifest, may_be_several
 from etkit.cli.program import add_program, build_into, check_program
 
 if TYPE_CHECKING:
@@ -89,8 +90,10 @@ def run(options: argparse.Namespace) -> int:
 
     programs = _programs(options)
     options.restart()  # a crash of native code is then an error that says so
-    if len(programs) == 1:
-        found = [(programs[0].plan.name, _located(options, programs[0]))]
+    names = wanted(options)
+    several = names is None or len(names) > 1 or may_be_several(options.manifests)
+    if not several:
+        found = [(each.plan.name, _located(options, each)) for each in programs]
     else:
         found = [(each.plan.name, _in_fork(options, each)) for each in programs]
         if options.filter is not None and not any(of_one for _, of_one in found):
@@ -101,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         artifacts.replace(options.junit, results.junit(found))
     if options.json:
         shown = [results.as_json(*each) for each in found]
-        print(json.dumps(shown if len(shown) > 1 else shown[0], indent=2))
+        print(json.dumps(shown if several else shown[0], indent=2))
     else:
         print(results.text(found))
     return CheckError.exit_code if any(each.state == "failed" for _, of_one in found for each in of_one) else 0
@@ -152,17 +155,17 @@ def _tests(options: argparse.Namespace, program: _Tested, several: bool) -> list
     from etkit.testing.results import Result
     from etkit.testing.run import TestOptions, run
 
-    plan = program.plan
+    plan, stage = program.plan, Progress().stage
     tests = tests_of(program.loaded.data, plan.methods)
     declared = inputs(options, [program.manifest.parent, *options.root])
     how = TestOptions(
         pattern=options.filter,
-        may_be_none=several,
+        may_be_none=several,  # another program may have such a test
         shard=options.shard,
-        allow_empty_shard=options.allow_empty_shard,
+        allow_empty_shard=options.allow_empty_shard or several,
         skip_unavailable=options.skip_unavailable,
         locate=not options.no_search,
-        stage=Progress().stage,
+        stage=of_program(stage, plan.name) if several else stage,
         at_once=processors(),
     )
     check_program(options)

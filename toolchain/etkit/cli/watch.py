@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
     """Returns one build as a function for a forked process, so that the memory of this process stays as it is."""
-    own = {"manifest": manifest, "restart": lambda: None}
+    own = {"manifests": [manifest], "restart": lambda: None}
 
     def task() -> None:
         from etbuild.cli.terminal import print_error

@@ -5,7 +5,6 @@ A template is a program of someone else. transformers runs it in the sandbox of 
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import shutil
@@ -19,6 +18,7 @@ from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.extras import install_hint
 from etbuild.processes.time_limit import time_limit
+from etkit.generation.runner_tokenizer import of_runner
 from etkit.generation.tokenizer_files import TEMPLATE, preferred
 
 Message = Mapping[str, str]
@@ -93,7 +93,7 @@ class ChatTokenizer:
         if self._file is None or not self._file.endswith(".json"):
             return None
         try:
-            tokens = _of_runner(self._file).encode(self._rendered(messages, add_generation_prompt=True), 0, 0)
+            tokens = of_runner(self._file).encode(self._rendered(messages, add_generation_prompt=True), 0, 0)
         except RuntimeError as error:
             return f"ExecuTorch's tokenizer cannot read this conversation: {summary(error)}"
         same = list(tokens) == self.prompt(messages)
@@ -109,16 +109,6 @@ class ChatTokenizer:
 
     def _encoded(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-@functools.cache
-def _of_runner(file: str) -> Any:
-    """ExecuTorch's tokenizer. Raises RuntimeError if it cannot read the file."""
-    from pytorch_tokenizers import CppHFTokenizer
-
-    found = CppHFTokenizer()
-    found.load(file)
-    return found
 
 
 def _classes() -> tuple[Any, Any]:

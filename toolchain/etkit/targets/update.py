@@ -496,22 +496,6 @@ def names_of_variants(manifest: Path) -> list[str]:
     return variants.names(data) if isinstance(data, dict) else []
 
 
-def manifests_in(directory: Path) -> list[Path]:
-    """The manifests of a directory and those below it, sorted: the YAML files that say that they are one.
-
-    Raises:
-        InputError: The directory has none.
-    """
-    found = []
-    for path in sorted([*directory.rglob("*.yaml"), *directory.rglob("*.yml")]):
-        hidden = any(part.startswith((".", "bazel-", "buck-out")) for part in path.relative_to(directory).parts)
-        if not hidden and path.is_file() and b"executorch-model/v" in path.read_bytes()[:65536]:
-            found.append(path)
-    if not found:
-        raise InputError.of(f"{directory}: no manifest in it", "a manifest has `schema: executorch-model/v1`")
-    return found
-
-
 _PROGRAMS = {"executorch_checkpoints", "executorch_program", "executorch_programs"}
 
 

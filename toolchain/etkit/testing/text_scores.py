@@ -20,11 +20,13 @@ from etbuild.errors import InputError
 from etbuild.exception_text import summary as summary_of
 from etbuild.files import regular_files
 from etbuild.inputs.step_context import StepContext
-from etbuild.plan.model_tests import TEXT, TextTest
+from etbuild.manifest.model_tests import TEXT
+from etbuild.plan.model_tests import TextTest
 from etbuild.plan.plan import Plan
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.steps.reference import language_model
 from etkit.generation.decoder import Decoder
+from etkit.generation.runner_tokenizer import of_runner
 from etkit.generation.tokenizer_files import preferred
 
 _WINDOW = 256  # tokens
@@ -50,11 +52,25 @@ class _Sums:
 
     def add(self, scores: torch.Tensor, expected: torch.Tensor, following: int) -> None:
         """Adds the scores of one token, [vocab], and those of transformers."""
-        found, exact = (torch.log_softmax(each.double(), -1) for each in (scores, expected))
-        self.loss.append(-float(found[following]))
-        self.expected_loss.append(-float(exact[following]))
-        self.divergence.append(float((exact.exp() * (exact - found)).nansum()))  # a probability of 0 adds nothing
+        for losses, each in ((self.loss, scores), (self.expected_loss, expected)):
+            losses.append(-float(torch.log_softmax(each.double(), -1)[following]))
+        self.divergence.append(float(divergences(scores, expected)))
         self.same += int(scores.argmax() == expected.argmax())
+
+
+def divergences(scores: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """How far probabilities of the next token are from the expected ones (Kullback-Leibler).
+
+    Args:
+        scores: The scores of each token, [..., vocab], of any floating-point dtype.
+        expected: The expected scores, of the same shape.
+
+    Returns:
+        The divergences in nats, float64 [...]. A score that is NaN makes its divergence NaN.
+    """
+    found, exact = (torch.log_softmax(each.double(), -1) for each in (scores, expected))
+    terms = exact.exp() * (exact - found)
+    return torch.where(exact == -torch.inf, 0.0, terms).sum(-1)  # a token that is impossible adds nothing
 
 
 def measure(plan: Plan, text: TextTest, files: ProgramFiles, context: StepContext) -> dict[str, float]:
@@ -74,16 +90,17 @@ def measure(plan: Plan, text: TextTest, files: ProgramFiles, context: StepContex
         InputError: The text or the tokenizer cannot be read, or the text has less than two tokens.
         BuildError: The model cannot be made, or the runtime cannot run the program.
     """
-    begin, tokens = _tokens(text, context)
+    begin, tokens = _tokens(plan, text, context)
     model, sums = language_model(plan, context), _Sums()
     with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
         decoder = Decoder(files, Path(scratch))
         windows = [*_windows(begin, tokens, min(_WINDOW, decoder.context))]
         for window in windows:
             expected = model(input_ids=torch.tensor([window]))[0][0]
-            for index in range(_given(window), len(window)):
-                sums.add(decoder.scores(window[:index]).float(), expected[index - 1], window[index])
-        prompt = windows[0][: _given(windows[0])]
+            for index in range(_given(window, len(begin)), len(window)):
+                sums.add(decoder.scores(window[:index]), expected[index - 1], window[index])
+        room = max(1, decoder.context - _CONTINUED + 1)
+        prompt = windows[0][: min(_given(windows[0], len(begin)), room)]
         equal = _equal_tokens(decoder, model, prompt)
     count = len(sums.loss)
     return {
@@ -142,9 +159,9 @@ def _largest(divergences: Sequence[float]) -> float:
     return math.nan if any(map(math.isnan, divergences)) else max(divergences)
 
 
-def _given(window: Sequence[int]) -> int:
-    """How many tokens of a window nobody has to guess."""
-    return max(1, len(window) // 4)
+def _given(window: Sequence[int], begin: int) -> int:
+    """How many tokens of a window nobody has to guess: at least those that begin each text."""
+    return max(1, begin, len(window) // 4)
 
 
 def _windows(begin: list[int], tokens: list[int], size: int) -> Iterator[list[int]]:
@@ -172,7 +189,7 @@ def _equal_tokens(decoder: Decoder, model: torch.nn.Module, prompt: list[int]) -
     return _CONTINUED
 
 
-def _tokens(text: TextTest, context: StepContext) -> tuple[list[int], list[int]]:
+def _tokens(plan: Plan, text: TextTest, context: StepContext) -> tuple[list[int], list[int]]:
     """The tokens that begin a text, and those of the text.
 
     The tokenizer is that of ExecuTorch's runner.
@@ -183,8 +200,7 @@ def _tokens(text: TextTest, context: StepContext) -> tuple[list[int], list[int]]
         content = regular_files.read(file, _MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError.at(path, f"{text.file}: cannot be read as a text: {summary_of(error)}") from None
-    tokenizer = _tokenizer([str(context.inputs.find_data(name, ("tokenizer",))) for name in text.tokenizer])
-    # A token is at least a byte, and a text without its end has the same tokens but for the last ones.
+    tokenizer = _tokenizer([str(context.inputs.find_data(*each)) for each in plan.tokenizer_names.items()])
     part = content[: text.tokens * _LONGEST]
     marked, plain = (list(tokenizer.encode(part, begins, 0)) for begins in (1, 0))
     begin = marked[: len(marked) - len(plain)] if marked[len(marked) - len(plain) :] == plain else []
@@ -195,23 +211,15 @@ def _tokens(text: TextTest, context: StepContext) -> tuple[list[int], list[int]]
     return begin, tokens
 
 
-_LONGEST = 64  # characters of a token: few are longer, and then some tokens less are read
+_LONGEST = 64  # characters that a token stands for; if the tokens of a text stand for more, less of them are compared
 
 
 def _tokenizer(files: Sequence[str]) -> Any:
-    import pytorch_tokenizers as known
-
     file = preferred(files)
     if file is None:
         raise InputError.at(("tokenizer",), "`tokenizer` names no tokenizer", "for example tokenizer.json")
-    kinds = [known.CppHFTokenizer] if file.endswith(".json") else [known.CppTiktoken, known.CppSPTokenizer]
-    errors = []
-    for kind in kinds:
-        found = kind()
-        try:
-            found.load(file)
-        except RuntimeError as error:
-            errors.append(summary_of(error))
-        else:
-            return found
-    raise InputError.at(("tokenizer",), f"ExecuTorch's tokenizers cannot read {Path(file).name}: {errors[-1]}")
+    try:
+        return of_runner(file)
+    except RuntimeError as error:
+        message = f"ExecuTorch's tokenizers cannot read {Path(file).name}: {summary_of(error)}"
+        raise InputError.at(("tokenizer",), message) from None
