@@ -1,12 +1,14 @@
 """Tries every family of decoders in transformers: what a new user gets with two commands.
 
-    python benchmarks/families/run.py [--only NAME...] [--list] [--results FILE] [--write docs/families.md]
+    python benchmarks/families/run.py [--only NAME...] [--peers] [--list] [--results FILE] [--write docs/families.md]
 
 For each family, a tiny model with random weights is saved to a folder, `etbuild init --huggingface FOLDER` writes its
 manifest, and `etbuild build` builds it. ExecuTorch's `TextLLMRunner` then continues a prompt of several calls, and the
 text has to be that of transformers, which computes it without a cache. A second program has its weights in 4 bits: its
 scores are compared with those of transformers in float32. Each of these steps runs in a process of its own with a time
 limit.
+
+`--peers` adds what transformers' exporter and optimum-executorch make of the same folders to the rows that lack it.
 
 Each row is also a line of the file of results. A run takes the rows that the file has, so that one that was interrupted
 continues; families that `--only` names are tried again. The page has those that were tried.
@@ -34,7 +36,7 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
 
-from benchmarks.families import families  # noqa: E402
+from benchmarks.families import families, peers  # noqa: E402
 from tests.helpers.language_models import tokenizer  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
 
@@ -48,10 +50,14 @@ _COLUMNS = {
     "memory": "planned memory",
     "size_4_bits": "4 bits: size",
     "divergence": "divergence",
+    "by_transformers": "transformers' exporter",
+    "by_optimum": "optimum-executorch",
     "note": "note",
 }
 _MEASURED = ("size", "memory", "size_4_bits", "divergence")
+_PEERS = ("by_transformers", "by_optimum")
 _QUANTIZE = {"torchao": [{"config": "8da4w", "group_size": 32}]}
+OPTIMUM = peers.version()
 _NEAR = 1e-4  # of the largest score: the roundings of another order of additions
 _SHOWN = 160  # characters of an error
 _TEXT_GENERATION = "text-generation"
@@ -220,6 +226,32 @@ def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: flo
     return {**row, "equal": f"{equal} of {len(tokens)}", "works": equal == len(tokens), "note": note}
 
 
+def with_peers(row: Row, scratch: Path, seconds: float) -> Row:
+    """The row with the number of equal tokens that other exporters' programs say, or that they do not build or run."""
+    family, cls = row["family"], row["class"]
+    folder = scratch / family.replace("-", "_")
+    folder.mkdir()
+    try:
+        expected = in_fork(families.write, seconds, family, cls, folder)["tokens"]
+    except NotMade:  # the note of the row says why there is no such model
+        return {**row, **dict.fromkeys(_PEERS, "")}
+    prompt = tokenizer().encode(families.PROMPT).ids
+    found = dict.fromkeys(_PEERS, "does not export")
+    try:
+        ids = in_fork(peers.said_by_transformers_exporter, seconds, str(folder), cls, prompt, families.TOKENS)
+        found["by_transformers"] = f"{families.common(ids, expected)} of {len(expected)}"
+    except NotMade as error:
+        print(f"{family}, transformers' exporter: {error}", file=sys.stderr)
+    try:
+        program = peers.optimum_program(folder, scratch / "optimum", seconds)
+        found["by_optimum"] = "does not run"
+        said = in_fork(say, seconds, str(program), str(folder / "tokenizer.json"), families.TOKENS)
+        found["by_optimum"] = f"{families.common(tokenizer().encode(said).ids, expected)} of {len(expected)}"
+    except (NotMade, RuntimeError, subprocess.TimeoutExpired) as error:
+        print(f"{family}, optimum-executorch: {error}", file=sys.stderr)
+    return {**row, **found}
+
+
 def shortened(text: str, scratch: Path) -> str:
     """A message without the scratch directory, in one line of a table."""
     line = " ".join(text.replace(str(scratch), ".").replace("|", "/").split())
@@ -229,7 +261,7 @@ def shortened(text: str, scratch: Path) -> str:
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
     lines = ["| " + " | ".join(_COLUMNS.values()) + " |", "|---" * len(_COLUMNS) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(str(row[key]) for key in _COLUMNS) + " |" for row in rows)])
+    return "\n".join([*lines, *("| " + " | ".join(str(row.get(key, "")) for key in _COLUMNS) + " |" for row in rows)])
 
 
 def summary(rows: list[Row]) -> str:
@@ -255,8 +287,11 @@ a new user would: a tiny model with random weights, `etbuild init --huggingface`
 | size, planned memory | of the program with its data, and of its methods |
 | 4 bits: size | of the same program with `8da4w` in groups of 32 |
 | divergence | of the scores of that program from those of transformers in float32: the mean, in nats |
+| transformers' exporter, optimum-executorch | equal tokens of their programs of the same folder, if tried |
 
-What a family cannot do is an error of `init` or of the build, which the note has.
+What a family cannot do is an error of `init` or of the build, which the note has. The programs of transformers'
+exporter run in its `generate`: they are one for the whole prompt and one for a single token. Those of
+optimum-executorch {OPTIMUM} run in `TextLLMRunner`, with its custom attention and cache.
 
 {summary(rows)} The others of transformers' {len(families.decoders())} have not been tried yet.
 
@@ -269,6 +304,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = families.decoders()
     parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", help="try these families, again if need be")
+    parser.add_argument("--peers", action="store_true", help="try other exporters on the rows that lack them")
     parser.add_argument("--list", action="store_true", help="print the names of the families")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/families.jsonl", metavar="FILE")
     parser.add_argument("--seconds", type=float, default=300.0, help="the time limit of one step")
@@ -278,10 +314,16 @@ def main() -> None:
         print("\n".join(known))
         return
     rows = read(options.results)
-    for family in options.only or [name for name in known if name not in rows]:
-        rows[family] = in_own_directory(family, known[family], options.seconds)
+    if options.peers:
+        peers.install_optimum()
+        chosen = [name for name in options.only or known if name in rows and _PEERS[0] not in rows[name]]
+    else:
+        chosen = options.only or [name for name in known if name not in rows]
+    for family in chosen:
+        row = rows.get(family) if options.peers else None
+        rows[family] = in_own_directory(family, known[family], row, options.seconds)
         add(options.results, rows[family])
-        print("  ".join(str(rows[family][key]) for key in _COLUMNS), flush=True)
+        print("  ".join(str(rows[family].get(key, "")) for key in _COLUMNS), flush=True)
     listed = [rows[name] for name in known if name in rows and name in (options.only or rows)]
     print(f"\n{table(listed)}\n\n{summary(listed)}")
     if options.write:
@@ -291,12 +333,12 @@ def main() -> None:
 _builder: list[Builder] = []
 
 
-def in_own_directory(family: str, cls: str, seconds: float) -> Row:
-    """The row of a family, made in a directory that is then removed."""
+def in_own_directory(family: str, cls: str, row: Row | None, seconds: float) -> Row:
+    """The row of a family, made in a directory that is then removed. A row that is there gets the columns of peers."""
     scratch = Path(tempfile.mkdtemp(prefix="families-"))
     _builder[:] = _builder or [Builder(Path(tempfile.gettempdir()), seconds)]
     try:
-        return attempt(family, cls, _builder[0], scratch, seconds)
+        return with_peers(row, scratch, seconds) if row else attempt(family, cls, _builder[0], scratch, seconds)
     finally:
         shutil.rmtree(scratch)
 

@@ -89,6 +89,7 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
         try:
             with recurring(model, self):
                 yield
+            self._check_taken()
         finally:
             self._position = None  # otherwise a copy of the model would contain traced tensors
 
@@ -128,7 +129,13 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
         """None: `recurring` gives the state to the recurrence that the mixer calls next."""
+        self._check_taken()
         self._place = (self.states[layer_idx], f"recurrent_{state_idx}")
+
+    def _check_taken(self) -> None:
+        """A mixer that asks for a state and calls a recurrence that is not known would begin with zeros each time."""
+        if self._place is not None:
+            raise unsupported("its recurrence is not one that is known here")
 
     def taken_state(self) -> torch.Tensor | None:
         """The state that the mixer has asked for; None before the first write."""
@@ -143,8 +150,7 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
     ) -> torch.Tensor:
         """Keeps the state of a recurrence, and returns it."""
         del others
-        if self._place is not None:
-            raise unsupported("its recurrence is not one that is known here")
+        self._check_taken()
         self.states[layer_idx].write(f"recurrent_{state_idx}", recurrent_states)
         self.updated = True
         return recurrent_states
