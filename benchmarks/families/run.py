@@ -55,6 +55,7 @@ _COLUMNS = {
     "note": "note",
 }
 _MEASURED = ("size", "memory", "size_4_bits", "divergence")
+_NO_MODEL = "no tiny model"  # the sizes here do not fit each other, which says nothing about the driver
 _PEERS = ("by_transformers", "by_optimum")
 _QUANTIZE = {"torchao": [{"config": "8da4w", "group_size": 32}]}
 OPTIMUM = peers.version()
@@ -192,6 +193,22 @@ def error_in(output: str) -> str:
     return " ".join(shown)
 
 
+def written(family: str, cls: str, folder: Path, seconds: float) -> Any:
+    """The tokens of transformers for a tiny model of a family, whose folder is written."""
+    try:
+        return in_fork(families.write, seconds, family, cls, folder)
+    except NotMade as error:
+        raise NotMade(f"{_NO_MODEL}: {error}") from None
+
+
+def ran(program: Path, words: Path, seconds: float) -> str:
+    """What ExecuTorch's runner says, in a process of its own."""
+    try:
+        return str(in_fork(say, seconds, str(program), str(words), families.TOKENS))
+    except NotMade as error:
+        raise NotMade(f"run: {error}") from None
+
+
 def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: float) -> Row:
     """The row of one family."""
     row: Row = {"family": family, "task": _TEXT_GENERATION, "class": cls, "cache": "", "equal": "", "works": False}
@@ -199,13 +216,13 @@ def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: flo
     folder = scratch / family.replace("-", "_")
     folder.mkdir()
     try:
-        expected = in_fork(families.write, seconds, family, cls, folder)
+        expected = written(family, cls, folder, seconds)
         manifest = builder.init(folder, scratch)
         cache = yaml.safe_load(manifest.read_text("utf-8"))["model"]["huggingface"].get("cache")
         row["cache"] = "none" if cache is None else cache.get("kind", "static")
         program = builder.build(manifest, scratch / "out")
         words = program.with_suffix(".tokenizer") / "tokenizer.json"
-        said = in_fork(say, seconds, str(program), str(words), families.TOKENS)
+        said = ran(program, words, seconds)
         size, memory = sizes(program)
         row |= {"size": f"{size / 1e3:.0f} kB", "memory": f"{memory / 1e3:.0f} kB"}
     except (NotMade, subprocess.TimeoutExpired) as error:
@@ -232,8 +249,8 @@ def with_peers(row: Row, scratch: Path, seconds: float) -> Row:
     folder = scratch / family.replace("-", "_")
     folder.mkdir()
     try:
-        expected = in_fork(families.write, seconds, family, cls, folder)["tokens"]
-    except NotMade:  # the note of the row says why there is no such model
+        expected = written(family, cls, folder, seconds)["tokens"]
+    except NotMade:
         return {**row, **dict.fromkeys(_PEERS, "")}
     prompt = tokenizer().encode(families.PROMPT).ids
     found = dict.fromkeys(_PEERS, "does not export")
@@ -266,7 +283,14 @@ def table(rows: list[Row]) -> str:
 
 def summary(rows: list[Row]) -> str:
     """How many families work."""
-    return f"{sum(row['works'] for row in rows)} of {len(rows)} families say what transformers says."
+    made = [row for row in rows if not row["note"].startswith(_NO_MODEL)]
+    lines = [f"{sum(row['works'] for row in made)} of {len(made)} families say what transformers says."]
+    if without := len(rows) - len(made):
+        lines.append(f"Of {without} more, no tiny model could be made.")
+    for key, name in (("by_transformers", "transformers' exporter"), ("by_optimum", "optimum-executorch")):
+        found = [row[key] == f"{families.TOKENS} of {families.TOKENS}" for row in made if row.get(key)]
+        lines.append(f"{name[0].upper()}{name[1:]}: {sum(found)} of {len(found)}.")
+    return " ".join(lines)
 
 
 def page(rows: list[Row]) -> str:
@@ -289,8 +313,8 @@ a new user would: a tiny model with random weights, `etbuild init --huggingface`
 | divergence | of the scores of that program from those of transformers in float32: the mean, in nats |
 | transformers' exporter, optimum-executorch | equal tokens of their programs of the same folder, if tried |
 
-What a family cannot do is an error of `init` or of the build, which the note has. The programs of transformers'
-exporter run in its `generate`: they are one for the whole prompt and one for a single token. Those of
+What a family cannot do is an error of `init`, of the build or of the runner, which the note has. The programs of
+transformers' exporter run in its `generate`: they are one for the whole prompt and one for a single token. Those of
 optimum-executorch {OPTIMUM} run in `TextLLMRunner`, with its custom attention and cache.
 
 {summary(rows)} The others of transformers' {len(families.decoders())} have not been tried yet.

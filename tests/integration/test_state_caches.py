@@ -90,14 +90,17 @@ def test_layers_of_another_form_are_refused(tmp_path: Path) -> None:
         with_cache(made, tmp_path, None)
 
 
-def test_a_state_that_no_recurrence_takes_is_an_error() -> None:
+@pytest.mark.parametrize("asked", [[0], [0, 1]])
+def test_a_state_that_no_recurrence_takes_is_an_error(asked: list[int]) -> None:
     """A mixer that computes its recurrence without it would begin with zeros in each call."""
     from etbuild.model.state_cache import StateCache, states_only
 
-    position, mixers = torch.tensor([0]), torch.nn.Module()
     cache = StateCache([states_only(), states_only()])
-    with pytest.raises(BuildError, match="recurrence is not one that is known"), cache.at(position, mixers):
-        cache.get_recurrent_state(0)
-    with pytest.raises(BuildError, match="recurrence is not one that is known"), cache.at(position, mixers):
-        cache.get_recurrent_state(0)
-        cache.get_recurrent_state(1)
+
+    def call() -> None:
+        with cache.at(torch.tensor([0]), torch.nn.Module()):
+            for layer in asked:
+                cache.get_recurrent_state(layer)
+
+    with pytest.raises(BuildError, match="recurrence is not one that is known"):
+        call()

@@ -67,7 +67,7 @@ _TEXT_TASKS = {
     "text-generation": _TextTask(
         "executorch-llm/v1",
         _LONGEST_CACHE,
-        ("max_position_embeddings", "n_positions"),
+        ("max_position_embeddings", "n_positions", "max_seq_len", "context_length"),
         (
             "cache:",
             "  max_length: {length}   # tokens: {why}",
