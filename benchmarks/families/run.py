@@ -8,7 +8,8 @@ text has to be that of transformers, which computes it without a cache. A second
 scores are compared with those of transformers in float32. Each of these steps runs in a process of its own with a time
 limit.
 
-`--peers` adds what transformers' exporter and optimum-executorch make of the same folders to the rows that lack it.
+With `--peers`, transformers' exporter and optimum-executorch are tried on the same folders too. Rows that the file has
+get their columns.
 
 Each row is also a line of the file of results. A run takes the rows that the file has, so that one that was interrupted
 continues; families that `--only` names are tried again. The page has those that were tried.
@@ -22,7 +23,6 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,6 +36,7 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
 
+from benchmarks import optimum_environment  # noqa: E402
 from benchmarks.families import families, peers  # noqa: E402
 from tests.helpers.language_models import tokenizer  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
@@ -56,9 +57,9 @@ _COLUMNS = {
 }
 _MEASURED = ("size", "memory", "size_4_bits", "divergence")
 _NO_MODEL = "no tiny model"  # the sizes here do not fit each other, which says nothing about the driver
+_NOT_EXPORTED, _NOT_RUN = "does not export", "does not run"
 _PEERS = ("by_transformers", "by_optimum")
 _QUANTIZE = {"torchao": [{"config": "8da4w", "group_size": 32}]}
-OPTIMUM = peers.version()
 _NEAR = 1e-4  # of the largest score: the roundings of another order of additions
 _SHOWN = 160  # characters of an error
 _TEXT_GENERATION = "text-generation"
@@ -209,7 +210,7 @@ def ran(program: Path, words: Path, seconds: float) -> str:
         raise NotMade(f"run: {error}") from None
 
 
-def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: float) -> Row:
+def attempt(family: str, cls: str, builder: Builder, seconds: float, scratch: Path) -> Row:
     """The row of one family."""
     row: Row = {"family": family, "task": _TEXT_GENERATION, "class": cls, "cache": "", "equal": "", "works": False}
     row |= dict.fromkeys(_MEASURED, "")
@@ -240,33 +241,62 @@ def attempt(family: str, cls: str, builder: Builder, scratch: Path, seconds: flo
         row["divergence"] = f"{in_fork(divergence, seconds, str(small), str(folder), cls, text):.2g}"
     except NotMade as error:
         note = "; ".join([*filter(None, [note]), f"4 bits: {shortened(str(error), scratch)}"])
-    return {**row, "equal": f"{equal} of {len(tokens)}", "works": equal == len(tokens), "note": note}
+    return {
+        **row,
+        "equal": equal_tokens(tokenizer().encode(said).ids, tokens),
+        "works": equal == len(tokens),
+        "note": note,
+    }
 
 
-def with_peers(row: Row, scratch: Path, seconds: float) -> Row:
-    """The row with the number of equal tokens that other exporters' programs say, or that they do not build or run."""
-    family, cls = row["family"], row["class"]
-    folder = scratch / family.replace("-", "_")
+def with_peers(row: Row, seconds: float, scratch: Path) -> Row:
+    """The row with the number of equal tokens that other exporters' programs say, or that they do not export or run.
+    `reasons` of the row has the errors."""
+    folder = scratch / f"{row['family'].replace('-', '_')}_peers"
     folder.mkdir()
     try:
-        expected = written(family, cls, folder, seconds)["tokens"]
+        expected = written(row["family"], row["class"], folder, seconds)["tokens"]
     except NotMade:
         return {**row, **dict.fromkeys(_PEERS, "")}
-    prompt = tokenizer().encode(families.PROMPT).ids
-    found = dict.fromkeys(_PEERS, "does not export")
+    reasons: list[str] = []
+    found = {
+        "by_transformers": _by_transformers(row["class"], folder, expected, seconds, reasons),
+        "by_optimum": _by_optimum(folder, expected, seconds, reasons),
+    }
+    return {**row, **found, "reasons": [shortened(reason, scratch) for reason in reasons]}
+
+
+def _by_transformers(cls: str, folder: Path, expected: list[int], seconds: float, reasons: list[str]) -> str:
+    ids, programs = tokenizer().encode(families.PROMPT).ids, str(folder / "transformers")
+    stage = _NOT_EXPORTED
     try:
-        ids = in_fork(peers.said_by_transformers_exporter, seconds, str(folder), cls, prompt, families.TOKENS)
-        found["by_transformers"] = f"{families.common(ids, expected)} of {len(expected)}"
+        in_fork(peers.export_with_transformers, seconds, str(folder), cls, ids, programs)
+        stage = _NOT_RUN
+        said = in_fork(peers.said_by_transformers, seconds, str(folder), cls, programs, ids, families.TOKENS)
     except NotMade as error:
-        print(f"{family}, transformers' exporter: {error}", file=sys.stderr)
-    try:
-        program = peers.optimum_program(folder, scratch / "optimum", seconds)
-        found["by_optimum"] = "does not run"
-        said = in_fork(say, seconds, str(program), str(folder / "tokenizer.json"), families.TOKENS)
-        found["by_optimum"] = f"{families.common(tokenizer().encode(said).ids, expected)} of {len(expected)}"
-    except (NotMade, RuntimeError, subprocess.TimeoutExpired) as error:
-        print(f"{family}, optimum-executorch: {error}", file=sys.stderr)
-    return {**row, **found}
+        reasons.append(f"transformers' exporter: {error}")
+        return stage
+    return equal_tokens(said, expected)
+
+
+def _by_optimum(folder: Path, expected: list[int], seconds: float, reasons: list[str]) -> str:
+    """With ExecuTorch's own attention and cache, or without them if that fails."""
+    stages = []
+    for options in (peers.CUSTOM, ()):
+        stages.append(_NOT_EXPORTED)
+        try:
+            program = peers.optimum_program(folder, options, folder / f"optimum{len(options)}", seconds)
+            stages[-1] = _NOT_RUN
+            said = in_fork(say, seconds, str(program), str(folder / "tokenizer.json"), families.TOKENS)
+            return equal_tokens(tokenizer().encode(said).ids, expected)
+        except (NotMade, RuntimeError, subprocess.TimeoutExpired) as error:
+            reasons.append(f"{' '.join(['optimum-executorch', *options])}: {error}")
+    return _NOT_RUN if _NOT_RUN in stages else _NOT_EXPORTED
+
+
+def equal_tokens(said: list[int], expected: list[int]) -> str:
+    """How many tokens at the start of a text are equal to the expected ones."""
+    return f"{families.common(said, expected)} of {len(expected)}"
 
 
 def shortened(text: str, scratch: Path) -> str:
@@ -289,8 +319,9 @@ def summary(rows: list[Row]) -> str:
         lines.append(f"Of {without} more, no tiny model could be made.")
     for key, name in (("by_transformers", "transformers' exporter"), ("by_optimum", "optimum-executorch")):
         found = [row[key] == f"{families.TOKENS} of {families.TOKENS}" for row in made if row.get(key)]
-        lines.append(f"{name[0].upper()}{name[1:]}: {sum(found)} of {len(found)}.")
-    return " ".join(lines)
+        if found:
+            lines.append(f"{name[0].upper()}{name[1:]}: {sum(found)} of {len(found)}.")
+    return "\n".join(lines)
 
 
 def page(rows: list[Row]) -> str:
@@ -298,11 +329,14 @@ def page(rows: list[Row]) -> str:
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("executorch", "torch", "transformers")
     )
+    command = "python benchmarks/families/run.py --write docs/families.md"
     return f"""# Families of models
 
-`python benchmarks/families/run.py --write docs/families.md` writes this page, with {versions}. Each family is tried as
-a new user would: a tiny model with random weights, `etbuild init --huggingface`, `etbuild build`, and ExecuTorch's
-`TextLLMRunner`. It says {families.TOKENS} tokens after a prompt.
+`{command}` writes this page, with {versions}.
+
+Each family is tried as a new user would: a tiny model with random weights, `etbuild init --huggingface`,
+`etbuild build`, and ExecuTorch's `TextLLMRunner`. It says {families.TOKENS} tokens after a prompt, which is longer than
+the sliding windows of the tiny models.
 
 | column | what it says |
 |---|---|
@@ -315,9 +349,11 @@ a new user would: a tiny model with random weights, `etbuild init --huggingface`
 
 What a family cannot do is an error of `init`, of the build or of the runner, which the note has. The programs of
 transformers' exporter run in its `generate`: they are one for the whole prompt and one for a single token. Those of
-optimum-executorch {OPTIMUM} run in `TextLLMRunner`, with its custom attention and cache.
+optimum-executorch {optimum_environment.version()} run in `TextLLMRunner`: with ExecuTorch's own attention and cache, or
+without them if that fails. The errors are in `benchmarks/results/families.jsonl`, under `reasons`.
 
-{summary(rows)} The others of transformers' {len(families.decoders())} have not been tried yet.
+{summary(rows)}
+The others of transformers' {len(families.decoders())} have not been tried yet.
 
 {table(rows)}
 """
@@ -328,7 +364,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = families.decoders()
     parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", help="try these families, again if need be")
-    parser.add_argument("--peers", action="store_true", help="try other exporters on the rows that lack them")
+    parser.add_argument("--peers", action="store_true", help="try other exporters too")
     parser.add_argument("--list", action="store_true", help="print the names of the families")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/families.jsonl", metavar="FILE")
     parser.add_argument("--seconds", type=float, default=300.0, help="the time limit of one step")
@@ -338,33 +374,28 @@ def main() -> None:
         print("\n".join(known))
         return
     rows = read(options.results)
-    if options.peers:
-        peers.install_optimum()
-        chosen = [name for name in options.only or known if name in rows and _PEERS[0] not in rows[name]]
-    else:
-        chosen = options.only or [name for name in known if name not in rows]
-    for family in chosen:
-        row = rows.get(family) if options.peers else None
-        rows[family] = in_own_directory(family, known[family], row, options.seconds)
-        add(options.results, rows[family])
-        print("  ".join(str(rows[family].get(key, "")) for key in _COLUMNS), flush=True)
+    lacking = _PEERS[0] if options.peers else "family"
+    builder = Builder(Path(tempfile.gettempdir()), options.seconds)
+    try:
+        for family in options.only or [name for name in known if lacking not in rows.get(name, {})]:
+            row = rows.get(family, {})
+            if not (row and options.peers):
+                row |= in_own_directory(attempt, family, known[family], builder, options.seconds)
+            rows[family] = in_own_directory(with_peers, row, options.seconds) if options.peers else row
+            add(options.results, rows[family])
+            print("  ".join(str(rows[family].get(key, "")) for key in _COLUMNS), flush=True)
+    finally:
+        builder.end()
     listed = [rows[name] for name in known if name in rows and name in (options.only or rows)]
     print(f"\n{table(listed)}\n\n{summary(listed)}")
     if options.write:
         options.write.write_text(page([rows[name] for name in known if name in rows]), "utf-8")
 
 
-_builder: list[Builder] = []
-
-
-def in_own_directory(family: str, cls: str, row: Row | None, seconds: float) -> Row:
-    """The row of a family, made in a directory that is then removed. A row that is there gets the columns of peers."""
-    scratch = Path(tempfile.mkdtemp(prefix="families-"))
-    _builder[:] = _builder or [Builder(Path(tempfile.gettempdir()), seconds)]
-    try:
-        return with_peers(row, scratch, seconds) if row else attempt(family, cls, _builder[0], scratch, seconds)
-    finally:
-        shutil.rmtree(scratch)
+def in_own_directory(work: Callable[..., Row], *arguments: Any) -> Row:
+    """The row that a function makes in a directory, which is then removed."""
+    with tempfile.TemporaryDirectory(prefix="families-") as scratch:
+        return work(*arguments, scratch=Path(scratch))
 
 
 def read(results: Path) -> dict[str, Row]:
@@ -389,8 +420,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)  # the models are tiny
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
-    try:
-        main()
-    finally:
-        for each in _builder:
-            each.end()
+    main()

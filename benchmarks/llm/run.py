@@ -40,9 +40,9 @@ sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
 from measure import Usage, command, compile_driver, seconds, usage  # noqa: E402
 
+from benchmarks import optimum_environment  # noqa: E402
 from etkit.benchmarking.intervals import FEWEST, Interval, signed_rank  # noqa: E402
 
-OPTIMUM = ROOT / ".cache/bench/optimum"
 LENGTH = 512
 REAL_SIZES = ("qwen2_5", "llama3_2")  # 0.5 and 1.2 billion parameters
 REAL_LENGTH = 1024  # as in real_size.yaml
@@ -59,15 +59,11 @@ def ours(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:
 
 
 def optimum(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:
-    """Runs optimum-executorch, which needs another release of transformers."""
-    if not (OPTIMUM / "ready").exists():
-        command(sys.executable, "-m", "venv", "--clear", OPTIMUM)
-        command(OPTIMUM / "bin/pip", "install", "--quiet", "--requirement", HERE / "requirements-optimum.txt")
-        (OPTIMUM / "ready").touch()
+    """Runs optimum-executorch."""
     arguments = ["--model", checkpoint, "--task", "text-generation", "--recipe", "xnnpack", "--dtype", "float32"]
     arguments += ["--use_custom_sdpa", "--use_custom_kv_cache", "--max_seq_len", LENGTH]
     arguments += ["--qlinear", "8da4w", "--qlinear_group_size", 32, "--qembedding", "8w", "--output_dir", out]
-    return out / "model.pte", [usage(OPTIMUM / "bin/optimum-cli", "export", "executorch", *arguments)]
+    return out / "model.pte", [usage(optimum_environment.command(), "export", "executorch", *arguments)]
 
 
 def export_llm(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:

@@ -87,6 +87,15 @@ def test_a_decoder_is_for_the_runner_of_language_models(tmp_path: Path, capsys: 
     assert said.splitlines()[-1].startswith("then: etbuild generate ")
 
 
+@pytest.mark.parametrize("key", ["max_position_embeddings", "n_positions", "max_seq_len", "context_length"])
+def test_the_cache_is_as_long_as_the_model(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {name: value for name, value in LLAMA.items() if name != "max_position_embeddings"}
+    source = folder(tmp_path / "net", {**config, key: 48})
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    cache = manifest["model"]["huggingface"]["cache"]
+    assert cache == {"max_length": 48, "max_seq_length": 48, "kind": "custom"}
+
+
 @pytest.mark.parametrize(
     ("config", "wanted"),
     [
