@@ -159,7 +159,7 @@ bench: venv
 	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --requirement benchmarks/requirements.txt
 	$(VENV)/bin/python benchmarks/lowering/run.py --write benchmarks/results
 	$(VENV)/bin/python benchmarks/zoo/run.py --write benchmarks/results
-	$(VENV)/bin/python benchmarks/llm/run.py --real-size --write benchmarks/results
+	$(VENV)/bin/python benchmarks/llm/run.py --shapes lfm2 qwen3_5 qwen3_moe granitemoe --real-size --write benchmarks/results
 	$(VENV)/bin/python benchmarks/overhead/run.py
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results

@@ -9,6 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _DIRECTORY = ROOT / ".cache/bench/optimum"
 _REQUIREMENTS = ROOT / "benchmarks/llm/requirements-optimum.txt"
+CUSTOM = ("--use_custom_sdpa", "--use_custom_kv_cache")
+"""The options for ExecuTorch's own attention and cache."""
 
 
 def version() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 from pathlib import Path
@@ -11,11 +10,8 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks import optimum_environment
+from benchmarks import optimum_environment, transformers_exporter
 from benchmarks.families import families
-
-CUSTOM = ("--use_custom_sdpa", "--use_custom_kv_cache")
-"""The options of optimum-executorch for ExecuTorch's own attention and cache."""
 
 
 def optimum_program(folder: Path, options: tuple[str, ...], out: Path, seconds: float) -> Path:
@@ -36,28 +32,13 @@ def optimum_program(folder: Path, options: tuple[str, ...], out: Path, seconds: 
     return out / "model.pte"
 
 
-def _prompt(ids: list[int]) -> dict[str, torch.Tensor]:
-    return {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
-
-
-def _settings(**more: Any) -> Any:
-    limits = {"cache_implementation": "static", "max_cache_len": families.POSITIONS}
-    return transformers.GenerationConfig(do_sample=False, pad_token_id=0, **limits, **more)
-
-
 def export_with_transformers(folder: str, cls: str, ids: list[int], out: str) -> None:
-    """Writes the programs of transformers' `ExecutorchExporter`: one for a whole prompt and one for a single token.
-    They take the cache as inputs."""
-    from transformers.exporters import ExecutorchConfig, ExecutorchExporter
-
-    model = getattr(transformers, cls).from_pretrained(folder, dtype=torch.float32).eval()
-    config = ExecutorchConfig(backend="xnnpack")
-    exporter = ExecutorchExporter()
-    exporter.export_for_generation(model, _prompt(ids), config, generation_config=_settings()).save_pretrained(out)
+    """Writes the programs of transformers' exporter for a prompt of this length."""
+    transformers_exporter.export(_model(folder, cls), ids, families.POSITIONS, out)
 
 
 def said_by_transformers(folder: str, cls: str, programs: str, ids: list[int], count: int) -> list[int]:
-    """The tokens after a prompt, by `generate` of transformers, which calls the programs in place of the model.
+    """The tokens after a prompt, by the programs of transformers' exporter.
 
     Args:
         folder: The folder with the model.
@@ -66,17 +47,9 @@ def said_by_transformers(folder: str, cls: str, programs: str, ids: list[int], c
         ids: The tokens of the prompt.
         count: The number of tokens after it.
     """
-    from transformers.exporters import ExportedModel
+    made = transformers_exporter.Programs(programs)
+    return transformers_exporter.generate(_model(folder, cls), made, ids, count, families.POSITIONS)
 
-    model = getattr(transformers, cls).from_pretrained(folder, dtype=torch.float32).eval()
-    exported = ExportedModel.from_pretrained(programs)
 
-    @functools.wraps(model.forward)
-    def forward(**given: Any) -> Any:
-        name = "prefill" if given["input_ids"].shape[1] == len(ids) else "decode"
-        taken = exported.components[name].metadata.kwargs
-        return exported.runners[name](**{key: value for key, value in given.items() if key in taken})
-
-    model.forward = forward
-    said: list[int] = model.generate(**_prompt(ids), generation_config=_settings(max_new_tokens=count))[0].tolist()
-    return said[len(ids) :]
+def _model(folder: str, cls: str) -> Any:
+    return getattr(transformers, cls).from_pretrained(folder, dtype=torch.float32).eval()

@@ -282,7 +282,7 @@ def _by_transformers(cls: str, folder: Path, expected: list[int], seconds: float
 def _by_optimum(folder: Path, expected: list[int], seconds: float, reasons: list[str]) -> str:
     """With ExecuTorch's own attention and cache, or without them if that fails."""
     stages = []
-    for options in (peers.CUSTOM, ()):
+    for options in (optimum_environment.CUSTOM, ()):
         stages.append(_NOT_EXPORTED)
         try:
             program = peers.optimum_program(folder, options, folder / f"optimum{len(options)}", seconds)

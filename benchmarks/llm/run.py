@@ -1,15 +1,19 @@
 """Builds one language model with `etbuild` and with others, and compares the builds and the programs.
 
-    python benchmarks/llm/run.py [--only NAME...] [--rounds 15] [--real-size] [--write benchmarks/results]
+    python benchmarks/llm/run.py [--only NAME...] [--shapes SHAPE...] [--rounds 15] [--real-size] [--write benchmarks/results]
 
 The checkpoint is made at random: a Qwen 3 of 8 layers, 512 wide, with 32,000 words and tied embeddings, in bfloat16.
 All programs have linear layers of 4 bits in groups of 32, embeddings of 8 bits, scales by HQQ, a cache of 512 tokens,
 and XNNPACK:
 
-    ours        `etbuild build model.yaml`
-    optimum     `optimum-cli export executorch`, in an environment of its own
-    export_llm  ExecuTorch's `export_llm`, after its conversion of the checkpoint
-    plain       plain.py, a script with ExecuTorch's attention and caches
+    ours          `etbuild build model.yaml`
+    optimum       `optimum-cli export executorch`, in an environment of its own
+    export_llm    ExecuTorch's `export_llm`, after its conversion of the checkpoint
+    plain         plain.py, a script with ExecuTorch's attention and caches
+    transformers  transformers' `ExecutorchExporter`: two programs in float32, since it does not export such layers
+
+`--shapes` compares models of other families in float32, each as `etbuild init` writes it, with transformers' exporter
+and with optimum where it builds one: the configurations in `shapes`.
 
 One process runs the programs in turn. A ratio of speeds is the centre of the ratios of the rounds, with its 95 %
 interval. A program counts as slower than another if the whole interval says so. The benchmark fails if a program
@@ -30,7 +34,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,79 +43,35 @@ sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
 from measure import Usage, command, compile_driver, seconds, usage  # noqa: E402
 
-from benchmarks import optimum_environment  # noqa: E402
+from benchmarks.llm.builds import BUILDS, FLOAT32  # noqa: E402
 from etkit.benchmarking.intervals import FEWEST, Interval, signed_rank  # noqa: E402
 
-LENGTH = 512
+SHAPES = {file.stem: file for file in sorted((HERE / "shapes").glob("*.json"))}
 REAL_SIZES = ("qwen2_5", "llama3_2")  # 0.5 and 1.2 billion parameters
 REAL_LENGTH = 1024  # as in real_size.yaml
 ALIKE = 0.2
 """Scores may differ by this part of their norm. `export_llm` finds scales of embeddings in another way, which changes
 them by 0.08; another model's scores differ by more than 1."""
+ALIKE_FLOAT32 = 0.001
 Row = dict[str, Any]
 
 
-def ours(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:
-    """Builds the manifest of this folder."""
-    arguments = ["--root", checkpoint, "--no-cache", "-o", out]
-    return out / "model.pte", [usage(sys.executable, "-m", "etbuild", "build", HERE / "model.yaml", *arguments)]
-
-
-def optimum(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:
-    """Runs optimum-executorch."""
-    arguments = ["--model", checkpoint, "--task", "text-generation", "--recipe", "xnnpack", "--dtype", "float32"]
-    arguments += ["--use_custom_sdpa", "--use_custom_kv_cache", "--max_seq_len", LENGTH]
-    arguments += ["--qlinear", "8da4w", "--qlinear_group_size", 32, "--qembedding", "8w", "--output_dir", out]
-    return out / "model.pte", [usage(optimum_environment.command(), "export", "executorch", *arguments)]
-
-
-def export_llm(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:
-    """Converts the checkpoint, and runs ExecuTorch's own exporter."""
-    out.mkdir()
-    convert = usage(
-        sys.executable, "-m", "executorch.examples.models.qwen3.convert_weights", checkpoint, out / "checkpoint.pth"
-    )
-    keys = {
-        "+base.model_class": "qwen3_0_6b",  # the number of layers and their widths come from `params`
-        "+base.checkpoint": out / "checkpoint.pth",
-        "+base.params": HERE / "qwen3/params.json",
-        "+export.output_dir": out,
-        "+export.output_name": "model",
-        "hydra.run.dir": out,
-        "hydra.output_subdir": "null",
-    }
-    exporter = [sys.executable, "-m", "executorch.extension.llm.export.export_llm"]
-    shown = [f"{key}={value}" for key, value in keys.items()]
-    return out / "model.pte", [convert, usage(*exporter, "--config", HERE / "export_llm.yaml", *shown)]
-
-
-def plain(checkpoint: Path, out: Path) -> tuple[Path, list[Usage]]:
-    """Runs the plain script."""
-    out.mkdir()
-    program = out / "model.pte"
-    return program, [usage(sys.executable, HERE / "plain.py", checkpoint, LENGTH, program)]
-
-
-BUILDS: dict[str, Callable[[Path, Path], tuple[Path, list[Usage]]]] = {
-    build.__name__: build for build in (ours, optimum, export_llm, plain)
-}
-
-
 def planned_megabytes(program: Path) -> float:
-    """The memory that the program plans for its method `forward`."""
+    """The memory that a program plans for its method `forward`."""
     inspected = [sys.executable, "-m", "etbuild", "inspect", "--json", str(program)]
     found = json.loads(subprocess.run(inspected, capture_output=True, check=True, text=True).stdout)
     return float(sum(found["methods"]["forward"]["memory"])) / 1e6
 
 
 def costs(program: Path, usages: list[Usage]) -> Row:
-    """What it took to build a program, and its sizes."""
+    """What it took to build a program, or a folder of programs, and their sizes."""
+    programs = sorted(program.glob("*.pte")) if program.is_dir() else [program]
     return {
         "export CPU s": sum(each.cpu for each in usages),
         "export s": sum(each.wall for each in usages),
         "peak MB": max(each.peak for each in usages),
-        "size MB": program.stat().st_size / 1e6,
-        "planned MB": planned_megabytes(program),
+        "size MB": sum(each.stat().st_size for each in programs) / 1e6,
+        "planned MB": sum(map(planned_megabytes, programs)),
     }
 
 
@@ -134,13 +93,42 @@ def compare(scratch: Path, names: list[str], rounds: int) -> dict[str, Row]:
     """Builds and runs the programs. Returns a row for each."""
     checkpoint = scratch / "checkpoint"
     command(sys.executable, HERE / "checkpoint.py", HERE / "qwen3/config.json", checkpoint)
-    rows, programs = {}, {}
-    for name in names:
-        programs[name], usages = BUILDS[name](checkpoint, scratch / name)
-        rows[name] = costs(programs[name], usages)
-        print(name, *(f"{key} {value:.1f}" for key, value in rows[name].items()), sep="  ", flush=True)
-    measured = speeds(programs, rounds)
-    first, *_ = names
+    made = {name: BUILDS[name](checkpoint, scratch / name) for name in names}
+    return compared(made, rounds, ALIKE)
+
+
+def compare_float32(scratch: Path, shape: str, rounds: int) -> dict[str, Row]:
+    """Builds and runs the programs of one of `SHAPES`. A build of others that fails has no row."""
+    checkpoint = scratch / shape
+    command(sys.executable, HERE / "checkpoint.py", SHAPES[shape], checkpoint)
+    made = {}
+    for name, build in FLOAT32.items():
+        try:
+            made[name] = build(checkpoint, scratch / f"{shape}_{name}")
+        except SystemExit as error:
+            if name == "ours":
+                raise
+            *_, reason, _ = filter(None, str(error).splitlines())  # the last line is the command
+            print(f"{shape}: {name} builds no program: {reason}", flush=True)
+    return compared(made, rounds, ALIKE_FLOAT32)
+
+
+def compared(made: dict[str, tuple[Path, list[Usage]]], rounds: int, alike: float) -> dict[str, Row]:
+    """Runs programs. Returns a row for each.
+
+    Args:
+        made: The programs, the first of which is that to compare with, and what their builds took.
+        rounds: How often each runs.
+        alike: The largest difference of scores, as a part of their norm.
+
+    Raises:
+        SystemExit: A program computes something else.
+    """
+    rows = {name: costs(program, usages) for name, (program, usages) in made.items()}
+    for name, row in rows.items():
+        print(name, *(f"{key} {value:.1f}" for key, value in row.items()), sep="  ", flush=True)
+    measured = speeds({name: program for name, (program, _) in made.items()}, rounds)
+    first, *_ = made
     for name, row in rows.items():
         row["prefill ms"] = statistics.median(measured[name]["prefill"])
         row["decode tokens/s"] = 1000 / statistics.median(measured[name]["decode"])
@@ -148,7 +136,7 @@ def compare(scratch: Path, names: list[str], rounds: int) -> dict[str, Row]:
         for kind in ("prefill", "decode"):
             found = ratio(measured[name][kind], measured[first][kind])
             row |= {f"{kind} / {first}": found.centre, f"{kind} low": found.low, f"{kind} high": found.high}
-        if row["scores differ"] > ALIKE:
+        if row["scores differ"] > alike:
             sys.exit(f"{name} computes other scores than {first}: {row['scores differ']:.3f}")
     return rows
 
@@ -258,6 +246,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=BUILDS, default=list(BUILDS), metavar="NAME")
+    parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=[], metavar="SHAPE")
     parser.add_argument("--rounds", type=int, default=15, help="how often each program runs")
     parser.add_argument(
         "--real-size", action="store_true", help="build the models of 0.5 and 1.2 billion parameters too"
@@ -274,6 +263,9 @@ def main() -> None:
             sections["programs"] = compare(Path(scratch), names, options.rounds)
             if "ours" in options.only and len(options.only) > 1:
                 sections["bars"] = bars(sections["programs"])
+        for shape in options.shapes:
+            sections[f"{shape}, float32"] = rows = compare_float32(Path(scratch), shape, options.rounds)
+            sections[f"{shape}, float32: bars"] = bars(rows)
         if options.real_size:
             sections["real size"] = {}
             for model in REAL_SIZES:

@@ -2,12 +2,13 @@
 
     python benchmarks/llm/speed.py ROUNDS NAME=PROGRAM...
 
-It prints JSON: for each name, milliseconds of a prefill of 128 tokens and of one token of the decode, of each round;
-and the scores after the prefill.
+PROGRAM is a .pte, or a folder with the programs of transformers' exporter. It prints JSON: for each name, milliseconds
+of a prefill of 128 tokens and of one token of the decode, of each round; and the scores after the prefill.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import statistics
 import sys
@@ -17,9 +18,15 @@ from typing import Any
 
 import executorch.kernels.quantized  # noqa: F401 - kernels of quantized embeddings
 import torch
+import transformers
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401 - kernels of attention and caches
 from executorch.runtime import Runtime
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import transformers_exporter
+
+LENGTH = 512  # tokens that the cache holds
 PREFILL, TURNS, TOKENS = 128, 6, 8
 """The number of tokens of one call of the prefill; the turns of each program in a round, and the tokens of a turn."""
 
@@ -55,7 +62,51 @@ class Program:
         return (time.perf_counter() - start) / TOKENS * 1e3
 
 
-def measure(programs: dict[str, Program], rounds: int) -> dict[str, Any]:
+class TransformersPrograms(transformers_exporter.Programs):
+    """The programs of transformers' exporter. A text is said once by `generate`, and each call's masks and positions
+    are kept: the rounds measure the programs, and the copies of the cache that they take and return."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self.kept: list[dict[str, Any]] = []
+        self.recorded = False
+        self.scores, self.calls = torch.zeros(1), 0
+        self.cache: Any = None
+        config = transformers.AutoConfig.from_pretrained(folder)
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        ids = torch.arange(100, 100 + PREFILL).tolist()
+        transformers_exporter.generate(model, self, ids, 1 + TURNS * TOKENS, LENGTH)
+        self.empty, self.recorded = self.cache, True
+
+    def call(self, name: str, given: dict[str, Any]) -> Any:
+        """Runs a program, and keeps what it gets while the text is said."""
+        if not self.recorded:
+            self.cache = self.cache or copy.deepcopy(given["past_key_values"])
+            self.kept.append({key: value for key, value in given.items() if key != "past_key_values"})
+        return super().call(name, given)
+
+    def step(self, tokens: torch.Tensor) -> None:
+        """tokens: int64 [1, seq], of the next call"""
+        given = self.kept[self.calls] | {"input_ids": tokens, "past_key_values": self.cache}
+        said = self.call("decode" if self.calls else "prefill", given)
+        self.calls, self.cache, self.scores = self.calls + 1, said.past_key_values, said.logits[0, -1]
+
+    def prefill(self) -> float:
+        """Starts a new text. Returns the milliseconds that it took."""
+        self.calls, self.cache = 0, copy.deepcopy(self.empty)
+        start = time.perf_counter()
+        self.step(self.kept[0]["input_ids"])
+        return (time.perf_counter() - start) * 1e3
+
+    def decode(self) -> float:
+        """Continues the text by the tokens of one turn. Returns the milliseconds that one token took."""
+        start = time.perf_counter()
+        for _ in range(TOKENS):
+            self.step(self.scores.argmax().reshape(1, 1))
+        return (time.perf_counter() - start) / TOKENS * 1e3
+
+
+def measure(programs: dict[str, Program | TransformersPrograms], rounds: int) -> dict[str, Any]:
     """The rounds of all programs. Their order changes, since each program leaves its weights in the caches."""
     found: dict[str, Any] = {name: {"prefill": [], "decode": []} for name in programs}
     for number in range(rounds):
@@ -72,7 +123,8 @@ def measure(programs: dict[str, Program], rounds: int) -> dict[str, Any]:
 def main() -> None:
     """The command line."""
     named = dict(argument.split("=", 1) for argument in sys.argv[2:])
-    programs = {name: Program(Path(path)) for name, path in named.items()}
+    kinds = {name: TransformersPrograms if Path(path).is_dir() else Program for name, path in named.items()}
+    programs = {name: kind(Path(named[name])) for name, kind in kinds.items()}
     measure(programs, 1)  # warms up
     found = measure(programs, int(sys.argv[1]))
     for name, program in programs.items():
