@@ -1,6 +1,7 @@
 """Builds one language model with `etbuild` and with others, and compares the builds and the programs.
 
-    python benchmarks/llm/run.py [--only NAME...] [--shapes SHAPE...] [--rounds 15] [--real-size] [--write benchmarks/results]
+    python benchmarks/llm/run.py [--only NAME...] [--shapes SHAPE...] [--rounds 15] [--real-size]
+        [--write benchmarks/results]
 
 The checkpoint is made at random: a Qwen 3 of 8 layers, 512 wide, with 32,000 words and tied embeddings, in bfloat16.
 All programs have linear layers of 4 bits in groups of 32, embeddings of 8 bits, scales by HQQ, a cache of 512 tokens,

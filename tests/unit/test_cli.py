@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+import etkit.cli
 from etbuild.cli import main
 from etbuild.cli.options import tell_memory
 from etbuild.processes import memory
+from etkit.cli import GROUPS, HIDDEN, STEPS
 
 ROOT = Path(__file__).parent.parent.parent
 MLP = str(ROOT / "examples" / "mlp" / "model.yaml")
@@ -253,30 +256,26 @@ def test_closed_streams_are_not_errors(closed: str) -> None:
     assert result.returncode == 0
 
 
-def test_help_lists_the_verbs_of_users(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], []], ids=["--help", "no argument"])
+def test_help_lists_the_verbs_of_users_in_groups(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(arguments)
+    assert ended.value.code == (0 if arguments else 2)
+    captured = capsys.readouterr()
+    listed = re.findall(r"^  ([a-z][a-z-]+)(?:  +\w|$)", captured.out if arguments else captured.err, re.MULTILINE)
+    assert listed == [verb for group in GROUPS.values() for verb in group]
+    modules = {path.stem.replace("_", "-") for path in Path(etkit.cli.__file__).parent.glob("*.py")}
+    helpers = {"--init--", "checkpoints", "manifests", "program", "registry-options", "transfer-progress"}
+    assert {*listed, *STEPS, *HIDDEN} == modules - helpers | {"validate", "plan"}
+
+
+@pytest.mark.parametrize("example", [example for group in GROUPS.values() for example in group.values()])
+def test_the_example_in_the_help_of_a_verb_can_be_run(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(re.sub(r'eval "\$\((.*)\)"', r"\1", example))
+    assert main.command_parser([words[1]]).parse_args(words[1:]).verb == words[1]
     with pytest.raises(SystemExit):
-        main.main(["--help"])
-    listed = re.findall(r"^    ([\w-]+)(?:  +\w|$)", capsys.readouterr().out, re.MULTILINE)
-    verbs = [
-        "init",
-        "gen",
-        "validate",
-        "plan",
-        "build",
-        "watch",
-        "generate",
-        "test",
-        "run",
-        "bench",
-        "profile",
-        "bundle",
-        "explain",
-        "inspect",
-        "diff",
-    ]
-    verbs += ["lock", "cache", "package", "push", "pull", "verify", "delta", "apply", "history", "sbom", "affected"]
-    verbs += ["selected-ops", "kernels", "cpp", "ci-summary", "sizes"]
-    assert listed == verbs
+        main.main([words[1], "--help"])
+    assert f"example: {example}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_argument_has_a_help_text() -> None:

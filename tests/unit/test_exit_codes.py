@@ -77,11 +77,16 @@ def missing(directory: Path) -> list[object]:
     return ["kernels", directory / "selection.yaml"]
 
 
-def gen(directory: Path) -> list[object]:
+def no_cache(directory: Path) -> list[object]:
+    (directory / "file").touch()
+    return ["doctor", "--cache-dir", directory / "file"]
+
+
+def targets(directory: Path) -> list[object]:
     (directory / "WORKSPACE").touch()
     text = "schema: executorch-model/v1\nname: net\nmodel: {factory: net:create}\n"
     (directory / "net.yaml").write_text(f"{text}methods: {{forward: {{example_inputs: [{{shape: [1]}}]}}}}\n")
-    return ["gen", "--check", directory]
+    return ["targets", "--check", directory]
 
 
 SERVERS: list[Server] = []  # of cases that need one
@@ -100,7 +105,7 @@ def _servers() -> Iterator[None]:
 
 
 CASES: dict[tuple[str, int], Case] = {
-    ("gen", 1): gen,
+    ("targets", 1): targets,
     ("diff", 1): diff,
     ("lock", 3): lock,
     ("cache", 1): cache,
@@ -110,6 +115,7 @@ CASES: dict[tuple[str, int], Case] = {
     ("verify", 1): damaged,
     ("verify", 3): forbidden,
     ("apply", 1): apply,
+    ("doctor", 1): no_cache,
     ("kernels", 3): missing,
     ("selected-ops", 3): kernels,
     ("history", 1): lambda directory: ["history", NO_REGISTRY.rpartition(":")[0]],
@@ -159,6 +165,7 @@ JSON_ELSEWHERE = {
     "affected": "unit/test_affected.py",
     "bench": "integration/test_bench.py",
     "build": "integration/test_local_cache.py",
+    "doctor": "unit/test_doctor.py",
     "history": "registry/test_history.py",
     "inspect": "integration/test_inspect.py",
     "profile": "integration/test_profile.py",

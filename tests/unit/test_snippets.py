@@ -56,12 +56,12 @@ def found_in(text: str) -> list[Snippet]:
 def test_blocks_are_fenced_or_indented_or_rows_of_tables() -> None:
     text = (
         "# Title\n\n```yaml\na: 1\n```\n\n1. An item,\n\n    and its text:\n\n    ```sh\n    ls\n    ```\n\nText:\n\n"
-        "    etbuild gen\n\n    a file\n\n## Part\n\n| `WORKSPACE` | `f()` |\n"
+        "    etbuild targets\n\n    a file\n\n## Part\n\n| `WORKSPACE` | `f()` |\n"
     )
     assert [(each.line, each.language, each.text, each.section[1:]) for each in found_in(text)] == [
         (4, "yaml", "a: 1", ()),
         (12, "sh", "ls", ()),
-        (17, "sh", "etbuild gen\n\na file", ()),
+        (17, "sh", "etbuild targets\n\na file", ()),
         (23, "starlark", "f()", ("Part",)),
     ]
 

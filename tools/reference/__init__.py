@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.reference import backend_options, command_line, limits, manifest, modules, python_names, rules
+from tools.reference import backend_options, command_line, completions, limits, manifest, modules, python_names, rules
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "docs" / "reference"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+COMPLETIONS = ROOT / "toolchain" / "etkit" / "completions"
 
 
 def pages() -> dict[str, str]:
@@ -25,3 +26,8 @@ def pages() -> dict[str, str]:
         "python.md": python_names.page(ROOT),
         "rules.md": rules.page(ROOT),
     }
+
+
+def completion_files() -> dict[str, str]:
+    """Returns the code that completes `etbuild` in each shell, by its file name."""
+    return completions.files()

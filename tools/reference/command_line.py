@@ -16,9 +16,10 @@ from tools.reference.markdown import page as markdown_page
 OWN_EXIT_CODES = {
     "build": {3: "a check of the manifest failed"},
     "generate": {3: "a check of the manifest failed"},
-    "gen": {1: "with `--check`: a file would change, or a target disagrees with its manifest"},
+    "targets": {1: "with `--check`: a file would change, or a target disagrees with its manifest"},
     "test": {3: "a test failed"},
     "bench": {3: "a method is slower than `--max-slowdown` allows"},
+    "doctor": {1: "something that builds need is missing or broken"},
     "diff": {1: "with `--exit-code`: the two differ"},
     "lock": {3: "the program is not the one of the lockfile"},
     "cache": {1: "`cache verify` has found damage"},

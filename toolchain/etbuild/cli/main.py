@@ -174,8 +174,11 @@ def _expand(arguments: list[str]) -> list[str]:
 
 def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
     """Reads the options of a command line. What argparse itself refuses ends the process."""
+    if not words:
+        command_parser().print_help(sys.stderr)
+        raise SystemExit(InputError.exit_code)
     verbs = _verbs(words)
-    if verbs is None and words and not words[0].startswith("-"):
+    if verbs is None and not words[0].startswith("-"):
         manifest = words[0].endswith((".yaml", ".yml"))
         hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else None
         hint = hint or did_you_mean(words[0], getattr(_people(), "VERBS", VERBS))
@@ -223,6 +226,11 @@ def _people() -> ModuleType | None:
     return importlib.import_module("etkit.cli")
 
 
+def _groups() -> dict[str, dict[str, str]]:
+    """The verbs of users by what they are for, each with an example. Empty in an action."""
+    return getattr(_people(), "GROUPS", {})
+
+
 def _listed() -> Sequence[str]:
     """The verbs that the help lists."""
     people = _people()
@@ -232,11 +240,11 @@ def _listed() -> Sequence[str]:
 def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Returns the parser of the command line, with these verbs or with all that its help lists."""
     codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
-        epilog=f"exit codes: {codes}. Build rules also use the verbs export, lower, report, page, etrecord, reproduce "
-        "and runtime.",
+        epilog=f"exit codes: {codes}. `etbuild VERB --help` shows the options of a verb, with an example. Build rules "
+        "also use the verbs export, lower, report, page, etrecord, reproduce and runtime.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {VERSION}")
@@ -246,13 +254,38 @@ def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParse
         nargs=0,
         help="print the directory in which CMake finds the package etbuild, and exit",
     )
-    registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=argparse.ArgumentParser)
+    examples = {verb: example for group in _groups().values() for verb, example in group.items()}
     for verb in _listed() if verbs is None else verbs:
         package = "etbuild" if verb in VERBS else "etkit"
         module = importlib.import_module(f"{package}.cli.{verb.replace('-', '_')}")
         module.add(registered)
         registered.choices[verb].set_defaults(run=module.run)
+        if verb in examples:
+            registered.choices[verb].epilog = f"example: {examples[verb]}"
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose help lists the verbs by what they are for."""
+
+    def format_help(self) -> str:
+        """The help."""
+        verbs = next(action for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        summaries = {action.dest: action for action in verbs._choices_actions}
+        sections = {
+            title: [summaries[verb] for verb in group if verb in summaries] for title, group in _groups().items()
+        }
+        sections["options"] = [action for action in self._actions if action is not verbs]
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for title, actions in sections.items():
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
 
 
 class _PrintCMakePath(argparse.Action):

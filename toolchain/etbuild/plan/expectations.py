@@ -119,7 +119,7 @@ def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
 
 def _edit(attribute: str, value: str) -> str:
     """What to change in a target."""
-    return f"write `{attribute} = {value}` into the BUILD file (`etbuild gen` does it)"
+    return f"write `{attribute} = {value}` into the BUILD file (`etbuild targets` does it)"
 
 
 def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""`etbuild gen` writes targets, updates what repeats the manifest, and leaves the rest of the file as it is."""
+"""`etbuild targets` writes targets, updates what repeats the manifest, and leaves the rest of the file as it is."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def generated(
     package: Path, before: str | None = None, *arguments: str, name: str = "BUILD", left: bool = False
 ) -> str:
-    """Runs `etbuild gen`, which must agree with itself afterwards, except for what is left to the user. Returns the
+    """Runs `etbuild targets`, which must agree with itself afterwards, except for what is left to the user. Returns the
     file."""
     file = package / name
     if before is not None:
         file.write_bytes(before.encode())
-    assert main.main(["gen", *arguments]) == 0
+    assert main.main(["targets", *arguments]) == 0
     after = file.read_bytes()
-    assert main.main(["gen", "--check", *arguments]) == (1 if left else 0)
+    assert main.main(["targets", "--check", *arguments]) == (1 if left else 0)
     assert file.read_bytes() == after
     return after.decode()
 
@@ -351,7 +351,7 @@ executorch_checkpoints(
     after = after.replace("    ],\n)", '    ],\n    named_data = ["body"],\n)')
     assert generated(package, before) == after
     (package / "BUILD").write_text(after.replace("net.safetensors", "other.safetensors"))
-    assert main.main(["gen", "--check"]) == 1
+    assert main.main(["targets", "--check"]) == 1
     assert "BUILD:6: the manifest does not name the weights `other.safetensors`" in capsys.readouterr().err
 
 
@@ -399,7 +399,7 @@ def test_buck2_has_files_and_rules_of_its_own(package: Path) -> None:
 
 def test_a_directory_of_two_build_systems_needs_a_choice(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (package.parent / ".buckroot").touch()
-    assert main.main(["gen"]) == 2
+    assert main.main(["targets"]) == 2
     assert "use --bazel or --buck2" in capsys.readouterr().err
     generated(package, None, "--bazel")
 
@@ -407,7 +407,7 @@ def test_a_directory_of_two_build_systems_needs_a_choice(package: Path, capsys: 
 def test_a_check_writes_nothing_and_shows_the_edit(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (package / "BUILD").write_text(LOAD + NEW.replace('["body"]', '["old"]'))
     before = (package / "BUILD").read_bytes()
-    assert main.main(["gen", "--check"]) == 1
+    assert main.main(["targets", "--check"]) == 1
     out = capsys.readouterr().out
     assert '-    named_data = ["old"],\n+    named_data = ["body"],\n' in out
     assert (package / "BUILD").read_bytes() == before
@@ -417,7 +417,7 @@ def checked(package: Path, capsys: pytest.CaptureFixture[str], file: str) -> tup
     """Checks a file. Returns the exit code, and what was printed."""
     (package / "BUILD").write_text(file)
     capsys.readouterr()
-    code = main.main(["gen", "--check"])
+    code = main.main(["targets", "--check"])
     captured = capsys.readouterr()
     assert (package / "BUILD").read_text() == file
     return code, captured.out, captured.err
@@ -438,7 +438,7 @@ def test_a_check_fails_for_what_only_the_user_can_fix(package: Path, capsys: pyt
     code, out, err = checked(package, capsys, file)
     assert (code, out) == (1, "")
     assert "BUILD:3: the manifest has no variant `int4`" in err
-    assert main.main(["gen"]) == 0
+    assert main.main(["targets"]) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -465,7 +465,7 @@ def test_all_broken_manifests_are_named(package: Path, capsys: pytest.CaptureFix
     (package.parent / "broken").mkdir()
     (package.parent / "broken/BUILD").write_text("x = (\n")
     (package.parent / "broken/third.yaml").write_text(MANIFEST)
-    assert main.main(["gen", str(package.parent)]) == 2
+    assert main.main(["targets", str(package.parent)]) == 2
     err = capsys.readouterr().err
     for place in ("net.yaml:8:1", "other.yaml:", "broken/BUILD:1:5"):
         assert err.count(place) == 1, err
@@ -485,7 +485,7 @@ def test_a_broken_file_is_an_error_with_its_place(
     package: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
 ) -> None:
     (package / "BUILD").write_bytes(content)
-    assert main.main(["gen"]) == 2
+    assert main.main(["targets"]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
@@ -493,16 +493,14 @@ def test_a_broken_file_is_an_error_with_its_place(
 
 def test_a_broken_manifest_and_a_missing_one_are_errors(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (package / "net.yaml").write_text(MANIFEST.replace("methods:", "method:"))
-    assert main.main(["gen"]) == 2
+    assert main.main(["targets"]) == 2
     assert "net.yaml:8:1" in capsys.readouterr().err
-    assert main.main(["gen", "no.yaml"]) == 2
+    assert main.main(["targets", "no.yaml"]) == 2
     (package / "net.yaml").unlink()
-    assert main.main(["gen"]) == 2
+    assert main.main(["targets"]) == 2
     assert "no manifest" in capsys.readouterr().err
 
 
 def test_pytorch_is_not_imported(package: Path) -> None:
-    code = (
-        "import sys; from etbuild.cli import main; code = main.main(['gen']); sys.exit(code or 'torch' in sys.modules)"
-    )
+    code = "import sys; from etbuild.cli.main import main; sys.exit(main(['targets']) or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=package, check=False).returncode == 0

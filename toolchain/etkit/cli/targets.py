@@ -1,4 +1,4 @@
-"""`etbuild gen`: writes and updates the targets of manifests in BUILD or BUCK files."""
+"""`etbuild targets`: writes and updates the targets of manifests in BUILD or BUCK files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(
         verbs,
-        "gen",
+        "targets",
         "write and update the BUILD or BUCK targets of manifests",
         "Writes what a target repeats from its manifest: methods, backends, tags and files. Leaves the rest as it is.",
     )

@@ -1,0 +1,72 @@
+"""`etbuild doctor`: what it finds on this machine, and what it says where something is missing or broken."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from etbuild.cli import main
+from etkit.analysis import installation
+
+_IMPORTS = installation._IMPORTS
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import of torch takes seconds: one test has it."""
+    monkeypatch.setattr(installation, "_IMPORTS", "print('torch is here')")
+
+
+def _found(capsys: pytest.CaptureFixture[str], cache: Path, code: int) -> dict[str, dict[str, str]]:
+    assert main.main(["doctor", "--json", "--cache-dir", str(cache)]) == code
+    return {
+        finding["said"].split(" ")[0].rstrip(":"): finding
+        for finding in json.loads(capsys.readouterr().out)["findings"]
+    }
+
+
+def test_a_machine_that_can_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = _found(capsys, tmp_path / "cache", 0)
+    assert found["xnnpack"]["state"] == "good"
+    assert found["torch"]["said"] == "torch is here"
+    assert {"Python", "executorch", "portable", "bazelisk", str(tmp_path / "cache")} <= {*found}
+    assert found["qualcomm"]["state"] == "absent"
+    assert "QNN_SDK_ROOT" in found["qualcomm"]["advice"]
+    assert main.main(["doctor", "--cache-dir", str(tmp_path / "cache")]) == 0
+    assert "  ✓ xnnpack\n" in capsys.readouterr().out
+
+
+def test_packages_of_other_releases_and_missing_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = metadata.version
+
+    def other(name: str) -> str:
+        if name == "safetensors":
+            raise metadata.PackageNotFoundError(name)
+        return "2.12.0" if name == "torch" else version(name)
+
+    monkeypatch.setattr(metadata, "version", other)
+    monkeypatch.setattr(installation, "_IMPORTS", "raise ImportError('GLIBC_2.28 not found')")
+    assert main.main(["doctor", "--cache-dir", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "✗ torch 2.12.0 is installed, and etbuild needs ==2.13.0\n      pip install 'torch==2.13.0'\n" in said
+    assert "✗ safetensors is not installed\n" in said
+    assert "cannot be imported: ImportError: GLIBC_2.28 not found" in said
+
+
+def test_a_cache_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    found = _found(capsys, tmp_path / "file", 1)
+    [bad] = [each for each in found.values() if each["state"] == "bad"]
+    assert bad["about"] == "cache"
+
+
+def test_torch_and_executorch_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "_IMPORTS", _IMPORTS)
+    finding = installation._imports()
+    assert finding.state == "good"
+    assert "XnnpackBackend" in finding.said
