@@ -68,6 +68,19 @@ def _public(name: str, value: Any, file: str) -> Iterator[str]:
             yield f"Keys: {', '.join(f'`{key}`' for key in value)}."
 
 
+def attributes(name: str, value: Any) -> list[str]:
+    """Returns the names that a public name takes: attributes, fields, and a macro's parameters."""
+    value = _rule_behind(name, value)
+    if isinstance(value, FunctionType):
+        return [each for each in inspect.signature(value).parameters if each not in ("args", "kwargs")]
+    if not isinstance(value, Call):
+        return []
+    if value.function == "module_extension":
+        tags = value.arguments["tag_classes"].items()
+        return [f"{tag}.{key}" for tag, tag_class in tags for key in tag_class.arguments.get("attrs", {})]
+    return list(value.arguments.get("fields" if value.function == "provider" else "attrs") or {})
+
+
 def _rule_behind(name: str, value: Any) -> Any:
     """Returns the rule of the same name that a macro calls after it has set some attributes; else the value."""
     return getattr(value, "__globals__", {}).get("_" + name, value)
