@@ -2,16 +2,21 @@
 
     python tools/build_wheel.py [DIR]        # default: dist
 
+`tools/release.py` builds the sdist of the same files too.
+
 A wheel contains the time and the mode of each file. The time is that of the commit, or `SOURCE_DATE_EPOCH`. Every file
 is copied with the same mode before setuptools reads it. The lock pins the release of setuptools.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -28,17 +33,56 @@ def build(directory: Path) -> Path:
     Returns:
         The path of the wheel.
     """
+    return _build(directory, ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"), ".")
+
+
+def build_sdist(directory: Path) -> Path:
+    """Builds the sdist of the same files. The arguments and the result are those of `build`."""
+    made = _build(
+        directory, ("-c", "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])")
+    )
+    normalize(made, commit_time())
+    return made
+
+
+def normalize(archive: Path, time: int) -> None:
+    """Gives each member of a tar.gz the same time, in seconds since 1970, and owner, and sorts them by name."""
+    with tarfile.open(archive) as read:
+        members = {member.name: (member, _content(read, member)) for member in read}
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile("", "wb", 9, file, 0) as packed,
+        tarfile.open(mode="w", fileobj=packed, format=tarfile.PAX_FORMAT) as written,
+    ):
+        for _, (member, content) in sorted(members.items()):
+            member.mtime, member.uid, member.gid, member.uname, member.gname = time, 0, 0, "", ""
+            member.pax_headers = {}
+            written.addfile(member, None if content is None else io.BytesIO(content))
+
+
+def commit_time() -> int:
+    """The time of the commit in seconds since 1970, or `SOURCE_DATE_EPOCH`."""
+    return int(os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct"))
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
+    file = archive.extractfile(member) if member.isfile() else None
+    return None if file is None else file.read()
+
+
+def _build(directory: Path, command: tuple[str, ...], *sources: str) -> Path:
+    """Runs a command of Python in a copy of the files. Its last arguments are an empty directory and `sources`."""
     directory.mkdir(parents=True, exist_ok=True)
-    epoch = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
     with tempfile.TemporaryDirectory() as scratch:
-        sources, made = Path(scratch, "sources"), Path(scratch, "made")
+        copied, made = Path(scratch, "sources"), Path(scratch, "made")
+        made.mkdir()
         for name in _git("ls-files", *_CONTENT).splitlines():
-            _copy(ROOT / name, sources / name)
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
-        subprocess.run([*command, str(made), str(sources)], env=environment, umask=0o022, check=True)
-        (wheel,) = made.iterdir()
-        return Path(shutil.copyfile(wheel, directory / wheel.name))
+            _copy(ROOT / name, copied / name)
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(commit_time())}
+        called = [sys.executable, *command, str(made), *sources]
+        subprocess.run(called, cwd=copied, env=environment, umask=0o022, stdout=subprocess.DEVNULL, check=True)
+        (built,) = made.iterdir()
+        return Path(shutil.copyfile(built, directory / built.name))
 
 
 def _git(*arguments: str) -> str:

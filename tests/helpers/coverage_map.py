@@ -281,6 +281,7 @@ COVERED_BY: Mapping[str, Row] = {
     "tests/fuzz/": Row(whole=("fuzz/",)),
     "tests/golden/manifests/": NOTHING,
     "tests/golden/plans/": NOTHING,
+    "tests/golden/releases/": NOTHING,
     "tests/golden/programs/": Row(whole=(*_integration("determinism"), *_bazel("build"), "remote/")),
     "tests/helpers/changes.py": NOTHING,
     "tests/helpers/run_kernels.cc": Row(whole=(*_integration("kernels_library"), *_bazel("kernels_library"))),

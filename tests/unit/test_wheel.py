@@ -29,5 +29,6 @@ def test_the_wheel_is_the_same_in_other_surroundings(tmp_path: Path) -> None:
         "etbuild/schemas/model.schema.json",
         "etbuild/py.typed",
         "etkit/cli/build.py",
+        "etkit/completions/etbuild.bash",
         "etkit/page/page.js",
     } <= names

@@ -1,4 +1,4 @@
-"""Lists the names that a release promises to keep: what manifests, build files, scripts and programs of users contain."""
+"""Lists the names that a release promises to keep: what manifests, build files, scripts and programs contain."""
 
 from __future__ import annotations
 

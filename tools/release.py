@@ -1,0 +1,180 @@
+"""Writes the files of a release: `make release VERSION=0.1.0`.
+
+    python -m tools.release VERSION [--site DIR] [--out DIR]        # default: dist
+
+| file | what it is |
+|---|---|
+| `etbuild-VERSION-py3-none-any.whl`, `etbuild-VERSION.tar.gz` | the driver, for pip |
+| `rules_executorch-VERSION.tar.gz` | the sources, for Bazel |
+| `bcr/VERSION/` | the entry for the Bazel Central Registry: `MODULE.bazel`, `presubmit.yml`, `source.json` |
+| `rules_executorch-VERSION-packages.tar.gz` | what makes a `packages.pex`: the locks, and the program that reads them |
+| `rules_executorch-VERSION-docs.tar.gz` | the website, from --site |
+| `etbuild-VERSION.cdx.json` | the bill of materials: each package that the locks pin, in the format CycloneDX |
+| `release-notes.md` | the part of the changelog |
+| `SHA256SUMS` | the digest of each file |
+
+The same commit gives the same bytes. The files hold what is committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import uuid
+from pathlib import Path
+
+from etbuild.version import VERSION
+from tools import build_wheel
+from tools.build_wheel import ROOT
+
+_REPOSITORY = "https://github.com/OWNER/rules_executorch"  # `.bcr/README.md`: filled in before the first release
+_LOCK = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)(?P<marker> ;.*)?", re.MULTILINE)
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+
+class ReleaseError(Exception):
+    """The release cannot be made of this checkout."""
+
+
+def write(version: str, out: Path, site: Path | None = None) -> None:
+    """Writes the files of a release into a directory.
+
+    Args:
+        version: The version, which the sources must have.
+        out: The directory, which is replaced.
+        site: The directory of the website. None: without it.
+
+    Raises:
+        ReleaseError: The sources have another version, or the changelog has no part about it.
+    """
+    check(version)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    build_wheel.build(out)
+    build_wheel.build_sdist(out)
+    name = f"rules_executorch-{version}"
+    sources = out / f"{name}.tar.gz"
+    _archive(sources, name)
+    _registry_entry(out / "bcr" / version, version, sources)
+    _archive(out / f"{name}-packages.tar.gz", f"{name}-packages", "toolchain/build_packages.py", "toolchain/*.lock")
+    if site is not None:
+        _pack(out / f"{name}-docs.tar.gz", site, f"{name}-docs")
+    (out / f"etbuild-{version}.cdx.json").write_text(bill_of_materials(version), "utf-8")
+    (out / "release-notes.md").write_text(release_notes(version), "utf-8")
+    files = sorted(path for path in out.rglob("*") if path.is_file())
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out)}\n" for path in files]
+    (out / "SHA256SUMS").write_text("".join(sums), "utf-8")
+
+
+def check(version: str) -> None:
+    """Compares the version with that of the driver, of the module and of the changelog.
+
+    Raises:
+        ReleaseError: One of them has another version.
+    """
+    module = re.search(r'version = "(.*)"', (ROOT / "MODULE.bazel").read_text("utf-8"))
+    for place, found in (("toolchain/etbuild/version.py", VERSION), ("MODULE.bazel", module and module[1])):
+        if found != version:
+            raise ReleaseError(f"{place} has version {found}, not {version}")
+    release_notes(version)
+
+
+def release_notes(version: str) -> str:
+    """Returns the part of the changelog about a version, without its heading."""
+    parts = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)
+    for part in parts[1:]:
+        heading, _, text = part.partition("\n")
+        if heading.split()[0] == version:
+            return text.strip() + "\n"
+    raise ReleaseError(f"CHANGELOG.md has no part about {version}: run `make changelog VERSION={version}`")
+
+
+def bill_of_materials(version: str) -> str:
+    """Returns the packages that the locks pin, in the format CycloneDX 1.6."""
+    components = {}
+    for lock in sorted((ROOT / "toolchain").glob("requirements*.lock")):
+        text = lock.read_text("utf-8")
+        found = list(_LOCK.finditer(text))
+        ends = [match.start() for match in found[1:]] + [len(text)]
+        for match, end in zip(found, ends, strict=True):
+            hashes = _HASH.findall(text[match.end() : end])
+            components[match["name"], match["version"]] = {
+                "type": "library",
+                "name": match["name"],
+                "version": match["version"],
+                "purl": f"pkg:pypi/{match['name'].lower()}@{match['version']}",
+                "bom-ref": f"{match['name']}@{match['version']}",
+                "properties": [{"name": "rules-executorch:sha256OfFile", "value": value} for value in hashes],
+            }
+    content = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": {"type": "application", "name": "etbuild", "version": version, "bom-ref": "etbuild"}},
+        "components": [components[key] for key in sorted(components)],
+    }
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(content, sort_keys=True)).urn
+    return json.dumps({**content, "serialNumber": serial}, indent=2) + "\n"
+
+
+def _archive(target: Path, prefix: str, *paths: str) -> None:
+    """Writes the committed files, or some of them, as tar.gz."""
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "archive",
+        "--format=tar.gz",
+        f"--prefix={prefix}/",
+        f"--output={target}",
+        "HEAD",
+    ]
+    subprocess.run([*command, *paths], check=True)
+    build_wheel.normalize(target, build_wheel.commit_time())
+
+
+def _pack(target: Path, directory: Path, prefix: str) -> None:
+    with tarfile.open(target, "w:gz") as archive:
+        archive.add(directory, prefix)
+    build_wheel.normalize(target, build_wheel.commit_time())
+
+
+def _registry_entry(directory: Path, version: str, sources: Path) -> None:
+    directory.mkdir(parents=True)
+    for path in (ROOT / "MODULE.bazel", ROOT / ".bcr/presubmit.yml"):
+        shutil.copyfile(path, directory / path.name)
+    digest = base64.b64encode(hashlib.sha256(sources.read_bytes()).digest()).decode()
+    source = {
+        "integrity": f"sha256-{digest}",
+        "strip_prefix": f"rules_executorch-{version}",
+        "url": f"{_REPOSITORY}/releases/download/v{version}/{sources.name}",
+    }
+    (directory / "source.json").write_text(json.dumps(source, indent=2) + "\n", "utf-8")
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("version")
+    parser.add_argument("--site", type=Path, metavar="DIR")
+    parser.add_argument("--out", type=Path, metavar="DIR", default=ROOT / "dist")
+    options = parser.parse_args()
+    try:
+        write(options.version, options.out, options.site)
+    except ReleaseError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print((options.out / "SHA256SUMS").read_text("utf-8"), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
