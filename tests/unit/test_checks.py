@@ -184,3 +184,17 @@ def test_a_sound_program_has_nothing_to_note() -> None:
     assert measured == [{"check": name, "limit": 0, "actual": 0} for name in ("finite", "runtime")]
     assert "notes" not in report(reduced, LOWERING, measured, [])
     assert checks.notes(reduced, LOWERING) == []
+
+
+def test_a_runner_needs_the_kernels_of_the_package() -> None:
+    lowering = found(runtime_limits=[MISSING])
+    plain, ours = planned(runner="executorch-llm/v1"), {"libraries": ["ops.so"]}
+    with pytest.raises(CheckError) as error:
+        checks.measure(plain, lowering)
+    assert str(error.value).startswith("runner: ExecuTorch's runtime cannot run all of `decode`: it has no kernel")
+    assert "the runner would fail" in str(error.value.problems[0].hint)
+    assert checks.measure(plain, LOWERING) == []
+    for sections in ({"checks": {"runtime": False}}, {"custom_ops": ours}):
+        with_kernels = planned(runner="executorch-llm/v1", **sections)
+        assert checks.measure(with_kernels, lowering) == []
+        assert len(checks.notes(with_kernels, lowering)) == 1

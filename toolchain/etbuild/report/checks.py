@@ -32,6 +32,9 @@ _HINTS = {
 }
 
 
+_OF_RUNNER = "the runner would fail: change the model, or write `checks: {runtime: false}` if yours has this kernel"
+
+
 def measure(plan: Plan, lowering: LoweringFacts, lines: SourceLines = NO_LINES) -> list[CheckResult]:
     """Measures each check.
 
@@ -54,8 +57,13 @@ def measure(plan: Plan, lowering: LoweringFacts, lines: SourceLines = NO_LINES) 
     problems = [_problem(entry, wanted, lowering) for entry in sorted(measured, key=_order) if not _holds(entry)]
     for check in sorted(_asked(plan)):
         findings = list(_FINDERS[check](lowering, lines))
-        problems += [replace(problem, path=("checks", check)) for problem in findings]
-        measured.append({"check": check, "limit": 0, "actual": len(findings)})
+        if check in wanted:
+            problems += [replace(problem, path=("checks", check)) for problem in findings]
+            measured.append({"check": check, "limit": 0, "actual": len(findings)})
+        else:
+            problems += [
+                replace(problem, path=("runner",), hint=hints(_OF_RUNNER, problem.hint)) for problem in findings
+            ]
     if problems:
         raise CheckError(problems)
     return sorted(measured, key=_order)
@@ -74,8 +82,10 @@ def _order(entry: CheckResult) -> tuple[str, str]:
 
 
 def _asked(plan: Plan) -> set[str]:
-    """The names of the findings that are errors in this plan."""
-    return {check for check in _FINDERS if plan.checks.get(check)}
+    """The names of the findings that are errors in this plan. A runner has the kernels of ExecuTorch's package: a plan
+    with a runner asks for no others, unless it has operators of its own."""
+    of_runner = plan.runner is not None and not (plan.custom_ops.libraries or plan.custom_ops.modules)
+    return {check for check in _FINDERS if plan.checks.get(check, check == "runtime" and of_runner)}
 
 
 def _non_finite(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
