@@ -45,6 +45,35 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "xglm": {"model_type": "xglm", "d_model": 32, "attention_heads": 4, "num_layers": 2, "ffn_dim": 64, **_XGLM},
     "gpt_oss": {"model_type": "gpt_oss", "head_dim": 16, "sliding_window": 8, "num_local_experts": 4, **SHAPE},
 }
+CONFIGS["jetmoe"] = {
+    "model_type": "jetmoe",
+    "kv_channels": 8,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    **{key: value for key, value in SHAPE.items() if key != "num_attention_heads"},
+}
+CONFIGS["llama4"] = {
+    "model_type": "llama4_text",
+    "head_dim": 8,
+    "attention_chunk_size": 8,
+    "intermediate_size_mlp": 64,
+    "no_rope_layer_interval": 2,
+    "floor_scale": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    **SHAPE,
+}
+_COUNTS = {"num_layers": 2, "num_heads": 4, "hidden_size": 32, "vocab_size": VOCABULARY}
+CONFIGS["gpt_neo"] = {
+    "model_type": "gpt_neo",
+    "attention_types": [[["global", "local"], 1]],
+    "window_size": 8,
+    "max_position_embeddings": 64,
+    **_COUNTS,
+}
+CONFIGS["mpt"] = {"model_type": "mpt", "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 96}
+CONFIGS["mpt"] |= {"vocab_size": VOCABULARY, **{key: SHAPE[key] for key in SHAPE if key.endswith("_id")}}
+CONFIGS["gpt_neo"] |= {key: SHAPE[key] for key in SHAPE if key.endswith("_id")}
 CONFIGS["inkling"] = {
     "model_type": "inkling_text",
     "layer_types": ["hybrid_sliding", "hybrid"],

@@ -244,3 +244,35 @@ def create():
     for shape in ((2, 3, 8), (4, 3, 2)):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         torch.testing.assert_close(loaded.execute([x])[0], scope["create"]()(x))
+
+
+DECIDED = """
+import torch
+
+class Tail(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.arange(8.0).view(1, 8))
+
+    def forward(self, x):
+        rows = x.shape[0]
+        return x + self.table[max(0, 1 - rows) :, min(0, rows - 1) :]
+
+def create():
+    return Tail()
+"""
+
+
+def test_the_larger_of_two_sizes_is_a_number_if_their_limits_say_so(build: Build) -> None:
+    text = (
+        'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\nmethods:\n  forward:\n'
+        "    example_inputs: [{shape: [4, 8]}]\n    dynamic_shapes: [[{dim: rows, min: 1, max: 9}, null]]\n"
+    )
+    made = build(text, model=DECIDED)
+    assert made.code == 0, made.err
+    loaded = Runtime.get().load_program(made.directory / "net.pte").load_method("forward")
+    scope: dict[str, Any] = {}
+    exec(DECIDED, scope)
+    for rows in (1, 4, 9):
+        x = torch.arange(rows * 8.0).reshape(rows, 8)
+        torch.testing.assert_close(loaded.execute([x])[0], scope["create"]()(x))

@@ -191,6 +191,16 @@ def test_from_a_folder_to_a_program(tmp_path: Path, capfd: pytest.CaptureFixture
     assert report["methods"]["forward"]["delegates"].keys() == {"XnnpackBackend"}
 
 
+RWKV = {
+    "architectures": ["RwkvForCausalLM"],
+    "model_type": "rwkv",
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "attention_hidden_size": 32,
+    "vocab_size": 64,
+    "context_length": 64,
+    "eos_token_id": 1,
+}
 NEO = {
     "architectures": ["GPTNeoForCausalLM"],
     "model_type": "gpt_neo",
@@ -230,7 +240,7 @@ def tried(directory: Path, config: dict[str, Any], *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("config", "code", "message"),
     [
-        (NEO, 2, "`GPTNeoForCausalLM` counts keys to find the positions of tokens"),
+        (RWKV, 2, "`RwkvForCausalLM` reads no cache"),
         ({**NEO, "architectures": ["NoneForCausalLM"]}, 2, "transformers has no model `NoneForCausalLM`"),
         ({**NEO, "num_heads": 5}, 1, "making a `GPTNeoForCausalLM` of the configuration"),
     ],

@@ -96,6 +96,10 @@ def asked(ids: torch.Tensor) -> list[int]:
         pytest.param("opt", "static", marks=with_positions),
         pytest.param("xglm", "static", marks=with_positions),
         pytest.param("falcon", "static", marks=with_positions),  # it gets a mask of the length of the cache
+        pytest.param("mpt", "static", marks=with_positions),  # it gets a number
+        pytest.param("gpt_neo", "static", marks=with_mistral),
+        pytest.param("jetmoe", "static", marks=quantized),
+        pytest.param("llama4", "custom", marks=with_a_ring),
     ],
 )
 def test_a_cache_gives_the_scores_of_transformers(

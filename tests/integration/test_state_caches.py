@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from etbuild.errors import BuildError
+from etbuild.errors import BuildError, InputError
 from etbuild.inputs.declared import Inputs
+from etbuild.model import other_mixtures, position_tables
 from etbuild.plan.parts import ConfigFile, DecoderCache, HuggingFace
-from tests.helpers.language_models import STATES, VOCABULARY, model, transformers
+from tests.helpers.language_models import CONFIGS, STATES, VOCABULARY, model, transformers
 from tests.helpers.random_tokens import tokens
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
@@ -80,6 +81,67 @@ def test_a_model_may_keep_the_number_of_tokens_before_a_call(tmp_path: Path) -> 
         expected = made(input_ids=ids, use_cache=False).logits
         calls = [cached.forward(ids[:, at:end], torch.tensor([at])) for at, end in [(0, 5), (5, 6), (6, 9)]]
     torch.testing.assert_close(torch.cat(calls, dim=1), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("jetmoe", None), ("llama4", "custom"), ("gpt_neo", None), ("mpt", None)])
+def test_decoders_of_an_odd_form_give_the_scores_of_transformers(name: str, kind: str | None, tmp_path: Path) -> None:
+    """A mixture that sorts tokens, complex numbers, a table of positions, and a number of tokens in Python."""
+    made = model(name)
+    cached = with_cache(made, tmp_path, kind).requires_grad_(False)
+    ids = tokens(CALLS[-1], vocab_size=VOCABULARY, seed=1)
+    example = (ids[:, :8], torch.tensor([0]))
+    seq = torch.export.Dim("seq", min=1, max=16)
+    exported = torch.export.export(cached, example, dynamic_shapes=({1: seq}, None), strict=False).module()
+    with torch.no_grad():
+        expected = made(input_ids=ids, use_cache=False).logits
+        for forward in (cached.forward, exported):
+            calls = [forward(ids[:, at:end], torch.tensor([at])) for at, end in itertools.pairwise(CALLS)]
+            actual = torch.cat(calls, dim=1)
+            torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_a_cache_is_not_longer_than_the_biases_of_a_model(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="max_length 64 is more than the configuration's `max_seq_len` 32"):
+        with_cache(
+            transformers.AutoModelForCausalLM.from_config(
+                transformers.AutoConfig.for_model(**{**CONFIGS["mpt"], "max_seq_len": 32})
+            ),
+            tmp_path,
+            None,
+        )
+
+
+def test_a_table_of_positions_that_is_read_otherwise_is_an_error() -> None:
+    """Other rows than those of the call could be meant."""
+    model = torch.nn.Module()
+    model.register_buffer("mask", torch.ones(1, 8, 8, dtype=torch.bool).tril(), persistent=False)
+    position_tables.replace(model, 8)
+    position_tables.begin(model, torch.tensor([3]))
+    torch.testing.assert_close(model.mask[:, 6:8, :8].sum(-1), torch.tensor([[4, 5]]))
+    for index in (0, (slice(None), slice(None, 2), slice(None, 8)), (slice(None), slice(0, 4, 2), slice(None, 8))):
+        with pytest.raises(BuildError, match="reads a table of positions in a way that is not known"):
+            model.mask[index]
+
+
+@pytest.mark.parametrize("name", ["jetmoe", "llama4"])
+def test_a_mixture_that_chooses_otherwise_stays_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model(name)
+    kind = {"jetmoe": "JetMoeTopKGating", "llama4": "Llama4TextMoe"}[name]
+    part = next(part for part in made.modules() if type(part).__name__ == kind)
+    forward = type(part).forward
+
+    def other(self: Any, hidden_states: torch.Tensor) -> Any:
+        first, *more = forward(self, hidden_states)
+        return (first, *more[:1], more[1] * 2, *more[2:]) if name == "jetmoe" else (first * 2, *more)
+
+    monkeypatch.setattr(type(part), "forward", other)
+    other_mixtures.choose(made)
+    assert type(part).forward is other
+    monkeypatch.setattr(type(part), "forward", forward)
+    other_mixtures.choose(made)
+    assert type(part).forward is not forward
+    other_mixtures.restore(made)
+    assert type(part).forward is forward
 
 
 def test_layers_of_another_form_are_refused(tmp_path: Path) -> None:

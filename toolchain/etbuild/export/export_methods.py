@@ -24,6 +24,7 @@ from etbuild.exception_text import hints, readable, summary
 from etbuild.export import (
     assignments,
     core_operators,
+    decided_sizes,
     derived_dims,
     example_values,
     method_results,
@@ -179,6 +180,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     method_results.check(program, entry)
     method_results.make_plain(program)
     core_operators.write(program)
+    decided_sizes.write(program)
     for name, constant in program.constants.items():
         if isinstance(constant, torch.Tensor) and (constant.is_neg() or constant.is_conj()):
             program.constants[name] = row_major(constant)
@@ -308,6 +310,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
         derived_dims.forget_ranges(program)
         _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
         core_operators.write(program)
+        decided_sizes.write(program)
         return old_values.drop_inputs(_bound(program), name)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.model import decoder_inputs, state_cache, static_cache
+from etbuild.model import decoder_inputs, position_tables, state_cache, static_cache
+from etbuild.model.complex_pairs import as_pairs
 from etbuild.plan.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
@@ -67,35 +68,34 @@ def add(
     """
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
+    position_tables.replace(model, cache.max_length)
     takes_tokens = keywords is _of_tokens
     needed = decoder_inputs.needed(model, config, cache.max_length, takes_tokens)
-    scores = _scores(model, wanted.logits, _with(keywords, needed, cache.max_length))
+    scores = _scores(model, wanted.logits, _with(keywords, needed.names, cache.max_length))
     if cache.kind is not None and _keeps_keys(model.config, cache):
-        return _add_own(model, config, cache, scores, decoder_inputs.has_mask(needed))
-    return _add_static(model, config, cache, scores, takes_tokens)
+        return _add_own(model, config, cache, scores, needed)
+    return _add_static(model, config, cache, scores, takes_tokens, needed.number)
 
 
-def _with(keywords: Keywords, needed: tuple[str, ...], length: int) -> Keywords:
+def _with(keywords: Keywords, names: tuple[str, ...], length: int) -> Keywords:
     """The inputs of the original `forward`, with those that the decoder needs beside its tokens."""
 
     def more(model: Any, given: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
         own = keywords(model, given, cache, position)
-        return {**own, **decoder_inputs.made(needed, given.shape[1], position, length)} if needed else own
+        return {**own, **decoder_inputs.made(names, given.shape[1], position, length)} if names else own
 
     return more
 
 
 def _check(model: Any, config: Any, cache: DecoderCache) -> None:
-    if config.model_type == "gpt_neo":
-        message = f"`{type(model).__name__}` counts keys to find the positions of tokens, and a cache has keys for all"
-        raise InputError.at(_CACHE, message, "leave out `cache`, or write a factory for this model")
     if not model.can_generate() or config.is_encoder_decoder:
         message = f"`{type(model).__name__}` is not a decoder with a cache"
         raise InputError.at(_CACHE, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is not None and 0 < limit < cache.max_length:  # XLNet's is -1: none
-        message = f"max_length {cache.max_length} is more than the configuration's `max_position_embeddings` {limit}"
-        raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
+    limits = {key: getattr(config, key, None) for key in ("max_position_embeddings", "max_seq_len")}
+    for key, limit in limits.items():
+        if isinstance(limit, int) and 0 < limit < cache.max_length:  # XLNet's is -1: none
+            message = f"max_length {cache.max_length} is more than the configuration's `{key}` {limit}"
+            raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
 
 
 def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[..., torch.Tensor]:
@@ -111,17 +111,19 @@ def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[...,
     def scores(self: Any, given: torch.Tensor, cache: Any, position: torch.Tensor) -> torch.Tensor:
         own = {**keywords(self, given, cache, position), **more}
         own["cache_params" if "cache_params" in known else "past_key_values"] = cache
-        found: torch.Tensor = original(self, **own, use_cache=True).logits
+        with as_pairs():
+            found: torch.Tensor = original(self, **own, use_cache=True).logits
         return found[:, -1] if more else found
 
     return scores
 
 
 def _add_static(
-    model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any], takes_tokens: bool
+    model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any], takes_tokens: bool, number: bool
 ) -> Callable[..., Any]:
     """Adds the buffers of transformers' own static cache."""
     static_cache.add(model, config, wanted.max_length, _with_one_token(scores) if takes_tokens else None)
+    model.etbuild_cache.number_up_to = wanted.max_length if number else None
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         with static_cache.calling(self, cache_position) as cache:
@@ -143,7 +145,7 @@ def _with_one_token(scores: Callable[..., Any], attention: str | None = None) ->
 
 
 def _add_own(
-    model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any], has_mask: bool
+    model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any], needed: decoder_inputs.Needed
 ) -> Callable[..., Any]:
     """Adds ExecuTorch's modules for caches. Raises InputError if the kind of the cache does not fit the model."""
     from transformers.configuration_utils import get_head_shapes
@@ -171,8 +173,9 @@ def _add_own(
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         stores = tuple(self.kv_caches[str(index)] if index in keyed else None for index in range(len(layers)))
-        call = custom_attention.ModelCall(cache_position, stores, ring, wanted.longest_call, has_mask)
+        call = custom_attention.ModelCall(cache_position, stores, ring, wanted.longest_call, needed.has_mask)
         with custom_attention.calling(self, call) as cache:
+            cache.number_up_to = wanted.max_length if needed.number else None
             return scores(self, input_ids, cache, cache_position)
 
     return forward

@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ExpertsInterface, batched_mm_experts_forward
 
+from etbuild.model import other_mixtures
 from etbuild.model.token_loop import each_token
 
 _NAME = "executorch_one_at_a_time"
@@ -28,6 +29,7 @@ def choose(model: Any) -> None:
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and part._can_set_experts_implementation():
             part.set_experts_implementation(_NAME)
+    other_mixtures.choose(model)
 
 
 def restore(model: Any) -> None:
@@ -39,6 +41,7 @@ def restore(model: Any) -> None:
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and part._can_set_experts_implementation():
             part.set_experts_implementation("eager")
+    other_mixtures.restore(model)
 
 
 def _one_at_a_time(

@@ -18,6 +18,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 from etbuild.errors import BuildError, DocumentPath
+from etbuild.model import position_tables
 from etbuild.model.token_loop import each_token
 from etbuild.patching import replaced
 
@@ -32,6 +33,19 @@ def has_states(layer: Any) -> bool:
 def states_only() -> Any:
     """A layer of a cache that keeps no keys and values."""
     return LinearAttentionLayer()
+
+
+def number(tokens: torch.Tensor, length: int) -> Any:
+    """The number of tokens in a cache as an integer.
+
+    Args:
+        tokens: The same as a tensor, int64 [].
+        length: The number of tokens that the cache holds.
+    """
+    found = tokens.item()
+    torch._check(found >= 0)
+    torch._check(found <= length)
+    return found
 
 
 class States(torch.nn.Module):  # type: ignore[misc]
@@ -67,12 +81,15 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
     Attributes:
         states: The states of each layer.
         updated: Whether this call has written a state.
+        number_up_to: The number of tokens that the cache holds, if the model needs the number of tokens before a call
+            as an integer; otherwise None.
     """
 
     def __init__(self, layers: list[Any]) -> None:
         super().__init__(layers=layers)
         self.states: Any = [States() for _ in layers]
         self.updated = False
+        self.number_up_to: int | None = None
         self._position: Any = None
         self._place: tuple[Any, str] | None = None
 
@@ -86,18 +103,22 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
         """
         self._position, self.updated, self._place = position, False, None
         self.states = getattr(model, "states", self.states)
+        position_tables.begin(model, position)
         try:
             with recurring(model, self):
                 yield
             self._check_taken()
         finally:
             self._position = None  # otherwise a copy of the model would contain traced tensors
+            position_tables.begin(model, None)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
         """The number of tokens before this call."""
-        if any(isinstance(layer, CacheLayerMixin) for layer in self.layers):
-            return super().get_seq_length(layer_idx)
-        return self._position[0]
+        has_keys = any(isinstance(layer, CacheLayerMixin) for layer in self.layers)
+        found = super().get_seq_length(layer_idx) if has_keys else self._position[0]
+        if self.number_up_to is None or not isinstance(found, torch.Tensor):
+            return found
+        return number(found, self.number_up_to)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> Any:
         """The number of positions that a mask has, and the first one."""

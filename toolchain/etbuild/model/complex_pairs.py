@@ -1,0 +1,71 @@
+"""Computes with complex numbers as pairs of real ones: ExecuTorch has no kernels for complex tensors.
+
+Some models rotate queries and keys by complex numbers. They make these with `torch.polar`, multiply, and go back with
+`torch.view_as_real`. Any other use of a pair fails, because a pair is not a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from etbuild.patching import replaced
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A complex tensor.
+
+    Attributes:
+        real: Its real part, a tensor of floats.
+        imag: Its imaginary part, with the same shape and dtype.
+    """
+
+    real: torch.Tensor
+    imag: torch.Tensor
+
+    def __mul__(self, other: Any) -> Pair:
+        """The product with a pair, or with a real number or tensor."""
+        if isinstance(other, Pair):
+            real = self.real * other.real - self.imag * other.imag
+            return Pair(real, self.real * other.imag + self.imag * other.real)
+        return Pair(self.real * other, self.imag * other)
+
+    __rmul__ = __mul__
+
+    def __getitem__(self, index: Any) -> Pair:
+        return Pair(self.real[index], self.imag[index])
+
+    def unsqueeze(self, dim: int) -> Pair:
+        """With another dimension of size 1."""
+        return Pair(self.real.unsqueeze(dim), self.imag.unsqueeze(dim))
+
+    def to(self, device: torch.device) -> Pair:
+        """On a device."""
+        return Pair(self.real.to(device), self.imag.to(device))
+
+
+def _polar(size: torch.Tensor, angle: torch.Tensor) -> Pair:
+    return Pair(size * angle.cos(), size * angle.sin())
+
+
+def _view_as_complex(pairs: torch.Tensor) -> Pair:
+    return Pair(pairs[..., 0], pairs[..., 1])
+
+
+def _view_as_real(number: Pair) -> torch.Tensor:
+    return torch.stack([number.real, number.imag], dim=-1)
+
+
+@contextmanager
+def as_pairs() -> Iterator[None]:
+    """Within this context, PyTorch's functions that make complex tensors make pairs."""
+    instead = {"polar": _polar, "view_as_complex": _view_as_complex, "view_as_real": _view_as_real}
+    with ExitStack() as stack:
+        for name, function in instead.items():
+            stack.enter_context(replaced(torch, name, function))
+        yield
