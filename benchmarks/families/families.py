@@ -6,6 +6,7 @@ counts small: the keys of `_SMALL`, by their own name or by the name that the fa
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from transformers import PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from tests.helpers.language_models import VOCABULARY, tokenizer
@@ -24,6 +26,7 @@ _MOST_PARAMETERS = 20_000_000
 _SEEDS = 20
 _SCALES = (0.3, 0.1, 0.03)  # of weights: large ones say the same token again and again behind a soft cap
 _DIFFERENT_TOKENS = 5  # a text of fewer tokens could hide a wrong cache
+_OPTIONAL = ("num_kv_shared_layers",)  # 0: the family has nothing of this kind
 _SPECIAL = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
 _SMALL: dict[str, int] = {
     "attention_chunk_size": 16,
@@ -34,17 +37,23 @@ _SMALL: dict[str, int] = {
     "embedding_size": 64,
     "encoder_attention_heads": 4,
     "encoder_ffn_dim": 64,
+    "encoder_hash_byte_group_vocab": VOCABULARY,
     "encoder_layers": 2,
     "ffn_dim": 64,
     "ffn_hidden_size": 64,
     "first_k_dense_replace": 1,
+    "global_head_dim": 32,
     "head_dim": 16,
     "hidden_size": 64,
+    "hidden_size_per_layer_input": 16,
     "index_head_dim": 16,
     "index_n_heads": 4,
     "index_topk": 512,
     "intermediate_size": 64,
+    "intermediate_size_mlp": 64,
     "kv_lora_rank": 16,
+    "kv_n_heads": 2,
+    "laurel_rank": 16,
     "linear_key_head_dim": 16,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -58,6 +67,7 @@ _SMALL: dict[str, int] = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
     "num_hidden_layers": 2,
+    "num_kv_shared_layers": 1,
     "num_key_value_heads": 2,
     "num_local_experts": 4,
     "q_lora_rank": 32,
@@ -69,6 +79,7 @@ _SMALL: dict[str, int] = {
     "topk_group": 1,
     "v_head_dim": 16,
     "vocab_size": VOCABULARY,
+    "vocab_size_per_layer_input": VOCABULARY,
     "word_embed_proj_dim": 64,
 }
 
@@ -81,13 +92,22 @@ _CHANGES: tuple[dict[str, int], ...] = (
     {"rotary_dim": 8},
     {"num_experts_per_tok": 1},
     {"num_heads": 8, "state_size": 16},
+    {
+        "num_key_value_heads": 4,
+        "num_experts_per_tok": 2,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+    },
 )
 """What is tried for a family whose code does not take the sizes of `_SMALL`."""
 _OF_FAMILY: dict[str, dict[str, Any]] = {
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8}},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 16},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
 }
-"""What no other value can say: a list whose length is the number of layers."""
+"""What no other value can say: a list whose length is the number of layers, and a key that only checkpoints have."""
 
 
 def decoders() -> dict[str, str]:
@@ -104,19 +124,40 @@ def tiny(cls: Any, family: str, **changes: Any) -> Any:
         changes: Values in place of those of `_SMALL`, for keys that the family has.
     """
     defaults = cls().to_dict()
-    own = {cls.attribute_map.get(key, key): small for key, small in (_SMALL | changes).items()}
-    asked = {cls.attribute_map.get(key, key) for key in changes}
-    values = {
-        key: small for key, small in own.items() if isinstance(defaults.get(key), int) or key in asked & {*defaults}
-    }
+    values = _small(cls(), defaults, changes)
     values |= {"is_decoder": True} if "is_decoder" in defaults else {}
     values |= _OF_FAMILY.get(family, {})
     for count in _LAYERS if _kinds(cls()) else []:
         layers = {cls.attribute_map.get("num_hidden_layers", "num_hidden_layers"): count}
-        made = _made(cls, {**values, **layers}, count)
-        if set(_kinds(made)) == set(_kinds(cls())):
-            return made
+        with contextlib.suppress(ValueError):  # too few layers for one that shares
+            made = _made(cls, {**values, **layers}, count)
+            if set(_kinds(made)) == set(_kinds(cls())):
+                return made
     return cls(**values, **_SPECIAL)
+
+
+def _small(config: Any, defaults: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The values of `_SMALL` and of `changes` for a configuration and for those within it.
+
+    `num_kv_shared_layers` stays 0 where it is: such a family has no layers that share.
+    """
+    names = config.attribute_map
+    own = {names.get(key, key): small for key, small in (_SMALL | changes).items()}
+    asked = {names.get(key, key) for key in changes}
+    values: dict[str, Any] = {
+        key: small
+        for key, small in own.items()
+        if (_counts(defaults.get(key)) and (key not in _OPTIONAL or defaults[key])) or key in asked & {*defaults}
+    }
+    parts = {key: part for key, part in vars(config).items() if isinstance(part, PreTrainedConfig)}
+    return values | {key: {**part.to_dict(), **_small(part, part.to_dict(), changes)} for key, part in parts.items()}
+
+
+def _counts(value: Any) -> bool:
+    """Whether a value is a number, or one for each layer."""
+    return isinstance(value, int) or (
+        isinstance(value, list) and value != [] and all(isinstance(each, int) for each in value)
+    )
 
 
 def _made(cls: Any, values: dict[str, Any], count: int) -> Any:
