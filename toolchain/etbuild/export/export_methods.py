@@ -7,6 +7,7 @@ import copy
 import functools
 import inspect
 import io
+import re
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterator
@@ -512,6 +513,9 @@ def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError
         instead = "write a factory" if huggingface.cache is None else "leave out `cache`, or write a factory"
         hint = f"`{huggingface.model_class}` cannot be exported as it is with this configuration: {instead}"
         path = ("model", "huggingface")
+    elif huggingface and huggingface.task is not None:
+        own = f"if `task` has written these shapes, `{huggingface.model_class}` does not take calls of any length: "
+        hint = hints(hint, f"{own}leave out `cache` and `task`, or write a factory")
     return from_exception(
         error, BuildError, path, action, hints(hint, package_line(error, finder)), said=_message(error)
     )
@@ -524,7 +528,21 @@ def _message(error: BaseException) -> str:
         return f"{type(error).__name__}: {text}"
     if violated_shapes.MARK in text:
         return violated_shapes.message(text)
-    return summary(error)
+    return _with_legend(summary(error))
+
+
+_SYMBOLS = {
+    r"(?<![\w.])s\d\d+(?!\w)": "stands for a dynamic size",
+    r"(?<![\w.])u\d+(?!\w)": "stands for a size or number that depends on the values of a tensor",
+}
+"""The names that torch gives to sizes, such as `s70` and `u1`."""
+
+
+def _with_legend(text: str) -> str:
+    """A message with what the names of sizes in it mean."""
+    found = [(sorted({*re.findall(names, text)}), meaning) for names, meaning in _SYMBOLS.items()]
+    legend = [f"`{name}` {meaning}" for names, meaning in found for name in names]
+    return "; ".join([text, *legend])
 
 
 def _quoted_line(text: str, finder: SourceFinder) -> str | None:

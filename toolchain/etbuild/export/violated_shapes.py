@@ -13,7 +13,9 @@ _FOR_PROGRAMMERS = (
     r' For more information, run with TORCH_LOGS="\+dynamic"\.',
     r" If you're using mark_dynamic, [^.]*\.",
     r" If you're using Dim\.DYNAMIC, .* or Dim\.AUTO\.",
+    r" The error above occurred when calling torch\.export\.export\. .*",
 )
+_NAMED_SIZE = re.compile(r"(\w+) = (L\[.*?\]\.size\(\)\[\d+\])")
 _RANGE = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 _SIZE = re.compile(r"(\w+) = (\d+)")
 _DERIVED = re.compile(r"(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
@@ -21,10 +23,12 @@ _DERIVED = re.compile(r"(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
 
 def message(text: str) -> str:
     """The part of torch's message that names the dimensions and the first reason."""
-    reasons = text.partition(_SUGGESTED)[0]
+    reasons = " ".join(text.partition(_SUGGESTED)[0].split())
     for part in _FOR_PROGRAMMERS:
         reasons = re.sub(part, "", reasons)
-    return shortened(" ".join(reasons.split()))
+    for name, size in dict(_NAMED_SIZE.findall(reasons)).items():
+        reasons = reasons.replace(f"{name} = {size}", name).replace(size, name)
+    return shortened(reasons)
 
 
 def hint(text: str) -> str:
