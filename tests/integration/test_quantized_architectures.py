@@ -189,3 +189,35 @@ def test_an_image_model_in_8_and_in_4_bits(name: str, build: Build, tmp_path: Pa
     assert difference(in_4, expected_4) < NEAR
     assert difference(plain, expected_8) > 1e-3
     assert difference(plain, expected_4) > NEAR
+
+
+OWN_LINEAR = """
+import torch
+
+class Own(torch.nn.Linear):
+    def forward(self, x):
+        return x @ self.weight.T + self.bias
+
+class Doubled(torch.nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+def create(own):
+    return torch.nn.Sequential(Own(32, 32) if own else torch.nn.Linear(32, 32), Doubled(32, 8))
+"""
+
+
+def test_a_linear_layer_with_code_of_its_own_is_quantized(build: Build, tmp_path: Path) -> None:
+    """Falcon multiplies with its weight itself, which torchao's weights do not take part in."""
+    results = []
+    for own in (True, False):
+        text = manifest({}, methods={"forward": {"example_inputs": [{"shape": [4, 32]}]}})
+        data = json.loads(text)
+        data["model"] = {"factory": "model:create", "kwargs": {"own": own}}
+        data["defaults"] = {"partitioners": ["xnnpack"], "quantize": {"torchao": [{"config": "8da4w"}]}}
+        built = build(json.dumps(data), model=OWN_LINEAR)
+        assert built.code == 0, built.err
+        inputs = torch.randn(4, 32, generator=torch.Generator().manual_seed(1))
+        [[outputs]] = run(built.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
+        results.append(outputs[0])
+    torch.testing.assert_close(*results)

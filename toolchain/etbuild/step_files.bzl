@@ -266,6 +266,7 @@ STEP_FILES = {
     "etbuild/quantize/experts.py": ["export/quantize"],
     "etbuild/quantize/originals.py": ["export/quantize"],
     "etbuild/quantize/packed_weights.py": ["export/quantize"],
+    "etbuild/quantize/plain_linear.py": ["export/quantize"],
     "etbuild/quantize/pt2e.py": ["compare/action", "export/quantize", "lower/action", "plan/action", "report/action"],
     "etbuild/quantize/torchao_weights.py": ["export/quantize"],
     "etbuild/releases.py": ["compare", "export", "lower", "plan/action", "report/action"],

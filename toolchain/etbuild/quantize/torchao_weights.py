@@ -25,7 +25,7 @@ from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_erro
 from etbuild.model.packed import kept
 from etbuild.model.packed.kept import Kept
 from etbuild.plan.parts import TorchaoEntry
-from etbuild.quantize import experts
+from etbuild.quantize import experts, plain_linear
 from etbuild.quantize.by_rows import by_rows
 from etbuild.quantize.deferred import CannotDefer, Deferred
 from etbuild.quantize.originals import Filter, Originals
@@ -75,6 +75,7 @@ class Quantized:
         try:
             with by_rows() if deferred is None else deferred.quantizing(module):
                 _quantize(module, changes, self._originals, finder)
+            plain_linear.choose(module)
             # ExecuTorch's backends expect plain tensors. XNNPACK would read torchao's tensor subclasses as fp32, and
             # the program would silently compute wrong results.
             unwrap_tensor_subclass(module)
