@@ -6,7 +6,6 @@ counts small: the keys of `_SMALL`, by their own name or by the name that the fa
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 from pathlib import Path
@@ -129,10 +128,10 @@ def tiny(cls: Any, family: str, **changes: Any) -> Any:
     values |= _OF_FAMILY.get(family, {})
     for count in _LAYERS if _kinds(cls()) else []:
         layers = {cls.attribute_map.get("num_hidden_layers", "num_hidden_layers"): count}
-        with contextlib.suppress(ValueError):  # too few layers for one that shares
-            made = _made(cls, {**values, **layers}, count)
-            if set(_kinds(made)) == set(_kinds(cls())):
-                return made
+        made = _made(cls, {**values, **layers}, count)
+        owning = count - (getattr(made, "num_kv_shared_layers", None) or 0)  # layers at the end share keys of others
+        if set(_kinds(made)[:owning]) == set(_kinds(cls())):
+            return made
     return cls(**values, **_SPECIAL)
 
 

@@ -63,6 +63,19 @@ CONFIGS["llama4"] = {
     "num_experts_per_tok": 2,
     **SHAPE,
 }
+CONFIGS["deepseek_v2"] = {
+    "model_type": "deepseek_v2",
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 16,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    **{key: value for key, value in SHAPE.items() if key != "num_key_value_heads"},
+}
 _COUNTS = {"num_layers": 2, "num_heads": 4, "hidden_size": 32, "vocab_size": VOCABULARY}
 CONFIGS["gpt_neo"] = {
     "model_type": "gpt_neo",

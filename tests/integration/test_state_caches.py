@@ -83,7 +83,10 @@ def test_a_model_may_keep_the_number_of_tokens_before_a_call(tmp_path: Path) -> 
     torch.testing.assert_close(torch.cat(calls, dim=1), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize(("name", "kind"), [("jetmoe", None), ("llama4", "custom"), ("gpt_neo", None), ("mpt", None)])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("jetmoe", None), ("llama4", "custom"), ("deepseek_v2", None), ("gpt_neo", None), ("mpt", None)],
+)
 def test_decoders_of_an_odd_form_give_the_scores_of_transformers(name: str, kind: str | None, tmp_path: Path) -> None:
     """A mixture that sorts tokens, complex numbers, a table of positions, and a number of tokens in Python."""
     made = model(name)

@@ -40,6 +40,11 @@ class Pair:
     def __getitem__(self, index: Any) -> Pair:
         return Pair(self.real[index], self.imag[index])
 
+    @property
+    def device(self) -> torch.device:
+        """That of its parts."""
+        return self.real.device
+
     def unsqueeze(self, dim: int) -> Pair:
         """With another dimension of size 1."""
         return Pair(self.real.unsqueeze(dim), self.imag.unsqueeze(dim))
