@@ -367,6 +367,12 @@ def _(run: Run) -> bool:
     return all(fails("is not in Core ATen opset", functools.partial(lower, net, X)) for net in nets)
 
 
+@probe("volumes")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: self.conv(x[None, None, None]), conv=nn.Conv3d(1, 1, (1, 2, 4)))
+    return fails("execute() failed", lambda: run(net, X))
+
+
 @probe("tanh-gelu")
 def _(run: Run) -> bool:
     gelu = nn.GELU(approximate="tanh")

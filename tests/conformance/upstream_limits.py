@@ -109,6 +109,14 @@ LIMITS = (
         "torch: torch/_decomp",
     ),
     UpstreamLimit(
+        "volumes",
+        "The runtime cannot compute three-dimensional convolutions. One whose kernel is as large as its input, as for "
+        "the patches of Qwen2.5-VL, becomes a linear layer.",
+        WORKAROUND,
+        "export/missing_operators.py",
+        "executorch: kernels/portable/cpu/op_convolution.cpp",
+    ),
+    UpstreamLimit(
         "tanh-gelu",
         "XNNPACK and Core ML compute the exact form of GELU, also where a model uses the tanh form.",
         WORKAROUND,

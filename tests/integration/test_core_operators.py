@@ -103,6 +103,7 @@ class Missing(nn.Module):
         torch.manual_seed(0)
         self.bilinear = nn.Bilinear(5, 4, 6)
         self.words = nn.Parameter(torch.randn(7, 3))
+        self.patches = nn.Conv3d(2, 3, (1, 2, 5), stride=(1, 2, 5))
         self.register_buffer("ends", torch.tensor([-1.0, 0.0, 0.5]))
 
     def forward(self, x, tokens):
@@ -117,7 +118,8 @@ class Missing(nn.Module):
         spread = *torch.var_mean(x, (1, 2), keepdim=True), *torch.var_mean(x), torch.var_mean(x, -1, correction=0)[0]
         rounded = x.round(decimals=1), (100 * x).round(decimals=-1), x.exp2(), torch.special.exp2(tokens)
         products = x.cumprod(-1), x.cumprod(1), tokens.cumprod(1), x.cumprod(2, dtype=torch.float64)
-        return *bags, *one, *several, volumes, *found, *spread, *rounded, *products, self.bilinear(x, x[..., :4])
+        volumes = volumes, self.patches(x[:, :, :2].unsqueeze(2))
+        return *bags, *one, *several, *volumes, *found, *spread, *rounded, *products, self.bilinear(x, x[..., :4])
 
 def create():
     return Missing()

@@ -174,6 +174,28 @@ def _is_of_integers(node: Any) -> bool:
     return not node.meta["val"].is_floating_point() and isinstance(node.args[1], int | torch.fx.Node)
 
 
+_OPTIONS_OF_CONVOLUTIONS = (None, 1, 0, 1, 1)
+"""Their defaults: bias, stride, padding, dilation, groups."""
+
+
+def _conv3d(add: Add, given: Any, weight: Any, bias: Any = None, *options: Any) -> Any:
+    """A convolution whose kernel is as large as its input, as that of patches of a video: a linear layer."""
+    del options
+    kernels = add(_aten.flatten.using_ints, weight, 1)
+    rows = add(_aten.linear.default, add(_aten.flatten.using_ints, given, 1), kernels, bias)
+    return add(_aten.unflatten.int, rows, 1, [kernels.meta["val"].shape[0], 1, 1, 1])
+
+
+def _covers_input(node: Any) -> bool:
+    """Whether a convolution has a kernel of the size of its input, without padding and groups."""
+    given, weight, *rest = node.args
+    options: list[Any] = [*rest, *_OPTIONS_OF_CONVOLUTIONS[len(rest) :]]
+    padding, groups = options[2], options[4]
+    before, kernel = given.meta["val"].shape, weight.meta["val"].shape
+    padded = any(padding) if isinstance(padding, list | tuple) else padding
+    return len(before) == len(kernel) and before[2:] == kernel[2:] and not padded and groups == 1
+
+
 def _always(node: torch.fx.Node) -> bool:
     del node
     return True
@@ -185,6 +207,7 @@ _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool]]] = {
     _aten.adaptive_max_pool3d.default: (_adaptive_max_pool, _is_known),
     _aten.bilinear.default: (_bilinear, _always),
     _aten.bucketize.Tensor: (bucketize, _always),
+    _aten.conv3d.default: (_conv3d, _covers_input),
     _aten.cumprod.default: (_cumprod, _is_short),
     _aten.embedding_bag.padding_idx: (_embedding_bag, _are_bags_of_one_size),
     _aten.exp2.default: (_exp2, _always),
