@@ -157,6 +157,43 @@ def test_a_model_for_images_and_text_has_a_task(
     assert manifest["runner"] == "executorch-multimodal/v1"
 
 
+@pytest.mark.parametrize(
+    ("kind", "vision", "processor", "longest", "side"),
+    [
+        pytest.param("qwen2_5_vl", {"patch_size": 14, "spatial_merge_size": 2}, {}, 4096, 448, id="of the model"),
+        pytest.param("qwen3_vl", {"spatial_merge_size": 2}, {"patch_size": 16}, 128, 256, id="half of a short text"),
+        pytest.param(
+            "lfm2_vl",
+            {"model_type": "siglip2_vision_model"},
+            {"encoder_patch_size": 16, "downsample_factor": 2, "tile_size": 512},
+            4096,
+            512,
+            id="of the processor",
+        ),
+    ],
+)
+def test_a_model_for_images_of_many_sizes_gets_one_that_fits(
+    kind: str,
+    vision: dict[str, Any],
+    processor: dict[str, Any],
+    longest: int,
+    side: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = {"max_position_embeddings": longest, "eos_token_id": 1}
+    config = {"architectures": ["SomeForConditionalGeneration"], "model_type": kind, "vision_config": vision}
+    source = folder(tmp_path / "net", {**config, "text_config": text})
+    (source / "preprocessor_config.json").write_text(json.dumps(processor))
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    assert manifest["model"]["huggingface"]["task"] == "image-text-to-text"
+    assert manifest["methods"] == {
+        "vision_encoder": {"example_inputs": [{"shape": [1, 3, side, side]}]},
+        "token_embedding": {},
+        "text_decoder": {},
+    }
+
+
 def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = folder(tmp_path / "bloom", {**LLAMA, "model_type": "bloom", "torch_dtype": "float32"})
     manifest, said = written(capsys, tmp_path / "out", "--huggingface", source)

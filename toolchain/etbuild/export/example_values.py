@@ -90,7 +90,7 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
         if example.of_model in ("image", "sound"):
             return single_call.example(module, example, path)
         of_image = example.of_model in ("pixel_values", "embeddings")
-        return image_text.example(module, example) if of_image else encoder_decoder.example(module, example, path)
+        return image_text.example(module, example, path) if of_image else encoder_decoder.example(module, example, path)
     dtype, fill = getattr(torch, example.dtype), example.fill
     with wrap_user_error(path, "making the example input", context.finder):
         if fill == "arange":

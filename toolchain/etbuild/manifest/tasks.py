@@ -161,9 +161,16 @@ def _of_image_text(name: str, entry: str, huggingface: HuggingFace) -> Method:
 
 IMAGE_TOWERS = {
     "gemma3": ("siglip_vision_model",),
+    "glm4v": ("glm4v_vision",),
     "idefics3": ("idefics3_vision",),
     "internvl": ("internvl_vision",),
+    "lfm2_vl": ("siglip2_vision_model",),
     "llava": ("clip_vision_model", "siglip_vision_model"),
+    "qwen2_5_vl": ("qwen2_5_vl_vision",),
+    "qwen2_vl": ("qwen2_vl_vision",),
+    "qwen3_5": ("qwen3_5_vision",),
+    "qwen3_vl": ("qwen3_vl_vision",),
+    "qwen3_vl_moe": ("qwen3_vl_moe_vision",),
     "smolvlm": ("smolvlm_vision",),
 }
 """The `model_type` of the models that `image-text-to-text` knows, and of their towers for images: the default of

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,9 +27,18 @@ Keywords = Callable[[Any, torch.Tensor, Any, torch.Tensor], dict[str, object]]
 cache, and the position of the first token, int64 [1]."""
 
 
+Token = Callable[[Any], torch.Tensor]
+"""Makes one token of a model, as the new `forward` takes it."""
+
+
 def _of_tokens(model: Any, tokens: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
     del model, cache, position
     return {"input_ids": tokens}
+
+
+def _token(model: Any) -> torch.Tensor:
+    del model
+    return torch.zeros((1, 1), dtype=torch.int64)
 
 
 def attention(config: Any, wanted: HuggingFace) -> str | None:
@@ -50,7 +60,7 @@ def _keeps_keys(config: Any, cache: DecoderCache) -> bool:
 
 
 def add(
-    model: Any, wanted: HuggingFace, cache: DecoderCache, keywords: Keywords = _of_tokens
+    model: Any, wanted: HuggingFace, cache: DecoderCache, keywords: Keywords = _of_tokens, token: Token = _token
 ) -> Callable[..., torch.Tensor]:
     """Adds the buffers of a cache to a decoder.
 
@@ -59,6 +69,7 @@ def add(
         wanted: What the manifest says about it.
         cache: The cache.
         keywords: Makes the inputs of the original `forward` besides its cache.
+        token: Makes one token, as `keywords` takes it.
 
     Returns:
         The new `forward` of its class.
@@ -69,12 +80,11 @@ def add(
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
     position_tables.replace(model, cache.max_length)
-    takes_tokens = keywords is _of_tokens
-    needed = decoder_inputs.needed(model, config, cache.max_length, takes_tokens)
-    scores = _scores(model, wanted.logits, _with(keywords, needed.names, cache.max_length))
+    needed = decoder_inputs.needed(model, config, cache.max_length, keywords is _of_tokens)
+    scored = _Scored(_scores(model, wanted.logits, _with(keywords, needed.names, cache.max_length)), token)
     if cache.kind is not None and _keeps_keys(model.config, cache):
-        return _add_own(model, config, cache, scores, needed)
-    return _add_static(model, config, cache, scores, takes_tokens, needed.number)
+        return _add_own(model, config, cache, scored, needed)
+    return _add_static(model, config, cache, scored, needed.number)
 
 
 def _with(keywords: Keywords, names: tuple[str, ...], length: int) -> Keywords:
@@ -82,7 +92,7 @@ def _with(keywords: Keywords, names: tuple[str, ...], length: int) -> Keywords:
 
     def more(model: Any, given: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
         own = keywords(model, given, cache, position)
-        return {**own, **decoder_inputs.made(names, given.shape[1], position, length)} if names else own
+        return {**decoder_inputs.made(names, given.shape[1], position, length), **own} if names else own
 
     return more
 
@@ -118,34 +128,43 @@ def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[...,
     return scores
 
 
-def _add_static(
-    model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any], takes_tokens: bool, number: bool
-) -> Callable[..., Any]:
+@dataclass(frozen=True)
+class _Scored:
+    """How a model computes scores.
+
+    Attributes:
+        scores: Calls the original `forward` with a cache, and returns the scores.
+        token: Makes one token.
+    """
+
+    scores: Callable[..., torch.Tensor]
+    token: Token
+
+    def of_one_token(self, attention: str | None = None) -> static_cache.Call:
+        """Calls a model with one token and a cache, and with another attention than its own."""
+
+        def call(copied: Any, cache: Any) -> object:
+            if attention is not None:
+                copied.set_attn_implementation(attention)
+            return self.scores(copied, self.token(copied), cache, torch.tensor([0]))
+
+        return call
+
+
+def _add_static(model: Any, config: Any, wanted: DecoderCache, scored: _Scored, number: bool) -> Callable[..., Any]:
     """Adds the buffers of transformers' own static cache."""
-    static_cache.add(model, config, wanted.max_length, _with_one_token(scores) if takes_tokens else None)
+    static_cache.add(model, config, wanted.max_length, scored.of_one_token())
     model.etbuild_cache.number_up_to = wanted.max_length if number else None
 
     def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         with static_cache.calling(self, cache_position) as cache:
-            result: torch.Tensor = scores(self, input_ids, cache, cache_position)
-        return result
+            return scored.scores(self, input_ids, cache, cache_position)
 
     return forward
 
 
-def _with_one_token(scores: Callable[..., Any], attention: str | None = None) -> static_cache.Call:
-    """Calls a model with one token and a cache, and with another attention than its own."""
-
-    def call(copied: Any, cache: Any) -> object:
-        if attention is not None:
-            copied.set_attn_implementation(attention)
-        return scores(copied, torch.zeros((1, 1), dtype=torch.int64), cache, torch.tensor([0]))
-
-    return call
-
-
 def _add_own(
-    model: Any, config: Any, wanted: DecoderCache, scores: Callable[..., Any], needed: decoder_inputs.Needed
+    model: Any, config: Any, wanted: DecoderCache, scored: _Scored, needed: decoder_inputs.Needed
 ) -> Callable[..., Any]:
     """Adds ExecuTorch's modules for caches. Raises InputError if the kind of the cache does not fit the model."""
     from transformers.configuration_utils import get_head_shapes
@@ -159,7 +178,7 @@ def _add_own(
         raise InputError.at((*_CACHE, "kind"), message, "write `dtype: float32` in `model`")
     layers = static_cache.layers_of(config, wanted.max_length)
     if any(state_cache.has_states(layer) for layer in layers):
-        static_cache.shown_by_call(model, layers, wanted.max_length, _with_one_token(scores, "eager"))
+        static_cache.shown_by_call(model, layers, wanted.max_length, scored.of_one_token("eager"))
     keyed = {index: layer.is_sliding for index, layer in enumerate(layers) if static_cache.keeps_keys(layer)}
     heads, sizes = (shape if isinstance(shape, list) else [shape] * len(layers) for shape in get_head_shapes(config))
     ring = _ring(config, wanted, any(keyed.values())) if wanted.kind == "ring" else None
@@ -176,7 +195,7 @@ def _add_own(
         call = custom_attention.ModelCall(cache_position, stores, ring, wanted.longest_call, needed.has_mask)
         with custom_attention.calling(self, call) as cache:
             cache.number_up_to = wanted.max_length if needed.number else None
-            return scores(self, input_ids, cache, cache_position)
+            return scored.scores(self, input_ids, cache, cache_position)
 
     return forward
 

@@ -5,52 +5,34 @@ float [1, tokens, width]. `embed(tokens)` takes int64 [1, seq] and returns their
 `decode(embeddings, position)` takes what they returned, and int64 [1]: the position of the first one. It returns scores
 like the `forward` of `decoder_cache`.
 
-The width is the hidden size of the decoder. It is one more for a decoder that has to know which embeddings belong to an
-image: the last value says so, 1 for an image and 0 for a token. The runner gives embeddings to `decode` as they are.
+The width is the hidden size of the decoder, and more for a decoder that has to know more than embeddings
+(`embedding_parts.py`). The runner gives embeddings to `decode` as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from etbuild.errors import DocumentPath, InputError
 from etbuild.manifest.tasks import IMAGE_TOWERS
-from etbuild.model import decoder_cache
+from etbuild.model import decoder_cache, embedding_parts, image_inputs
+from etbuild.model.embedding_parts import Part
+from etbuild.model.image_inputs import ImageTokens
 from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
 
 _TASK: DocumentPath = ("model", "huggingface", "task")
 
 Entries = dict[str, Callable[..., torch.Tensor]]
 
-
-def _pooled(model: Any, pixel_values: torch.Tensor) -> Any:
-    """The tokens of an image, as most models give them: [1, tokens, hidden], or a list with [tokens, hidden]."""
-    return model.get_image_features(pixel_values=pixel_values, return_dict=True).pooler_output
-
-
-def _connected(model: Any, pixel_values: torch.Tensor) -> Any:
-    """The tokens of an image of Idefics 3. Its `get_image_features` drops images whose values are all zero, so that the
-    number of tokens would follow from the values."""
-    return model.model.connector(
-        model.model.vision_model(pixel_values=pixel_values, return_dict=True).last_hidden_state
-    )
-
-
-_FEATURES = {"idefics3": _connected, "smolvlm": _connected}
-_WITH_BLOCKS = ("gemma3",)
-"""The models whose tokens of an image attend to each other in both directions."""
-
 _TILES = "an image becomes a number of tiles that follows from its size, with tokens between them"
-_POSITIONS = "an image has positions in several dimensions (M-RoPE), and the runner counts them in one"
 _REASONS = {
     "llava_next": _TILES,
     "llava_onevision": _TILES,
     "paligemma": "a prompt attends to its image and to itself in both directions, and the runner gives it in parts",
     "mllama": "its decoder attends to images beside the text (cross-attention)",
-    **dict.fromkeys(("glm4v", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"), _POSITIONS),
 }
 """Why models of other types cannot be programs for the runner, as far as it is known."""
 
@@ -89,15 +71,21 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
     Raises:
         InputError: The model is not a decoder with a cache, or the cache does not fit it.
     """
-    keywords = _of_blocks(cache) if _has_blocks(model) else _of_embeddings
-    forward = decoder_cache.add(model, wanted, cache, keywords)
-    _check_length(model, cache.longest_call)
-
-    def encode_image(self: Any, pixel_values: torch.Tensor) -> torch.Tensor:
-        return _marked(self, _features(self, pixel_values), is_image=True)
+    parts = embedding_parts.needed(model, cache, _smallest_image(model))
+    longest = cache.longest_call
 
     def embed(self: Any, tokens: torch.Tensor) -> torch.Tensor:
-        return _marked(self, self.get_input_embeddings()(tokens), is_image=False)
+        embeddings = self.get_input_embeddings()(tokens)
+        return _joined([embeddings, *(part.of_text(embeddings) for part in parts)])
+
+    def encode_image(self: Any, pixel_values: torch.Tensor) -> torch.Tensor:
+        image = _checked(image_inputs.encoded(self, pixel_values), longest)
+        return _joined([image.tokens, *(part.of_image(self, image) for part in parts)])
+
+    def token(self: Any) -> torch.Tensor:
+        return embed(self, torch.zeros((1, 1), dtype=torch.int64))
+
+    forward = decoder_cache.add(model, wanted, cache, _keywords(parts), token)
 
     def decode(self: Any, embeddings: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         return forward(self, embeddings, cache_position)
@@ -105,83 +93,62 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
     return {"encode_image": encode_image, "embed": embed, "decode": decode}
 
 
-def _has_blocks(model: Any) -> bool:
-    return model.config.model_type in _WITH_BLOCKS
+def _joined(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([*values], dim=-1) if len(values) > 1 else values[0]
 
 
-def _features(model: Any, pixel_values: torch.Tensor) -> torch.Tensor:
-    """The tokens of an image, float [1, tokens, hidden]."""
-    found = _FEATURES.get(model.config.model_type, _pooled)(model, pixel_values)
-    features = torch.cat(list(found)) if isinstance(found, (list, tuple)) else found
-    return features.reshape(1, -1, features.shape[-1])
+def _keywords(parts: Sequence[Part]) -> decoder_cache.Keywords:
+    """Makes the inputs of a decoder of embeddings and what stands behind them."""
+    behind = sum(part.width for part in parts)
 
-
-def _marked(model: Any, embeddings: torch.Tensor, *, is_image: bool) -> torch.Tensor:
-    """The embeddings with a last value that says whether they belong to an image, if the decoder needs it."""
-    if not _has_blocks(model):
-        return embeddings
-    mark = torch.ones_like if is_image else torch.zeros_like
-    return torch.cat([embeddings, mark(embeddings[..., :1])], dim=-1)
-
-
-def _of_embeddings(model: Any, embeddings: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
-    del model, cache, position
-    return {"inputs_embeds": embeddings}
-
-
-def _of_blocks(wanted: DecoderCache) -> decoder_cache.Keywords:
-    """Makes the inputs of a decoder in which the tokens of an image attend to each other.
-
-    transformers numbers the images of a text, and makes masks of the numbers. They belong to positions of the text, so
-    that those of a call have to stand at their places among all positions of the cache.
-    """
-    from transformers.models.gemma3 import modeling_gemma3
-
-    def keywords(model: Any, marked: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
-        embeddings, is_image = marked[..., :-1], marked[..., -1] > 0.5
-        own = modeling_gemma3.get_block_sequence_ids_for_mask(is_image.long())[0]
-        indexes = torch.arange(wanted.max_length) - position
-        here = (indexes >= 0) & (indexes < own.shape[0])
-        blocks = torch.where(here, own[torch.where(here, indexes, 0)], -1).unsqueeze(0)
-        masks = modeling_gemma3.create_masks_for_vision_model(
-            config=model.config.get_text_config(decoder=True),
-            inputs_embeds=embeddings,
-            attention_mask=None,
-            past_key_values=cache,
-            position_ids=None,
-            block_sequence_ids=blocks,
-        )
-        return {"inputs_embeds": embeddings, "attention_mask": masks}
+    def keywords(model: Any, given: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
+        embeddings, *own = given.split([given.shape[-1] - behind, *(part.width for part in parts)], dim=-1)
+        inputs: dict[str, object] = {"inputs_embeds": embeddings}
+        for part, values in zip(parts, own, strict=True):
+            inputs.update(part.inputs(model, embeddings, values, cache, position))
+        return inputs
 
     return keywords
 
 
-def _check_length(model: Any, longest: int) -> None:
-    """Checks that a call of the decoder has room for an image.
+def _smallest_image(model: Any) -> ImageTokens:
+    """The tokens of the smallest image.
 
     This also lets transformers install the hooks that collect the states of some layers. It does so when a model first
     runs, and hooks that are installed during an export do not stay.
     """
     with torch.no_grad():
-        tokens = _features(model, _image(model)).shape[1]
+        return image_inputs.encoded(model, image_inputs.smallest(model))
+
+
+def _checked(image: ImageTokens, longest: int) -> ImageTokens:
+    """Checks that a call of the decoder has room for an image."""
+    tokens = image.tokens.shape[1]
     if tokens > longest:
         path: DocumentPath = ("model", "huggingface", "cache")
         message = f"an image has {tokens} tokens, and a call of `text_decoder` at most {longest}"
         hint = f"write `max_seq_length: {tokens}` or more, and a `max_length` that has room for the text too"
         raise InputError.at(path, message, hint)
+    return image
 
 
-def _image(model: Any) -> torch.Tensor:
-    """An image, with zeros."""
-    vision = model.config.vision_config
-    size = vision.image_size if isinstance(vision.image_size, (list, tuple)) else (vision.image_size,) * 2
-    return torch.zeros((1, vision.num_channels, *size), dtype=model.dtype)
+def example(model: Any, wanted: ModelExample, path: DocumentPath) -> torch.Tensor:
+    """An example input of one of the entries, with zeros.
 
+    Args:
+        model: The model.
+        wanted: What it is an example of.
+        path: The document path of the input.
 
-def example(model: Any, wanted: ModelExample) -> torch.Tensor:
-    """An example input of one of the entries, with zeros."""
+    Raises:
+        InputError: Neither the configuration nor the manifest says the size of an image.
+    """
     if wanted.of_model == "pixel_values":
-        return _image(model)
+        shape = image_inputs.shape(model)
+        if shape is None:
+            message = f"`{type(model).__name__}` takes images of many sizes, and a method takes one"
+            hint = f"write `{path[1]}: {{example_inputs: [{{shape: [1, 3, HEIGHT, WIDTH]}}]}}` in `methods`"
+            raise InputError.at(path[:2], message, hint)
+        return torch.zeros(shape, dtype=model.dtype)
     assert wanted.length is not None
-    width = model.config.get_text_config(decoder=True).hidden_size + _has_blocks(model)
-    return torch.zeros((1, wanted.length, width), dtype=model.dtype)
+    return torch.zeros_like(model.embed(torch.zeros((1, wanted.length), dtype=torch.int64)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 _DEFAULT = 224
+_DEFAULT_OF_PATCHES = 448
 
 
 def of_config(config: dict[str, Any]) -> tuple[int, int] | None:
@@ -25,6 +27,34 @@ def of_processor(processor: dict[str, Any]) -> tuple[int, int]:
     """
     cropped = _size(processor.get("crop_size")) if processor.get("do_center_crop") is True else None
     return cropped or _size(processor.get("size")) or (_DEFAULT, _DEFAULT)
+
+
+def of_patches(config: dict[str, Any], processor: dict[str, Any], longest: int) -> int | None:
+    """The side of a square image that becomes as many tokens as it has squares of merged patches. None for a model that
+    takes images of one size.
+
+    Args:
+        config: The content of `config.json`.
+        processor: The content of `preprocessor_config.json`; empty if there is none.
+        longest: The tokens of a text with its image. The image has at most half of them.
+    """
+    vision = config["vision_config"]
+    patch = _number(vision.get("patch_size"), processor.get("encoder_patch_size"), processor.get("patch_size"))
+    merged = _number(
+        vision.get("spatial_merge_size"),
+        config.get("downsample_factor"),
+        processor.get("merge_size"),
+        processor.get("downsample_factor"),
+    )
+    if patch is None or merged is None:
+        return None
+    unit, side = patch * merged, _number(processor.get("tile_size")) or _DEFAULT_OF_PATCHES
+    return unit * max(1, min(side // unit, math.isqrt(longest // 2)))
+
+
+def _number(*values: object) -> int | None:
+    """The first value that is a positive number; None if there is none."""
+    return next((each for each in values if type(each) is int and 0 < each < 1 << 31), None)
 
 
 def _size(value: object) -> tuple[int, int] | None:

@@ -116,7 +116,22 @@ def _text(name: str, config: dict[str, Any], files: Files) -> Methods:
     runner = None if ends is None else task.runner
     tokenizer, remarks = _tokenizer(files, runner)
     chats = have_template(files.folder / file for file in SETTINGS if files.has(file))
-    return Methods([], model, runner=runner, data=data, tokenizer=tokenizer, chats=chats, remarks=remarks)
+    lines = _methods_with_image(config, files, length) if name == "image-text-to-text" else []
+    return Methods(lines, model, runner=runner, data=data, tokenizer=tokenizer, chats=chats, remarks=remarks)
+
+
+def _methods_with_image(config: dict[str, Any], files: Files, length: int) -> list[str]:
+    """The lines of the methods of a model that takes images of many sizes; empty for others."""
+    side = image_size.of_patches(config, files.json("preprocessor_config.json"), length)
+    if side is None:
+        return []
+    shape = [1, _CHANNELS, side, side]
+    return [
+        "vision_encoder:",
+        f"  example_inputs: [{{shape: {shape}}}]   # an image: a guess, the model takes other sizes too",
+        "token_embedding: {}",
+        "text_decoder: {}",
+    ]
 
 
 def _tokenizer(files: Files, runner: str | None) -> tuple[list[str], list[str]]:
