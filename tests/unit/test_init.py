@@ -158,32 +158,45 @@ def test_a_model_for_images_and_text_has_a_task(
 
 
 @pytest.mark.parametrize(
-    ("kind", "vision", "processor", "longest", "side"),
+    ("config", "processor", "side"),
     [
-        pytest.param("qwen2_5_vl", {"patch_size": 14, "spatial_merge_size": 2}, {}, 4096, 448, id="of the model"),
-        pytest.param("qwen3_vl", {"spatial_merge_size": 2}, {"patch_size": 16}, 128, 256, id="half of a short text"),
         pytest.param(
-            "lfm2_vl",
-            {"model_type": "siglip2_vision_model"},
+            {
+                "model_type": "qwen2_5_vl",
+                "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
+                "max_position_embeddings": 4096,
+                "eos_token_id": 1,
+            },
+            {},
+            448,
+            id="the size of patches is in the model, and its decoder has no configuration of its own",
+        ),
+        pytest.param(
+            {
+                "model_type": "qwen3_vl",
+                "vision_config": {"spatial_merge_size": 2},
+                "text_config": {"max_position_embeddings": 128, "eos_token_id": 1},
+            },
+            {"patch_size": 16},
+            256,
+            id="half of a short text",
+        ),
+        pytest.param(
+            {
+                "model_type": "lfm2_vl",
+                "vision_config": {"model_type": "siglip2_vision_model"},
+                "text_config": {"max_position_embeddings": 4096, "eos_token_id": 1},
+            },
             {"encoder_patch_size": 16, "downsample_factor": 2, "tile_size": 512},
-            4096,
             512,
-            id="of the processor",
+            id="the size is in the processor",
         ),
     ],
 )
 def test_a_model_for_images_of_many_sizes_gets_one_that_fits(
-    kind: str,
-    vision: dict[str, Any],
-    processor: dict[str, Any],
-    longest: int,
-    side: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    config: dict[str, Any], processor: dict[str, Any], side: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = {"max_position_embeddings": longest, "eos_token_id": 1}
-    config = {"architectures": ["SomeForConditionalGeneration"], "model_type": kind, "vision_config": vision}
-    source = folder(tmp_path / "net", {**config, "text_config": text})
+    source = folder(tmp_path / "net", {"architectures": ["SomeForConditionalGeneration"], **config})
     (source / "preprocessor_config.json").write_text(json.dumps(processor))
     manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
     assert manifest["model"]["huggingface"]["task"] == "image-text-to-text"
@@ -708,7 +721,7 @@ PATTERN = ["sliding", "sliding", "sliding", "full"]
         ),
         (
             {"text_config": {"num_hidden_layers": 8}, "vision_config": {"num_hidden_layers": 27, "depth": 3}},
-            {"text_config.num_hidden_layers": 2, "vision_config.num_hidden_layers": 2},
+            {"text_config.num_hidden_layers": 2, "vision_config.num_hidden_layers": 2, "vision_config.depth": 2},
         ),
         ({"encoder_layers": 6, "decoder_layers": 6, "num_hidden_layers": 6}, dict.fromkeys(SEVERAL, 2)),
     ],

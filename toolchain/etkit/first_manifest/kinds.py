@@ -231,8 +231,9 @@ def _image(config: dict[str, Any]) -> Methods:
 
 
 def _sees_images(config: dict[str, Any]) -> bool:
-    """Whether a model is one of those that `task: image-text-to-text` knows."""
-    text, vision = config.get("text_config"), config.get("vision_config")
+    """Whether a model is one of those that `task: image-text-to-text` knows. Older configurations, such as those of
+    Qwen2.5-VL, have the keys of the decoder beside `vision_config`."""
+    text, vision = config.get("text_config", config), config.get("vision_config")
     towers = IMAGE_TOWERS.get(str(config.get("model_type")), ())
     if not (isinstance(text, dict) and isinstance(vision, dict) and towers):
         return False
@@ -253,7 +254,7 @@ def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods 
     if (model_type == "whisper" and kind == _WHISPER) or model_type == "moonshine":
         return _text("speech-to-text", config, files)
     if _sees_images(config):
-        return _text("image-text-to-text", {**config, **config["text_config"]}, files)
+        return _text("image-text-to-text", {**config, **config.get("text_config", {})}, files)
     if model_type in _SEQ2SEQ and kind.endswith(_WRITERS):
         return _text("seq2seq", config, files)
     if config.get("is_encoder_decoder") is True or any(

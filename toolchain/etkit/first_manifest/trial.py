@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("torch", "executorch", "transformers")
 _LEAST = 2  # layers
-_LAYERS = re.compile(r"n_layers?|num_((hidden|encoder|decoder)_)?layers|(en|de)coder_layers")
+_LAYERS = re.compile(r"n_layers?|num_((hidden|encoder|decoder)_)?layers|(en|de)coder_layers|depth")
 _SPACING = re.compile(r"\w*_(period|offset|interval|pattern|freq)|first_k_dense_replace|decoder_sparse_step")
 _CUSTOM, _STATIC = "    kind: custom", "    kind: static"
 _SHOWN = 80  # characters of an error in a comment
