@@ -117,6 +117,8 @@ class Missing(nn.Module):
         found = torch.searchsorted(self.ends, x), torch.searchsorted(sorted_rows, x, side="right", out_int32=True)
         spread = *torch.var_mean(x, (1, 2), keepdim=True), *torch.var_mean(x), torch.var_mean(x, -1, correction=0)[0]
         rounded = x.round(decimals=1), (100 * x).round(decimals=-1), x.exp2(), torch.special.exp2(tokens)
+        torch._check_tensor_all(tokens >= 0)
+        rounded += torch.ops.aten._is_all_true(x > 1), torch.ops.aten._is_any_true(x > 1)
         products = x.cumprod(-1), x.cumprod(1), tokens.cumprod(1), x.cumprod(2, dtype=torch.float64)
         volumes = volumes, self.patches(x[:, :, :2].unsqueeze(2))
         return *bags, *one, *several, *volumes, *found, *spread, *rounded, *products, self.bilinear(x, x[..., :4])

@@ -298,6 +298,61 @@ def test_the_sizes_that_a_model_takes_are_written_as_a_manifest(
     assert "Dim.AUTO" not in built.err
 
 
+ATTENDED = """\
+import torch
+
+class Frames(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step, self.layer = torch.nn.Conv1d(1, 4, 10, stride=10), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        frames = self.step(x[:, None]).transpose(1, 2)
+        heads = self.layer(frames).view(1, frames.shape[1], 2, 2).transpose(1, 2)
+        attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return attended.transpose(1, 2).reshape(1, frames.shape[1], 4)
+
+    def halves(self, x):
+        return x * 2 if x.shape[1] // 10 % 2 == 0 else x
+
+def create():
+    return Frames()
+"""
+
+
+def test_conditions_that_hold_for_each_size_need_no_proof(build: Build) -> None:
+    """Frames of a sound that attend to each other: torch.export cannot simplify what it asks of their number."""
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods: {forward: {example_inputs: [{shape: [1, 400]}], dynamic_shapes: [[null, {dim: samples, min: 20, max: 400}]]}}
+defaults: {partitioners: [xnnpack]}
+"""
+    built = build(manifest, model=ATTENDED)
+    assert built.code == 0, built.err
+    torch.manual_seed(0)
+    made: dict[str, Any] = {}
+    exec(ATTENDED, made)
+    expected = made["create"]()
+    for size in (20, 39, 205, 400):
+        x = torch.randn(1, size)
+        [found] = run(built.directory / "net.pte", "forward", x)
+        torch.testing.assert_close(found, expected(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_condition_that_some_sizes_break_is_an_error(build: Build) -> None:
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods: {halves: {example_inputs: [{shape: [1, 400]}], dynamic_shapes: [[null, {dim: samples, min: 20, max: 400}]]}}
+"""
+    built = build(manifest, model=ATTENDED)
+    assert built.code == 1
+    assert "the model fixes or narrows a dynamic dimension: write {dim: samples, multiple_of: 20" in built.err
+
+
 def test_a_multiple_that_the_model_fixes_is_named(build: Build) -> None:
     manifest = """\
 schema: executorch-model/v1

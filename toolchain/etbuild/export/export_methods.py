@@ -27,10 +27,12 @@ from etbuild.export import (
     core_operators,
     decided_sizes,
     derived_dims,
+    every_size,
     example_values,
     method_results,
     old_values,
     strict_names,
+    truth_checks,
     violated_shapes,
 )
 from etbuild.export.example_values import DynamicShapes
@@ -180,6 +182,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         assigned.check_calls(differ, entry, len(prepared.job.plan.methods) == 1)
     method_results.check(program, entry)
     method_results.make_plain(program)
+    truth_checks.remove(program)
     core_operators.write(program)
     decided_sizes.write(program)
     for name, constant in program.constants.items():
@@ -201,9 +204,7 @@ def _exported(
     try:
         dynamic_shapes = shapes.for_export(root.forward)
         with contextlib.redirect_stderr(printed), exporting():
-            program = torch.export.export(
-                root, prepared.arguments, prepared.keywords, dynamic_shapes=dynamic_shapes, strict=strict
-            )
+            program = every_size.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, strict)
     except PASSING:
         raise
     except BaseException as error:  # the errors of torch.export have no common base class
@@ -310,6 +311,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
         program = pt2_file.load(archive)
         derived_dims.forget_ranges(program)
         _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
+        truth_checks.remove(program)
         core_operators.write(program)
         decided_sizes.write(program)
         return old_values.drop_inputs(_bound(program), name)

@@ -59,6 +59,15 @@ def _exp2(add: Add, given: Any) -> Any:
     return add(_aten.pow.Scalar, 2.0, given)
 
 
+def _are_all_true(add: Add, given: Any) -> Any:
+    """Whether all elements are true, as a check of values asks (`torch._check_tensor_all`)."""
+    return add(_aten.all.default, given)
+
+
+def _is_any_true(add: Add, given: Any) -> Any:
+    return add(_aten.any.default, given)
+
+
 def _round(add: Add, given: Any, *, decimals: int) -> Any:
     """A rounding to decimals; negative ones round to tens, as in PyTorch."""
     larger, smaller = (_aten.mul.Scalar, _aten.div.Scalar)[:: 1 if decimals > 0 else -1]
@@ -202,6 +211,8 @@ def _always(node: torch.fx.Node) -> bool:
 
 
 _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool]]] = {
+    _aten._is_all_true.default: (_are_all_true, _always),
+    _aten._is_any_true.default: (_is_any_true, _always),
     _aten.adaptive_max_pool1d.default: (_adaptive_max_pool, _is_known),
     _aten.adaptive_max_pool2d.default: (_adaptive_max_pool, _is_known),
     _aten.adaptive_max_pool3d.default: (_adaptive_max_pool, _is_known),
