@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from etbuild.cli import main
 from tests.helpers import commands
 from tests.helpers.once import made_once
 from tests.helpers.random_tokens import tokens
@@ -449,3 +450,63 @@ def test_sounds_of_several_lengths_have_one_decoder(tmp_path: Path) -> None:
             expected = made(sound, decoder_input_ids=text, use_cache=False).logits[0]
         actual = torch.cat([scores for (scores,) in outputs])
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+STREAMING: dict[str, Any] = {
+    "model_type": "moonshine_streaming",
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": 1,
+    "encoder_config": {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "sliding_windows": [[4, 2], [3, 0]],
+    },
+}
+
+
+def streamed(encode: Callable[[torch.Tensor], torch.Tensor], sound: torch.Tensor) -> torch.Tensor:
+    """The vectors of a sound of which parts arrive, as docs/huggingface.md shows."""
+    frame, step, total = 320, 4, sound.shape[1] // 320
+    windows = STREAMING["encoder_config"]["sliding_windows"]
+    before, after = sum(left - 1 for left, _ in windows) + 3, sum(max(right - 1, 0) for _, right in windows)
+    vectors, start = [], 0
+    while start < total:
+        first, last = max(0, start - before), min(total, start + step + after)
+        made = encode(sound[:, first * frame : last * frame])
+        stop = total if last == total else start + step
+        vectors.append(made[:, start - first : stop - first])
+        start = stop
+    return torch.cat(vectors, 1)
+
+
+def test_parts_of_a_stream_are_those_of_the_whole_sound(tmp_path: Path) -> None:
+    """The encoder of Moonshine streaming attends to windows, which transformers takes from a mask of the sound."""
+    made = transformers.AutoModelForSpeechSeq2Seq.from_config(transformers.AutoConfig.for_model(**STREAMING)).eval()
+    numbers = torch.Generator().manual_seed(5)
+    for parameter in (each for each in made.parameters() if each.dim() > 1):
+        parameter.data = torch.randn(parameter.shape, generator=numbers) / 3
+    made.save_pretrained(tmp_path / "net")
+    assert main.main(["init", "--huggingface", str(tmp_path / "net"), "-o", str(tmp_path)]) == 0
+    commands.build(tmp_path / "net.yaml", tmp_path / "out")
+    program, sound = tmp_path / "out/net.pte", torch.randn(1, 320 * 30, generator=numbers)
+    found = streamed(lambda part: run(program, [[("encoder", [part])]], tmp_path)[0][0][0], sound)
+    text, mask = torch.tensor([[3, 7, 9, 4]]), torch.ones(sound.shape, dtype=torch.int64)
+    with torch.no_grad():
+        states = made.get_encoder()(sound, attention_mask=mask).last_hidden_state
+        full = made.get_encoder()(sound).last_hidden_state
+        expected = made(sound, attention_mask=mask, decoder_input_ids=text, use_cache=False).logits[0]
+    torch.testing.assert_close(found, states, rtol=1e-3, atol=1e-3)
+    assert float((full - states).abs().max()) > 0.1
+    calls = [("text_decoder", [text[:, i : i + 1], found, torch.tensor([i])]) for i in range(4)]
+    [outputs] = run(program, [calls], tmp_path)
+    actual = torch.cat([scores for (scores,) in outputs])
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))

@@ -37,6 +37,7 @@ def with_cache(made: Any, directory: Path, kind: str | None) -> Any:
         max_source_length=None,
         generation_config=None,
         pooling=None,
+        dense=(),
         normalize=False,
     )
     context: Any = SimpleNamespace(inputs=Inputs(roots=[directory]), finder=None)

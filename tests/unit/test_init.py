@@ -96,6 +96,19 @@ def test_the_cache_is_as_long_as_the_model(key: str, tmp_path: Path, capsys: pyt
     assert cache == {"max_length": 48, "max_seq_length": 48, "kind": "custom"}
 
 
+RANGES: dict[str, Any] = {
+    "moonshine": {
+        "encoder": {"dynamic_shapes": [[None, {"dim": "samples", "min": 1600, "max": 160000}]]},
+        "text_decoder": {"dynamic_shapes": [None, [None, {"dim": "frames", "min": 1, "max": 417}, None], None]},
+    },
+    "moonshine_streaming": {
+        "encoder": {"dynamic_shapes": [[None, {"dim": "samples", "multiple_of": 160, "min": 800, "max": 80000}]]},
+        "text_decoder": {"dynamic_shapes": [None, [None, {"dim": "frames", "min": 1, "max": 500}, None], None]},
+    },
+}
+"""The methods of models whose sounds have any length in a range."""
+
+
 @pytest.mark.parametrize(
     ("config", "wanted"),
     [
@@ -123,6 +136,15 @@ def test_the_cache_is_as_long_as_the_model(key: str, tmp_path: Path, capsys: pyt
             },
             {"task": "speech-to-text", "max_source_length": 160000, "cache": {"max_length": 194}},
         ),
+        (
+            {
+                "architectures": ["MoonshineStreamingForConditionalGeneration"],
+                "model_type": "moonshine_streaming",
+                "max_position_embeddings": 4096,
+                "encoder_config": {"sample_rate": 8000, "frame_ms": 5.0},
+            },
+            {"task": "speech-to-text", "max_source_length": 80000, "cache": {"max_length": 512}},
+        ),
     ],
 )
 def test_an_encoder_and_a_decoder_have_a_task(
@@ -133,7 +155,7 @@ def test_an_encoder_and_a_decoder_have_a_task(
     own = {"class": config["architectures"][0], "config": "config.json"}
     assert manifest["model"]["huggingface"] == {**own, **wanted}
     assert (manifest["runner"], manifest["tokenizer"]) == ("executorch-asr/v1", ["tokenizer.json"])
-    assert "methods" not in manifest
+    assert manifest.get("methods") == RANGES.get(config["model_type"])
     assert "generate" not in said
 
 
@@ -270,27 +292,6 @@ def test_a_decoder_without_an_end_of_text_is_for_no_runner(tmp_path: Path, capsy
             id="boxes",
         ),
         pytest.param(
-            {"architectures": ["Wav2Vec2ForCTC"], "conv_dim": [8]},
-            {"sampling_rate": 8000},
-            {"task": "automatic-speech-recognition", "max_source_length": 80000},
-            None,
-            id="samples",
-        ),
-        pytest.param(
-            {"architectures": ["ParakeetForCTC"], "encoder_config": {"num_mel_bins": 80}},
-            {"sampling_rate": 16000, "hop_length": 160},
-            {"task": "automatic-speech-recognition", "max_source_length": 1000},
-            None,
-            id="frames of a spectrogram",
-        ),
-        pytest.param(
-            {"architectures": ["Wav2Vec2BertForCTC"], "feature_projection_input_dim": 160},
-            {"sampling_rate": 16000, "stride": 2},
-            {"task": "automatic-speech-recognition", "max_source_length": 500},
-            None,
-            id="frames of several",
-        ),
-        pytest.param(
             {"architectures": ["ResNetForImageClassification"]},
             {"size": 160},
             {"task": "image-classification"},
@@ -325,8 +326,47 @@ def test_the_class_decides_the_task(
     assert inputs == (None if shape is None else [{"shape": shape}])
 
 
+@pytest.mark.parametrize(
+    ("config", "extractor", "shape"),
+    [
+        pytest.param(
+            {"architectures": ["Wav2Vec2ForCTC"], "conv_dim": [8]},
+            {"sampling_rate": 8000},
+            [None, {"dim": "samples", "min": 800, "max": 80000}],
+            id="samples",
+        ),
+        pytest.param(
+            {"architectures": ["ParakeetForCTC"], "encoder_config": {"num_mel_bins": 80}},
+            {"sampling_rate": 16000, "hop_length": 160},
+            [None, {"dim": "frames", "min": 10, "max": 1000}, None],
+            id="frames of a spectrogram",
+        ),
+        pytest.param(
+            {"architectures": ["Wav2Vec2BertForCTC"], "feature_projection_input_dim": 160},
+            {"sampling_rate": 16000, "stride": 2},
+            [None, {"dim": "frames", "min": 5, "max": 500}, None],
+            id="frames of several",
+        ),
+    ],
+)
+def test_speech_without_a_decoder_has_a_range(
+    config: dict[str, Any],
+    extractor: dict[str, Any],
+    shape: list[Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = folder(tmp_path / "net", config, "model.safetensors")
+    (source / "preprocessor_config.json").write_text(json.dumps(extractor))
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    own = {"class": config["architectures"][0], "config": "config.json", "task": "automatic-speech-recognition"}
+    assert manifest["model"]["huggingface"] == {**own, "max_source_length": shape[1]["max"]}
+    assert manifest["methods"] == {"forward": {"dynamic_shapes": [shape]}}
+
+
 OF_SENTENCE_TRANSFORMERS = "sentence_transformers.models."
 POOLING = {"type": f"{OF_SENTENCE_TRANSFORMERS}Pooling", "path": "1_Pooling"}
+DENSE = {"type": f"{OF_SENTENCE_TRANSFORMERS}Dense", "path": "2_Dense"}
 NORMALIZE = {"type": f"{OF_SENTENCE_TRANSFORMERS}Normalize", "path": "2_Normalize"}
 
 
@@ -412,10 +452,16 @@ def test_what_an_application_does_to_a_text_is_said(tmp_path: Path, capsys: pyte
     ("modules", "pooling", "message"),
     [
         (
-            [POOLING, {"type": f"{OF_SENTENCE_TRANSFORMERS}Dense", "path": "2_Dense"}],
+            [POOLING, {"type": f"{OF_SENTENCE_TRANSFORMERS}CNN", "path": "2_CNN"}],
             {"pooling_mode_mean_tokens": True},
-            "`task: feature-extraction` has no module `Dense`",
+            "`task: feature-extraction` has no module `CNN`",
         ),
+        (
+            [POOLING, NORMALIZE, DENSE],
+            {"pooling_mode_mean_tokens": True},
+            "does not compute `Pooling`, `Normalize`, `Dense` in this order",
+        ),
+        ([DENSE], {}, "does not compute `Dense` in this order"),
         ([{"type": "custom_st.Pooling", "path": "1_Pooling"}], {}, "has no module `custom_st.Pooling`"),
         ([POOLING], {"pooling_mode_max_tokens": True}, "does not pool with `pooling_mode_max_tokens`"),
         (
@@ -434,6 +480,38 @@ def test_an_embedder_with_other_modules_is_refused(
 ) -> None:
     source = embedder(tmp_path / "net", {"architectures": ["BertModel"]}, modules, pooling)
     assert message in failure(capsys, "--huggingface", source, "-o", tmp_path / "out")
+
+
+LAYER = {"in_features": 8, "out_features": 4, "activation_function": "torch.nn.modules.activation.ReLU"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "weights", "message"),
+    [
+        ({"in_features": 0, "bias": 1}, "model.safetensors", "has no `Dense` with `in_features` and `bias`"),
+        ({"activation_function": "own.Act"}, "model.safetensors", "has no `Dense` with the activation `own.Act`"),
+        ({"module_input_name": "token_embeddings"}, "model.safetensors", "with the features `token_embeddings`"),
+        ({"scale": 2}, "model.safetensors", "has no `Dense` with `scale`"),
+        ({}, "other", "2_Dense: there is no model.safetensors"),
+        ({}, "model.safetensors", None),
+        ({}, "pytorch_model.bin", None),
+    ],
+)
+def test_a_dense_layer_follows_the_pooling(
+    changes: dict[str, Any], weights: str, message: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, modules = {"architectures": ["BertModel"]}, [POOLING, DENSE, NORMALIZE]
+    source = embedder(tmp_path / "net", config, modules, {"pooling_mode_mean_tokens": True})
+    folder(source / "2_Dense", {**LAYER, **changes}, weights)
+    if message is not None:
+        assert message in failure(capsys, "--huggingface", source, "-o", tmp_path / "out")
+        return
+    manifest, _ = written(capsys, tmp_path / "out", "--huggingface", source)
+    layer = {"in_features": 8, "out_features": 4, "bias": True, "activation": "ReLU"}
+    assert manifest["model"]["huggingface"]["dense"] == [layer]
+    renamed = {"file": f"2_Dense/{weights}", "rename": {"*": "dense.0.*"}}
+    assert manifest["model"]["weights"] == ["model.safetensors", renamed]
+    assert f'        "2_Dense/{weights}",\n' in (tmp_path / "out/BUILD").read_text()
 
 
 def test_a_folder_below_the_manifest_needs_no_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -764,6 +842,10 @@ def test_a_link_beside_the_manifest_is_the_name_of_its_files(
                 ".gitattributes",
             ],
             ["chat_template.jinja", "tokenizer.model"],
+        ),
+        (
+            ["modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin"],
+            ["1_Pooling/config.json", "2_Dense/model.safetensors", "modules.json"],
         ),
     ],
 )

@@ -19,6 +19,7 @@ PLACES = {
     "Model": "model",
     "HuggingFace": "model.huggingface",
     "Cache": "model.huggingface.cache",
+    "Dense": "model.huggingface.dense.*",
     "Checkpoint": "model.weights.*",
     "Adapter": "model.adapters.*",
     "Recipe": "recipe",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from etbuild.errors import DocumentPath, Problem
@@ -109,9 +110,15 @@ def _check_single_call(huggingface: HuggingFace) -> Iterator[Problem]:
 
 def _check_pooling(huggingface: HuggingFace) -> Iterator[Problem]:
     """Checks that what is made of the features of tokens goes with their task."""
-    for key in ("pooling", "normalize"):
+    for key in ("pooling", "dense", "normalize"):
         if key in huggingface and huggingface.get("task") != _FEATURES:
             yield Problem(f"`{key}` goes with `task: {_FEATURES}`", (*_PATH, key), at_key=True)
+    layers = huggingface.get("dense", [])
+    for index, (before, layer) in enumerate(itertools.pairwise(layers), start=1):
+        given, taken = before["out_features"], layer["in_features"]
+        if given != taken:
+            message = f"the layer takes {taken} features, and the one before gives {given}"
+            yield Problem(message, (*_PATH, "dense", index, "in_features"), f"write {given}")
 
 
 def _check_source_length(huggingface: HuggingFace) -> Iterator[Problem]:

@@ -24,6 +24,16 @@ class Cache(TypedDict, total=False):
     kind: str
 
 
+class Dense(TypedDict, total=False):
+    """An entry of `model.huggingface.dense`."""
+
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+    residual: bool
+
+
 HuggingFace = TypedDict(
     "HuggingFace",
     {
@@ -35,6 +45,7 @@ HuggingFace = TypedDict(
         "logits": str,
         "max_source_length": int,
         "pooling": str,
+        "dense": list[Dense],
         "normalize": bool,
         "cache": Cache,
     },

@@ -27,6 +27,10 @@ _SOURCE_LENGTHS = ("max_source_positions", "max_position_embeddings")
 _WAVEFORM, _SECOND = "input_values", 16000
 """The name of an encoder's input that is a sound as it is, and the samples of a second of it."""
 
+_WINDOWS = "sliding_windows"
+"""The key of an encoder's configuration for the frames that each layer attends to. transformers reads it only if the
+encoder gets a mask, as its processors give one."""
+
 _REFUSED = {
     "fsmt": "counts positions itself, and would begin again with each call",
     "led": "makes no mask for a single token, and would read an empty cache",
@@ -61,7 +65,10 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
 
     def encode(self: Any, inputs: torch.Tensor) -> torch.Tensor:
         encoder = self.get_encoder()
-        output: torch.Tensor = encoder(**{encoder.main_input_name: inputs}, return_dict=True).last_hidden_state
+        given = {encoder.main_input_name: inputs}
+        if getattr(encoder.config, _WINDOWS, None) is not None:
+            given["attention_mask"] = torch.ones_like(inputs, dtype=torch.int64)
+        output: torch.Tensor = encoder(**given, return_dict=True).last_hidden_state
         return output
 
     def decode(

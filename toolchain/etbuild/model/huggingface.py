@@ -51,6 +51,7 @@ def create(
     transformers = _import()
     from etbuild.model import (  # these import transformers
         decoder_cache,
+        dense,
         encoder_decoder,
         experts,
         image_text,
@@ -65,6 +66,7 @@ def create(
             image_text.check(config)
         with parameters_left_empty() if loaded else nullcontext():
             model = _model(cls, config, decoder_cache.attention(config, wanted), dtype)
+            dense.add(model, wanted.dense)
         experts.choose(model)
         if wanted.task is not None and tasks.TASKS[wanted.task].outputs:
             _set_methods(model, single_call.add(model, wanted))

@@ -1,7 +1,8 @@
 """Gives a model that has all of its input in one call the entry `forward`, which returns what its task is about.
 
 `forward` takes what that of the class takes, by position or keyword, and returns tensors of the class's output: those
-that `Task.outputs` names. The features of `feature-extraction` are pooled and normalized as the manifest says.
+that `Task.outputs` names. The features of `feature-extraction` are pooled, go through the dense layers, and are
+normalized, as the manifest says.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 
 from etbuild.errors import DocumentPath, InputError
 from etbuild.manifest import tasks
+from etbuild.model import dense
 from etbuild.model.huggingface_config import PATH
 from etbuild.plan.parts import HuggingFace, ModelExample
 
@@ -53,19 +55,19 @@ def add(model: Any, wanted: HuggingFace) -> Entries:
         values = [getattr(results, name, None) for name in task.outputs]
         if any(value is None for value in values):
             _refuse_class(self, wanted, task)
-        return tuple(_pooled(value, wanted) for value in values)
+        return tuple(_of_text(self, value, wanted) for value in values)
 
     return {"forward": forward}
 
 
-def _pooled(features: torch.Tensor, wanted: HuggingFace) -> torch.Tensor:
+def _of_text(model: Any, features: torch.Tensor, wanted: HuggingFace) -> torch.Tensor:
     """The features of a text, [1, hidden], made of those of its tokens, [1, seq, hidden]; as the manifest says."""
     pools: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
         "mean": lambda each: each.mean(dim=1),
         "cls": lambda each: each[:, 0],
         "last": lambda each: each[:, -1],
     }
-    pooled = pools.get(wanted.pooling, lambda each: each)(features)
+    pooled = dense.apply(model, pools.get(wanted.pooling, lambda each: each)(features), wanted.dense)
     return torch.nn.functional.normalize(pooled, dim=-1) if wanted.normalize else pooled
 
 

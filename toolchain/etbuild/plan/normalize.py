@@ -11,6 +11,7 @@ from etbuild.manifest.sections import (
     BackendEntry,
     Calibration,
     Checkpoint,
+    Dense,
     HuggingFace,
     Manifest,
     Method,
@@ -23,6 +24,7 @@ from etbuild.plan.parts import QUANTIZE_HOOKS
 
 TEST_CHECKS = ("max_error", "min_sqnr", "metric", "text")
 """The checks that `etbuild test` runs. A build does not read them."""
+_DENSE: Dense = {"bias": True, "activation": "Identity", "residual": False}
 PLAN_SCHEMA = "executorch-plan/v2"
 
 
@@ -92,10 +94,16 @@ def _huggingface(huggingface: HuggingFace | None) -> dict[str, object] | None:
     cache, config = huggingface.get("cache"), huggingface.get("config", {})
     if cache is not None:
         same = [("kind", "static"), ("max_seq_length", cache["max_length"])]
-    defaults = (("logits", "all"), ("pooling", "none"), ("normalize", False))
+    defaults: tuple[tuple[str, object], ...] = (
+        ("logits", "all"),
+        ("pooling", "none"),
+        ("dense", []),
+        ("normalize", False),
+    )
     file = config.get("file") if isinstance(config, dict) and not config.get("set") else None
     return {
         **{key: value for key, value in huggingface.items() if (key, value) not in defaults},
+        **({"dense": [{**_DENSE, **each} for each in huggingface["dense"]]} if huggingface.get("dense") else {}),
         "config": config if file is None else file,
         "cache": None if cache is None else {key: value for key, value in cache.items() if (key, value) not in same},
     }

@@ -335,6 +335,24 @@ def _read_config(document: str | Options) -> ConfigFile | Options:
     return ConfigFile.from_json(document) if "file" in document else document
 
 
+class DenseLayer(Part):
+    """A layer that follows the pooling of features.
+
+    Attributes:
+        in_features: The size of its input.
+        out_features: The size of its output.
+        bias: Whether it has a bias.
+        activation: The class of `torch.nn` that is applied to its output.
+        residual: Whether its input is added to the output.
+    """
+
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+    residual: bool
+
+
 class HuggingFace(Part):
     """A model of Hugging Face's transformers.
 
@@ -344,6 +362,7 @@ class HuggingFace(Part):
         cache: The cache of a decoder; None if the model has none.
         max_source_length: The largest number of tokens that an encoder takes; None if it takes no tokens.
         pooling: How the features of tokens become those of the text; None if they stay.
+        dense: The layers that follow the pooling.
         normalize: Whether features have the length 1.
         task: What the model is for; None if the manifest does not say it.
         attention: The attention; None for the one that transformers chooses.
@@ -355,10 +374,12 @@ class HuggingFace(Part):
     _READERS: ClassVar[Readers] = {
         "config": _read_config,
         "cache": optional(DecoderCache.from_json),
+        "dense": each_of(DenseLayer.from_json),
         "generation_config": same,
     }
     _LEFT_OUT: ClassVar[Options] = {
         **dict.fromkeys(("max_source_length", "pooling", "task", "attention", "logits", "generation_config")),
+        "dense": (),
         "normalize": False,
     }
 
@@ -367,6 +388,7 @@ class HuggingFace(Part):
     cache: DecoderCache | None
     max_source_length: int | None
     pooling: str | None
+    dense: tuple[DenseLayer, ...]
     normalize: bool
     task: str | None
     attention: str | None

@@ -49,6 +49,7 @@ class First:
         srcs: The Python sources.
         data: The files that the export reads.
         checkpoint: What `model.weights` names; None if the weights are random.
+        weights_of_children: Files with the weights of children of the model, each with the name of its child.
         weights: The files that only lowering reads.
         tokenizer: The files of the tokenizer.
         chats: Whether the tokenizer has a chat template.
@@ -67,6 +68,7 @@ class First:
     srcs: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
     checkpoint: str | None = None
+    weights_of_children: dict[str, str] = field(default_factory=dict)
     weights: list[str] = field(default_factory=list)
     tokenizer: list[str] = field(default_factory=list)
     chats: bool = False
@@ -83,10 +85,27 @@ class First:
         lines += [f"runner: {self.runner}   # {_RUNNERS[self.runner]}"] if self.runner else []
         lines += [f"tokenizer: {json.dumps(self.tokenizer)}"] if self.tokenizer else []
         lines += ["", "model:", *(f"  {line}" for line in self.model)]
-        lines += [f"  weights: {json.dumps(self.checkpoint)}"] if self.checkpoint else []
+        lines += self._lines_of_weights
         lines += ["", "defaults:", "  partitioners: [xnnpack]   # CPUs; docs/backends.md has the others", self.hint]
         lines += ["methods:", *(f"  {line}" for line in self.methods), ""] if self.methods else []
         return "\n".join(lines)
+
+    @property
+    def checkpoints(self) -> list[str | dict[str, Any]]:
+        """The entries of `model.weights`."""
+        entries: list[str | dict[str, Any]] = [self.checkpoint] if self.checkpoint else []
+        return entries + [{"file": file, "rename": {"*": f"{child}.*"}} for file, child in self._of_children]
+
+    @property
+    def _of_children(self) -> list[tuple[str, str]]:
+        return [*self.weights_of_children.items()] if self.checkpoint else []
+
+    @property
+    def _lines_of_weights(self) -> list[str]:
+        first, *others = self.checkpoints or [""]
+        if not others:
+            return [f"  weights: {json.dumps(first)}"] if first else []
+        return ["  weights:", *(f"    - {json.dumps(each)}" for each in (first, *others))]
 
     @property
     def target(self) -> str:

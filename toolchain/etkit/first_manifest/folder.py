@@ -81,7 +81,11 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
         runner=methods.runner,
         data=[config_file, *methods.data, *map(files.named, quantized), *(one for one, _ in of_adapters.values())],
         checkpoint=files.named(checkpoint[0]) if checkpoint else None,
-        weights=[files.named(name) for name in checkpoint if name not in quantized],
+        weights_of_children=methods.weights_of_children,
+        weights=[
+            *(files.named(name) for name in checkpoint if name not in quantized),
+            *(methods.weights_of_children if checkpoint else ()),
+        ],
         tokenizer=methods.tokenizer,
         chats=methods.chats,
         adapters={name: two for name, (_, two) in of_adapters.items()},

@@ -28,6 +28,8 @@ _WEIGHTS = tuple(
     for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin"))
 )
 """The files of a checkpoint. The first form that a model has counts, as in transformers."""
+_MODULE = re.compile(r"(\d+_\w+)/(config\.json|model\.safetensors|pytorch_model\.bin)", re.ASCII)
+"""The files of a module of sentence-transformers, whose folder has a number before its name."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,9 @@ def wanted(names: Sequence[str]) -> list[str]:
     forms = ([name for name in names if form.fullmatch(name)] for form in _WEIGHTS)
     weights = next((found for found in forms if found), [])
     settings = [name for name in names if _SETTINGS.fullmatch(name) and not name.endswith(".index.json")]
-    return sorted({*settings, *weights})
+    of_modules = {name: found for name in names if (found := _MODULE.fullmatch(name))}
+    doubled = {f"{found[1]}/pytorch_model.bin" for name, found in of_modules.items() if name.endswith(".safetensors")}
+    return sorted({*settings, *weights, *(of_modules.keys() - doubled)})
 
 
 def link(snapshot: Snapshot, directory: Path) -> Path:

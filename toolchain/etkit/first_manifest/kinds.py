@@ -24,7 +24,8 @@ _WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders an
 @dataclass(frozen=True)
 class Methods:
     """The methods for a kind of models: their lines in the manifest, lines of `model`, and what goes with them.
-    `model_class` is the class if it is not that of the configuration."""
+    `model_class` is the class if it is not that of the configuration; `weights_of_children` has files with the weights
+    of children of the model, each with the name of its child."""
 
     lines: list[str]
     model: list[str] = field(default_factory=list)
@@ -35,6 +36,7 @@ class Methods:
     chats: bool = False
     remarks: list[str] = field(default_factory=list)
     model_class: str | None = None
+    weights_of_children: dict[str, str] = field(default_factory=dict)
 
 
 def _number(config: dict[str, Any], *keys: str) -> int | None:
@@ -109,14 +111,16 @@ def _text(name: str, config: dict[str, Any], files: Files) -> Methods:
     )
     data = [files.named(settings)] if files.has(settings) else []
     values = {"length": length, "call": min(_LONGEST_CALL, length), "why": why}
-    model = [f"  task: {name}", *(_length_of_sound(config, files) if name == "speech-to-text" else [])]
+    sound, lines = _of_encoder(config, files) if name == "speech-to-text" else ([], [])
+    model = [f"  task: {name}", *sound]
     model += [*(f"  generation_config: {json.dumps(file)}" for file in data)]
     model += [f"  {line.format(**values)}" for line in task.lines]
     ends = {**config, **files.json(settings)}.get("eos_token_id")
     runner = None if ends is None else task.runner
     tokenizer, remarks = _tokenizer(files, runner)
     chats = have_template(files.folder / file for file in SETTINGS if files.has(file))
-    lines = _methods_with_image(config, files, length) if name == "image-text-to-text" else []
+    if name == "image-text-to-text":
+        lines = _methods_with_image(config, files, length)
     return Methods(lines, model, runner=runner, data=data, tokenizer=tokenizer, chats=chats, remarks=remarks)
 
 
@@ -159,29 +163,63 @@ def _embedder(kind: str, found: sentence_transformers.Embedder, config: dict[str
     lines = [
         "  task: feature-extraction",
         f"  pooling: {found.pooling}",
+        *(["  dense:"] if found.dense else []),
+        *(f"    - {json.dumps(layer.entry)}" for layer in found.dense),
         *(["  normalize: true"] if found.normalize else []),
         f"  max_source_length: {length}   # tokens of a text",
     ]
     tokenizer, _ = _tokenizer(files, None)
     model_class = kind if kind.endswith("EncoderModel") else "AutoModel"
     remarks = [found.remark] if found.remark else []
-    return Methods([], lines, tokenizer=tokenizer, model_class=model_class, remarks=remarks)
+    of_layers = {files.named(layer.weights): f"dense.{index}" for index, layer in enumerate(found.dense)}
+    return Methods(
+        [], lines, tokenizer=tokenizer, model_class=model_class, remarks=remarks, weights_of_children=of_layers
+    )
 
 
-def _length_of_sound(config: dict[str, Any], files: Files) -> list[str]:
-    """The line of `huggingface` with the length of a sound, in a list; empty if it is not known."""
-    found = sound_length.length(config, files.json("preprocessor_config.json"))
-    return [] if found is None else [f"  max_source_length: {found[0]}   # {found[1]} of ten seconds, in each call"]
+_LONGEST_SOUND = "  max_source_length: {longest}   # {unit} of ten seconds: a guess"
+_FROM = "# from a tenth of a second: a guess"
+
+
+def _of_encoder(config: dict[str, Any], files: Files) -> tuple[list[str], list[str]]:
+    """The line of `huggingface` with the longest sound of an encoder with a decoder, and the lines of `methods` with
+    the ranges of both. Empty for an encoder whose configuration says its length."""
+    found = sound_length.of(config, files.json("preprocessor_config.json"))
+    if found is None or found.frame is None:
+        return [], []
+    frames = f"{{dim: frames, min: 1, max: {-(-found.longest // found.frame)}}}"
+    return [_LONGEST_SOUND.format(longest=found.longest, unit=found.unit)], [
+        "encoder:",
+        f"  dynamic_shapes: [[null, {_range(found)}]]   {_FROM}",
+        "text_decoder:",
+        f"  dynamic_shapes: [null, [null, {frames}, null], null]   # vectors of the encoder",
+    ]
+
+
+def _range(length: sound_length.Length) -> str:
+    """The lengths of a sound, as a dynamic dimension."""
+    step = "" if length.step == 1 else f"multiple_of: {length.step}, "
+    return f"{{dim: {length.unit}, {step}min: {length.shortest}, max: {length.longest}}}"
+
+
+def _of_sound(name: str, config: dict[str, Any], files: Files) -> Methods | None:
+    """A model that takes a sound of any length up to a longest one, in one call. None if no length is known."""
+    found = sound_length.of(config, files.json("preprocessor_config.json"))
+    if found is None:
+        return None
+    model = [f"  task: {name}", _LONGEST_SOUND.format(longest=found.longest, unit=found.unit)]
+    shape = f"[null, {_range(found)}]" if found.is_waveform else f"[null, {_range(found)}, null]"
+    lines = ["forward:", f"  dynamic_shapes: [{shape}]   {_FROM}"]
+    tokenizer, _ = _tokenizer(files, None)
+    words = [files.named(file) for file in ("vocab.json",) if files.has(file)]
+    return Methods(lines, model, hint=CALIBRATE, tokenizer=[*tokenizer, *words])
 
 
 def _single_call(name: str, config: dict[str, Any], files: Files) -> Methods | None:
     """A model of a task that has all of its input in one call. None if the length of a sound is not known."""
     model, lines = [f"  task: {name}"], []
     if TASKS[name].takes == "sound":
-        sound = _length_of_sound(config, files)
-        tokenizer, _ = _tokenizer(files, None)
-        words = [files.named(file) for file in ("vocab.json",) if files.has(file)]
-        return Methods([], [*model, *sound], hint=CALIBRATE, tokenizer=[*tokenizer, *words]) if sound else None
+        return _of_sound(name, config, files)
     if TASKS[name].takes == "tokens":
         length = min(_LONGEST_TEXT, _longest_text(config))
         model.append(f"  max_source_length: {length}   # tokens of a text")
@@ -251,7 +289,7 @@ def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods 
         return _single_call(task, config, files)
     if "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")):
         return _text("text-generation", config, files)
-    if (model_type == "whisper" and kind == _WHISPER) or model_type == "moonshine":
+    if (model_type == "whisper" and kind == _WHISPER) or model_type in ("moonshine", "moonshine_streaming"):
         return _text("speech-to-text", config, files)
     if _sees_images(config):
         return _text("image-text-to-text", {**config, **config.get("text_config", {})}, files)

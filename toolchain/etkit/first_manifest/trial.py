@@ -32,6 +32,7 @@ _LEAST = 2  # layers
 _LAYERS = re.compile(r"n_layers?|num_((hidden|encoder|decoder)_)?layers|(en|de)coder_layers|depth")
 _SPACING = re.compile(r"\w*_(period|offset|interval|pattern|freq)|first_k_dense_replace|decoder_sparse_step")
 _CUSTOM, _STATIC = "    kind: custom", "    kind: static"
+_RANGE = "  dynamic_shapes: "  # the second line of `methods`, if they say no more than the range of a task's input
 _SHOWN = 80  # characters of an error in a comment
 
 
@@ -66,9 +67,12 @@ def of_folder(first: First, beside: Path, stage: Stage) -> First:
 
 
 def _adapted(first: First, problem: Problem) -> First | None:
-    """The manifest with less, because it cannot be exported: without a runner, or without ExecuTorch's attention. None
-    if the manifest has neither, or the problem is another one."""
+    """The manifest with less, because it cannot be exported: without a runner, without ExecuTorch's attention, or with
+    sounds of one length. None if the manifest has none of them, or the problem is another one."""
     why = printable(" ".join(problem.message.split()))[:_SHOWN]
+    if "".join(first.methods[1:2]).startswith(_RANGE):
+        remark = f"Each sound has the length `max_source_length`; a range fails: {why}."
+        return replace(first, methods=[], remarks=[*first.remarks, remark])
     if first.runner is not None and (problem.path or ())[:1] == ("runner",):
         remark = f"ExecuTorch's runner cannot run the program: {why}."
         return replace(first, runner=None, remarks=[*first.remarks, remark])
@@ -111,10 +115,10 @@ def _check_weights(first: First, beside: Path, stage: Stage) -> None:
     plan, inputs = _plan(first, {}), Inputs(roots=[beside, *first.roots])
     used = used_sources(inputs, plan.export_plan)
     with stage("compare the weights"):
-        apart.run_one(partial(_match, plan, first.checkpoint, inputs, used))
+        apart.run_one(partial(_match, plan, first.checkpoints, inputs, used))
 
 
-def _match(plan: Plan, checkpoint: str, inputs: Inputs, used: UsedSources) -> None:
+def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, used: UsedSources) -> None:
     from etbuild.inputs.step_context import StepContext
     from etbuild.inputs.user_code import importable
     from etbuild.processes.library_output import library_messages_off, stdout_for_results
@@ -128,7 +132,8 @@ def _match(plan: Plan, checkpoint: str, inputs: Inputs, used: UsedSources) -> No
 
         root = module.create(plan.model, StepContext(inputs, finder), True)
         facts, cast = describe_state(root), plan.model.dtype is not None
-        Checkpoint((WeightsFile.read(checkpoint),), inputs, facts, cast, root, packing_of(root))
+        weights = tuple(map(WeightsFile.read, checkpoints))
+        Checkpoint(weights, inputs, facts, cast, root, packing_of(root))
 
 
 def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
