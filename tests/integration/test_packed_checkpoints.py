@@ -88,6 +88,9 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 
 
+GROUPED = (".scales", ".qzeros", ".weight_scale")
+
+
 def of_compressed(form: str, weights: Any = None) -> dict[str, Any]:
     groups = {"group_0": {"targets": ["Linear"], "weights": weights or {}}}
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
@@ -199,6 +202,26 @@ def test_a_damaged_layer_is_named(tmp_path: Path) -> None:
     packed.write(tmp_path / "net", packed.model(), damaged, GPTQ)
     with pytest.raises(InputError, match=r"cannot unpack `model.layers.0.mlp.down_proj.weight`"):
         read(tmp_path / "net", wanted=False)
+
+
+@pytest.mark.parametrize("name", ["gptq", "awq", "compressed-4-bits"])
+def test_a_layer_with_fewer_columns_than_a_group_is_named(name: str, tmp_path: Path) -> None:
+    """Its library wrote the scales of no group."""
+    pack, quantization, _ = FORMATS[name]
+    along_rows = name == "compressed-4-bits"
+
+    def without_groups(weight: torch.Tensor) -> packed.Packed:
+        found = pack(weight)
+        none = {end: each.narrow(int(along_rows), 0, 0) for end, each in found.tensors.items() if end in GROUPED}
+        return packed.Packed({**found.tensors, **none}, found.weight)
+
+    size = {"group_size": 512}
+    quantization = of_compressed("pack-quantized", size) if along_rows else {**quantization, **size}
+    packed.write(tmp_path / "net", packed.model(), without_groups, quantization)
+    with pytest.raises(InputError) as error:
+        read(tmp_path / "net", wanted=False)
+    assert "cannot unpack `model.layers.0.mlp.down_proj.weight`" in str(error.value)
+    assert "is empty: the layer has 256 columns, and a group has 512" in str(error.value)
 
 
 def test_scales_become_positive_where_the_values_can_turn() -> None:

@@ -53,7 +53,7 @@ def with_weights(files: Mapping[str, TensorFile], packing: Packing) -> dict[str,
             own = {end: place[layer + end] for end in (*layout.needed, *layout.optional) if layer + end in place}
             found[layer + layout.needed[0]] = (layout, Parts(own))
             parts.update(layer + end for end in own)
-    return {name: _Unpacked(file, found, parts, packing.dtype) if parts else file for name, file in files.items()}
+    return {name: _Unpacked(file, found, parts, packing) if parts else file for name, file in files.items()}
 
 
 def _layers(layout: Layout, names: Iterable[str]) -> list[str]:
@@ -76,9 +76,9 @@ class _Unpacked(TensorFile):
     """A file with weights in place of the first of their parts."""
 
     def __init__(
-        self, file: TensorFile, weights: Mapping[str, tuple[Layout, Parts]], parts: set[str], dtype: str
+        self, file: TensorFile, weights: Mapping[str, tuple[Layout, Parts]], parts: set[str], packing: Packing
     ) -> None:
-        self._file, self._dtype = file, dtype
+        self._file, self._packing = file, packing
         self._weights: dict[str, tuple[Layout, Parts]] = {}
         self.names = []
         for name in file.names:
@@ -98,14 +98,16 @@ class _Unpacked(TensorFile):
             return self._file.form(name)
         layout, parts = self._weights[name]
         with _unpacking(name):
-            return self._dtype, layout.shape(parts)
+            return self._packing.dtype, layout.shape(parts)
 
     def content(self, name: str) -> Integers | torch.Tensor:
         if name not in self._weights:
             return self._file.take(name)
         layout, parts = self._weights[name]
         with _unpacking(name):
-            content, wanted = layout.read(parts), layout.shape(parts)
+            wanted = layout.shape(parts)
+            _check_not_empty(parts, wanted, self._packing)
+            content = layout.read(parts)
             found = list(content.values.shape if isinstance(content, Integers) else content.shape)
             if found != wanted:
                 raise ValueError(f"its parts make {found}, and not {wanted}")
@@ -115,6 +117,16 @@ class _Unpacked(TensorFile):
     def take(self, name: str) -> torch.Tensor:
         content = self.content(name)
         return content.dequantized() if isinstance(content, Integers) else content
+
+
+def _check_not_empty(parts: Parts, shape: list[int], packing: Packing) -> None:
+    """Raises ValueError if a part has no numbers: some libraries write no scales if a group has more columns than the
+    layer."""
+    empty = next((end for end in parts if 0 in parts.form(end)[1]), None)
+    if empty is not None and 0 not in shape:
+        size = formats.group_size(packing.config)
+        group = "" if size is None else f", and a group has {size}"
+        raise ValueError(f"`{empty}` is empty: the layer has {shape[-1]} columns{group}")
 
 
 def _unpacking(name: str) -> Any:

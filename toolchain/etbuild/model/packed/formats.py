@@ -45,6 +45,19 @@ def other_form(config: Mapping[str, Any]) -> str | None:
     return None
 
 
+def group_size(config: Mapping[str, Any]) -> int | None:
+    """How many columns share a scale, as a configuration says; None if it says nothing, or not the same for all layers.
+
+    Args:
+        config: `quantization_config` of the checkpoint.
+    """
+    groups = config.get("config_groups")
+    of_groups = [each.get("weights") for each in groups.values()] if isinstance(groups, Mapping) else [config]
+    found = {each["group_size"] for each in of_groups if isinstance(each, Mapping) and "group_size" in each}
+    size = found.pop() if len(found) == 1 else None
+    return size if isinstance(size, int) else None
+
+
 def _forms(config: Mapping[str, Any]) -> Iterator[Any]:
     """The forms that compressed-tensors names, for all layers and for groups of them."""
     groups = config.get("config_groups")
