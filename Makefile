@@ -161,6 +161,7 @@ bench: venv
 	$(VENV)/bin/python benchmarks/zoo/run.py --write benchmarks/results
 	$(VENV)/bin/python benchmarks/llm/run.py --shapes lfm2 qwen3_5 qwen3_moe granitemoe --real-size --write benchmarks/results
 	$(VENV)/bin/python benchmarks/overhead/run.py
+	$(VENV)/bin/python benchmarks/memory/run.py
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) $(VENV)/bin/python -m benchmarks.bazel.run

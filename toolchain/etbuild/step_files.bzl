@@ -227,6 +227,7 @@ STEP_FILES = {
     "etbuild/model/state_cache.py": ["compare/huggingface", "export/huggingface", "export/runner", "lower/huggingface", "plan/action", "report/action"],
     "etbuild/model/static_cache.py": ["compare/huggingface", "export/huggingface", "export/runner", "lower/huggingface", "plan/action", "report/action"],
     "etbuild/model/stored_parts.py": ["compare", "export", "lower", "plan/action", "report/action"],
+    "etbuild/model/stored_tensors.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/model/tensor_bytes.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/model/tensor_digests.py": ["lower"],
     "etbuild/model/tensor_files.py": ["compare", "export", "lower", "plan/action", "report/action"],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -34,15 +34,17 @@ class ComparedMethod:
 
     Attributes:
         name: Its name.
-        program: The exported method, with its weights.
+        program: The exported method, with all of its weights that `weights` does not have.
         examples: Its example inputs, in its order.
         settings: How it is compared.
+        weights: Weights that are read where they are needed, by name. No method changes them.
     """
 
     name: str
     program: ExportedProgram
     examples: Sequence[Any]
     settings: MethodComparison
+    weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,8 @@ class Comparison:
         """The exported methods with fresh state. All of them have the same buffers."""
         state: dict[str, torch.Tensor] = {}
         for method in reversed(self._methods):
-            state.update(buffers(method.program))
-        return {method.name: Graph(method.program, state) for method in self._methods}
+            state.update(buffers(method.program, method.weights.keys()))
+        return {method.name: Graph(method.program, state, method.weights) for method in self._methods}
 
     def _load(self, session: Session, method: ComparedMethod) -> None:
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,18 +13,23 @@ from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
 _INTEGERS_OF_8_BITS = (torch.int8, torch.uint8)
+_AT_ONCE = 1 << 20  # elements of a large tensor that are dequantized or rounded at once
 _NO_OUTPUTS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN)
 
 
 class Graph:
     """An exported method with its state."""
 
-    def __init__(self, program: ExportedProgram, state: dict[str, torch.Tensor]) -> None:
+    def __init__(
+        self, program: ExportedProgram, state: dict[str, torch.Tensor], weights: Mapping[str, torch.Tensor]
+    ) -> None:
         """Args:
         program: The method. It is not changed.
         state: Its buffers by name, which calls change. Several methods may share them.
+        weights: The parameters and buffers that the program does not hold itself and that no method changes, by name.
+            Each is read when the first operator needs it, and forgotten after the last one.
         """
-        self._program = program
+        self._program, self._weights = program, weights
         self._content: dict[str, object] = {**program.constants, **program.state_dict}
         self.state = state
 
@@ -48,24 +54,39 @@ class Graph:
                 outputs += outputs_of(value)
         return outputs, run.work
 
-    def _inputs(self, leaves: Sequence[Any], rounding: Rounding | None) -> list[Any]:
-        given, found = iter(leaves), list[Any]()
+    def _inputs(self, leaves: Sequence[Any], rounding: Rounding | None) -> Iterator[Any]:
+        given = iter(leaves)
         for spec in self._program.graph_signature.input_specs:
-            if spec.kind == InputKind.BUFFER:
-                found.append(self.state[str(spec.target)])
+            if spec.target in self._weights:
+                yield _Weight(self._weights, spec.target)
                 continue
-            if spec.kind == InputKind.USER_INPUT:
+            if spec.kind == InputKind.BUFFER:
+                value: Any = self.state[str(spec.target)]
+            elif spec.kind == InputKind.USER_INPUT:
                 value = copied(next(given))
             else:
                 value = None if spec.target is None else self._content[spec.target]
-            found.append(value if rounding is None else rounding.of(value))
-        return found
+            yield value if rounding is None else rounding.of(value)
 
 
-def buffers(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Copies of the buffers of a method, by name."""
+@dataclass(frozen=True)
+class _Weight:
+    """An input of a graph that is read when an operator needs it."""
+
+    weights: Mapping[str, torch.Tensor]
+    name: str
+
+
+def buffers(program: ExportedProgram, others: Collection[str]) -> dict[str, torch.Tensor]:
+    """Copies of the buffers of a method, by name.
+
+    Args:
+        program: The method.
+        others: The names of those that are left out.
+    """
     content = {**program.constants, **program.state_dict}
-    return {name: content[name].detach().clone() for name in program.graph_signature.buffers}
+    names = [name for name in program.graph_signature.buffers if name not in others]
+    return {name: content[name].detach().clone() for name in names}
 
 
 def is_quantized(program: ExportedProgram) -> bool:
@@ -88,22 +109,33 @@ class Rounding:
         self._generator = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)  # of operators that draw random numbers
 
-    def of(self, value: Any, inputs: Sequence[Any] = ()) -> Any:
+    def of(self, value: Any, inputs: Sequence[Any] = (), *, own: bool = False) -> Any:
         """A result, or a list of results, changed.
 
         Args:
             value: The result.
             inputs: The tensors that its operator has read.
+            own: Whether nothing else reads the memory of the result, so that it may be changed in its place.
         """
         if isinstance(value, (list, tuple)):
             return type(value)(self.of(each, inputs) for each in value)
         if not isinstance(value, torch.Tensor) or not value.numel():
             return value
-        if value.dtype in _INTEGERS_OF_8_BITS and any(each.is_floating_point() for each in inputs):
+        quantized = value.dtype in _INTEGERS_OF_8_BITS and any(each.is_floating_point() for each in inputs)
+        if not quantized and not value.is_floating_point():
+            return value
+        if value.numel() <= _AT_ONCE:
+            return self._changed(value)
+        changed = value if own and value.is_contiguous() else torch.empty_like(value)
+        count = value.numel() // _AT_ONCE  # the random numbers take several times the memory of a part
+        for part, into in zip(value.tensor_split(count), changed.tensor_split(count), strict=True):
+            into.copy_(self._changed(part))
+        return changed
+
+    def _changed(self, value: torch.Tensor) -> torch.Tensor:
+        if value.dtype in _INTEGERS_OF_8_BITS:
             limits, step = torch.iinfo(value.dtype), torch.randint(-1, 2, value.shape, generator=self._generator)
             return (value.to(torch.int16) + step).clamp(limits.min, limits.max).to(value.dtype)
-        if not value.is_floating_point():
-            return value
         relative = (self.UNITS if value.element_size() >= 4 else 1) * torch.finfo(value.dtype).eps
         change = 1 + relative * (2 * torch.rand(value.shape, generator=self._generator) - 1)
         return (value * change).to(value.dtype)
@@ -118,6 +150,10 @@ class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
         self.work = 0
 
     def run_node(self, n: Node) -> Any:
+        for node in n.all_input_nodes:  # the interpreter forgets a weight after the last operator that needs it
+            if isinstance(weight := self.env.get(node), _Weight):
+                value = weight.weights[weight.name]
+                self.env[node] = value if self._rounding is None else self._rounding.of(value)
         value = super().run_node(n)
         inputs = [each for each in map(self.env.get, n.all_input_nodes) if isinstance(each, torch.Tensor)]
         if n.op == "call_function":
@@ -125,7 +161,31 @@ class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
             self.work += sum(each.numel() for each in [*inputs, *written] if isinstance(each, torch.Tensor))
         if self._rounding is None or n.op != "call_function" or _is_in(value, inputs):
             return value
-        return self._rounding.of(value, inputs)
+        own = isinstance(value, torch.Tensor) and len(inputs) == len(n.all_input_nodes)  # and no part of a list
+        return self._rounding.of(value, inputs, own=own)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Dequantizes large weights in parts of some rows: torchao takes three times the memory of the floats."""
+        if str(target) != "torchao.dequantize_affine.default" or not _has_rows(*args):
+            return super().call_function(target, args, kwargs)
+        (weight, block, *scales), others = args[:4], args[4:]
+        rows = max(1, _AT_ONCE // weight.shape[1])
+        found: torch.Tensor | None = None
+        for first in range(0, len(weight), rows):
+            part = slice(first, first + rows)
+            of_part = (each if each is None else each[part] for each in scales)
+            made = target(weight[part], block, *of_part, *others, **kwargs)
+            found = torch.empty(weight.shape, dtype=made.dtype) if found is None else found
+            found[part] = made
+        return found
+
+
+def _has_rows(weight: Any, block: Sequence[int], *scales_and_more: Any) -> bool:
+    """Whether a quantized tensor is large, and each of its rows has scales and zero points of its own."""
+    scales = scales_and_more[:2]
+    if len(scales) < 2 or weight.dim() != 2 or weight.numel() <= _AT_ONCE or block[0] != 1:
+        return False
+    return all(each is None or (each.dim() == 2 and len(each) == len(weight)) for each in scales)
 
 
 def _is_in(value: Any, inputs: Sequence[torch.Tensor]) -> bool:

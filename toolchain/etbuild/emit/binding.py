@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from etbuild.lower import recipes
 from etbuild.lower.named_data import Blob
 from etbuild.lower.recipes import Form, Ingredients, Recipe
 from etbuild.lower.weight_storage import is_uniform
+from etbuild.processes.memory import give_back
 
 _DIGEST = r"[0-9a-f]{64}"
 _SMALL = 1 << 20  # bytes: smaller content stays in memory, since a file each would take longer
@@ -29,23 +30,24 @@ class CannotBind(Exception):
 
 
 class _Content(FileBackedData):  # type: ignore[misc]
-    """The content of a tensor, for ExecuTorch's stores: they then copy it only to the program's file."""
+    """The content of a weight, for ExecuTorch's stores: it is read again where it is written to the program's file."""
 
-    def __init__(self, memory: memoryview) -> None:
-        self._memory = memory
-        self._size, self._sha256, self._finalizer = len(memory), hashlib.sha256(memory).digest(), None
+    def __init__(self, read: Callable[[], memoryview]) -> None:
+        memory = read()
+        self._read, self._size, self._sha256 = read, len(memory), hashlib.sha256(memory).digest()
+        self._finalizer = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Content:
         return self  # ExecuTorch's serializer copies what it changes, which is not content
 
     def prefix(self, size: int) -> bytes:
-        return bytes(self._memory[:size])
+        return bytes(self._read()[:size])
 
     def to_bytes(self) -> bytes:
-        return bytes(self._memory)
+        return bytes(self._read())
 
     def write_to_file(self, outfile: BinaryIO) -> None:
-        outfile.write(self._memory)
+        outfile.write(self._read())
 
 
 @dataclass(frozen=True)
@@ -95,15 +97,27 @@ class Binding:
 
         def compute(digest: str) -> tuple[str, _Bound]:
             recipe, form = new[digest]
-            tensor = self._compute(recipe).resolve_conj().resolve_neg()
-            flat = _bytes_of(tensor, form)
-            memory = memoryview(flat.numpy())
-            in_memory = "weight" in recipe or len(memory) < _SMALL
-            content = _Content(memory) if in_memory else in_file(self._directory, memory)
-            return digest, _Bound(content, is_uniform(flat, tensor.element_size()))
+            flat = self._bytes_of(recipe, form)
+            return digest, _Bound(self._content(recipe, form, flat), is_uniform(flat, getattr(torch, form[0]).itemsize))
 
         with ThreadPoolExecutor(self._jobs) as pool:
             self._bound.update(pool.map(compute, new))
+
+    def _bytes_of(self, recipe: Recipe, form: Form) -> torch.Tensor:
+        """The bytes of what a recipe makes, uint8[nbytes]."""
+        return _bytes_of(self._compute(recipe).resolve_conj().resolve_neg(), form)
+
+    def _content(self, recipe: Recipe, form: Form, flat: torch.Tensor) -> FileBackedData:
+        """What has these bytes for ExecuTorch's stores. Only if they are few, it keeps them in memory."""
+        if flat.nbytes < _SMALL:
+            copied = memoryview(bytes(flat.numpy().data))
+            return _Content(lambda: copied)
+        if "weight" in recipe:
+            return _Content(lambda: self._bytes_of(recipe, form).numpy().data)
+        try:
+            return in_file(self._directory, flat.numpy().data)
+        finally:
+            give_back()  # what computing it took
 
     def _compute(self, recipe: Recipe) -> Any:
         try:

@@ -18,13 +18,12 @@ a random identifier from the `.pt2` files of torch 2.13.
 
 from __future__ import annotations
 
-import collections
+import copy
 import functools
 import io
-import os
 import re
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,16 +53,17 @@ from etbuild.export.provenance import remove_addresses
 from etbuild.export.written_buffers import written_buffers
 from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
-from etbuild.files.scratch import write_error
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import from_exception, wrap_errors, wrap_library_errors
 from etbuild.inputs.import_graph import UsedSources, reached_sources
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
+from etbuild.model import stored_tensors
 from etbuild.model.method_tensors import RecipeOf, carried
 from etbuild.model.module import loading_code, named_tensors
 from etbuild.model.packed.packing import Packing, packing_of
+from etbuild.model.stored_tensors import StoredTensors
 from etbuild.model.tensor_bytes import row_major
-from etbuild.model.weights_files import TensorFacts, describe
+from etbuild.model.weights_files import TensorFacts, describe, first_name
 from etbuild.plan.step_plans import ExportPlan, read_plan
 
 _SCHEMA = "executorch-export/v4"
@@ -71,6 +71,7 @@ _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` r
 # The modules to import for operators of installed distributions, by the namespace of the operators.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
 _PLAIN_CONTAINERS = (tuple, list, dict)
+_FIRST = 1 << 10  # numbers: most tensors have another one than zero among so many
 
 
 @dataclass(frozen=True)
@@ -294,50 +295,30 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
 
     Tensors that are all zeros, such as caches, are not saved. -0.0 has a bit that is not zero.
     """
-    from safetensors.torch import save_file
-
     candidates = {
         entry.name: content[entry.name].detach()
         for entry in tensors
         if not entry.in_weights and entry.computed is None and not entry.same_as
     }
-    zeros = sorted(name for name, tensor in candidates.items() if not _bytes(tensor).count_nonzero())
+    zeros = sorted(name for name, tensor in candidates.items() if _is_zeros(tensor))
     others = {name: tensor for name, tensor in candidates.items() if name not in zeros}
+
     if others:
-        path = directory / MADE
-        path.touch()
-        mode = path.stat().st_mode
         try:
-            save_file(_packed(others), path)
-        except Exception as error:  # safetensors raises its own errors, and KeyError for an unknown dtype
-            if (number := re.search(r"\(os error (\d+)\)", str(error))) is not None:
-                raise write_error(path, OSError(int(number[1]), os.strerror(int(number[1])))) from error
+            artifacts.write(directory, MADE, "export", lambda file: stored_tensors.write(file, others))
+        except (BuildError, MemoryError):
+            raise
+        except Exception as error:  # safetensors has no name for a dtype, or a tensor has no plain memory
             raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)}") from error
-        path.chmod(mode & 0o777)  # safetensors lets nobody else read it
-        _check_saved(path, others)
     return zeros
 
 
-def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Reads a file of tensors back. Raises BuildError if it has other content."""
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as saved:
-        for name, tensor in tensors.items():
-            if not torch.equal(_bytes(saved.get_tensor(name)), _bytes(tensor)):
-                message = f"{path.name}: `{name}` has other content than was written"
-                raise BuildError.of(message, "does a thread of the model change it, or is the disk faulty?")
-
-
-def _packed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors, with copies of those that share memory or are not row-major, because safetensors refuses these."""
-    counts = collections.Counter(tensor.untyped_storage().data_ptr() for tensor in tensors.values())
-
-    def is_packed(tensor: torch.Tensor) -> bool:
-        return tensor.is_contiguous() and counts[tensor.untyped_storage().data_ptr()] == 1
-
-    row_by_row = torch.contiguous_format
-    return {name: each if is_packed(each) else each.clone(memory_format=row_by_row) for name, each in tensors.items()}
+def _is_zeros(tensor: torch.Tensor) -> bool:
+    """Whether all bytes of a tensor are zeros."""
+    content = _bytes(tensor)
+    found = not content[:_FIRST].any() and not content.count_nonzero()
+    stored_tensors.release(tensor)
+    return bool(found)
 
 
 def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None:
@@ -420,7 +401,7 @@ def load_methods(
 
     Args:
         saved: The export. Its `imports` must have been imported.
-        content: Every parameter and buffer by name, from `load_content`.
+        content: Every parameter and buffer by name, from `Content`.
         names: The names of the methods to read.
 
     Returns:
@@ -457,47 +438,71 @@ def _unread(method: str, error: BaseException) -> InputError:
     return from_exception(error, InputError, path, "cannot read the exported method back", hint)
 
 
-def load_content(
-    saved: SavedExport, weights: dict[str, torch.Tensor], needed: Collection[str] | None = None
-) -> dict[str, torch.Tensor]:
-    """Loads parameters and buffers.
+class Content(Mapping[str, torch.Tensor]):
+    """The parameters and buffers of an export by name. Each is read when it is asked for, and nothing here keeps it.
 
-    A tensor with several names is loaded once. Two tensors with equal content stay separate: ExecuTorch would otherwise
-    treat two caches of zeros as one.
-
-    Args:
-        saved: The export.
-        weights: The tensors from weights files, and those computed from them, by name.
-        needed: The names of the tensors to load. None: all.
-
-    Returns:
-        The tensors by name.
-
-    Raises:
-        InputError: A tensor is missing or damaged.
+    Two tensors with equal content stay separate: ExecuTorch would otherwise treat two caches of zeros as one.
     """
-    from safetensors.torch import load_file
 
-    path = saved.files.directory / MADE
-    by_name: dict[str, torch.Tensor] = {}
-    with wrap_library_errors(InputError, None, f"{saved.files.directory}: cannot read the parameters and buffers"):
+    def __init__(
+        self, saved: SavedExport, weights: Callable[[str], torch.Tensor], needed: Collection[str] | None = None
+    ) -> None:
+        """Args:
+        saved: The export.
+        weights: Returns a tensor from weights files, or one that is computed from them, by name.
+        needed: The names of those that it has. None: all.
+
+        Raises:
+            InputError: The file of the export is damaged.
+        """
+        path = saved.files.directory / MADE
+        self._damaged = f"{saved.files.directory}: cannot read the parameters and buffers"
         plain = needed is None or not {*needed} <= {*saved.zeros}  # what is all zeros is in no file
-        new_tensors = load_file(path) if plain and path.exists() else {}
-        firsts = {entry.same_as for entry in saved.tensors if entry.name in (needed or ()) and entry.same_as}
-        chosen = None if needed is None else {*needed, *firsts}
-        for entry in saved.tensors:
-            if chosen is not None and entry.name not in chosen:
-                continue
-            if entry.same_as is not None:
-                by_name[entry.name] = by_name[entry.same_as]
-            elif entry.in_weights or entry.computed is not None:
-                by_name[entry.name] = _as_declared(entry, row_major(weights[entry.name]))
-            elif entry.name in saved.zeros:
-                by_name[entry.name] = _as_declared(entry, torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype)))
-            else:
-                by_name[entry.name] = _as_declared(entry, new_tensors[entry.name])
-    return by_name
+        with wrap_library_errors(InputError, None, self._damaged):
+            self._made: Mapping[str, torch.Tensor] = StoredTensors(path) if plain and path.exists() else {}
+            known = {entry.name: entry for entry in saved.tensors}
+            self._entries = {name: known[name] for name in known if needed is None or name in needed}
+            self._firsts = {name: known[first_name(entry)] for name, entry in self._entries.items()}
+        self._weights, self._zeros = weights, {*saved.zeros}
 
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Raises InputError if the tensor is missing or damaged."""
+        with wrap_library_errors(InputError, None, self._damaged):
+            return self._read(self._firsts[name])
 
-def _as_declared(entry: TensorFacts, content: torch.Tensor) -> torch.Tensor:
-    return torch.nn.Parameter(content, requires_grad=False) if entry.parameter else content
+    def _read(self, entry: TensorFacts) -> torch.Tensor:
+        if entry.in_weights or entry.computed is not None:
+            content = row_major(self._weights(entry.name))
+        elif entry.name in self._zeros:
+            content = torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype))
+        else:
+            content = self._made[entry.name]
+        return torch.nn.Parameter(content, requires_grad=False) if entry.parameter else content
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # that of a mapping would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def only(self, names: Collection[str]) -> Content:
+        """Those with these names."""
+        found = copy.copy(self)
+        found._entries = {name: entry for name, entry in self._entries.items() if name in names}
+        found._firsts = {name: self._firsts[name] for name in found._entries}
+        return found
+
+    def loaded(self) -> dict[str, torch.Tensor]:
+        """All of them in memory. A tensor with several names is loaded once.
+
+        Raises:
+            InputError: A tensor is missing or damaged.
+        """
+        found: dict[str, torch.Tensor] = {}
+        firsts: dict[str, torch.Tensor] = {}
+        for name, first in self._firsts.items():
+            found[name] = firsts[first.name] = firsts[first.name] if first.name in firsts else self[name]
+        return found

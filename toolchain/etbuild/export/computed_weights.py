@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,23 +11,26 @@ import torch
 
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.files.digests import digest
+from etbuild.model import stored_tensors
 from etbuild.model.checkpoint import Checkpoint
+from etbuild.model.stored_tensors import StoredTensors
 from etbuild.model.tensor_bytes import flat_bytes
-from etbuild.model.weights_files import Recipe, first_name, form
+from etbuild.model.weights_files import Recipe, TensorFacts, first_name, form
 
 if TYPE_CHECKING:
     from etbuild.export.archive import SavedExport
 
-Tensors = dict[str, torch.Tensor]
+Tensors = Mapping[str, torch.Tensor]
 _FILE = "quantized.safetensors"  # of one weight in a cache
 
 
 def read(
     saved: SavedExport, checkpoint: Checkpoint, needed: Collection[str] | None, kept: KeptWeights | None
-) -> Tensors:
-    """Reads the tensors of methods from weights files, or computes them.
+) -> Callable[[str], torch.Tensor]:
+    """Computes the tensors of methods that are computed from weights.
 
-    A weight is in memory only while something is computed from it, unless a method has it too.
+    A weight is in memory only while something is computed from it. What is computed is in memory only if it is kept
+    nowhere.
 
     Args:
         saved: The export.
@@ -36,29 +39,53 @@ def read(
         kept: Where computed weights are kept. None: nowhere.
 
     Returns:
-        The tensors by name.
+        A function that returns one of these tensors, or another one from weights files, by its name. It reads the
+        tensor at each call. It raises InputError if the tensor is damaged.
 
     Raises:
-        InputError: A tensor is missing or damaged.
+        InputError: A weight is missing or damaged.
         BuildError: torchao refuses the content of a weight.
     """
     firsts = {first_name(entry) for entry in saved.tensors if needed is None or entry.name in needed}
     wanted = [entry for entry in saved.tensors if first_name(entry) in firsts]
     computed = {entry.name: entry.computed for entry in wanted if entry.computed is not None}
-    if not computed:
-        return checkpoint.by_name(needed)
     before = _read_kept(kept)
-    plain = {entry.name for entry in wanted if entry.in_weights}
-    plain |= {recipe["weight"] for recipe in computed.values() if recipe.keys() == {"weight"}}
-    missing = [recipe for recipe in computed.values() if "part" in recipe and digest(recipe) not in before]
-    read, new = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
-    for names, tensor in checkpoint.each({*plain, *(recipe["weight"] for recipe in missing)}):
-        new.update(_quantized([recipe for recipe in missing if recipe["weight"] in names], tensor.detach(), kept))
-        read.update({name: tensor for name in names if name in plain})
-        del tensor
-    made = {**before, **_keep(new, kept)}
-    content = {name: made[digest(it)] if "part" in it else read[it["weight"]] for name, it in computed.items()}
-    return {**{name: tensor for name, tensor in read.items() if name in plain}, **content}
+    new: Tensors = {}
+    missing = {
+        digest(entry.computed): entry for entry in wanted if entry.computed is not None and "part" in entry.computed
+    }
+    missing = {key: entry for key, entry in missing.items() if key not in before}
+    if missing:
+        new = _computed(missing, checkpoint, kept)
+
+    def tensor(name: str) -> torch.Tensor:
+        recipe = computed.get(name)
+        if recipe is None:
+            return checkpoint.tensor(name)
+        if "part" not in recipe:
+            return checkpoint.tensor(recipe["weight"])
+        key = digest(recipe)
+        return new[key] if key in new else before[key]
+
+    return tensor
+
+
+def _computed(missing: Mapping[str, TensorFacts], checkpoint: Checkpoint, kept: KeptWeights | None) -> Tensors:
+    """Computes tensors, each weight once, and writes them for later steps, unless an earlier one wrote others."""
+    recipes = [entry.computed for entry in missing.values() if entry.computed is not None]
+
+    def quantized() -> Iterator[tuple[str, torch.Tensor]]:
+        for names, tensor in checkpoint.each({recipe["weight"] for recipe in recipes}):
+            of_weight = [recipe for recipe in recipes if recipe["weight"] in names]
+            yield from _quantized(of_weight, tensor.detach(), kept).items()
+
+    if kept is None or _holds(kept.file):
+        return dict(quantized())
+    kept.file.parent.mkdir(exist_ok=True)
+    forms = {key: (getattr(torch, entry.dtype), entry.shape) for key, entry in missing.items()}
+    with kept.file.open("wb") as file:
+        stored_tensors.write_as_made(file, forms, quantized())
+    return StoredTensors(kept.file)
 
 
 def _quantized(recipes: list[Recipe], weight: torch.Tensor, kept: KeptWeights | None) -> Tensors:
@@ -66,7 +93,7 @@ def _quantized(recipes: list[Recipe], weight: torch.Tensor, kept: KeptWeights | 
     calls: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         calls.setdefault(digest(_whole(recipe)), []).append(recipe)
-    found: Tensors = {}
+    found: dict[str, torch.Tensor] = {}
     for parts in calls.values():
         made = _made(_whole(parts[0]), {recipe["part"] for recipe in parts}, weight, kept)
         found.update({digest(recipe): made[recipe["part"]] for recipe in parts})
@@ -98,21 +125,8 @@ def _made(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeigh
 
 def _read_kept(kept: KeptWeights | None) -> Tensors:
     """What an earlier step has computed, by the digests of the recipes."""
-    from safetensors.torch import load_file
-
-    return load_file(kept.file) if kept is not None and _holds(kept.file) else {}
+    return StoredTensors(kept.file) if kept is not None and _holds(kept.file) else {}
 
 
 def _holds(file: Path) -> bool:
     return file.exists() and file.stat().st_size > 0
-
-
-def _keep(new: Tensors, kept: KeptWeights | None) -> Tensors:
-    """Writes what was computed for later steps, unless an earlier one did. Returns it, in memory only as it is used."""
-    from safetensors.torch import load_file, save_file
-
-    if kept is None or not new or _holds(kept.file):
-        return new
-    kept.file.parent.mkdir(exist_ok=True)
-    save_file(new, kept.file)
-    return load_file(kept.file)  # type: ignore[no-any-return]

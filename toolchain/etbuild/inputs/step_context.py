@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ class StepContext:
         inputs: The declared inputs, which the step may read.
         finder: The declared sources, which the step may import.
         stage: Is called for each stage, to show progress.
+        spill: An existing directory for files that hold large tensors in place of memory; None: they stay in memory.
     """
 
     inputs: Inputs
     finder: SourceFinder
     stage: Stage = silent
+    spill: Path | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch.export import ExportedProgram
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from etbuild.lower import named_data, unbound
 from etbuild.results import NonFiniteWeight
@@ -52,19 +53,20 @@ def counted(weights: Mapping[str, torch.Tensor], of_kind: Mapping[str, str] | No
         of_kind: The names of those to look at, each with what `kinds` says. None: all are parameters.
     """
     found: NonFinite = {}
-    # Address and size of the tensors without such elements: methods share most tensors, and each is read once.
-    known: set[tuple[int, int]] = set()
+    # The tensors without such elements, by address and size: methods share most tensors, and each is read once. Where
+    # the memory of one was freed, another one may have its address.
+    known: dict[tuple[int, int], StorageWeakRef] = {}
     for name, kind in sorted((dict.fromkeys(weights, "parameter") if of_kind is None else of_kind).items()):
         tensor = weights[name]
         if unbound.is_unbound(tensor):
             continue  # `merge` counts them
         memory = tensor.data_ptr(), tensor.nbytes
-        if memory not in known and _may_have(tensor.dtype):
+        if (memory not in known or known[memory].expired()) and _may_have(tensor.dtype):
             of_tensor = _counted(tensor, kind)
             if of_tensor["nan"] or of_tensor["infinite"]:
                 found[name] = of_tensor
             else:
-                known.add(memory)
+                known[memory] = StorageWeakRef(tensor.untyped_storage())
     return found
 
 

@@ -118,7 +118,7 @@ class Ingredients:
     """What recipes are computed from.
 
     Attributes:
-        weights: The weights by name.
+        weights: The weights by name. Each may be read when it is asked for.
         functions: The functions of backends by name.
     """
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,6 +18,7 @@ from etbuild.model.module import FLOATING, named_tensors
 from etbuild.model.packed.kept import Kept
 from etbuild.model.packed.packing import Packing
 from etbuild.model.stored_parts import Joined, StoredPart
+from etbuild.model.stored_tensors import spilled
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.tensor_names import names_in_module
@@ -23,6 +26,9 @@ from etbuild.model.weights_files import TensorFacts, equal, first_name
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import weights_names, weights_place
 from etbuild.processes.memory import give_back
+
+if TYPE_CHECKING:
+    from etbuild.model.packed.integers import Integers
 
 _PATH: DocumentPath = ("model", "weights")
 _FEW = 3  # an error with at most this many unknown names suggests a known name for each
@@ -84,13 +90,17 @@ class Checkpoint:
         self._expected = {entry.name: entry for entry in facts if entry.in_weights}
         self._left = {part.name for entry in facts if not entry.in_weights for part in entry.stored_as}
         self._packing, self._kept = packing, Kept()
+        self._spill: Path | None = None
         self._stored: dict[str, _Stored] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
         problems += self._join()
         # One name of a tied parameter is enough, as in the files that safetensors writes.
         of_module = [name for name in reversed(list(self._stored)) if name in self._expected]
         self._given = {first_name(self._expected[name]): name for name in of_module}
-        self._times = Counter(first_name(self._expected[name]) for name in of_module)
+        self._names: dict[str, list[str]] = {}  # all names of a parameter by its first one
+        for name, entry in self._expected.items():
+            self._names.setdefault(first_name(entry), []).append(name)
+        self._compared: set[str] = set()  # the first names of those whose copies in the files are equal
         problems += [*self._unmatched(weights), *_misfits(self._stored, self._expected, cast)]
         if problems:
             raise InputError(problems)
@@ -169,50 +179,57 @@ class Checkpoint:
             other = "remove them from the file, list them under `ignore` of `weights`, or change the model"
             yield Problem(message, _PATH, hint or (nearest if len(extra) <= _FEW else other))
 
-    def _read(self, needed: set[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-        """Reads the tensors, once: all, or those with the given first names. Yields each parameter and buffer once,
-        under its first name in the module.
-
-        A file is closed after its last tensor, because the parts of it that were read count as memory of the process.
-        """
-        kept: dict[str, tuple[torch.Tensor, str]] = {}  # tied parameters that the files hold several times, and where
-        for name in list(self._stored):
-            wanted, stored = self._expected[name], self._stored.pop(name)
-            if needed is not None and first_name(wanted) not in needed:
-                continue
-            first = first_name(wanted)
-            tensor = _converted(self._floats(stored, first), wanted, stored)
-            other, file = kept.setdefault(first, (tensor, stored.file)) if self._times[first] > 1 else (tensor, "")
-            if not equal(other, tensor):
-                message = f"`{self._given[first]}` and `{name}` are one tied parameter of the module"
-                files = f"`{file}`" if file == stored.file else f"`{file}` and `{stored.file}`"
-                hint = "keep one of the two in the file, or list one under `ignore`"
-                raise InputError.at(_PATH, f"{message}, but they differ in {files}", hint)
-            if name == self._given[first]:
-                yield first, tensor
-
     def each(self, needed: Collection[str] | None = None) -> Iterator[tuple[list[str], torch.Tensor]]:
-        """Reads the tensors one by one. Yields the names of each in the module, and the tensor.
+        """Reads the tensors one by one, once, in the order of the files. Yields the names of each in the module, and
+        the tensor.
 
         Args:
             needed: The names of the tensors to read. None: all.
         """
-        names: dict[str, list[str]] = {}
-        for name, entry in self._expected.items():
-            names.setdefault(first_name(entry), []).append(name)
-        firsts = {first_name(entry) for name, entry in self._expected.items() if name in (needed or ())}
-        for first, tensor in self._read(None if needed is None else firsts):
-            yield names[first], tensor
+        wanted = None if needed is None else {*needed}
+        for first in reversed(self._given):  # the order of the files
+            names = self._names[first]
+            if wanted is None or not wanted.isdisjoint(names):
+                yield names, self._tensor(first)
+                for stored in self._stored_as(first):
+                    stored.opened.forget(stored.name)
 
-    def _floats(self, stored: _Stored, first: str) -> torch.Tensor:
-        """The content of a parameter, also if it is packed. Integers that are kept are remembered."""
-        names = [name for name, entry in self._expected.items() if first_name(entry) == first]
+    def tensor(self, name: str) -> torch.Tensor:
+        """The content of a parameter or buffer. It is read at each call."""
+        return self._tensor(first_name(self._expected[name]))
+
+    def _stored_as(self, first: str) -> list[_Stored]:
+        """What the files hold of a parameter, by its first name. They may hold a tied one several times."""
+        return [self._stored[name] for name in self._names[first] if name in self._stored]
+
+    def _tensor(self, first: str) -> torch.Tensor:
+        name = self._given[first]
+        tensor = self._content(self._stored[name], self._expected[name])
+        for other in self._names[first] if first not in self._compared else ():
+            if other == name or other not in self._stored:
+                continue
+            stored = self._stored[other]
+            if not equal(tensor, self._content(stored, self._expected[other])):
+                message = f"`{name}` and `{other}` are one tied parameter of the module"
+                own = self._stored[name].file
+                files = f"`{own}`" if own == stored.file else f"`{own}` and `{stored.file}`"
+                hint = "keep one of the two in the file, or list one under `ignore`"
+                raise InputError.at(_PATH, f"{message}, but they differ in {files}", hint)
+        self._compared.add(first)
+        return tensor
+
+    def _content(self, stored: _Stored, wanted: TensorFacts) -> torch.Tensor:
+        """The content of a parameter in its dtype, also if it is packed. Integers that are kept are remembered."""
+        names = self._names[first_name(wanted)]
         if self._kept.wanted.keys().isdisjoint(names):
-            return stored.opened.take(stored.name)
-        content = stored.opened.content(stored.name)
-        if isinstance(content, torch.Tensor):
-            return content
-        return self._kept.tensor(names, content, getattr(torch, self._expected[first].dtype))
+            content: torch.Tensor | Integers = stored.opened.take(stored.name)
+        else:
+            content = stored.opened.content(stored.name)
+        if not isinstance(content, torch.Tensor):
+            content = self._kept.tensor(names, content, getattr(torch, wanted.dtype), self._spill)
+        converted = _converted(content, wanted, stored)
+        is_view = stored.opened.is_mapped and converted.data_ptr() == content.data_ptr()
+        return converted if is_view else spilled(converted, self._spill)
 
     def by_name(self, needed: Collection[str] | None = None) -> dict[str, torch.Tensor]:
         """The content by name, in the order of the module. A tied tensor is listed under each of its names.
@@ -223,21 +240,22 @@ class Checkpoint:
         content = {name: tensor for names, tensor in self.each(needed) for name in names}
         return {name: content[name] for name in self._expected if name in content}
 
-    def load_into(self, module: torch.nn.Module, kept: Kept | None = None) -> None:
+    def load_into(self, module: torch.nn.Module, kept: Kept | None = None, spill: Path | None = None) -> None:
         """Replaces the content of a module's parameters and buffers. No code of the module runs.
 
         Args:
             module: The module.
             kept: Which packed weights keep their integers, and where these are put; None: all are dequantized.
+            spill: A directory for files that hold large tensors in place of memory; None: they stay in memory.
         """
-        self._kept = kept or self._kept
+        self._kept, self._spill = kept or self._kept, spill
         tensors = named_tensors(module)
         for name in self._given:  # otherwise a large tensor would be in memory several times while it is converted
             if type(tensors[name].data) is torch.Tensor:  # `_read` refuses the others
                 tensors[name].data = tensors[name].data.new_empty(0)
         give_back()
-        for name, tensor in self._read():
-            tensors[name].data = tensor
+        for names, tensor in self.each():
+            tensors[names[0]].data = tensor
 
 
 def _unlike(name: str, found: Mapping[StoredPart, _Stored]) -> Iterator[Problem]:

@@ -155,3 +155,9 @@ class Joined(TensorFile):
         for part, file, stored in self._stored:
             part.of(joined).copy_(file.take(stored))
         return joined
+
+    def forget(self, name: str) -> None:
+        """Frees the parts."""
+        del name
+        for _, file, stored in self._stored:
+            file.forget(stored)

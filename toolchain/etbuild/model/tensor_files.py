@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from etbuild.model.packed.integers import Integers
 
 _ENTRIES_SHOWN = 5
-_MAPPED = 64 << 20  # bytes that are read of a file before it is mapped again
+_MAPPED = 16 << 20  # bytes that are read of a file before it is mapped again
 _REPEATED = 1 << 30  # bytes: a small file may claim a tensor of any size that repeats one number
 _DEEPEST = 8  # state dicts in state dicts: a mapping may hold itself
 _BEFORE_HEADER = 8  # bytes before the `{` of a safetensors file
@@ -36,7 +36,12 @@ class TensorFile:
 
     Args:
         tensors: The tensors by name.
+
+    Attributes:
+        is_mapped: Whether its tensors are views of the mapped file, or in memory anyway.
     """
+
+    is_mapped = False
 
     def __init__(self, tensors: dict[str, object]) -> None:
         self._tensors = tensors
@@ -55,13 +60,17 @@ class TensorFile:
         return dtype_name(tensor.dtype), list(tensor.shape)
 
     def take(self, name: str) -> torch.Tensor:
-        """A tensor. It can be taken once."""
-        tensor: torch.Tensor = self._tensors.pop(name)
+        """A tensor."""
+        tensor: torch.Tensor = self._tensors[name]
         return tensor
 
     def content(self, name: str) -> torch.Tensor | Integers:
-        """A tensor, or the integers of a packed one. It can be taken once."""
+        """A tensor, or the integers of a packed one."""
         return self.take(name)
+
+    def forget(self, name: str) -> None:
+        """Frees a tensor that is not needed any more, if it is in memory."""
+        self._tensors.pop(name, None)
 
 
 class _Safetensors(TensorFile):
@@ -70,6 +79,8 @@ class _Safetensors(TensorFile):
     What was read of a mapped file counts as memory of the process until nothing has a view of it. So the file is mapped
     again from time to time: then the caller can convert a checkpoint that does not fit into memory twice.
     """
+
+    is_mapped = True
 
     def __init__(self, name: str, file: Path, place: DocumentPath) -> None:
         from safetensors.torch import _TYPES
@@ -105,6 +116,8 @@ class _Safetensors(TensorFile):
 
 class _Loaded(TensorFile):
     """A file of torch.save, as a mapping. The tensors of a current file are views of the mapped file."""
+
+    is_mapped = True
 
     def __init__(self, loaded: Any, name: str, place: DocumentPath, key: str) -> None:
         super().__init__(_named(loaded, name, place))

@@ -28,8 +28,8 @@ from etbuild.steps.saved_export import (
     LoweringJob,
     export_with_weights,
     load_methods,
+    open_weights,
     opened_export,
-    read_weights,
     runs_code_of_others,
 )
 
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.comparison.compare import ComparedMethod, Wrong
-    from etbuild.export.archive import SavedExport
+    from etbuild.export.archive import Content, SavedExport
     from etbuild.runtime.program_files import ProgramFiles
 
 RESULT = "comparison.json"
 _NOT = "was not compared with PyTorch:"
 _LARGEST_BYTES = 1 << 31
 """Of files and planned memory: the runtime takes as much again, beside what the build has."""
+_LARGE = 1 << 20  # bytes: it would take longer to read a smaller weight for each call than to keep it
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,8 @@ class _Exported:
         saved: The export.
         context: What every step needs.
         examples: The example inputs that the export saved.
-        content: The parameters and buffers, by name.
+        content: The parameters and buffers by name, which are read when they are asked for.
+        adapters: Those of adapters.
         programs: The methods, if their export is without them and they were exported again.
     """
 
@@ -209,33 +211,45 @@ class _Exported:
     saved: SavedExport
     context: StepContext
     examples: Path
-    content: dict[str, torch.Tensor]
+    content: Content | None
+    adapters: dict[str, torch.Tensor]
     programs: dict[str, ExportedProgram]
 
     @classmethod
     def read(cls, job: LoweringJob[ComparePlan], saved: SavedExport, context: StepContext, examples: Path) -> _Exported:
-        """Reads the weights, or exports with them: once, so that child processes share the memory."""
+        """Opens the weights, or exports with them: once, so that child processes share the memory."""
         from etbuild.model import adapter_weights
 
-        content: dict[str, torch.Tensor] = {}
-        programs: dict[str, ExportedProgram] = {}
         if saved.export_plan is not None:
             _, programs = export_with_weights(job.plan, saved.export_plan, context)
-        else:
-            content, _ = read_weights(job, saved)
-            content.update(adapter_weights.read(job.plan.adapters, content.keys(), context.inputs))
-        return cls(job, saved, context, examples, content, programs)
+            return cls(job, saved, context, examples, None, {}, programs)
+        content, _ = open_weights(job, saved)
+        adapters = adapter_weights.read(job.plan.adapters, content.keys(), context.inputs)
+        return cls(job, saved, context, examples, content, adapters, {})
 
-    def methods(self, names: list[str]) -> tuple[list[ComparedMethod], dict[str, str]]:
-        """The methods with their weights and example inputs; and those that cannot be compared, with a note."""
+    def methods(self, names: list[str], *, whole: bool = False) -> tuple[list[ComparedMethod], dict[str, str]]:
+        """The methods with their weights and example inputs; and those that cannot be compared, with a note.
+
+        Args:
+            names: The names of the methods.
+            whole: Whether the programs hold all of their weights. If not, large ones are read where they are needed.
+        """
         from torch.export.graph_signature import OutputKind
 
         from etbuild.comparison.compare import ComparedMethod
         from etbuild.export import saved_examples
 
         methods, skipped = list[ComparedMethod](), dict[str, str]()
-        with accelerated() if self.job.options.accelerate else nullcontext():
-            loaded = self.programs or load_methods(self.saved, self.content, names, self.context.finder)
+        large: Mapping[str, torch.Tensor] = {}
+        loaded = self.programs
+        if self.content is not None:
+            content = self.content
+            if not whole:
+                large = content.only(self._large())
+                content = content.only(content.keys() - large.keys())
+            with accelerated() if self.job.options.accelerate else nullcontext():
+                in_memory = {**content.loaded(), **self.adapters}
+                loaded = load_methods(self.saved, in_memory, names, self.context.finder)
         for name in names:
             program = loaded[name]
             leaves = (
@@ -248,8 +262,19 @@ class _Exported:
             elif leaves is None:
                 skipped[name] = f"{_NOT} its example inputs have a dtype that safetensors cannot hold"
             else:
-                methods.append(ComparedMethod(name, program, leaves, self.job.plan.comparisons[name]))
+                methods.append(ComparedMethod(name, program, leaves, self.job.plan.comparisons[name], large))
         return methods, skipped
+
+    def _large(self) -> set[str]:
+        """The names of large weights that no method changes."""
+        from etbuild.model.weights_files import first_name
+
+        changed = {first_name(entry) for entry in self.saved.tensors if entry.name in self.saved.written}
+        return {
+            entry.name
+            for entry in self.saved.tensors
+            if entry.nbytes >= _LARGE and first_name(entry) not in changed and entry.name not in self.adapters
+        }
 
 
 class _Found(TypedDict):
@@ -279,7 +304,7 @@ def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scr
 
 
 def _problem(exported: _Exported, wrong: Wrong) -> Problem:
-    (method,), _ = exported.methods([wrong.method])
+    (method,), _ = exported.methods([wrong.method], whole=True)
     hint = "`checks.compare` can allow more, or leave the method out with a reason"
     where = _where(exported.job, exported.context, method, wrong)
     return Problem(wrong.problem, ("methods", method.name), hints(where, hint))

@@ -81,7 +81,7 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, inputs.data.values()) as finder, graphs_numbered():
-            context = StepContext(inputs, finder, stage)
+            context = StepContext(inputs, finder, stage, directory)
             custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):
                 root = create_module(export_plan, context)
@@ -174,7 +174,7 @@ def create_module(
         checkpoint = Checkpoint(read, context.inputs, facts, cast, root, packing)
         if module.loading_code(root) is None:
             kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
-            checkpoint.load_into(root, kept.of(root))
+            checkpoint.load_into(root, kept.of(root), context.spill)
         else:
             root.load_state_dict(checkpoint.by_name(), strict=False)
     module.normalize(root)

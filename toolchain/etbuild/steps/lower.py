@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.toolchain import check_installed
 from etbuild.lower import weight_sharing
 from etbuild.plan.step_plans import LowerPlan, MethodPlan, weights_names
-from etbuild.results import LoweringFacts, WeightDigests
+from etbuild.results import LoweringFacts, NonFiniteWeight, WeightDigests
 from etbuild.steps import apart
 from etbuild.steps.executorch_imports import imports_of_executorch
 from etbuild.steps.facts import LOWERING_SCHEMA, write_json
@@ -35,8 +35,8 @@ from etbuild.steps.saved_export import (
     joint_lowering_reason,
     load_methods,
     needs_weights,
+    open_weights,
     opened_export,
-    read_weights,
     runs_code_of_others,
     weights_without_content,
 )
@@ -187,7 +187,8 @@ def _export(job: LoweringJob[MethodPlan], opened: Opened, *, weights: bool) -> _
     if not weights:
         return _Export(saved, *weights_without_content(job.plan, saved), context, weights)
     with job.stage("read the weights"):
-        return _Export(saved, *read_weights(job, saved), context, weights)
+        content, shards = open_weights(job, saved)
+        return _Export(saved, content.loaded(), shards, context, weights)
 
 
 def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export, directory: Path) -> None:
@@ -305,22 +306,25 @@ def _bound(
     methods were lowered with the content of weights."""
     from etbuild.emit import method_archive
     from etbuild.emit.binding import Binding, CannotBind
+    from etbuild.lower import finite_weights
     from etbuild.lower.recipes import Ingredients
 
     reasons = _unfit(job.plan, templates)
     methods = {**templates, **_lowered_with_weights(job, reasons, opened, store)}
     with job.stage("read the weights"):
         needed = frozenset[str]().union(*(method.weights for method in methods.values()))
-        content, shards = read_weights(job, opened[0], needed)
+        content, shards = open_weights(job, opened[0], needed)
     functions = backends.weight_functions(job.plan.backends)
     calls = {name: getattr(each.owner, each.attribute) for name, each in functions.items()}
     (made := store.directory / ".made").mkdir()  # no name of a method
     binding = Binding(Ingredients(content, calls), job.options.jobs, made)
     parts = {}
+    kinds = {name: kind for _, method in sorted(methods.items(), reverse=True) for name, kind in method.kinds.items()}
+    non_finite = finite_weights.counted(content, kinds)  # once: each look reads the weights
     for name, method in sorted(methods.items()):
         try:
             with job.stage(f"bind {name}") if method.weights else nullcontext():
-                parts[name] = _with_non_finite(method_archive.load(method, binding), method.kinds, content)
+                parts[name] = _with_non_finite(method_archive.load(method, binding), method.kinds, non_finite)
         except CannotBind as error:
             reasons[name] = str(error)
             lowered = _lowered_with_weights(job, {name: reasons[name]}, opened, store)
@@ -328,10 +332,9 @@ def _bound(
     return parts, shards, reasons
 
 
-def _with_non_finite(emitted: Emitted, kinds: Mapping[str, str], content: Mapping[str, torch.Tensor]) -> Emitted:
-    from etbuild.lower import finite_weights
-
-    return replace(emitted, non_finite={**emitted.non_finite, **finite_weights.counted(content, kinds)})
+def _with_non_finite(emitted: Emitted, weights: Collection[str], non_finite: Mapping[str, NonFiniteWeight]) -> Emitted:
+    found = {name: each for name, each in non_finite.items() if name in weights}
+    return replace(emitted, non_finite={**emitted.non_finite, **found})
 
 
 def _lowered_with_weights(
@@ -417,8 +420,8 @@ def _lower_together(
     custom_ops.load(job.plan.custom_ops, context)
     if saved.export_plan is None:
         with job.stage("read the export and the weights"), accelerated() if job.options.accelerate else nullcontext():
-            content, shards = read_weights(job, saved)
-            programs = load_methods(saved, content, job.plan.methods, context.finder)
+            content, shards = open_weights(job, saved)
+            programs = load_methods(saved, content.loaded(), job.plan.methods, context.finder)
     else:
         shards, programs = export_with_weights(job.plan, saved.export_plan, context)
     weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(job.plan, shards))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from etbuild.export.archive import SavedExport
+    from etbuild.export.archive import Content, SavedExport
     from etbuild.model.weights_files import TensorFacts
 
 PlanT_co = TypeVar("PlanT_co", bound=MethodPlan, covariant=True)
@@ -110,15 +110,15 @@ def opened_export(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, S
             yield saved, StepContext(job.inputs, finder, job.stage)
 
 
-def read_weights(
+def open_weights(
     job: LoweringJob[MethodPlan], saved: SavedExport, needed: Collection[str] | None = None
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+) -> tuple[Content, dict[str, str]]:
     """The content of the methods' parameters and buffers, and the shards of those that have a tag.
 
     Args:
         job: The methods.
         saved: The export.
-        needed: The names of the parameters and buffers to read. None: all.
+        needed: The names of the parameters and buffers that are read. None: all.
     """
     from etbuild.export import archive, computed_weights
     from etbuild.model import adapter_weights
@@ -130,26 +130,28 @@ def read_weights(
     shards = _shards(plan, saved.tensors)
     checkpoint = Checkpoint(plan.weights, job.inputs, saved.in_weights, plan.cast, packing=saved.packing)
     weights = computed_weights.read(saved, checkpoint, needed, job.computed)
-    return archive.load_content(saved, weights, needed), shards
+    return archive.Content(saved, weights, needed), shards
 
 
 def weights_without_content(
     lower_plan: MethodPlan, saved: SavedExport
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """What `read_weights` returns, without content. Only what the export says has content: which tensors are all zeros,
-    and the stand-ins for adapters.
+    """What `open_weights` returns, without content and in memory. Only what the export says has content: which tensors
+    are all zeros, and the stand-ins for adapters.
 
     Args:
         lower_plan: The lower plan.
         saved: The export.
     """
+    import torch
+
     from etbuild.emit import adapters
     from etbuild.export import archive
     from etbuild.lower import unbound
 
     shards = _shards(lower_plan, saved.tensors)
     known = {*saved.zeros, *adapters.names(lower_plan, shards)}
-    content = archive.load_content(saved, {}, known)
+    content = archive.Content(saved, dict[str, torch.Tensor]().__getitem__, known).loaded()
     for entry in saved.tensors:
         if entry.name not in content:
             content[entry.name] = content[entry.same_as] if entry.same_as else unbound.weight(entry)

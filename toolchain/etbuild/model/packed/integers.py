@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
+
+from etbuild.model.stored_tensors import spilled
 
 _XNNPACK_GROUP = 32  # weights: XNNPACK's layers of 4 bits take groups of a multiple
 
@@ -67,6 +70,11 @@ class Integers:
         values = torch.where(turned, -values, values).masked_fill(scales == 0, 0)
         scales = torch.where(turned, -scales, scales).masked_fill(scales == 0, 1).squeeze(-1)
         return replace(self, values=values.view(self.values.shape), scales=scales)
+
+    def spilled(self, directory: Path | None) -> Integers:
+        """The same weight, as `stored_tensors.spilled` returns tensors."""
+        values, scales = (spilled(each, directory) for each in (self.values, self.scales))
+        return replace(self, values=values, scales=scales)
 
     def misfit(self, kind: str) -> str | None:
         """Why a layer of a program cannot hold these integers, for users; None if it can.

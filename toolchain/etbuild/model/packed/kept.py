@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
 
 from etbuild.model.packed.integers import Integers
+from etbuild.model.stored_tensors import unused
 
 _SHOWN = 3
 
@@ -30,23 +31,25 @@ class Kept:
     integers: dict[str, Integers] = field(default_factory=dict)
     dequantized: dict[str, str] = field(default_factory=dict)
 
-    def tensor(self, names: Collection[str], content: Integers, dtype: torch.dtype) -> torch.Tensor:
+    def tensor(
+        self, names: Collection[str], content: Integers, dtype: torch.dtype, spill: Path | None = None
+    ) -> torch.Tensor:
         """The float content of a packed weight; zeros if nothing needs it, which take no memory.
 
         Args:
             names: All names of the weight in the module.
             content: The integers.
             dtype: The dtype of the weight in the module.
+            spill: A directory for files that hold large integers in place of memory; None: they stay in memory.
         """
-        for name in [name for name in names if name in self.wanted]:
-            reason = content.misfit(self.wanted[name])
-            if reason is None:
-                self.integers[name] = content
-            else:
-                self.dequantized[name] = reason
-        if all(name in self.integers and name in self.only for name in names):
-            return _zeros(content.values.shape, dtype)
-        return content.dequantized()
+        reasons = {name: content.misfit(self.wanted[name]) for name in names if name in self.wanted}
+        keeping = [name for name, reason in reasons.items() if reason is None]
+        self.dequantized.update({name: reason for name, reason in reasons.items() if reason is not None})
+        needless = all(name in keeping and name in self.only for name in names)
+        floats = unused(content.values.shape, dtype) if needless else content.dequantized()
+        if keeping:
+            self.integers.update(dict.fromkeys(keeping, content.spilled(spill)))
+        return floats
 
     def lines(self) -> Iterator[str]:
         """What happened to the packed weights, for users."""
@@ -62,11 +65,6 @@ class Kept:
 
 
 _of_modules: WeakKeyDictionary[torch.nn.Module, Kept] = WeakKeyDictionary()
-
-
-def _zeros(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """Zeros that take no memory until something writes to them. Those of PyTorch do."""
-    return torch.frombuffer(mmap.mmap(-1, shape.numel() * dtype.itemsize), dtype=dtype).view(shape)
 
 
 def put(module: torch.nn.Module, kept: Kept) -> None:

@@ -28,7 +28,7 @@ class Parts(Mapping[str, torch.Tensor]):
         if end not in self._read:
             file, name = self._places[end]
             tensor = file.take(name)
-            if tensor.numel() > _SMALL:  # a file may give a tensor once, and the shape of a weight is asked for twice
+            if tensor.numel() > _SMALL:  # the shape of a weight, which is in a small one, is asked for twice
                 return tensor
             self._read[end] = tensor
         return self._read[end]
@@ -46,6 +46,12 @@ class Parts(Mapping[str, torch.Tensor]):
         """The dtype and the shape of a tensor."""
         file, name = self._places[end]
         return file.form(name)
+
+    def forget(self) -> None:
+        """Frees the tensors."""
+        self._read.clear()
+        for file, name in self._places.values():
+            file.forget(name)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,169 @@
+"""Tensors are read where they are needed, and their content is in files and not in memory."""
+
+from __future__ import annotations
+
+import io
+import re
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis, PerGroup, quantize_
+from torchao.utils import unwrap_tensor_subclass
+
+from etbuild.comparison import graph
+from etbuild.comparison.graph import Graph
+from etbuild.lower import finite_weights
+from etbuild.model import stored_tensors
+from etbuild.model.stored_tensors import StoredTensors
+
+TENSORS = {
+    **{str(dtype): torch.arange(6.0).view(2, 3).to(dtype) for dtype in stored_tensors._NAMES if dtype.itemsize > 1},
+    **{str(dtype): torch.tensor([1, 0, 1, 1]).to(dtype) for dtype in (torch.int8, torch.uint8, torch.bool)},
+    "float8": torch.tensor([0.5, -2.0]).to(torch.float8_e4m3fn),
+    "float4": torch.arange(8, dtype=torch.uint8).view(2, 4).view(torch.float4_e2m1fn_x2),
+    "empty": torch.empty(0, 3),
+    "number": torch.tensor(-0.0),
+    "columns": torch.arange(6.0).view(2, 3).T,
+    "large": torch.arange(1 << 19, dtype=torch.int32),
+}
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype == torch.float4_e2m1fn_x2:
+        one, other = one.view(torch.uint8), other.view(torch.uint8)
+    return one.dtype == other.dtype and bool(torch.equal(one, other))
+
+
+def test_a_file_holds_what_was_written(tmp_path: Path) -> None:
+    path, written = tmp_path / "some.safetensors", io.BytesIO()
+    stored_tensors.write(written, TENSORS)
+    path.write_bytes(written.getvalue())
+    found, by_safetensors = StoredTensors(path), load_file(path)
+    assert found.keys() == by_safetensors.keys() == TENSORS.keys()
+    assert all(same(found[name], tensor) for name, tensor in TENSORS.items())
+    assert all(same(by_safetensors[name], tensor) for name, tensor in TENSORS.items())
+    save_file({name: tensor.contiguous() for name, tensor in TENSORS.items()}, path, {"format": "pt"})
+    assert all(same(StoredTensors(path)[name], tensor) for name, tensor in TENSORS.items())
+
+
+def test_the_order_in_which_tensors_are_made_does_not_matter() -> None:
+    forms = {name: (tensor.dtype, [*tensor.shape]) for name, tensor in TENSORS.items()}
+    whole, parts = io.BytesIO(), io.BytesIO()
+    stored_tensors.write(whole, TENSORS)
+    stored_tensors.write_as_made(parts, forms, sorted(TENSORS.items(), reverse=True))
+    assert parts.getvalue() == whole.getvalue()
+    with pytest.raises(ValueError, match="`number` is "):
+        stored_tensors.write_as_made(io.BytesIO(), {"number": (torch.int8, [])}, [("number", TENSORS["number"])])
+
+
+def test_what_is_read_can_be_changed_and_the_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "some.safetensors"
+    save_file({"large": TENSORS["large"]}, path)
+    found = StoredTensors(path)
+    found["large"].zero_()
+    assert torch.equal(found["large"], TENSORS["large"])
+
+
+def anonymous_memory() -> int:
+    return 1024 * int(re.findall(r"Anonymous: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())[0])
+
+
+def test_a_spilled_tensor_takes_no_memory_and_keeps_what_is_written_to_it(tmp_path: Path) -> None:
+    size = 64 << 20
+    spilled = stored_tensors.spilled(torch.ones(size, dtype=torch.uint8), tmp_path)
+    before = anonymous_memory()
+    assert not list(tmp_path.iterdir())  # nothing has to be removed
+    assert spilled.sum() == size
+    spilled[7] = 3
+    stored_tensors.release(spilled)
+    assert spilled[7] == 3
+    assert anonymous_memory() - before < size // 4
+    small = torch.ones(3)
+    assert stored_tensors.spilled(small, tmp_path) is small
+    assert stored_tensors.spilled(spilled, None) is spilled
+
+
+def test_a_tensor_stays_in_memory_where_it_cannot_be_spilled(tmp_path: Path) -> None:
+    large = TENSORS["large"]
+    assert stored_tensors.spilled(large, tmp_path / "missing") is large
+
+
+class Read(Mapping[str, torch.Tensor]):
+    """Tensors that are copied when they are asked for. Counts those that exist."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.tensors = tensors
+        self.now, self.most = 0, 0
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        found = self.tensors[name].clone()
+        self.now += 1
+        self.most = max(self.most, self.now)
+        weakref.finalize(found, self._gone)
+        return found
+
+    def _gone(self) -> None:
+        self.now -= 1
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
+def test_a_graph_has_one_weight_in_memory_at_a_time() -> None:
+    layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8, bias=False) for _ in range(5)))
+    program: Any = torch.export.export(layers, (torch.randn(2, 8),))
+    weights = Read(dict(program.state_dict))
+    for name in weights:
+        program._state_dict[name] = torch.empty(0)  # as in an export without weights
+    given = torch.randn(2, 8)
+    with torch.no_grad():
+        expected = layers(given)
+    for _ in range(2):
+        [actual], _ = Graph(program, {}, weights).call([given])
+        assert torch.equal(actual, expected)
+    assert (weights.most, weights.now) == (1, 0)
+
+
+@pytest.mark.parametrize("config", [{"weight_granularity": PerGroup(32)}, {"weight_granularity": PerAxis(0)}])
+def test_a_weight_that_is_dequantized_in_parts_has_the_bits_of_the_whole(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "_AT_ONCE", 200)
+    layer = torch.nn.Linear(64, 31, bias=False)
+    quantize_(layer, Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, **config))
+    unwrap_tensor_subclass(layer)
+    given = torch.randn(3, 64)
+    program = torch.export.export(layer, (given,))
+    assert any(str(node.target) == "torchao.dequantize_affine.default" for node in program.graph.nodes)
+    [actual], _ = Graph(program, {}, {}).call([given])
+    with torch.no_grad():
+        assert torch.equal(actual, program.module()(given))
+
+
+def test_a_tensor_that_is_rounded_in_parts_moves_as_far_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, numbers = torch.rand(64, 8) + 1, torch.arange(512).view(64, 8).to(torch.int8) // 2
+    whole = graph.Rounding(3).of(value)
+    monkeypatch.setattr(graph, "_AT_ONCE", 100)
+    parts = graph.Rounding(3).of(value)
+    assert torch.equal(parts, whole)
+    own = value.clone()
+    assert graph.Rounding(3).of(own, own=True) is own
+    assert torch.equal(own, whole)
+    assert (parts != value).float().mean() > 0.5
+    assert graph.Rounding(3).of(numbers) is numbers
+    steps = graph.Rounding(3).of(numbers, [value]).short() - numbers.short()
+    assert {*steps.flatten().tolist()} == {-1, 0, 1}
+
+
+def test_a_weight_in_the_memory_of_a_freed_one_is_looked_at() -> None:
+    tensors = {f"weight_{number}": torch.ones(1 << 16) for number in range(8)}
+    tensors["weight_5"][3] = float("nan")
+    assert finite_weights.counted(Read(tensors)).keys() == {"weight_5"}

@@ -1,0 +1,188 @@
+"""Tensors whose content is in a file and not in memory, and files of tensors that are written and read one by one.
+
+The content of a mapped file counts as memory of a process from when it is read until its mapping ends. So each tensor
+that is read here has a mapping of its own, which ends with the tensor.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+
+from etbuild.model.tensor_bytes import flat_bytes
+
+_LENGTH = 8  # bytes before the header of a safetensors file: its length
+_SMALL = 1 << 20  # bytes: a file and a mapping for less would cost more than they save
+_CODES = {
+    **{f"F{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
+    **{
+        f"{sign}{bits}": getattr(torch, f"{kind}{bits}")
+        for sign, kind in (("I", "int"), ("U", "uint"))
+        for bits in (8, 16, 32, 64)
+    },
+    "BF16": torch.bfloat16,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F4": torch.float4_e2m1fn_x2,  # two numbers in a byte, which its shape in the file counts one by one
+}
+"""The dtypes by their names in safetensors files."""
+_NAMES = {dtype: code for code, dtype in _CODES.items()}
+Form = tuple[torch.dtype, list[int]]
+"""A dtype and a shape."""
+
+
+class StoredTensors(Mapping[str, torch.Tensor]):
+    """The tensors of a safetensors file by name. Each is read when it is asked for, and nothing here keeps it.
+
+    Args:
+        file: The file. It must not change.
+
+    Raises:
+        Exception: safetensors or JSON refuses the file.
+    """
+
+    def __init__(self, file: Path) -> None:
+        from safetensors import safe_open
+
+        with safe_open(file, "pt"):  # it checks the header, and that it describes all of the file
+            pass
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(_LENGTH), "little")
+            header = json.loads(opened.read(length))
+        header.pop("__metadata__", None)
+        self._file, self._entries, self._start = file, header, _LENGTH + length
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        entry = self._entries[name]
+        dtype, shape, (begin, end) = _CODES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+        if dtype == torch.float4_e2m1fn_x2:
+            shape = [*shape[:-1], shape[-1] // 2]
+        if begin == end:
+            return torch.empty(shape, dtype=dtype)
+        with self._file.open("rb") as opened:
+            return _mapped(opened, self._start + begin, end - begin, mmap.MAP_PRIVATE).view(dtype).view(shape)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # that of a mapping would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def write(file: BinaryIO, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Writes a safetensors file. A tensor that was spilled is in memory only while it is written.
+
+    Args:
+        file: The open file.
+        tensors: The tensors by name.
+
+    Raises:
+        KeyError: safetensors files cannot hold a dtype.
+    """
+    header, offsets = _layout({name: (each.dtype, [*each.shape]) for name, each in tensors.items()})
+    file.write(header)
+    for name in offsets:
+        file.write(flat_bytes(tensors[name]).numpy().data)
+        release(tensors[name])
+
+
+def write_as_made(file: BinaryIO, forms: Mapping[str, Form], tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Writes a safetensors file with tensors that are made one by one.
+
+    Args:
+        file: The open file, which can seek.
+        forms: The form of each tensor by name.
+        tensors: All of them with their names, in any order.
+
+    Raises:
+        ValueError: A tensor has another form.
+    """
+    header, offsets = _layout(forms)
+    file.write(header)
+    for name, tensor in tensors:
+        if (tensor.dtype, [*tensor.shape]) != forms[name]:
+            raise ValueError(f"`{name}` is {tensor.dtype}{[*tensor.shape]}")
+        file.seek(offsets[name])
+        file.write(flat_bytes(tensor).numpy().data)
+
+
+def _layout(forms: Mapping[str, Form]) -> tuple[bytes, dict[str, int]]:
+    """What a safetensors file begins with, and the place of each tensor, in the order of the places."""
+    entries: dict[str, object] = {}
+    begins: dict[str, int] = {}
+    end = 0
+    for name in sorted(forms, key=lambda name: (-forms[name][0].itemsize, name)):  # each begins at its alignment
+        dtype, shape = forms[name]
+        begins[name], end = end, end + torch.Size(shape).numel() * dtype.itemsize
+        counted = [*shape[:-1], shape[-1] * 2] if dtype == torch.float4_e2m1fn_x2 else shape
+        entries[name] = {"dtype": _NAMES[dtype], "shape": counted, "data_offsets": [begins[name], end]}
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % _LENGTH)
+    start = len(header).to_bytes(_LENGTH, "little") + header
+    return start, {name: len(start) + begin for name, begin in begins.items()}
+
+
+def unused(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take no memory until something writes to them. Those of PyTorch do."""
+    mapping = mmap.mmap(-1, max(1, shape.numel() * dtype.itemsize), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    tensor = torch.frombuffer(mapping, dtype=dtype, count=shape.numel()).view(shape)
+    _spilled[tensor.data_ptr()] = mapping
+    return tensor
+
+
+_spilled: dict[int, mmap.mmap] = {}
+"""The mappings of this process that `spilled` and `unused` made, by the address of their first byte. They stay for its
+life."""
+
+
+def spilled(tensor: torch.Tensor, directory: Path | None) -> torch.Tensor:
+    """The same tensor with its content in a file without a name, so that it takes no memory until something reads it.
+
+    Args:
+        tensor: The tensor.
+        directory: Where the file is; None: the tensor stays in memory. It also does so if it is small, or if there is
+            no room.
+    """
+    if directory is None or tensor.nbytes < _SMALL or tensor.data_ptr() in _spilled:
+        return tensor
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(flat_bytes(tensor).numpy().data)
+            file.flush()
+            # What something writes to the tensor must stay when `release` gives memory back.
+            content = _mapped(file, 0, tensor.nbytes, mmap.MAP_SHARED)
+    except OSError:  # the disk is full, or its file system cannot map files so that they can be written to
+        return tensor
+    return content.view(tensor.dtype).view(tensor.shape)
+
+
+def release(tensor: torch.Tensor) -> None:
+    """Gives back the memory in which the content of a spilled tensor was read. It is read again where it is needed."""
+    found = _spilled.get(tensor.data_ptr())
+    if found is not None:
+        found.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapped(file: BinaryIO, offset: int, size: int, kind: int) -> torch.Tensor:
+    """A part of a file as a tensor of bytes, uint8[size]. It can be written to: that changes the file only if it is
+    shared (`MAP_SHARED`)."""
+    start = offset - offset % mmap.ALLOCATIONGRANULARITY
+    mapping = mmap.mmap(file.fileno(), offset - start + size, kind, mmap.PROT_READ | mmap.PROT_WRITE, offset=start)
+    tensor = torch.frombuffer(mapping, dtype=torch.uint8, count=size, offset=offset - start)
+    if kind == mmap.MAP_SHARED:
+        _spilled[tensor.data_ptr()] = mapping
+    return tensor
