@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).parents[2]
 TARGETS = re.findall(r"^([a-z-]+):(?!=)", (REPOSITORY / "Makefile").read_text("utf-8"), re.MULTILINE)
@@ -20,3 +21,15 @@ def test_recipes_can_be_read(settings: tuple[str, ...]) -> None:
     for command in printed.replace("\\\n", " ").splitlines():
         done = subprocess.run(["bash", "-n"], input=command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / ".github/workflows").glob("*.yml")), ids=lambda path: path.stem)
+def test_the_workflows_run_targets_that_are_there(path: Path) -> None:
+    """GitHub runs what `.ci/run` and developers run."""
+    jobs = yaml.safe_load(path.read_text("utf-8"))["jobs"].values()
+    commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    commands += [command for job in jobs for command in job.get("strategy", {}).get("matrix", {}).get("command", [])]
+    words = [word for command in commands if command.startswith("make ") for word in command.split()[1:]]
+    called = {word for word in words if re.fullmatch("[a-z][a-z-]*", word)}
+    assert called
+    assert called <= {*TARGETS}
