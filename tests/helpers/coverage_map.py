@@ -164,7 +164,9 @@ COVERED_BY: Mapping[str, Row] = {
     ),
     "toolchain/etbuild/manifest/": _core(*_integration("errors", "variants")),
     "toolchain/etbuild/model/": _core(
-        *_integration("adapters", "checkpoints", "encoder_decoders", "gguf", "huggingface", "image_text"),
+        *_integration(
+            "adapters", "checkpoints", "encoder_decoders", "gguf", "huggingface", "image_text", "known_values"
+        ),
         *_integration("language_models", "packed_checkpoints", "tasks", "tensor_digests", "training"),
     ),
     "toolchain/etkit/oci/": _tool(*_REGISTRY),

@@ -160,6 +160,7 @@ LLAVA = CONFIGS["llava"]
 KINDS = {"gemma3": "ring"}
 GRIDDED = tuple(name for name in CONFIGS if name.startswith(("qwen", "glm")))  # their images have grids of patches
 SIZES = {name: [16, 24] for name in (*GRIDDED, "lfm2_vl")}  # the image of models whose configuration does not say it
+KEEP_STATES = ("gemma3", "lfm2_vl", "qwen3_5")  # or rings, so that they cannot go back in a text
 AFTER = {"gemma3": [4, 56, 27]}  # the tokens after an image; after others, the model repeats one token
 RUNNER = """
 import json, sys
@@ -277,9 +278,10 @@ def processed(name: str, images: list[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def prompt(name: str, *parts: list[int] | torch.Tensor) -> dict[str, torch.Tensor]:
     """What transformers takes for tokens and images."""
-    inputs = processed(name, [part for part in parts if isinstance(part, torch.Tensor)])
-    features = model(CONFIGS[name]).get_image_features(**inputs, return_dict=True).pooler_output
-    lengths = iter([len(each) for each in features])
+    images, own = [part for part in parts if isinstance(part, torch.Tensor)], model(CONFIGS[name])
+    inputs = processed(name, images)
+    features = [own.get_image_features(**processed(name, [image]), return_dict=True).pooler_output for image in images]
+    lengths = iter([sum(map(len, each)) for each in features])
     tokens = [[IMAGE] * next(lengths) if isinstance(part, torch.Tensor) else part for part in parts]
     ids = torch.tensor([[*itertools.chain(*tokens)]])
     places = {"gemma3": "token_type_ids"}.get(name, "mm_token_type_ids" if name in GRIDDED else None)
@@ -319,8 +321,9 @@ def test_the_runner_says_what_transformers_says(name: str, program: Callable[[st
 @pytest.mark.sample(always=["gemma3"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_scores_are_those_of_transformers(name: str, program: Callable[[str], Path], tmp_path: Path) -> None:
-    """Texts and two images in a call for each, as the runner gives them, and in one call. Where a model takes images of
-    several sizes, they have different ones."""
+    """Texts and two images in a call for each, as the runner gives them, and in one call; after the begin of another
+    text; and after a return to an earlier position. Where a model takes images of several sizes, they have different
+    ones."""
     image = picture(name)
     other, encoder = (image.mT.contiguous(), "other_encoder") if name in SIZES else (-image, "vision_encoder")
     parts = [[2, 30], image, [25], other, [26, 27, 28]]
@@ -331,9 +334,13 @@ def test_the_scores_are_those_of_transformers(name: str, program: Callable[[str]
     starts = itertools.accumulate((part.shape[1] for part in embeddings), initial=0)
     several = [("text_decoder", [part, torch.tensor([start])]) for part, start in zip(embeddings, starts, strict=False)]
     once = [("text_decoder", [torch.cat(embeddings, dim=1), torch.tensor([0])])]
+    sessions = [several, once, [*several[:2], *several]]
+    if name not in KEEP_STATES:
+        back = ("text_decoder", [embeddings[4], several[1][1][1]])
+        sessions.append([*several, back, *several[1:]])
     with torch.no_grad():
         expected = model(CONFIGS[name])(**prompt(name, *parts)).logits[:, -1]
-    for session in run(program(name), [several, once], tmp_path):
+    for session in run(program(name), sessions, tmp_path):
         torch.testing.assert_close(session[-1][0], expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 

@@ -566,6 +566,16 @@ def test_no_file_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             "no first manifest is known for `T5ForConditionalGeneration`",
             id="several inputs",
         ),
+        pytest.param(
+            {
+                "architectures": ["LlavaNextForConditionalGeneration"],
+                "model_type": "llava_next",
+                "text_config": {},
+                "vision_config": {},
+            },
+            "models for images that this task knows: an image becomes a number of tiles that follows from its size",
+            id="tiles of an image",
+        ),
         pytest.param([1], "it is not a JSON object", id="a list"),
     ],
 )

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.manifest.tasks import IMAGE_TOWERS
+from etbuild.manifest import tasks
 from etbuild.model import decoder_cache, embedding_parts, image_inputs
 from etbuild.model.embedding_parts import Part
 from etbuild.model.image_inputs import ImageTokens
@@ -26,15 +26,6 @@ from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
 _TASK: DocumentPath = ("model", "huggingface", "task")
 
 Entries = dict[str, Callable[..., torch.Tensor]]
-
-_TILES = "an image becomes a number of tiles that follows from its size, with tokens between them"
-_REASONS = {
-    "llava_next": _TILES,
-    "llava_onevision": _TILES,
-    "paligemma": "a prompt attends to its image and to itself in both directions, and the runner gives it in parts",
-    "mllama": "its decoder attends to images beside the text (cross-attention)",
-}
-"""Why models of other types cannot be programs for the runner, as far as it is known."""
 
 
 def check(config: Any) -> None:
@@ -46,15 +37,10 @@ def check(config: Any) -> None:
     Raises:
         InputError: It is not.
     """
-    kind, hint = config.model_type, "write a factory for this model"
-    if kind not in IMAGE_TOWERS:
-        why = f": {_REASONS[kind]}" if kind in _REASONS else ""
-        message = f"`{kind}` is not among the models for images that this task knows{why}"
-        raise InputError.at(_TASK, message, f"{hint}; known: {', '.join(IMAGE_TOWERS)}")
-    towers, tower = IMAGE_TOWERS[kind], config.vision_config.model_type
-    if tower not in towers:
-        message = f"the tower `{tower}` of `{kind}` is not among those that this task knows"
-        raise InputError.at(_TASK, message, f"{hint}; known: {', '.join(towers)}")
+    kind = config.model_type
+    found = tasks.refusal(kind, config.vision_config.model_type if kind in tasks.IMAGE_TOWERS else None)
+    if found is not None:
+        raise InputError.at(_TASK, found[0], f"write a factory for this model; known: {found[1]}")
 
 
 def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:

@@ -18,7 +18,7 @@ from etbuild.manifest.tasks import TASKS
 from etbuild.model.packed import formats
 from etkit.first_manifest.files import CONFIG_BYTES, Files, read_json
 from etkit.first_manifest.first import PACKED, First, program_name
-from etkit.first_manifest.kinds import Methods, methods_of_kind
+from etkit.first_manifest.kinds import Methods, methods_of_kind, why_unknown
 
 _INDEX_BYTES = json_file.MAX_BYTES
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` writes them; with `.index.json` if split
@@ -54,7 +54,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
     methods = methods_of_kind(kind, config, files)
     if methods is None:
         hint = "write the manifest by hand: its inputs are those of the class's `forward` (docs/huggingface.md)"
-        raise InputError.of(f"{folder}: no first manifest is known for `{kind}`", hint)
+        raise InputError.of(f"{folder}: no first manifest is known for `{kind}`{why_unknown(config)}", hint)
     checkpoint = [place.name] if place != folder else _checkpoint(files)
     packed = bool(checkpoint) and _is_packed(config, folder)
     quantized = [name for name in checkpoint if packed or name.endswith(GGUF_SUFFIX)]  # the export reads these

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from etbuild.manifest.tasks import IMAGE_TOWERS, TASKS
+from etbuild.manifest.tasks import TASKS, refusal
 from etkit.first_manifest import image_size, sentence_transformers, sound_length
 from etkit.first_manifest.files import Files
 from etkit.first_manifest.first import CALIBRATE, QUANTIZE
@@ -272,10 +272,23 @@ def _sees_images(config: dict[str, Any]) -> bool:
     """Whether a model is one of those that `task: image-text-to-text` knows. Older configurations, such as those of
     Qwen2.5-VL, have the keys of the decoder beside `vision_config`."""
     text, vision = config.get("text_config", config), config.get("vision_config")
-    towers = IMAGE_TOWERS.get(str(config.get("model_type")), ())
-    if not (isinstance(text, dict) and isinstance(vision, dict) and towers):
-        return False
-    return vision.get("model_type", towers[0]) in towers  # the first is transformers' default
+    return isinstance(text, dict) and isinstance(vision, dict) and _refusal(config) is None
+
+
+def _refusal(config: dict[str, Any]) -> tuple[str, str] | None:
+    """Why `task: image-text-to-text` does not take a model with a tower for images."""
+    return refusal(str(config.get("model_type")), config["vision_config"].get("model_type"))
+
+
+def why_unknown(config: dict[str, Any]) -> str:
+    """Why no methods are known for a model for images and text. Empty for others.
+
+    Args:
+        config: The configuration of the model.
+    """
+    both = all(isinstance(config.get(key), dict) for key in ("text_config", "vision_config"))
+    found = _refusal(config) if both else None
+    return "" if found is None else f": of `task: image-text-to-text`, {found[0]}; known: {found[1]}"
 
 
 def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods | None:
