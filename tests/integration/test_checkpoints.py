@@ -496,6 +496,8 @@ OTHER_FORMS: dict[str, dict[str, Any]] = {
     "ViTModel": PATCHES,
     "MixtralForCausalLM": {**SIZES, **HEADS, "num_local_experts": 3},
     "GraniteMoeForCausalLM": {**SIZES, **HEADS, "num_local_experts": 2, "num_experts_per_tok": 1},
+    "NomicBertModel": {**SIZES, "num_attention_heads": 2},
+    "GteModel": {**SIZES, "num_attention_heads": 2},
     "LlavaForConditionalGeneration": {
         "text_config": {"model_type": "llama", **SIZES, **HEADS},
         "vision_config": {"model_type": "clip_vision_model", **PATCHES},
@@ -510,13 +512,16 @@ def of_transformers(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", OTHER_FORMS)
 def test_transformers_may_store_a_model_in_another_form(kind: str, tmp_path: Path) -> None:
-    """Its names, and whether the module has one tensor for all experts, are those of the first release of the model."""
+    """Its names, and whether the module or the file has one tensor for several, such as all experts, or queries and
+    keys, are those of the first release of the model."""
     model = of_transformers(kind)
     model.save_pretrained(tmp_path / "net", max_shard_size="5KB")
     assert (tmp_path / "net/model.safetensors.index.json").exists()
     torch.save(model.state_dict(), tmp_path / "own.pt")
     state = model.state_dict()
-    for weights in ("net", "own.pt", {"file": "net", "rename": {"*": "*"}}):
+    files = sorted((tmp_path / "net").glob("*.safetensors"))
+    torch.save({name: x for file in files for name, x in load_file(file).items()}, tmp_path / "hub.pt")
+    for weights in ("net", "own.pt", "hub.pt", {"file": "net", "rename": {"*": "*"}}):
         content = read(tmp_path, weights, net=model)
         assert content.keys() == state.keys()
         for name, tensor in state.items():
@@ -551,3 +556,15 @@ def test_parts_of_a_tensor_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert f"{of} float16[8, 12] in `net.safetensors`" in refused(**{expert: stored[expert].half()})
     assert f"parameter `{whole}` float32[3, 8, 12] is missing" in refused(**{expert: None})
     assert f"and `{whole}` both become `{whole}`" in refused(**{whole: torch.ones(3, 8, 12)})
+
+
+def test_a_tensor_of_several_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    model = of_transformers("NomicBertModel")
+    model.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    fused = next(name for name in stored if "qkv" in name)
+    save_file({**stored, fused: torch.ones(23, 8)}, tmp_path / "net.safetensors")
+    said = refusal(tmp_path, "net.safetensors", net=model, cast=True)
+    assert f"`{fused}`, a part of the parameter `" in said
+    assert "is float32[23, 8] in `net.safetensors`" in said
+    assert "it has to be float32[24, 8]" in said

@@ -17,7 +17,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.model.module import FLOATING, named_tensors
 from etbuild.model.packed.kept import Kept
 from etbuild.model.packed.packing import Packing
-from etbuild.model.stored_parts import Joined, StoredPart
+from etbuild.model.stored_parts import Joined, Shared, StoredPart
 from etbuild.model.stored_tensors import spilled
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
@@ -139,6 +139,8 @@ class Checkpoint:
         if self._stored.keys() <= self._expected.keys():
             return
         joined: dict[str, _Stored] = {}
+        uses = Counter(part.name for entry in self._expected.values() for part in entry.stored_as)
+        shared: dict[str, Shared] = {}
         for name, entry in self._expected.items():
             found = {part: self._stored[part.name] for part in entry.stored_as if part.name in self._stored}
             if len(found) < max(1, len(entry.stored_as)):
@@ -148,7 +150,10 @@ class Checkpoint:
                 joined[name] = first
                 continue
             yield from _unlike(name, found)
-            parts = [(part, one.opened, one.name) for part, one in found.items()]
+            for part, one in found.items():
+                if uses[part.name] > 1:
+                    shared.setdefault(part.name, Shared(one.name, one.opened, uses[part.name]))
+            parts = [(part, shared.get(part.name, one.opened), one.name) for part, one in found.items()]
             joined[name] = _Stored(Joined(name, entry.shape, parts), first.file, name)
         used = {part.name for name in joined for part in self._expected[name].stored_as}
         self._stored = {name: one for name, one in self._stored.items() if name not in used}
@@ -262,9 +267,9 @@ def _unlike(name: str, found: Mapping[StoredPart, _Stored]) -> Iterator[Problem]
     """The parts of a tensor that have another shape than they have to have, or another dtype than the first one."""
     dtype = next(iter(found.values())).dtype
     for part, one in found.items():
-        if (one.dtype, one.shape) != (dtype, list(part.shape)):
+        if (one.dtype, one.shape) != (dtype, part.shape_in_file):
             message = f"`{one.name}`, a part of the parameter `{name}`, is {one.dtype}{one.shape} in `{one.file}`"
-            hint = f"it has to be {dtype}{list(part.shape)}; is the file from the same configuration of the model?"
+            hint = f"it has to be {dtype}{part.shape_in_file}; is the file from the same configuration of the model?"
             yield Problem(message, _PATH, hint)
 
 

@@ -1,13 +1,14 @@
 """Finds how transformers stores the tensors of a model that have other names or shapes in its files.
 
 `save_pretrained` writes many models in the form of their first release, as hubs have them: with other names, or one
-tensor for each expert where the module holds those of all experts in one. `from_pretrained` undoes that.
+tensor for each expert where the module holds those of all experts in one, or one for queries, keys and values that the
+module holds apart. `from_pretrained` undoes that.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,28 +20,52 @@ from etbuild.model.tensor_files import TensorFile
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A tensor of a file that is a tensor of the module, or a part of one.
+    """A tensor of a file, or a slice of one, that is a tensor of the module, or a part of one.
 
     Attributes:
         name: Its name in the file.
         shape: Its sizes.
         strides: For each dimension, the elements of the module's tensor from one index to the next.
         offset: The place of its first element in the module's tensor, which is row-major.
+        slice: If it is a slice of the file's tensor: the dimension, the index of its beginning, and the size of the
+            whole dimension. None for all of the tensor.
     """
 
     name: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    slice: tuple[int, int, int] | None = None
 
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> StoredPart:
         """A part of its fields as JSON data."""
-        return cls(facts["name"], tuple(facts["shape"]), tuple(facts["strides"]), facts["offset"])
+        piece = facts.get("slice")
+        place = None if piece is None else (piece[0], piece[1], piece[2])
+        return cls(facts["name"], tuple(facts["shape"]), tuple(facts["strides"]), facts["offset"], place)
+
+    @property
+    def shape_in_file(self) -> list[int]:
+        """The sizes of the file's tensor."""
+        sizes = list(self.shape)
+        if self.slice is not None:
+            sizes[self.slice[0]] = self.slice[2]
+        return sizes
+
+    def taken_from(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What it is of the file's tensor: a view."""
+        if self.slice is None:
+            return tensor
+        dim, start, _ = self.slice
+        return tensor.narrow(dim, start, self.shape[dim])
 
     def is_whole(self, shape: list[int]) -> bool:
-        """Whether it is all of a tensor with these sizes."""
-        return (self.shape, self.strides, self.offset) == (tuple(shape), _empty(shape).stride(), 0)
+        """Whether it is all of a tensor with these sizes, and all of the file's tensor."""
+        return self.slice is None and (self.shape, self.strides, self.offset) == (
+            tuple(shape),
+            _empty(shape).stride(),
+            0,
+        )
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """A view of this part of the module's tensor."""
@@ -97,14 +122,15 @@ def _parts(model: Any) -> dict[str, list[StoredPart]]:
     state = {name: x for name, x in model.state_dict().items() if isinstance(x, torch.Tensor)}
     empty = {name: _empty(list(tensor.shape)) for name, tensor in state.items()}
     owners = {tensor.untyped_storage()._cdata: name for name, tensor in empty.items()}
-    with _Views():
+    with _Views() as views:
         saved = revert_weight_conversion(model, empty)
     found: dict[str, list[StoredPart]] = {}
     for name, tensor in saved.items():
-        owner = owners.get(tensor.untyped_storage()._cdata)
-        if owner is not None:
-            part = StoredPart(name, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-            found.setdefault(owner, []).append(part)
+        for part, place in views.pieces(tensor):
+            owner = owners.get(part.untyped_storage()._cdata)
+            if owner is not None:
+                stored = StoredPart(name, tuple(part.shape), part.stride(), part.storage_offset(), place)
+                found.setdefault(owner, []).append(stored)
     return {name: each for name, each in found.items() if _is_other_form(name, each, empty[name])}
 
 
@@ -120,14 +146,35 @@ def _is_other_form(name: str, stored: list[StoredPart], tensor: torch.Tensor) ->
 
 
 class _Views(TorchFunctionMode):  # type: ignore[misc]
-    """Lets `contiguous` return the tensor itself, so that parts of a tensor stay views of it."""
+    """Lets `contiguous` return the tensor itself, so that parts of a tensor stay views of it. Remembers what `cat` has
+    made one tensor of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[tuple[torch.Tensor, list[torch.Tensor], int]] = []
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if function is torch.Tensor.contiguous:
             return args[0]
-        return function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
+        if function is torch.cat:
+            given = {"dim": 0, **dict(zip(("tensors", "dim"), args, strict=False)), **(kwargs or {})}
+            self._made.append((result, list(given["tensors"]), given["dim"] % result.dim()))
+        return result
+
+    def pieces(self, tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, tuple[int, int, int] | None]]:
+        """The tensors that a tensor was made of, each with its slice of it; the tensor itself if it was not."""
+        made = next((each for each in self._made if each[0] is tensor), None)
+        if made is None:
+            yield tensor, None
+            return
+        _, parts, dim = made
+        start = 0
+        for part in parts:
+            yield part, (dim, start, tensor.shape[dim])
+            start += part.shape[dim]
 
 
 class Joined(TensorFile):
@@ -153,7 +200,7 @@ class Joined(TensorFile):
         """The tensor, joined from its parts."""
         joined = torch.empty(self._shape, dtype=getattr(torch, self.form(name)[0]))
         for part, file, stored in self._stored:
-            part.of(joined).copy_(file.take(stored))
+            part.of(joined).copy_(part.taken_from(file.take(stored)))
         return joined
 
     def forget(self, name: str) -> None:
@@ -161,3 +208,31 @@ class Joined(TensorFile):
         del name
         for _, file, stored in self._stored:
             file.forget(stored)
+
+
+class Shared(TensorFile):
+    """A tensor of a file that several tensors of the module are slices of. It is freed when nothing needs it any more.
+
+    Args:
+        name: The name of the tensor.
+        file: The file, which is checked.
+        uses: How many tensors of the module are slices of it.
+    """
+
+    def __init__(self, name: str, file: TensorFile, uses: int) -> None:
+        super().__init__({name: None})
+        self._file, self._uses = file, uses
+
+    def form(self, name: str) -> tuple[str, list[int]]:
+        """The dtype and the shape of all of the tensor."""
+        return self._file.form(name)
+
+    def take(self, name: str) -> torch.Tensor:
+        """All of the tensor."""
+        return self._file.take(name)
+
+    def forget(self, name: str) -> None:
+        """Frees the tensor after the last of those that need it."""
+        self._uses -= 1
+        if not self._uses:
+            self._file.forget(name)
