@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -37,9 +37,13 @@ class StoredPart:
     offset: int
     slice: tuple[int, int, int] | None = None
 
+    def facts(self) -> dict[str, Any]:
+        """Its fields as JSON data, which `from_facts` accepts."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> StoredPart:
-        """A part of its fields as JSON data."""
+        """What `facts` returned."""
         piece = facts.get("slice")
         place = None if piece is None else (piece[0], piece[1], piece[2])
         return cls(facts["name"], tuple(facts["shape"]), tuple(facts["strides"]), facts["offset"], place)

@@ -59,7 +59,8 @@ class TensorFacts:
     def facts(self) -> dict[str, object]:
         """The facts as JSON data, which `from_facts` accepts."""
         left_out: dict[str, object] = {"stored_as": [], "computed": None}
-        return {key: value for key, value in asdict(self).items() if key not in left_out or value != left_out[key]}
+        fields = {**asdict(self), "stored_as": [part.facts() for part in self.stored_as]}
+        return {key: value for key, value in fields.items() if key not in left_out or value != left_out[key]}
 
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> TensorFacts:
