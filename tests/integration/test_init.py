@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from etbuild.cli import main
+from etbuild.emit import runtime_limits
 from etbuild.manifest import validate
 from etkit.first_manifest import trial
 from tests.conftest import EXAMPLES
@@ -272,6 +273,18 @@ def test_a_model_that_no_runner_can_run_gets_none(tmp_path: Path, capfd: pytest.
     said = "ExecuTorch's runner cannot run the program: nothing says which token a text of the decoder begins with."
     assert f"note: {said}" in capfd.readouterr().err
     assert f"# {said}" in (tmp_path / "net.yaml").read_text()
+    assert "runner" not in validate.load(tmp_path / "net.yaml").data
+
+
+def test_a_model_that_needs_a_kernel_that_the_runner_has_not_gets_none(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = runtime_limits._kernels()
+    assert kernels is not None
+    monkeypatch.setattr(runtime_limits, "_kernels", lambda: kernels - {"aten::embedding.out"})
+    assert tried(tmp_path, {**NEO, "bos_token_id": 2, "eos_token_id": 1}) == 0, capfd.readouterr().err
+    said = "there is no kernel for `aten::embedding.out`, which `forward` calls"
+    assert f"note: ExecuTorch's runner cannot run the program: {said}." in capfd.readouterr().err
     assert "runner" not in validate.load(tmp_path / "net.yaml").data
 
 

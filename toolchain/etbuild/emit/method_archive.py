@@ -156,6 +156,25 @@ def read(directory: Path, name: str) -> SavedMethod:
     return SavedMethod(directory, **facts)
 
 
+def operators(method: SavedMethod) -> list[str]:
+    """The operators that a saved method calls in the runtime, such as `aten::sort.values`; none if it was not lowered.
+
+    Args:
+        method: The method.
+    """
+    if not method.emitted:
+        return []
+    found: list[str] = []
+    waiting: list[Any] = [json.loads((method.directory / EMITTED).read_bytes())]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict) and [*each] == [schema.Operator.__name__]:
+            found.append(".".join(part for part in each[schema.Operator.__name__] if part))
+        elif isinstance(each, dict | list):
+            waiting += each.values() if isinstance(each, dict) else each
+    return sorted(found)
+
+
 def load(method: SavedMethod, binding: Binding) -> Emitted:
     """Reads a method and its blobs, with the content of weights.
 

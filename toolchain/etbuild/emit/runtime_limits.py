@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
+from collections.abc import Iterable
 
 from executorch.exir._serialize._program import PTEFile
 from executorch.exir.schema import ExecutionPlan, KernelCall
@@ -31,6 +32,12 @@ def find(file: PTEFile) -> list[RuntimeLimit]:
         for operator in _called(plan)
         if operator not in kernels
     ]
+
+
+def without_kernel(operators: Iterable[str]) -> list[str]:
+    """Those of some operators that ExecuTorch's package has no kernel for."""
+    kernels = _kernels()
+    return [] if kernels is None else [each for each in operators if each not in kernels]
 
 
 @functools.cache  # prints the note only once

@@ -1,7 +1,8 @@
 """Tries a first manifest before it is written: the export of a few layers of the model, and whether the weights fit it.
+If a runner is to run the program, these layers are lowered too, and the runner must have the kernels that they call.
 
-The export is that of a build. Only the number of layers is another one, so that it takes seconds. Only the headers of
-files with weights are read.
+Export and lowering are those of a build. Only the number of layers is another one, so that it takes seconds. Only the
+headers of files with weights are read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import EtbuildError, Problem, printable
+from etbuild.errors import BuildError, EtbuildError, Problem, printable
 from etbuild.files.value_limits import MAX_DEPTH
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs
@@ -96,6 +97,7 @@ def _export(first: First, beside: Path, stage: Stage) -> None:
 def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
     from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.key import data_in_key
+    from etbuild.steps import apart
     from etbuild.steps.export import export
 
     plan.check_backends()
@@ -103,6 +105,38 @@ def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
     inputs = inputs.only(data_in_key(inputs, plan.export_plan.data_names))
     with tempfile.TemporaryDirectory() as directory:
         export(plan.export_plan, inputs, used_sources(inputs, plan.export_plan), Path(directory), stage)
+        if first.runner is not None:
+            apart.run_one(partial(_check_kernels, plan, Path(directory), inputs, stage))
+
+
+def _check_kernels(plan: Plan, exported: Path, inputs: Inputs, stage: Stage) -> None:
+    """Checks that ExecuTorch's package has the kernels that a program calls. The weights are not needed.
+
+    Args:
+        plan: The plan of the program.
+        exported: The directory of its export.
+        inputs: The declared inputs.
+        stage: Is called for each stage, to show progress.
+
+    Raises:
+        BuildError: A kernel is missing, or a method cannot be lowered.
+    """
+    from etbuild.emit import method_archive, runtime_limits
+    from etbuild.export.layout import ExportFiles
+    from etbuild.runtime.program_files import has_own_kernel
+    from etbuild.steps.lower import lower_templates
+    from etbuild.steps.lowering_options import LoweringOptions
+    from etbuild.steps.saved_export import LoweringJob
+
+    job = LoweringJob(plan.lower_plan, ExportFiles.below(exported), inputs, stage, LoweringOptions())
+    with tempfile.TemporaryDirectory() as directory:
+        lower_templates(job, Path(directory), weights=False)
+        for name in plan.methods:
+            if (Path(directory) / name).exists():  # else it is lowered with the weights
+                called = method_archive.operators(method_archive.read(Path(directory) / name, name))
+                missing = [each for each in runtime_limits.without_kernel(called) if not has_own_kernel(each)]
+                if missing:
+                    raise BuildError.at(("runner",), f"there is no kernel for `{missing[0]}`, which `{name}` calls")
 
 
 def _check_weights(first: First, beside: Path, stage: Stage) -> None:
