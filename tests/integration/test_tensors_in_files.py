@@ -88,6 +88,17 @@ def test_a_spilled_tensor_takes_no_memory_and_keeps_what_is_written_to_it(tmp_pa
     assert stored_tensors.spilled(spilled, None) is spilled
 
 
+def test_unused_zeros_take_no_memory_and_no_file(tmp_path: Path) -> None:
+    size, before = 64 << 20, anonymous_memory()
+    zeros = stored_tensors.unused(torch.Size([size // 1024, 256]), torch.float32)
+    assert stored_tensors.spilled(zeros, tmp_path) is zeros
+    assert not zeros.any()
+    zeros[1, 2] = 5
+    stored_tensors.release(zeros)
+    assert zeros[1, 2] == 5
+    assert anonymous_memory() - before < size // 4
+
+
 def test_a_tensor_stays_in_memory_where_it_cannot_be_spilled(tmp_path: Path) -> None:
     large = TENSORS["large"]
     assert stored_tensors.spilled(large, tmp_path / "missing") is large

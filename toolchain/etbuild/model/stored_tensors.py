@@ -18,7 +18,7 @@ import torch
 from etbuild.model.tensor_bytes import flat_bytes
 
 _LENGTH = 8  # bytes before the header of a safetensors file: its length
-_SMALL = 1 << 20  # bytes: a file and a mapping for less would cost more than they save
+_SMALL = 1 << 20  # bytes: a file or a mapping for less would cost more than it saves
 _CODES = {
     **{f"F{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
     **{
@@ -71,7 +71,8 @@ class StoredTensors(Mapping[str, torch.Tensor]):
         if begin == end:
             return torch.empty(shape, dtype=dtype)
         with self._file.open("rb") as opened:
-            return _mapped(opened, self._start + begin, end - begin, mmap.MAP_PRIVATE).view(dtype).view(shape)
+            content = _read(opened, self._start + begin, end - begin)
+        return content.view(dtype).view(shape)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries  # that of a mapping would read the tensor
@@ -136,17 +137,18 @@ def _layout(forms: Mapping[str, Form]) -> tuple[bytes, dict[str, int]]:
     return start, {name: len(start) + begin for name, begin in begins.items()}
 
 
+_spilled: dict[int, mmap.mmap] = {}
+"""The mappings that `spilled` made, by the address of their first byte. They stay for the life of this process."""
+_unused: dict[int, mmap.mmap] = {}
+"""Those that `unused` made."""
+
+
 def unused(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     """Zeros that take no memory until something writes to them. Those of PyTorch do."""
-    mapping = mmap.mmap(-1, max(1, shape.numel() * dtype.itemsize), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    tensor = torch.frombuffer(mapping, dtype=dtype, count=shape.numel()).view(shape)
-    _spilled[tensor.data_ptr()] = mapping
+    mapping = mmap.mmap(-1, shape.numel() * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    tensor = torch.frombuffer(mapping, dtype=dtype).view(shape)
+    _unused[tensor.data_ptr()] = mapping
     return tensor
-
-
-_spilled: dict[int, mmap.mmap] = {}
-"""The mappings of this process that `spilled` and `unused` made, by the address of their first byte. They stay for its
-life."""
 
 
 def spilled(tensor: torch.Tensor, directory: Path | None) -> torch.Tensor:
@@ -154,10 +156,10 @@ def spilled(tensor: torch.Tensor, directory: Path | None) -> torch.Tensor:
 
     Args:
         tensor: The tensor.
-        directory: Where the file is; None: the tensor stays in memory. It also does so if it is small, or if there is
-            no room.
+        directory: Where the file is; None: the tensor stays in memory. It also does so if it is small or `unused`, or
+            if there is no room.
     """
-    if directory is None or tensor.nbytes < _SMALL or tensor.data_ptr() in _spilled:
+    if directory is None or tensor.nbytes < _SMALL or tensor.data_ptr() in _spilled.keys() | _unused.keys():
         return tensor
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
@@ -175,6 +177,14 @@ def release(tensor: torch.Tensor) -> None:
     found = _spilled.get(tensor.data_ptr())
     if found is not None:
         found.madvise(mmap.MADV_DONTNEED)
+
+
+def _read(file: BinaryIO, offset: int, size: int) -> torch.Tensor:
+    """A part of a file as a tensor of bytes, uint8[size]. What is written to it does not reach the file."""
+    if size >= _SMALL:
+        return _mapped(file, offset, size, mmap.MAP_PRIVATE)
+    file.seek(offset)
+    return torch.frombuffer(bytearray(file.read(size)), dtype=torch.uint8)
 
 
 def _mapped(file: BinaryIO, offset: int, size: int, kind: int) -> torch.Tensor:

@@ -266,9 +266,11 @@ class _Exported:
         return methods, skipped
 
     def _large(self) -> set[str]:
-        """The names of large weights that no method changes."""
+        """The names of large weights that no method changes, and that can be read again for each call."""
         from etbuild.model.weights_files import first_name
 
+        if self.saved.packing is not None:
+            return set()  # to unpack them takes longer than a call
         changed = {first_name(entry) for entry in self.saved.tensors if entry.name in self.saved.written}
         return {
             entry.name
