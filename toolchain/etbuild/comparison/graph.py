@@ -61,9 +61,10 @@ class Graph:
                 yield _Weight(self._weights, spec.target)
                 continue
             if spec.kind == InputKind.BUFFER:
-                value: Any = self.state[str(spec.target)]
-            elif spec.kind == InputKind.USER_INPUT:
-                value = copied(next(given))
+                yield self.state[str(spec.target)]  # as it is: an operator may write to it
+                continue
+            if spec.kind == InputKind.USER_INPUT:
+                value: Any = copied(next(given))
             else:
                 value = None if spec.target is None else self._content[spec.target]
             yield value if rounding is None else rounding.of(value)
