@@ -1,6 +1,7 @@
 """Tries every family of decoders in transformers: what a new user gets with two commands.
 
     python benchmarks/families/run.py [--only NAME...] [--peers] [--list] [--results FILE] [--write docs/families.md]
+    python benchmarks/families/run.py --tasks [NAME...] [--write docs/families.md]
 
 For each family, a tiny model with random weights is saved to a folder, `etbuild init --huggingface FOLDER` writes its
 manifest, and `etbuild build` builds it. ExecuTorch's `TextLLMRunner` then continues a prompt of several calls, and the
@@ -10,6 +11,8 @@ limit.
 
 With `--peers`, transformers' exporter and optimum-executorch are tried on the same folders too. Rows that the file has
 get their columns.
+
+With `--tasks`, families for other tasks are tried (`tasks.py`), which are the second table of the page.
 
 Each row is also a line of the file of results. A run takes the rows that the file has, so that one that was interrupted
 continues; families that `--only` names are tried again. The page has those that were tried.
@@ -42,6 +45,7 @@ from tests.helpers.language_models import tokenizer  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
 
 Row = dict[str, Any]
+RESULTS = ROOT / "benchmarks/results/families.jsonl"
 _COLUMNS = {
     "family": "family",
     "task": "task",
@@ -326,6 +330,8 @@ def summary(rows: list[Row]) -> str:
 
 def page(rows: list[Row]) -> str:
     """The page with all rows."""
+    from benchmarks.families import tasks  # it uses the steps of this module
+
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("executorch", "torch", "transformers")
     )
@@ -356,33 +362,40 @@ without them if that fails. The errors are in `benchmarks/results/families.jsonl
 The others of transformers' {len(families.decoders())} have not been tried yet.
 
 {table(rows)}
-"""
+{tasks.section(list(tasks.rows().values()))}"""
 
 
 def main() -> None:
     """The command line."""
+    from benchmarks.families import tasks  # it uses the steps of this module
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = families.decoders()
     parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", help="try these families, again if need be")
     parser.add_argument("--peers", action="store_true", help="try other exporters too")
+    parser.add_argument("--tasks", nargs="*", choices=tasks.NAMES, metavar="NAME", help="try families of other tasks")
     parser.add_argument("--list", action="store_true", help="print the names of the families")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/families.jsonl", metavar="FILE")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="the file of results of what is tried")
     parser.add_argument("--seconds", type=float, default=300.0, help="the time limit of one step")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page there")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(known))
+        print("\n".join([*known, *tasks.NAMES]))
         return
-    rows = read(options.results)
+    results = options.results if options.results and options.tasks is None else RESULTS
+    rows = read(results)
     lacking = _PEERS[0] if options.peers else "family"
     builder = Builder(Path(tempfile.gettempdir()), options.seconds)
     try:
-        for family in options.only or [name for name in known if lacking not in rows.get(name, {})]:
+        if options.tasks is not None:
+            tasks.measure(options.tasks, options.seconds, options.results or tasks.RESULTS)
+        missing = [name for name in known if lacking not in rows.get(name, {})] if options.tasks is None else []
+        for family in options.only or missing:
             row = rows.get(family, {})
             if not (row and options.peers):
                 row |= in_own_directory(attempt, family, known[family], builder, options.seconds)
             rows[family] = in_own_directory(with_peers, row, options.seconds) if options.peers else row
-            add(options.results, rows[family])
+            add(results, rows[family])
             print("  ".join(str(rows[family].get(key, "")) for key in _COLUMNS), flush=True)
     finally:
         builder.end()

@@ -34,6 +34,31 @@ def test_a_family_has_its_row_in_the_page(tmp_path: Path) -> None:
     assert float(found["divergence"]) < 2 * float(row[len(expected)]) + 0.01
 
 
+def rows_of_other_tasks() -> dict[tuple[str, str], list[str]]:
+    """The cells of each row of the second table, by family and task."""
+    lines = PAGE.read_text("utf-8").partition("## Other tasks")[2].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    return {(row[0], row[1]): row for row in cells[1:]}
+
+
+def test_a_family_of_another_task_has_its_row_in_the_page(tmp_path: Path) -> None:
+    results = tmp_path / "rows.jsonl"
+    script = ROOT / "benchmarks/families/run.py"
+    command = [sys.executable, str(script), "--tasks", "nomic_bert:AutoModel", "--results", str(results)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(results.read_text("utf-8"))
+    row = rows_of_other_tasks()["nomic_bert", "none, `AutoModel`"]
+    assert row[:3] + row[4:6] == [found[key] for key in ("family", "task", "written", "size", "memory")]
+    assert found["works"]
+
+
+def test_each_family_of_another_task_has_a_result_or_a_note() -> None:
+    rows = rows_of_other_tasks()
+    assert rows
+    assert [name for name, row in rows.items() if not row[3] and not row[-1]] == []
+
+
 def test_each_family_of_the_page_has_a_result_or_a_note() -> None:
     rows = rows_of_the_page()
     assert rows

@@ -1,0 +1,452 @@
+"""Families of models for other tasks than text generation, each as a tiny model with random weights.
+
+For each family, the model is saved to a folder, `etbuild init --huggingface FOLDER` writes its manifest, and `etbuild
+build` builds it. ExecuTorch's runtime then runs its methods, and their outputs have to be those of transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from benchmarks.families import run as steps
+from tests.helpers import single_calls
+from tests.helpers.runtime import run
+
+Row = dict[str, Any]
+Calls = list[tuple[str, list[torch.Tensor]]]
+RESULTS = steps.ROOT / "benchmarks/results/families-of-tasks.jsonl"
+_COLUMNS = {
+    "family": "family",
+    "task": "task",
+    "written": "what `init` wrote",
+    "difference": "largest difference",
+    "size": "size",
+    "memory": "planned memory",
+    "note": "note",
+}
+_TOLERANCE = 1e-3  # of the largest output: the roundings of float32
+_LARGEST_SEED = 2
+_LENGTHS = (2, 7, 30)  # tokens
+_VOCABULARY = 64
+_TOKENS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+_TEXT: dict[str, Any] = {
+    "vocab_size": _VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 66,
+    **_TOKENS,
+}
+_DISTIL = {"vocab_size": _VOCABULARY, "dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4}
+_DECODER = {**_TEXT, "num_key_value_heads": 2, "head_dim": 8}
+_IMAGE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+_TEXT_TOWER = {**_TEXT, "projection_dim": 16}
+_IMAGE_TOWER = {**_IMAGE, "projection_dim": 16}
+_STAGES: dict[str, Any] = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 32, 32]}
+_RESNET = {"model_type": "resnet", **_STAGES, "embedding_size": 8}
+_MAPS = ["stage2", "stage3", "stage4"]
+_DETR: dict[str, Any] = {
+    "backbone_config": {**_RESNET, "out_features": ["stage4"]},
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "num_queries": 6,
+}
+_RT_DETR: dict[str, Any] = {
+    **{key: _DETR[key] for key in _DETR if key.startswith(("d_model", "decoder", "encoder_att", "encoder_ffn"))},
+    "backbone_config": {
+        **_RESNET,
+        "model_type": "rt_detr_resnet",
+        "hidden_sizes": [8, 16, 32, 64],
+        "layer_type": "basic",
+        "out_features": _MAPS,
+    },
+    "encoder_in_channels": [16, 32, 64],
+    "decoder_in_channels": [32, 32, 32],
+    "encoder_hidden_dim": 32,
+    "num_queries": 6,
+}
+_HGNET = {
+    "model_type": "hgnet_v2",
+    "depths": [1, 1, 1, 1],
+    "hidden_sizes": [16, 16, 32, 64],
+    "embedding_size": 8,
+    "stem_channels": [3, 8, 8],
+    "stage_in_channels": [8, 16, 16, 32],
+    "stage_mid_channels": [8, 8, 8, 8],
+    "stage_out_channels": [16, 16, 32, 64],
+    "stage_num_blocks": [1, 1, 1, 1],
+    "stage_numb_of_layers": [1, 1, 1, 1],
+    "out_features": _MAPS,
+}
+_SOUND: dict[str, Any] = {
+    **{key: _TEXT[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")},
+    "vocab_size": 29,
+    "pad_token_id": 0,
+    "conv_dim": [16] * 7,
+    "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 4,
+}
+_FRAMES = {key: _SOUND[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}
+_PARAKEET = {**_FRAMES, "num_mel_bins": 16, "subsampling_conv_channels": 8, "conv_kernel_size": 5}
+_WHISPER = {
+    **{key: _DETR[key] for key in _DETR if key.startswith(("d_model", "decoder", "encoder"))},
+    "vocab_size": _VOCABULARY,
+    "num_mel_bins": 16,
+    "max_source_positions": 50,
+    "max_target_positions": 32,
+    **_TOKENS,
+    "decoder_start_token_id": 0,
+}
+_MOONSHINE = {
+    **{key: _TEXT[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings")},
+    "encoder_num_hidden_layers": 1,
+    "decoder_num_hidden_layers": 2,
+    "encoder_num_attention_heads": 4,
+    "decoder_num_attention_heads": 4,
+    **_TOKENS,
+    "decoder_start_token_id": 0,
+}
+_SEQUENCES, _WORDS = "AutoModelForSequenceClassification", "AutoModelForTokenClassification"
+_PICTURES, _BOXES, _CTC = "AutoModelForImageClassification", "AutoModelForObjectDetection", "AutoModelForCTC"
+_SPEECH = "AutoModelForSpeechSeq2Seq"
+_EMBEDDER, _TWO_LAYERS = "sentence-transformers", "sentence-transformers, with two `Dense`"
+
+FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("bert", "AutoModel"): _TEXT,
+    ("roberta", "AutoModel"): _TEXT,
+    ("xlm-roberta", "AutoModel"): _TEXT,
+    ("distilbert", "AutoModel"): _DISTIL,
+    ("mpnet", "AutoModel"): _TEXT,
+    ("modernbert", "AutoModel"): {**_TEXT, "local_attention": 8},
+    ("deberta", "AutoModel"): _TEXT,
+    ("deberta-v2", "AutoModel"): _TEXT,
+    ("electra", "AutoModel"): {**_TEXT, "embedding_size": 32},
+    ("albert", "AutoModel"): {**_TEXT, "embedding_size": 16},
+    ("nomic_bert", "AutoModel"): _TEXT,
+    ("eurobert", "AutoModel"): _DECODER,
+    ("bert", _EMBEDDER): _TEXT,
+    ("xlm-roberta", _EMBEDDER): _TEXT,
+    ("qwen3", _EMBEDDER): _DECODER,
+    ("gemma3_text", _TWO_LAYERS): {**_DECODER, "use_bidirectional_attention": True, "sliding_window": 8},
+    ("vit", "AutoModel"): _IMAGE,
+    ("dinov2", "AutoModel"): {**_IMAGE, "mlp_ratio": 2},
+    ("dinov3_vit", "AutoModel"): _IMAGE,
+    ("dinov3_convnext", "AutoModel"): {**_STAGES, "image_size": 64},
+    ("siglip_vision_model", "AutoModel"): _IMAGE,
+    ("clip_vision_model", "AutoModel"): _IMAGE_TOWER,
+    ("clip_text_model", "AutoModel"): _TEXT_TOWER,
+    ("siglip", "AutoModel"): {"text_config": {**_TEXT, "projection_size": 32}, "vision_config": _IMAGE},
+    ("clip", "AutoModel"): {"text_config": _TEXT_TOWER, "vision_config": _IMAGE_TOWER, "projection_dim": 16},
+    ("bert", _SEQUENCES): _TEXT,
+    ("roberta", _SEQUENCES): _TEXT,
+    ("distilbert", _SEQUENCES): _DISTIL,
+    ("deberta-v2", _SEQUENCES): _TEXT,
+    ("modernbert", _SEQUENCES): {**_TEXT, "local_attention": 8},
+    ("qwen3", _SEQUENCES): _DECODER,
+    ("distilbert", _WORDS): _DISTIL,
+    ("xlm-roberta", _WORDS): _TEXT,
+    ("deberta", _WORDS): _TEXT,
+    ("modernbert", _WORDS): {**_TEXT, "local_attention": 8},
+    ("vit", _PICTURES): _IMAGE,
+    ("dinov2", _PICTURES): {**_IMAGE, "mlp_ratio": 2},
+    ("siglip", _PICTURES): {"vision_config": _IMAGE},
+    ("resnet", _PICTURES): {**_STAGES, "embedding_size": 8},
+    ("convnext", _PICTURES): {**_STAGES, "image_size": 64},
+    ("swin", _PICTURES): {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2, "image_size": 32},
+    ("mobilenet_v2", _PICTURES): {"depth_multiplier": 0.25, "image_size": 64},
+    ("efficientnet", _PICTURES): {
+        "width_coefficient": 0.2,
+        "depth_coefficient": 0.2,
+        "hidden_dim": 256,
+        "image_size": 64,
+    },
+    ("yolos", _BOXES): {**_IMAGE, "image_size": [32, 48], "num_detection_tokens": 6},
+    ("detr", _BOXES): _DETR,
+    ("conditional_detr", _BOXES): _DETR,
+    ("deformable_detr", _BOXES): {
+        **_DETR,
+        "backbone_config": {**_RESNET, "out_features": _MAPS},
+        "disable_custom_kernels": True,
+    },
+    ("dab-detr", _BOXES): {**_DETR, "hidden_size": 32},
+    ("table-transformer", _BOXES): _DETR,
+    ("rt_detr", _BOXES): _RT_DETR,
+    ("rt_detr_v2", _BOXES): _RT_DETR,
+    ("d_fine", _BOXES): {**_RT_DETR, "backbone_config": _HGNET},
+    ("rf_detr", _BOXES): {
+        "backbone_config": {
+            **_IMAGE,
+            "model_type": "rf_detr_dinov2",
+            "image_size": 64,
+            "out_features": ["stage2"],
+            "num_windows": 2,
+        },
+        "d_model": 32,
+        "decoder_layers": 2,
+        "decoder_self_attention_heads": 4,
+        "decoder_cross_attention_heads": 4,
+        "decoder_ffn_dim": 32,
+        "num_queries": 6,
+    },
+    ("segformer", "AutoModelForSemanticSegmentation"): {
+        "hidden_sizes": [8, 16, 16, 32],
+        "depths": [1, 1, 1, 1],
+        "num_attention_heads": [1, 2, 2, 4],
+        "decoder_hidden_size": 16,
+    },
+    ("depth_anything", "AutoModelForDepthEstimation"): {
+        "backbone_config": {
+            "model_type": "dinov2",
+            **_IMAGE,
+            "image_size": 56,
+            "patch_size": 14,
+            "out_indices": [1, 2],
+            "reshape_hidden_states": False,
+        },
+        "reassemble_hidden_size": 32,
+        "neck_hidden_sizes": [8, 16],
+        "reassemble_factors": [2, 1],
+        "fusion_hidden_size": 8,
+        "patch_size": 14,
+    },
+    ("wav2vec2", _CTC): {**_SOUND, "feat_extract_norm": "layer", "do_stable_layer_norm": True},
+    ("hubert", _CTC): _SOUND,
+    ("wavlm", _CTC): _SOUND,
+    ("unispeech-sat", _CTC): _SOUND,
+    ("wav2vec2-conformer", _CTC): {**_SOUND, "conv_depthwise_kernel_size": 5},
+    ("wav2vec2-bert", _CTC): {**_FRAMES, "vocab_size": 29, "pad_token_id": 0, "feature_projection_input_dim": 16},
+    ("parakeet_ctc", _CTC): {"encoder_config": _PARAKEET, "vocab_size": 29, "pad_token_id": 0},
+    ("lasr_ctc", _CTC): {"encoder_config": _PARAKEET, "vocab_size": 29, "pad_token_id": 0},
+    ("whisper", _SPEECH): _WHISPER,
+    ("speech_to_text", _SPEECH): {**_WHISPER, "input_feat_per_channel": 16, "conv_channels": 16},
+    ("moonshine", _SPEECH): _MOONSHINE,
+    ("moonshine_streaming", _SPEECH): {
+        **{key: _TEXT[key] for key in _TEXT if key not in ("cls_token_id", "sep_token_id")},
+        "num_key_value_heads": 4,
+        "decoder_start_token_id": 0,
+        "encoder_config": {**_FRAMES, "sliding_windows": [[6, 2], [6, 0]]},
+    },
+}
+"""The configuration of each family, by its `model_type` and the Auto class, or by what wrote the folder."""
+NAMES = {f"{family}:{auto}": (family, auto) for family, auto in FAMILIES}
+
+
+def _layers() -> list[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
+    """Two `Dense` modules of sentence-transformers: their configurations and their weights."""
+    sizes, numbers = ((32, 48), (48, 16)), torch.Generator().manual_seed(3)
+    common = {"bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
+    return [
+        (
+            {"in_features": before, "out_features": after, **common},
+            {"linear.weight": torch.randn((after, before), generator=numbers) / 8},
+        )
+        for before, after in sizes
+    ]
+
+
+def write(family: str, auto: str, folder: Path) -> Any:
+    """Writes a tiny model to a folder as a hub has it, and returns the model."""
+    config = {"model_type": family, **FAMILIES[family, auto]}
+    if auto not in ("AutoModel", _EMBEDDER, _TWO_LAYERS, _CTC, _SPEECH):
+        config |= {"id2label": {0: "bad", 1: "good", 2: "other"}, "label2id": {"bad": 0, "good": 1, "other": 2}}
+    made = single_calls.model(auto if auto.startswith("Auto") else "AutoModel", config)
+    made.save_pretrained(folder)
+    if not auto.startswith("Auto"):
+        _write_modules(folder, _layers() if auto == _TWO_LAYERS else [])
+    return made
+
+
+def _write_modules(folder: Path, layers: list[tuple[dict[str, Any], dict[str, torch.Tensor]]]) -> None:
+    """Writes what sentence-transformers has beside a model: a mean, layers, and vectors of the length 1."""
+    kinds = ["Transformer", "Pooling", *("Dense" for _ in layers), "Normalize"]
+    modules = [
+        {"path": f"{number}_{kind}" if number else "", "type": f"sentence_transformers.models.{kind}"}
+        for number, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    for number, (config, weights) in enumerate(layers, start=2):
+        (folder / f"{number}_Dense").mkdir()
+        (folder / f"{number}_Dense/config.json").write_text(json.dumps(config))
+        save_file(weights, folder / f"{number}_Dense/model.safetensors")
+
+
+def attempt(name: str, builder: steps.Builder, seconds: float, scratch: Path) -> Row:
+    """The row of a family, which is one of `NAMES`."""
+    family, auto = NAMES[name]
+    row: Row = {"name": name, "family": family, "task": auto, "works": False}
+    folder = scratch / family.replace("-", "_")
+    folder.mkdir()
+    try:
+        steps.in_fork(_write, seconds, family, auto, str(folder))
+        manifest = builder.init(folder, scratch)
+        written = yaml.safe_load(manifest.read_text("utf-8"))
+        row |= {"task": task_of(written, auto), "written": shown(written)}
+        program = builder.build(manifest, scratch / "out")
+        size, memory = steps.sizes(program)
+        row |= {"size": f"{size / 1e3:.0f} kB", "memory": f"{memory / 1e3:.0f} kB"}
+        found = steps.in_fork(difference, seconds, family, auto, str(program), str(scratch))
+    except (steps.NotMade, subprocess.TimeoutExpired) as error:
+        return {**row, "note": steps.shortened(str(error), scratch)}
+    works = found < _TOLERANCE
+    return {**row, "difference": f"{found:.1g}", "works": works, "note": "" if works else "other outputs"}
+
+
+def _write(family: str, auto: str, folder: str) -> None:
+    write(family, auto, Path(folder))
+
+
+def task_of(manifest: dict[str, Any], auto: str) -> str:
+    """The task that `init` wrote, or how the model was made if there is none."""
+    return str(manifest["model"]["huggingface"].get("task", f"none, `{auto}`"))
+
+
+def shown(manifest: dict[str, Any]) -> str:
+    """What `init` wrote about the inputs of a model."""
+    huggingface = manifest["model"]["huggingface"]
+    said = [f"`{key}: {huggingface[key]}`" for key in ("pooling", "max_source_length") if key in huggingface]
+    said += ["`dense`"] if "dense" in huggingface else []
+    for method in manifest.get("methods", {}).values():
+        shapes = [each["shape"] for each in method.get("example_inputs", []) if "shape" in each]
+        said += [f"`{each}`" for each in shapes]
+        dims = [dim for dims in method.get("dynamic_shapes", []) for dim in dims or [] if dim is not None]
+        said += [f"{dim['dim']} {dim['min']} to {dim['max']}" for dim in dims]
+    return ", ".join(said)
+
+
+def difference(family: str, auto: str, program: str, scratch: str) -> float:
+    """The largest difference of a program's outputs from those of transformers, as a part of the largest output."""
+    report = json.loads(Path(program).with_suffix(".report.json").read_text("utf-8"))
+    with tempfile.TemporaryDirectory() as directory, torch.no_grad():
+        made = write(family, auto, Path(directory) / "net")
+        make = _of_speech if "encoder" in report["methods"] else _of_single_call
+        calls, expected = make(made, auto, report["methods"])
+        [found] = run(Path(program), [calls], Path(scratch))
+    return max(_difference(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def _difference(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    if [each.shape for each in found] != [each.shape for each in expected]:
+        raise ValueError(f"other shapes: {[tuple(each.shape) for each in found]}")
+    pairs = zip(found, expected, strict=True)
+    return max(float((one - other).abs().max() / other.abs().max().clamp(min=1e-9)) for one, other in pairs)
+
+
+def _inputs(given: dict[str, Any]) -> list[torch.Tensor]:
+    """Inputs of a method, of several lengths if its report says that they are dynamic."""
+    shape, lengths = given["shape"], [given["shape"][1]]
+    if given["dynamic"]:
+        longest = shape[1]
+        lengths = [each for each in _LENGTHS if each < longest] if given["dtype"] == "int64" else [longest // 7]
+        lengths.append(longest)
+    made = []
+    for seed, length in enumerate(lengths if len(lengths) > 1 else lengths * _LARGEST_SEED):
+        numbers, size = torch.Generator().manual_seed(seed), [shape[0], length, *shape[2:]]
+        tokens = torch.randint(3, _VOCABULARY, size, generator=numbers)
+        made.append(tokens if given["dtype"] == "int64" else torch.randn(size, generator=numbers))
+    return made
+
+
+def _of_single_call(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
+    """The calls of `forward`, and what transformers says."""
+    inputs = _inputs(methods["forward"]["inputs"][0])
+    calls: Calls = [("forward", [each]) for each in inputs]
+    return calls, [_expected(made, auto, each) for each in inputs]
+
+
+def _expected(made: Any, auto: str, given: torch.Tensor) -> list[torch.Tensor]:
+    outputs = made(given, return_dict=True)
+    if not auto.startswith("Auto"):
+        features = outputs.last_hidden_state.mean(dim=1)
+        for _, weights in _layers() if auto == _TWO_LAYERS else []:
+            features = features @ weights["linear.weight"].T
+        return [torch.nn.functional.normalize(features, dim=-1)]
+    names = {_BOXES: ("logits", "pred_boxes"), "AutoModelForDepthEstimation": ("predicted_depth",)}.get(
+        auto, ("logits",)
+    )
+    if auto == "AutoModel":
+        made.config.use_cache = False
+        return [each for each in outputs.to_tuple() if isinstance(each, torch.Tensor)]
+    return [getattr(outputs, name) for name in names]
+
+
+def _of_speech(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
+    """A call of `encoder`, and one of `text_decoder` for each token after it with what transformers' encoder says."""
+    del auto
+    sound = torch.randn(methods["encoder"]["inputs"][0]["shape"], generator=torch.Generator().manual_seed(1))
+    encoder, tokens = made.get_encoder(), torch.tensor([[0, 5, 9, 7]])
+    states = encoder(sound, return_dict=True).last_hidden_state
+    scores = made(sound, decoder_input_ids=tokens, use_cache=False, return_dict=True).logits
+    places = range(tokens.shape[1])
+    calls: Calls = [("encoder", [sound])]
+    calls += [("text_decoder", [tokens[:, place : place + 1], states, torch.tensor([place])]) for place in places]
+    return calls, [[states], *([scores[:, place]] for place in places)]
+
+
+def section(rows: list[Row]) -> str:
+    """The part of the page about these families; empty without rows."""
+    lines = ["| " + " | ".join(_COLUMNS.values()) + " |", "|---" * len(_COLUMNS) + "|"]
+    lines += ["| " + " | ".join(str(row.get(key, "")) for key in _COLUMNS) + " |" for row in rows]
+    text = f"""
+## Other tasks
+
+`python benchmarks/families/run.py --tasks --write docs/families.md` writes this table, from
+`benchmarks/results/families-of-tasks.jsonl`. Families are tried in the same way: `etbuild init --huggingface`, `etbuild
+build`, and the outputs of ExecuTorch's runtime for inputs of several lengths, or for two images, beside those of
+transformers. The largest difference is a part of the largest output, and up to {_TOLERANCE} it counts as the same. A
+model without a task has the outputs of its class. What cannot be built is an error of `init` or of the build, which the
+note has.
+
+{sum(row["works"] for row in rows)} of {len(rows)} say what transformers says.
+The others of {len(FAMILIES)} have not been tried yet.
+
+"""
+    return text + "\n".join(lines) + "\n" if rows else ""
+
+
+def measure(names: list[str], seconds: float, results: Path) -> None:
+    """Tries families, and adds their rows to the file of results.
+
+    Args:
+        names: Some of `NAMES`; those without a row if there are none.
+        seconds: The time limit of one step.
+        results: The file.
+    """
+    known, builder = rows(results), steps.Builder(Path(tempfile.gettempdir()), seconds)
+    try:
+        for name in names or [name for name in NAMES if name not in known]:
+            row = steps.in_own_directory(attempt, name, builder, seconds)
+            steps.add(results, row)
+            print("  ".join(str(row.get(key, "")) for key in _COLUMNS), flush=True)
+    finally:
+        builder.end()
+
+
+def rows(results: Path = RESULTS) -> dict[str, Row]:
+    """The rows of a file of results, by name, in the order of `NAMES`. The last one of a family counts."""
+    if not results.is_file():
+        return {}
+    found = {row["name"]: row for row in map(json.loads, results.read_text("utf-8").splitlines())}
+    return {name: found[name] for name in NAMES if name in found}
