@@ -76,6 +76,18 @@ CONFIGS["deepseek_v2"] = {
     "moe_intermediate_size": 32,
     **{key: value for key, value in SHAPE.items() if key != "num_key_value_heads"},
 }
+CONFIGS["gemma3n"] = {
+    "model_type": "gemma3n_text",
+    "head_dim": 8,
+    "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "laurel_rank": 8,
+    **SHAPE,
+    "num_hidden_layers": 4,
+}
 _COUNTS = {"num_layers": 2, "num_heads": 4, "hidden_size": 32, "vocab_size": VOCABULARY}
 CONFIGS["gpt_neo"] = {
     "model_type": "gpt_neo",

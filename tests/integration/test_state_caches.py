@@ -86,10 +86,18 @@ def test_a_model_may_keep_the_number_of_tokens_before_a_call(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("jetmoe", None), ("llama4", "custom"), ("deepseek_v2", None), ("gpt_neo", None), ("mpt", None)],
+    [
+        ("jetmoe", None),
+        ("llama4", "custom"),
+        ("deepseek_v2", None),
+        ("gpt_neo", None),
+        ("mpt", None),
+        ("gemma3n", "custom"),
+    ],
 )
 def test_decoders_of_an_odd_form_give_the_scores_of_transformers(name: str, kind: str | None, tmp_path: Path) -> None:
-    """A mixture that sorts tokens, complex numbers, a table of positions, and a number of tokens in Python."""
+    """A mixture that sorts tokens, complex numbers, a table of positions, a number of tokens in Python, and layers that
+    read the keys of others."""
     made = model(name)
     cached = with_cache(made, tmp_path, kind).requires_grad_(False)
     ids = tokens(CALLS[-1], vocab_size=VOCABULARY, seed=1)

@@ -174,9 +174,7 @@ def layers_of(config: Any, max_length: int) -> list[Any]:
     from transformers import StaticCache
     from transformers.cache_utils import DummyLayer, StaticSlidingWindowLayer
 
-    kinds = [StaticLayer, StaticSlidingWindowLayer]
-    if getattr(config, "kv_sharing_modes", None) is None:  # else it reads the keys of another layer
-        kinds.append(DummyLayer)
+    kinds = [StaticLayer, StaticSlidingWindowLayer, DummyLayer]  # the last one may read the keys of another layer
     try:
         layers: list[Any] = StaticCache(config=config, max_cache_len=max_length).layers
         others = [type(layer).__name__ for layer in layers if type(layer) not in kinds and not has_states(layer)]
