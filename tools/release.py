@@ -1,6 +1,6 @@
-"""Writes the files of a release: `make release VERSION=0.1.0`.
+"""Writes the files of a release: `make release VERSION=0.1.0 REPOSITORY=OWNER/NAME`.
 
-    python -m tools.release VERSION [--site DIR] [--out DIR]        # default: dist
+    python -m tools.release VERSION --repository OWNER/NAME [--site DIR] [--out DIR]        # default: dist
 
 | file | what it is |
 |---|---|
@@ -22,6 +22,7 @@ import argparse
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -34,7 +35,6 @@ from etbuild.version import VERSION
 from tools import build_wheel
 from tools.build_wheel import ROOT
 
-_REPOSITORY = "https://github.com/OWNER/rules_executorch"  # `.bcr/README.md`: filled in before the first release
 _LOCK = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)(?P<marker> ;.*)?", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
@@ -43,18 +43,22 @@ class ReleaseError(Exception):
     """The release cannot be made of this checkout."""
 
 
-def write(version: str, out: Path, site: Path | None = None) -> None:
+def write(version: str, repository: str, out: Path, site: Path | None = None) -> None:
     """Writes the files of a release into a directory.
 
     Args:
         version: The version, which the sources must have.
-        out: The directory, which is replaced.
+        repository: Where the release is on GitHub, as OWNER/NAME.
+        out: The directory, which is replaced if it holds a release.
         site: The directory of the website. None: without it.
 
     Raises:
-        ReleaseError: The sources have another version, or the changelog has no part about it.
+        ReleaseError: The sources have another version, the changelog has no part about it, or the directory holds
+            something else than a release.
     """
     check(version)
+    if out.exists() and any(out.iterdir()) and not (out / "SHA256SUMS").exists():
+        raise ReleaseError(f"{out} holds something else than a release")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     build_wheel.build(out)
@@ -62,7 +66,7 @@ def write(version: str, out: Path, site: Path | None = None) -> None:
     name = f"rules_executorch-{version}"
     sources = out / f"{name}.tar.gz"
     _archive(sources, name)
-    _registry_entry(out / "bcr" / version, version, sources)
+    _registry_entry(out / "bcr" / version, version, repository, sources)
     _archive(out / f"{name}-packages.tar.gz", f"{name}-packages", "toolchain/build_packages.py", "toolchain/*.lock")
     if site is not None:
         _pack(out / f"{name}-docs.tar.gz", site, f"{name}-docs")
@@ -147,7 +151,7 @@ def _pack(target: Path, directory: Path, prefix: str) -> None:
     build_wheel.normalize(target, build_wheel.commit_time())
 
 
-def _registry_entry(directory: Path, version: str, sources: Path) -> None:
+def _registry_entry(directory: Path, version: str, repository: str, sources: Path) -> None:
     directory.mkdir(parents=True)
     for path in (ROOT / "MODULE.bazel", ROOT / ".bcr/presubmit.yml"):
         shutil.copyfile(path, directory / path.name)
@@ -155,7 +159,7 @@ def _registry_entry(directory: Path, version: str, sources: Path) -> None:
     source = {
         "integrity": f"sha256-{digest}",
         "strip_prefix": f"rules_executorch-{version}",
-        "url": f"{_REPOSITORY}/releases/download/v{version}/{sources.name}",
+        "url": f"https://github.com/{repository}/releases/download/v{version}/{sources.name}",
     }
     (directory / "source.json").write_text(json.dumps(source, indent=2) + "\n", "utf-8")
 
@@ -164,11 +168,15 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version")
+    repository = os.environ.get("GITHUB_REPOSITORY")
+    parser.add_argument("--repository", metavar="OWNER/NAME", default=repository, required=repository is None)
     parser.add_argument("--site", type=Path, metavar="DIR")
     parser.add_argument("--out", type=Path, metavar="DIR", default=ROOT / "dist")
     options = parser.parse_args()
     try:
-        write(options.version, options.out, options.site)
+        if subprocess.check_output(["git", "-C", str(ROOT), "status", "--porcelain"]):
+            raise ReleaseError("there are changes that are not committed")
+        write(options.version, options.repository, options.out, options.site)
     except ReleaseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -70,3 +70,14 @@ def test_torch_and_executorch_are_imported(monkeypatch: pytest.MonkeyPatch) -> N
     finding = installation._imports()
     assert finding.state == "good"
     assert "XnnpackBackend" in finding.said
+
+
+def test_a_build_system_that_does_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "buck2").write_bytes(b"\x7fELF")
+    (tmp_path / "buck2").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found = _found(capsys, tmp_path / "cache", 0)
+    assert found["buck2"]["state"] == "absent"
+    assert "does not say its version" in found["buck2"]["said"]

@@ -24,7 +24,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("release")
     (directory / "site").mkdir()
     (directory / "site/index.html").write_text("<h1>docs</h1>")
-    release.write(VERSION, directory / "dist", directory / "site")
+    release.write(VERSION, "owner/rules", directory / "dist", directory / "site")
     return directory / "dist"
 
 
@@ -75,6 +75,21 @@ def test_the_bill_of_materials_has_what_the_locks_pin() -> None:
 
 
 def test_another_version_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["release", "9.9.9"])
+    monkeypatch.setattr(sys, "argv", ["release", "9.9.9", "--repository", "owner/rules"])
+    monkeypatch.setattr(subprocess, "check_output", lambda command: b"")
     assert release.main() == 2
     assert f"toolchain/etbuild/version.py has version {VERSION}, not 9.9.9" in capsys.readouterr().err
+
+
+def test_what_is_not_committed_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["release", VERSION, "--repository", "owner/rules"])
+    monkeypatch.setattr(subprocess, "check_output", lambda command: b" M README.md")
+    assert release.main() == 2
+    assert "there are changes that are not committed" in capsys.readouterr().err
+
+
+def test_no_directory_with_something_else_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    with pytest.raises(release.ReleaseError, match="holds something else than a release"):
+        release.write(VERSION, "owner/rules", tmp_path)
+    assert (tmp_path / "precious").exists()

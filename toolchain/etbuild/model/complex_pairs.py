@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from etbuild.errors import BuildError
 from etbuild.patching import replaced
 
 
@@ -29,13 +30,24 @@ class Pair:
     imag: torch.Tensor
 
     def __mul__(self, other: Any) -> Pair:
-        """The product with a pair, or with a real number or tensor."""
+        """The product with a pair, or with a number or tensor."""
+        if isinstance(other, torch.Tensor) and other.is_complex():
+            other = Pair(other.real, other.imag)
+        if isinstance(other, complex):
+            other = Pair(*(torch.full_like(self.real, part) for part in (other.real, other.imag)))
         if isinstance(other, Pair):
             real = self.real * other.real - self.imag * other.imag
             return Pair(real, self.real * other.imag + self.imag * other.real)
         return Pair(self.real * other, self.imag * other)
 
     __rmul__ = __mul__
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises BuildError for what a complex tensor has and a pair does not."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        message = f"the model computes with complex numbers, and uses `{name}` of them"
+        raise BuildError.of(message, "ExecuTorch has no kernels for complex tensors: compute with their real parts")
 
     def __getitem__(self, index: Any) -> Pair:
         return Pair(self.real[index], self.imag[index])

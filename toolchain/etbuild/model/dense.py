@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -46,7 +47,9 @@ def _activation(name: str, path: DocumentPath) -> torch.nn.Module:
     known = [*torch.nn.modules.activation.__all__, "Identity"]
     try:
         if name in known:
-            made: torch.nn.Module = getattr(torch.nn, name)()
+            kind = getattr(torch.nn, name)
+            over_features = {"dim": -1} if "dim" in inspect.signature(kind).parameters else {}  # such as a softmax
+            made: torch.nn.Module = kind(**over_features)
             return made
     except TypeError:  # it needs arguments, such as those of an attention
         pass
@@ -60,6 +63,8 @@ def add(model: Any, wanted: tuple[DenseLayer, ...]) -> None:
         model: The model. It is changed in place.
         wanted: The layers, in their order.
     """
+    if wanted and hasattr(model, _NAME):
+        raise InputError.at(_PATH, f"`{type(model).__name__}` has a part `{_NAME}` of its own", "leave out `dense`")
     if wanted:
         layers = [Dense(each, (*_PATH, index)) for index, each in enumerate(wanted)]
         model.add_module(_NAME, torch.nn.ModuleList(layers).to(model.dtype))

@@ -50,6 +50,10 @@ def encoded(model: Any, image: torch.Tensor) -> ImageTokens:
     Raises:
         InputError: The model cannot have patches of this image.
     """
+    channels = _channels(model)
+    if image.dim() != 4 or image.shape[:2] != (1, channels):
+        message = f"an image has the shape {list(image.shape)}"
+        raise InputError.at(("methods",), message, f"write [1, {channels}, HEIGHT, WIDTH]: one image")
     with KnownValues():
         inputs = _inputs(model, image)
         found, layers = _outputs(model, inputs)

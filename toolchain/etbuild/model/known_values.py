@@ -44,17 +44,23 @@ class KnownValues(TorchFunctionMode):  # type: ignore[misc]  # torch has no type
             isinstance(leaf, torch.SymInt) for leaf in leaves
         ):
             return func(*args, **kwargs)
-        if tensors or _makes_places(func, args, kwargs):
-            with _disable_current_modes():
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
-
-
-def _makes_places(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a function that takes no tensors makes a tensor of sizes or places."""
-    try:
+        if not tensors:
+            made = _places(func, args, kwargs)
+            return func(*args, **kwargs) if made is None else made
         with _disable_current_modes():
+            return func(*args, **kwargs)
+
+
+def _places(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """The tensor of sizes or places that a function makes that takes no tensors. None if it makes something else, or
+    draws random numbers."""
+    with _disable_current_modes():
+        before = torch.get_rng_state()
+        try:
             made = func(*args, **kwargs)
-    except Exception:  # noqa: BLE001 - the caller calls it again
-        return False
-    return isinstance(made, torch.Tensor) and made.dtype in _COUNTING
+        except Exception:  # noqa: BLE001 - the caller calls it again
+            made = None
+        if not torch.equal(before, torch.get_rng_state()):
+            torch.set_rng_state(before)
+            return None
+    return made if isinstance(made, torch.Tensor) and made.dtype in _COUNTING else None

@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from etbuild.model.token_loop import each_token
 
+_EXPERTS = 3
 _TRIED = 8  # rows, and the size of what a tried mixture has instead of its own sizes
 
 
@@ -26,13 +28,16 @@ def choose(model: Any) -> None:
     """
     experts = [part for part in model.modules() if _takes(part, "inputs", "expert_size")]
     gates = [part for part in model.modules() if _is_gate(part)] if experts else []
-    if experts and all(map(_chooses_alike, gates)):
+    kinds = {type(part) for part in experts}
+    if gates and all(map(_chooses_alike, gates)) and all(map(_computes_rows_alike, kinds)):
         for part in gates:
             _replace_forward(part, _gate)
         for part in experts:
             part.is_transposed = False  # as in transformers' interface: the weights are [experts, outputs, inputs]
             _replace_forward(part, _each_row)
-    for part in [part for part in model.modules() if _computes_all(part) and _sums_alike(part, model.config)]:
+    mixtures = [part for part in model.modules() if _computes_all(part)]
+    alike = {kind: _sums_alike(kind, model.config) for kind in {type(part) for part in mixtures}}
+    for part in [part for part in mixtures if alike[type(part)]]:
         part.experts.is_transposed = True
         _replace_forward(part, _chosen_only)
 
@@ -152,16 +157,29 @@ def _chooses_alike(gate: Any) -> bool:
     return in_order and sizes == counts and all(torch.equal(one, other) for one, other in pairs)
 
 
-def _sums_alike(mixture: Any, config: Any) -> bool:
-    """Whether a mixture of transformers computes what `_chosen_only` does. A small one of its class is tried."""
+def _computes_rows_alike(kind: Any) -> bool:
+    """Whether experts of a class compute what `_each_row` does. Small ones are tried. False if they are not made by a
+    number of experts and two sizes."""
+    with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # it is code of others
+        tried = kind(_EXPERTS, _TRIED, _TRIED + 1).float()
+        _fill(tried)
+        rows, experts = torch.randn(_TRIED, _TRIED), torch.arange(_TRIED) * _EXPERTS // _TRIED
+        counts = torch.bincount(experts, minlength=_EXPERTS).tolist()
+        return bool(torch.allclose(tried(rows, counts), _each_row(tried, rows, experts), rtol=1e-4, atol=1e-4))
+    return False
+
+
+def _sums_alike(kind: Any, config: Any) -> bool:
+    """Whether mixtures of a class compute what `_chosen_only` does. A small one is tried."""
     small = copy.deepcopy(config.get_text_config(decoder=True))
     small.hidden_size = small.intermediate_size = _TRIED
-    with torch.random.fork_rng(), torch.no_grad():
-        tried = type(mixture)(small).float()
+    with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # it is code of others
+        tried = kind(small).float()
         _fill(tried)
         tokens = torch.randn(1, _TRIED, _TRIED)
-        expected, found = tried(tokens), _chosen_only(tried, tokens)
-    return all(torch.allclose(one, other, rtol=1e-4, atol=1e-4) for one, other in zip(found, expected, strict=True))
+        pairs = zip(_chosen_only(tried, tokens), tried(tokens), strict=True)
+        return all(torch.allclose(one, other, rtol=1e-4, atol=1e-4) for one, other in pairs)
+    return False
 
 
 def _fill(module: torch.nn.Module) -> None:

@@ -5,12 +5,14 @@ torchao's weights take part in `torch.nn.functional.linear` only.
 
 from __future__ import annotations
 
+import copy
+import functools
 from contextlib import suppress
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-_TRIED = (4, 3)  # inputs and outputs
+_ROWS = 2  # of the inputs that are tried
 
 
 def choose(module: torch.nn.Module) -> None:
@@ -22,14 +24,31 @@ def choose(module: torch.nn.Module) -> None:
     for layer in module.modules():
         kind = type(layer)
         own = isinstance(layer, torch.nn.Linear) and kind.forward is not torch.nn.Linear.forward
-        if own and is_traceable_wrapper_subclass(layer.weight) and _computes_alike(kind):
+        if own and is_traceable_wrapper_subclass(layer.weight) and _computes_alike(layer):
             names = {"forward": torch.nn.Linear.forward, "__module__": kind.__module__}
             layer.__class__ = type(kind.__name__, (kind,), names)
 
 
-def _computes_alike(kind: type[torch.nn.Linear]) -> bool:
-    """Whether a small layer of a class computes what a linear layer does. False if it is not made by two sizes."""
+def _computes_alike(layer: torch.nn.Linear) -> bool:
+    """Whether a layer computes what a linear layer does. It has nothing else that a checkpoint could change, and is tried
+    with another weight."""
+    if any(layer._buffers) or any(layer._modules) or not {*layer._parameters} <= {"weight", "bias"}:
+        return False
     with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # it is code of others
-        tried, inputs = kind(*_TRIED).float(), torch.randn(2, _TRIED[0])
-        return bool(torch.allclose(tried(inputs), torch.nn.Linear.forward(tried, inputs), rtol=1e-4, atol=1e-5))
+        tried = copy.copy(layer)  # with its own attributes, such as a factor
+        tried._parameters = {
+            **layer._parameters,
+            "weight": torch.nn.Parameter(_weight(layer.out_features, layer.in_features)),
+        }
+        inputs = torch.randn(_ROWS, layer.in_features)
+        bias = None if layer.bias is None else layer.bias.float()
+        tried._parameters["bias"] = None if bias is None else torch.nn.Parameter(bias)
+        expected = torch.nn.functional.linear(inputs, tried.weight, bias)
+        return bool(torch.allclose(tried(inputs), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max())))
     return False
+
+
+@functools.lru_cache(1)
+def _weight(rows: int, columns: int) -> torch.Tensor:
+    """Random numbers, float32 [rows, columns]. Layers of one shape often follow each other."""
+    return torch.randn(rows, columns)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 GOOD, ABSENT, BAD = "good", "absent", "bad"
 _ROOM = 10**9  # bytes
+_SECONDS = 20  # that a build system has to say its version
 _BUILD_SYSTEMS = ("bazel", "bazelisk", "buck2")
 _IMPORTS = """
 import torch
@@ -145,11 +146,13 @@ def _build_system(name: str) -> Finding:
         return Finding("build system", ABSENT, f"{name}: not on the PATH")
     if name == "bazelisk":  # it would download a release of Bazel
         return Finding("build system", GOOD, f"{name}: {path}")
-    with tempfile.TemporaryDirectory() as elsewhere:  # a workspace may ask for another release
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, cwd=elsewhere)
-    if done.returncode:
-        return Finding("build system", BAD, f"{name}: {path} --version ended with {done.returncode}")
-    return Finding("build system", GOOD, f"{done.stdout.strip()}: {path}")
+    try:
+        with tempfile.TemporaryDirectory() as elsewhere:  # a workspace may ask for another release
+            command = [path, "--version"]
+            said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=elsewhere, timeout=_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("build system", ABSENT, f"{name}: {path} does not say its version: {error}")
+    return Finding("build system", GOOD, f"{said.stdout.strip()}: {path}")
 
 
 def _cache(directory: Path | None) -> Iterator[Finding]:
@@ -168,9 +171,13 @@ def _cache(directory: Path | None) -> Iterator[Finding]:
 def _space() -> Iterator[Finding]:
     from etkit.analysis.tables import size
 
-    for place in dict.fromkeys((Path.cwd(), Path(tempfile.gettempdir()))):
-        free = shutil.disk_usage(place).free
+    for place in dict.fromkeys((Path(), Path(tempfile.gettempdir()))):
+        try:
+            free = shutil.disk_usage(place).free
+        except OSError as error:
+            yield Finding("disk", BAD, f"{place}: {error.strerror}")
+            continue
         state, advice = (GOOD, None) if free > _ROOM else (BAD, "builds fail when it is full")
-        yield Finding("disk", state, f"{place}: {size(free)} free", advice)
+        yield Finding("disk", state, f"{place.absolute()}: {size(free)} free", advice)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", GOOD, f"{size(memory)}, {os.cpu_count()} processors")
