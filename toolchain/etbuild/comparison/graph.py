@@ -58,7 +58,7 @@ class Graph:
         given = iter(leaves)
         for spec in self._program.graph_signature.input_specs:
             if spec.target in self._weights:
-                yield _Weight(self._weights, spec.target)
+                yield _Weight(self._weights, spec.target, spec.kind != InputKind.BUFFER)
                 continue
             if spec.kind == InputKind.BUFFER:
                 yield self.state[str(spec.target)]  # as it is: an operator may write to it
@@ -72,10 +72,11 @@ class Graph:
 
 @dataclass(frozen=True)
 class _Weight:
-    """An input of a graph that is read when an operator needs it."""
+    """An input of a graph that is read when an operator needs it. Buffers are not rounded."""
 
     weights: Mapping[str, torch.Tensor]
     name: str
+    is_rounded: bool
 
 
 def buffers(program: ExportedProgram, others: Collection[str]) -> dict[str, torch.Tensor]:
@@ -154,7 +155,8 @@ class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
         for node in n.all_input_nodes:  # the interpreter forgets a weight after the last operator that needs it
             if isinstance(weight := self.env.get(node), _Weight):
                 value = weight.weights[weight.name]
-                self.env[node] = value if self._rounding is None else self._rounding.of(value)
+                rounding = self._rounding if weight.is_rounded else None
+                self.env[node] = value if rounding is None else rounding.of(value)
         value = super().run_node(n)
         inputs = [each for each in map(self.env.get, n.all_input_nodes) if isinstance(each, torch.Tensor)]
         if n.op == "call_function":
