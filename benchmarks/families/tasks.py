@@ -245,7 +245,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         **{key: _TEXT[key] for key in _TEXT if key not in ("cls_token_id", "sep_token_id")},
         "num_key_value_heads": 4,
         "decoder_start_token_id": 0,
-        "encoder_config": {**_FRAMES, "sliding_windows": [[6, 2], [6, 0]]},
+        "encoder_config": {**_FRAMES, "num_key_value_heads": 4, "sliding_windows": [[6, 2], [6, 0]]},
     },
 }
 """The configuration of each family, by its `model_type` and the Auto class, or by what wrote the folder."""
