@@ -30,8 +30,8 @@ def choose(module: torch.nn.Module) -> None:
 
 
 def _computes_alike(layer: torch.nn.Linear) -> bool:
-    """Whether a layer computes what a linear layer does. It has nothing else that a checkpoint could change, and is tried
-    with another weight."""
+    """Whether a layer computes what a linear layer does: it has nothing else that a checkpoint could change, and it is
+    tried with another weight."""
     if any(layer._buffers) or any(layer._modules) or not {*layer._parameters} <= {"weight", "bias"}:
         return False
     with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # it is code of others
