@@ -390,24 +390,26 @@ def test_what_cannot_be_a_program_is_named(
 
 
 @pytest.mark.parametrize(
-    ("longest", "width", "dynamic", "message"),
+    ("longest", "image", "dynamic", "message"),
     [
-        (32, 20, {}, "an image of 16 x 20 pixels cannot be cut into patches\n    write a height and a"),
-        (4, 24, {}, "an image has 6 tokens, and a call of `text_decoder` at most 4"),
+        (32, [1, 3, 16, 20], {}, "an image of 16 x 20 pixels cannot be cut into patches\n    write a height and a"),
+        (4, [1, 3, 16, 24], {}, "an image has 6 tokens, and a call of `text_decoder` at most 4"),
+        (32, [2, 3, 16, 24], {}, "an image has the shape [2, 3, 16, 24]\n    write [1, 3, HEIGHT, WIDTH]: one image"),
+        (32, [3, 16, 24], {}, "an image has the shape [3, 16, 24]"),
         (
             32,
-            24,
+            [1, 3, 16, 24],
             {"dynamic_shapes": [[None, None, None, {"dim": "width", "min": 8, "max": 64, "multiple_of": 8}]]},
             "an image that the model cuts into patches has a dynamic size\n    write a method for each size",
         ),
     ],
 )
 def test_an_image_that_cannot_have_patches_is_named(
-    longest: int, width: int, dynamic: dict[str, Any], message: str, build: Build
+    longest: int, image: list[int], dynamic: dict[str, Any], message: str, build: Build
 ) -> None:
     cache = {"max_length": 32, "max_seq_length": longest}
     huggingface = {"task": "image-text-to-text", "config": CONFIGS["qwen2_5_vl"], "cache": cache}
-    encoder = {"example_inputs": [{"shape": [1, 3, 16, width]}], **dynamic}
+    encoder = {"example_inputs": [{"shape": image}], **dynamic}
     methods = {"vision_encoder": encoder, "token_embedding": {}, "text_decoder": {}}
     manifest = {
         "schema": "executorch-model/v1",

@@ -34,6 +34,22 @@ def depend_on_values(program: torch.export.ExportedProgram) -> bool:
     return any(str(node.target).startswith(("aten.item", "aten.nonzero")) for node in program.graph.nodes)
 
 
+def test_random_numbers_are_no_known_values() -> None:
+    torch.manual_seed(0)
+    expected = torch.randint(9, (4,))
+    torch.manual_seed(0)
+    with KnownValues():
+        assert torch.equal(torch.randint(9, (4,)), expected)
+
+    class Draws(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with KnownValues():
+                return x + torch.randint(9, (4,))
+
+    program = torch.export.export(Draws(), (torch.zeros(4),))
+    assert any("randint" in str(node.target) for node in program.graph.nodes)
+
+
 def test_what_follows_from_a_size_is_a_constant() -> None:
     x = torch.arange(6.0)
     traced, known = (torch.export.export(Windows(known), (x,)) for known in (False, True))

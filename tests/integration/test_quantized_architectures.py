@@ -19,6 +19,7 @@ from torchao.quantization import (
     quantize_,
 )
 
+from etbuild.quantize import plain_linear
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
 
@@ -205,6 +206,38 @@ class Doubled(torch.nn.Linear):
 def create(own):
     return torch.nn.Sequential(Own(32, 32) if own else torch.nn.Linear(32, 32), Doubled(32, 8))
 """
+
+
+class Factor(torch.nn.Linear):
+    """A layer that has an attribute of its own, which a new layer of its class has too."""
+
+    factor = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = x @ self.weight.T * self.factor
+        return result
+
+
+class Adapted(torch.nn.Linear):
+    """A layer with a weight that is zero until it is trained."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.more = torch.nn.Parameter(torch.zeros_like(self.weight))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = x @ (self.weight + self.more).T + self.bias
+        return result
+
+
+def test_a_layer_that_only_looks_like_a_linear_one_keeps_its_code() -> None:
+    plain, doubled, adapted = Factor(32, 8, bias=False), Factor(32, 8, bias=False), Adapted(32, 8)
+    doubled.factor = 2.0
+    module = torch.nn.ModuleList([plain, doubled, adapted])
+    quantize_(module, Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int8))
+    plain_linear.choose(module)
+    kept = [type(layer).forward is not torch.nn.Linear.forward for layer in (plain, doubled, adapted)]
+    assert kept == [False, True, True]
 
 
 def test_a_linear_layer_with_code_of_its_own_is_quantized(build: Build, tmp_path: Path) -> None:
