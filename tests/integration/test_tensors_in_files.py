@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import weakref
@@ -17,9 +18,13 @@ from torchao.utils import unwrap_tensor_subclass
 
 from etbuild.comparison import graph
 from etbuild.comparison.graph import Graph
+from etbuild.errors import BuildError
+from etbuild.export import archive
+from etbuild.export.layout import MADE
 from etbuild.lower import finite_weights
 from etbuild.model import stored_tensors
 from etbuild.model.stored_tensors import StoredTensors
+from etbuild.model.weights_files import TensorFacts
 
 TENSORS = {
     **{str(dtype): torch.arange(6.0).view(2, 3).to(dtype) for dtype in stored_tensors._NAMES if dtype.itemsize > 1},
@@ -67,6 +72,39 @@ def test_what_is_read_can_be_changed_and_the_file_stays(tmp_path: Path) -> None:
     found = StoredTensors(path)
     found["large"].zero_()
     assert torch.equal(found["large"], TENSORS["large"])
+
+
+def exchanged(write: Any, file: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Writes each tensor in the place of another one."""
+    write(file, dict(zip(tensors, reversed(list(tensors.values())), strict=True)))
+
+
+def changed(write: Any, file: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Changes a tensor after it was written, as a thread of the model may do."""
+    write(file, tensors)
+    tensors["one"][3] = 7
+
+
+@pytest.mark.parametrize("wrong", [exchanged, changed])
+def test_what_an_export_saves_reads_back_as_its_tensors(
+    wrong: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {"one": torch.ones(5), "other": torch.arange(5.0)}
+    facts = [TensorFacts(name, "float32", [5], False, None, False) for name in content]
+    monkeypatch.setattr(stored_tensors, "write", functools.partial(wrong, stored_tensors.write))
+    with pytest.raises(BuildError, match="`one` has other content than was written") as error:
+        archive._save_new_tensors(tmp_path, content, facts)
+    assert "does a thread of the model change it" in str(error.value)
+
+
+def test_an_export_saves_tensors_of_each_dtype(tmp_path: Path) -> None:
+    facts = [
+        TensorFacts(name, str(each.dtype).removeprefix("torch."), [*each.shape], False, None, False)
+        for name, each in TENSORS.items()
+    ]
+    zeros = archive._save_new_tensors(tmp_path, TENSORS, facts)
+    assert zeros == ["empty"]
+    assert StoredTensors(tmp_path / MADE).keys() == TENSORS.keys() - {"empty"}
 
 
 def anonymous_memory() -> int:

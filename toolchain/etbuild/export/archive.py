@@ -71,7 +71,7 @@ _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` r
 # The modules to import for operators of installed distributions, by the namespace of the operators.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
 _PLAIN_CONTAINERS = (tuple, list, dict)
-_FIRST = 1 << 10  # numbers: most tensors have another one than zero among so many
+_FIRST = 1 << 10  # elements of `_bytes`: most tensors have another one than zero among so many
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,6 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
     }
     zeros = sorted(name for name, tensor in candidates.items() if _is_zeros(tensor))
     others = {name: tensor for name, tensor in candidates.items() if name not in zeros}
-
     if others:
         try:
             artifacts.write(directory, MADE, "export", lambda file: stored_tensors.write(file, others))
@@ -310,7 +309,24 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
             raise
         except Exception as error:  # safetensors has no name for a dtype, or a tensor has no plain memory
             raise CannotSave(f"safetensors cannot hold what the factory made: {summary(error)}") from error
+        _check_saved(directory / MADE, others)
     return zeros
+
+
+def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Reads a file of tensors back, one at a time. Raises BuildError if a name has other content than its tensor."""
+    with wrap_library_errors(BuildError, None, f"{path.name}: cannot be read back"):
+        saved = StoredTensors(path)
+        wrong = next((name for name, tensor in tensors.items() if not _is_saved(saved[name], tensor)), None)
+    if wrong is not None:
+        message = f"{path.name}: `{wrong}` has other content than was written"
+        raise BuildError.of(message, "does a thread of the model change it, or is the disk faulty?")
+
+
+def _is_saved(saved: torch.Tensor, tensor: torch.Tensor) -> bool:
+    same = saved.dtype == tensor.dtype and saved.shape == tensor.shape and torch.equal(_bytes(saved), _bytes(tensor))
+    stored_tensors.release(tensor)
+    return bool(same)
 
 
 def _is_zeros(tensor: torch.Tensor) -> bool:
@@ -356,7 +372,7 @@ def _read_constants(directory: Path) -> dict[str, object]:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor, as numbers of eight bytes if it has whole ones: they are compared faster."""
+    """The bytes of a tensor, as elements of eight bytes if there are whole ones: they are compared faster."""
     flat = row_major(tensor).view(-1)
     if flat.storage_offset() * flat.itemsize % 8:
         flat = flat.clone()
