@@ -19,7 +19,7 @@ from torchao.utils import unwrap_tensor_subclass
 from etbuild.comparison import graph
 from etbuild.comparison.graph import Graph
 from etbuild.errors import BuildError
-from etbuild.export import archive
+from etbuild.export import archive, computed_weights
 from etbuild.export.layout import MADE
 from etbuild.lower import finite_weights
 from etbuild.model import stored_tensors
@@ -64,6 +64,31 @@ def test_the_order_in_which_tensors_are_made_does_not_matter() -> None:
     assert parts.getvalue() == whole.getvalue()
     with pytest.raises(ValueError, match="`number` is "):
         stored_tensors.write_as_made(io.BytesIO(), {"number": (torch.int8, [])}, [("number", TENSORS["number"])])
+
+
+def test_a_tensor_that_was_not_made_is_an_error() -> None:
+    forms = {"made": (torch.float32, [3]), "absent": (torch.float32, [2])}
+    with pytest.raises(ValueError, match="`absent` was not made"):
+        stored_tensors.write_as_made(io.BytesIO(), forms, [("made", torch.ones(3))])
+
+
+def test_a_file_of_computed_weights_is_whole_or_absent(tmp_path: Path) -> None:
+    file = tmp_path / "computed.safetensors"
+    with pytest.raises(ValueError, match="`absent` was not made"):
+        computed_weights._written(file, {"absent": (torch.float32, [2])}, [])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", [5, 1 << 19])
+def test_a_reader_of_computed_weights_keeps_its_file_when_another_process_writes(size: int, tmp_path: Path) -> None:
+    file, weight = tmp_path / "computed.safetensors", torch.arange(size)
+    first = computed_weights._written(file, {"one": (torch.int64, [size])}, [("one", weight)])
+    mapped = first["one"]
+    other = computed_weights._written(file, {"other": (torch.int8, [1])}, [("other", torch.ones(1, dtype=torch.int8))])
+    assert torch.equal(mapped, weight)
+    assert torch.equal(first["one"], weight)
+    assert [*other] == [*StoredTensors(file)] == ["other"]
+    assert [*tmp_path.iterdir()] == [file]
 
 
 def test_what_is_read_can_be_changed_and_the_file_stays(tmp_path: Path) -> None:

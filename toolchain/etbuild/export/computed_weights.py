@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,10 @@ import torch
 
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.files.digests import digest
+from etbuild.files.scratch import HIDDEN, Scratch
 from etbuild.model import stored_tensors
 from etbuild.model.checkpoint import Checkpoint
-from etbuild.model.stored_tensors import StoredTensors
+from etbuild.model.stored_tensors import Form, StoredTensors
 from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.model.weights_files import Recipe, TensorFacts, first_name, form
 
@@ -83,9 +85,21 @@ def _computed(missing: Mapping[str, TensorFacts], checkpoint: Checkpoint, kept: 
         return dict(quantized())
     kept.file.parent.mkdir(exist_ok=True)
     forms = {key: (getattr(torch, entry.dtype), entry.shape) for key, entry in missing.items()}
-    with kept.file.open("wb") as file:
-        stored_tensors.write_as_made(file, forms, quantized())
-    return StoredTensors(kept.file)
+    return _written(kept.file, forms, quantized())
+
+
+def _written(file: Path, forms: Mapping[str, Form], tensors: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
+    """Writes tensors under another name, then renames the file: it is whole or absent, and a process that reads an
+    earlier one keeps that. The arguments and errors are those of `stored_tensors.write_as_made`."""
+    with Scratch(file.parent, HIDDEN) as scratch:
+        path = scratch.path / file.name
+        with path.open("wb") as opened:
+            stored_tensors.write_as_made(opened, forms, tensors)
+            opened.flush()
+            os.fsync(opened.fileno())
+        found = StoredTensors(path)
+        path.replace(file)
+        return found
 
 
 def _quantized(recipes: list[Recipe], weight: torch.Tensor, kept: KeptWeights | None) -> Tensors:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -45,8 +47,10 @@ Form = tuple[torch.dtype, list[int]]
 class StoredTensors(Mapping[str, torch.Tensor]):
     """The tensors of a safetensors file by name. Each is read when it is asked for, and nothing here keeps it.
 
+    The file stays open: another one may get its name.
+
     Args:
-        file: The file. It must not change.
+        file: The file. Its content must not change.
 
     Raises:
         Exception: safetensors or JSON refuses the file.
@@ -57,11 +61,12 @@ class StoredTensors(Mapping[str, torch.Tensor]):
 
         with safe_open(file, "pt"):  # it checks the header, and that it describes all of the file
             pass
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(_LENGTH), "little")
-            header = json.loads(opened.read(length))
+        opened = file.open("rb")
+        weakref.finalize(self, opened.close)
+        length = int.from_bytes(opened.read(_LENGTH), "little")
+        header = json.loads(opened.read(length))
         header.pop("__metadata__", None)
-        self._file, self._entries, self._start = file, header, _LENGTH + length
+        self._opened, self._entries, self._start = opened, header, _LENGTH + length
 
     def __getitem__(self, name: str) -> torch.Tensor:
         entry = self._entries[name]
@@ -70,8 +75,7 @@ class StoredTensors(Mapping[str, torch.Tensor]):
             shape = [*shape[:-1], shape[-1] // 2]
         if begin == end:
             return torch.empty(shape, dtype=dtype)
-        with self._file.open("rb") as opened:
-            content = _read(opened, self._start + begin, end - begin)
+        content = _read(self._opened, self._start + begin, end - begin)
         return content.view(dtype).view(shape)
 
     def __contains__(self, name: object) -> bool:
@@ -110,15 +114,19 @@ def write_as_made(file: BinaryIO, forms: Mapping[str, Form], tensors: Iterable[t
         tensors: All of them with their names, in any order.
 
     Raises:
-        ValueError: A tensor has another form.
+        ValueError: A tensor has another form, or was not made.
     """
     header, offsets = _layout(forms)
     file.write(header)
+    absent = {*forms}
     for name, tensor in tensors:
         if (tensor.dtype, [*tensor.shape]) != forms[name]:
             raise ValueError(f"`{name}` is {tensor.dtype}{[*tensor.shape]}")
         file.seek(offsets[name])
         file.write(flat_bytes(tensor).numpy().data)
+        absent.discard(name)
+    if absent:  # its place in the file holds zeros, or is not there
+        raise ValueError(f"`{min(absent)}` was not made")
 
 
 def _layout(forms: Mapping[str, Form]) -> tuple[bytes, dict[str, int]]:
@@ -183,8 +191,8 @@ def _read(file: BinaryIO, offset: int, size: int) -> torch.Tensor:
     """A part of a file as a tensor of bytes, uint8[size]. What is written to it does not reach the file."""
     if size >= _SMALL:
         return _mapped(file, offset, size, mmap.MAP_PRIVATE)
-    file.seek(offset)
-    return torch.frombuffer(bytearray(file.read(size)), dtype=torch.uint8)
+    # Processes that were forked share the position in the file, so it is not used.
+    return torch.frombuffer(bytearray(os.pread(file.fileno(), size, offset)), dtype=torch.uint8)
 
 
 def _mapped(file: BinaryIO, offset: int, size: int, kind: int) -> torch.Tensor:
