@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import re
 import weakref
 from collections.abc import Iterator, Mapping
@@ -151,6 +152,58 @@ def test_a_spilled_tensor_takes_no_memory_and_keeps_what_is_written_to_it(tmp_pa
     assert stored_tensors.spilled(spilled, None) is spilled
 
 
+def test_a_fork_does_not_change_a_spilled_tensor(tmp_path: Path) -> None:
+    size = 2 << 20
+    spilled = stored_tensors.spilled(torch.ones(size, dtype=torch.uint8), tmp_path)
+    child = os.fork()
+    if child == 0:
+        spilled.zero_()
+        stored_tensors.release(spilled)
+        os._exit(int(spilled.any()))
+    assert os.waitpid(child, 0)[1] == 0
+    assert bool(spilled.all())
+
+
+def resident_memory() -> int:
+    return 1024 * int(re.findall(r"Rss: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text())[0])
+
+
+def test_what_was_read_of_a_spilled_tensor_is_given_back(tmp_path: Path) -> None:
+    size = 64 << 20
+    spilled = stored_tensors.spilled(torch.ones(size, dtype=torch.uint8), tmp_path)
+    before = resident_memory()
+    assert spilled.sum() == size
+    stored_tensors.release(spilled)
+    assert resident_memory() - before < size // 4
+
+
+def test_the_mapping_of_a_spilled_tensor_ends_with_it(tmp_path: Path) -> None:
+    spilled = stored_tensors.spilled(torch.ones(2 << 20, dtype=torch.uint8), tmp_path)
+    address, rows = spilled.data_ptr(), spilled.view(2, -1)[1]
+    del spilled
+    assert address in stored_tensors._spilled
+    assert rows.all()
+    del rows
+    assert address not in stored_tensors._spilled
+
+
+@pytest.mark.parametrize("fault", [b"other", OSError])
+def test_a_spilled_tensor_is_read_back(fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.ones(2 << 20, dtype=torch.uint8)
+
+    def sync(file: int) -> None:
+        if fault is OSError:  # the disk could not take what the kernel had kept
+            raise OSError
+        os.pwrite(file, fault, 1 << 20)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    if fault is OSError:
+        assert stored_tensors.spilled(tensor, tmp_path) is tensor
+        return
+    with pytest.raises(BuildError, match="a tensor has other content in a file than was written"):
+        stored_tensors.spilled(tensor, tmp_path)
+
+
 def test_unused_zeros_take_no_memory_and_no_file(tmp_path: Path) -> None:
     size, before = 64 << 20, anonymous_memory()
     zeros = stored_tensors.unused(torch.Size([size // 1024, 256]), torch.float32)
@@ -160,6 +213,7 @@ def test_unused_zeros_take_no_memory_and_no_file(tmp_path: Path) -> None:
     stored_tensors.release(zeros)
     assert zeros[1, 2] == 5
     assert anonymous_memory() - before < size // 4
+    assert stored_tensors.unused(torch.Size([0, 3]), torch.int8).shape == (0, 3)
 
 
 def test_a_tensor_stays_in_memory_where_it_cannot_be_spilled(tmp_path: Path) -> None:
