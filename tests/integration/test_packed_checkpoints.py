@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torchao.quantization import IntxUnpackedToInt8Tensor
 from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import (
     IntxUnpackedToInt8TensorActivationQuantization as Activations,
@@ -31,6 +31,7 @@ from tests.integration.conftest import Build, Outcome
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 
+TIED = ["model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj"]
 IDS = torch.arange(3, 11)[None]
 KEEP = {"torchao": [{"config": "packed"}]}
 NEAR = 0.02
@@ -135,11 +136,16 @@ FORMATS: dict[str, tuple[packed.Pack, dict[str, Any], str | None]] = {
 }
 
 
-def read(folder: Path, wanted: bool, floats: bool = False) -> tuple[Any, Kept]:
+def read(
+    folder: Path, wanted: bool, floats: bool = False, tied: bool = False, dtype: torch.dtype = torch.float32
+) -> tuple[Any, Kept]:
     """A model with the weights of a folder, and what one method keeps of them as integers if that is wanted. `floats`:
-    another one reads them as floats."""
+    another one reads them as floats. `tied`: two layers have one weight."""
     config = transformers.AutoConfig.from_pretrained(folder)
-    module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    module = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    if tied:
+        one, other = (module.get_submodule(name) for name in TIED)
+        other.weight = one.weight
     weights = (WeightsFile.read(folder.name),)
     checkpoint = Checkpoint(
         weights, Inputs(roots=[folder.parent]), describe_state(module), True, module, packing_of(module)
@@ -174,6 +180,41 @@ def test_the_weights_are_those_that_the_library_computes_with(name: str, tmp_pat
         assert not module.get_parameter(f"{name}.weight").any()  # nothing needs the floats
     module, kept = read(tmp_path / "net", wanted=True, floats=True)
     assert all(torch.equal(each.dequantized(), module.get_parameter(name)) for name, each in kept.integers.items())
+
+
+@pytest.mark.parametrize("name", ["gptq", "awq", "fp8"])
+@pytest.mark.parametrize(("wanted", "floats"), [(False, False), (True, False), (True, True)])
+def test_packed_copies_of_a_tied_weight_must_agree(name: str, wanted: bool, floats: bool, tmp_path: Path) -> None:
+    pack, quantization, _ = FORMATS[name]
+    module = packed.model()
+    packed.write(tmp_path / "net", module, pack, quantization)
+    with pytest.raises(InputError, match="are one tied parameter of the module, but they differ in `net/model"):
+        read(tmp_path / "net", wanted, floats, tied=True)
+    one, other = (module.get_submodule(name) for name in TIED)
+    other.weight.data = one.weight.data.clone()
+    layers = packed.write(tmp_path / "net", module, pack, quantization)
+    found, kept = read(tmp_path / "net", wanted, floats, tied=True)
+    if kept.integers:
+        values = layers[TIED[0]].values
+        assert values is not None
+        assert all(torch.equal(kept.integers[f"{name}.weight"].values, values) for name in TIED)
+    else:
+        assert torch.equal(found.get_submodule(TIED[0]).weight, layers[TIED[0]].weight)
+
+
+def test_small_differences_of_the_scales_of_packed_copies_are_found(tmp_path: Path) -> None:
+    """The model's dtype has too few bits for them, and the program keeps the scales."""
+    config = {**FORMATS["gptq"][1]}
+    module = packed.model()
+    one, other = (module.get_submodule(name) for name in TIED)
+    other.weight.data = one.weight.data.clone()
+    layers = packed.write(tmp_path / "net", module, packed.gptq(), config)
+    file = tmp_path / "net/model.safetensors"
+    stored = load_file(file)
+    stored[f"{TIED[1]}.scales"] = layers[TIED[1]].tensors[".scales"] * 1.001
+    save_file(stored, file)
+    with pytest.raises(InputError, match="but they differ"):
+        read(tmp_path / "net", wanted=True, tied=True, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize(

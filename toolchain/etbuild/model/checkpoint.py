@@ -209,19 +209,31 @@ class Checkpoint:
 
     def _tensor(self, first: str) -> torch.Tensor:
         name = self._given[first]
-        tensor = self._content(self._stored[name], self._expected[name])
-        for other in self._names[first] if first not in self._compared else ():
-            if other == name or other not in self._stored:
-                continue
-            stored = self._stored[other]
-            if not equal(tensor, self._content(stored, self._expected[other])):
-                message = f"`{name}` and `{other}` are one tied parameter of the module"
-                own = self._stored[name].file
-                files = f"`{own}`" if own == stored.file else f"`{own}` and `{stored.file}`"
-                hint = "keep one of the two in the file, or list one under `ignore`"
-                raise InputError.at(_PATH, f"{message}, but they differ in {files}", hint)
-        self._compared.add(first)
-        return tensor
+        if first not in self._compared:
+            for other in self._names[first]:
+                if other != name and other in self._stored:
+                    self._check_same(name, other)
+            self._compared.add(first)
+        return self._content(self._stored[name], self._expected[name])
+
+    def _check_same(self, name: str, other: str) -> None:
+        """Raises InputError if the files hold different content under two names of a parameter."""
+        own, stored = self._stored[name], self._stored[other]
+        one, copy = own.opened.content(own.name), stored.opened.content(stored.name)
+        if isinstance(one, torch.Tensor) or isinstance(copy, torch.Tensor):
+            same = equal(self._floats(one, name), self._floats(copy, other))
+        else:  # a program may keep them as they are, so they are compared before they are converted
+            same = equal(one.dequantized(), copy.dequantized())
+        if not same:
+            message = f"`{name}` and `{other}` are one tied parameter of the module"
+            files = f"`{own.file}`" if own.file == stored.file else f"`{own.file}` and `{stored.file}`"
+            hint = "keep one of the two in the file, or list one under `ignore`"
+            raise InputError.at(_PATH, f"{message}, but they differ in {files}", hint)
+
+    def _floats(self, content: torch.Tensor | Integers, name: str) -> torch.Tensor:
+        """The content of a parameter in its dtype, dequantized if it is packed."""
+        tensor = content if isinstance(content, torch.Tensor) else content.dequantized()
+        return _converted(tensor, self._expected[name], self._stored[name])
 
     def _content(self, stored: _Stored, wanted: TensorFacts) -> torch.Tensor:
         """The content of a parameter in its dtype, also if it is packed. Integers that are kept are remembered."""
@@ -256,7 +268,7 @@ class Checkpoint:
         self._kept, self._spill = kept or self._kept, spill
         tensors = named_tensors(module)
         for name in self._given:  # otherwise a large tensor would be in memory several times while it is converted
-            if type(tensors[name].data) is torch.Tensor:  # `_read` refuses the others
+            if type(tensors[name].data) is torch.Tensor:  # the setter of `data` below refuses the others
                 tensors[name].data = tensors[name].data.new_empty(0)
         give_back()
         for names, tensor in self.each():

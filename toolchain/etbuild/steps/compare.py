@@ -217,7 +217,7 @@ class _Exported:
 
     @classmethod
     def read(cls, job: LoweringJob[ComparePlan], saved: SavedExport, context: StepContext, examples: Path) -> _Exported:
-        """Opens the weights, or exports with them: once, so that child processes share the memory."""
+        """Opens the weights, or exports with them: once, and not in each child process."""
         from etbuild.model import adapter_weights
 
         if saved.export_plan is not None:
