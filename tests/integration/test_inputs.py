@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from executorch.runtime import Runtime
+from torch.utils._sympy.functions import OpaqueUnaryFn_sqrt
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from etbuild.errors import InputError
+from etbuild.export import every_size
 from etbuild.quantize.calibration import Batches
 
 from .conftest import Build, Outcome
@@ -312,6 +318,9 @@ class Frames(torch.nn.Module):
         attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
         return attended.transpose(1, 2).reshape(1, frames.shape[1], 4)
 
+    def asked(self, x):
+        return x * 2 if 1 % (x.shape[1] // 10) else x
+
     def halves(self, x):
         return x * 2 if x.shape[1] // 10 % 2 == 0 else x
 
@@ -351,6 +360,40 @@ methods: {halves: {example_inputs: [{shape: [1, 400]}], dynamic_shapes: [[null, 
     built = build(manifest, model=ATTENDED)
     assert built.code == 1
     assert "the model fixes or narrows a dynamic dimension: write {dim: samples, multiple_of: 20" in built.err
+
+
+def test_a_condition_on_too_many_sizes_is_named_as_such(build: Build) -> None:
+    """torch.export says that not all sizes satisfy it, although each one does."""
+    manifest = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods: {asked: {example_inputs: [{shape: [1, 400]}], dynamic_shapes: [[null, {dim: n, min: 20, max: 2000000}]]}}
+"""
+    built = build(manifest, model=ATTENDED)
+    assert built.code == 1
+    assert "more than 1,048,576 sizes are too many to try" in built.err
+    assert "make the range of a dimension smaller" in built.err
+    assert "satisfy the generated guard" not in built.err
+
+
+def _condition(write: Callable[..., Any], ranges: list[tuple[int, int]]) -> bool | None:
+    symbols = [sympy.Symbol(f"s{number}", integer=True, positive=True) for number in range(len(ranges))]
+    of_symbols = zip(symbols, itertools.starmap(ValueRanges, ranges), strict=True)
+    return every_size._holds(write(*symbols), dict(of_symbols))
+
+
+def test_a_condition_is_tried_for_each_size() -> None:
+    unknown = sympy.Function("unknown")
+    assert _condition(lambda n: sympy.Ne(n, 21), [(2, 20)]) is True
+    assert _condition(lambda n: sympy.Ne(n, 20), [(2, 20)]) is False
+    assert _condition(lambda n: sympy.Ne(n, 1), [(2, 1 << 40)]) is None
+    assert _condition(lambda n: sympy.Ne(n, 1 << 10), [(2, 1 << 40)]) is False
+    assert _condition(lambda n, m: sympy.Ne(n * m, 11), [(2, 20), (2, 5)]) is True
+    assert _condition(lambda n, m: sympy.Ne(n * m, 100), [(2, 20), (2, 5)]) is False
+    assert _condition(lambda n, m: sympy.Ne(n * m, 11), [(2, 2000), (2, 2000)]) is None
+    assert _condition(lambda n: sympy.Ne(unknown(n), 0), [(2, 20)]) is False
+    assert _condition(lambda n: sympy.Ne(OpaqueUnaryFn_sqrt(5 - n), 9), [(2, 20)]) is False
 
 
 def test_a_multiple_that_the_model_fixes_is_named(build: Build) -> None:

@@ -19,7 +19,16 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from etbuild.export import violated_shapes
 
-_MOST_SIZES = 1 << 20  # of all dimensions together; a million take a second or so for each condition
+_MOST_SIZES = 1 << 20  # for each condition, of all dimensions in it together: Python computes it for one size at a time
+
+
+class TooManySizes(Exception):
+    """A range has too many sizes to compute a condition for each of them."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"the model fits the range only on conditions, and more than {_MOST_SIZES:,} sizes are too many to try"
+        )
 
 
 def export(
@@ -31,7 +40,8 @@ def export(
 ) -> torch.export.ExportedProgram:
     """Exports a module as `torch.export.export` does, and more often with dynamic shapes.
 
-    Raises the error of torch.export if it refuses the module, or if a condition does not hold for a size.
+    Raises the error of torch.export if it refuses the module, or if a condition does not hold for a size; TooManySizes
+    if the conditions hold for the sizes that were tried.
     """
     given: dict[str, Any] = {"dynamic_shapes": dynamic_shapes, "strict": strict}
     try:
@@ -56,11 +66,18 @@ def _with_conditions(
 
 
 def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
-    """Whether all conditions on the sizes of inputs hold for each size. They are then removed."""
+    """Whether all conditions on the sizes of inputs hold for each size. They are then removed.
+
+    Raises:
+        TooManySizes: They hold for all sizes that were tried.
+    """
     sizes = _shape_env(program)
     conditions = {check.expr for check in sizes.deferred_runtime_asserts.get(None, ())}
-    if not all(_holds(each, program.range_constraints) for each in conditions):
+    found = [_holds(each, program.range_constraints) for each in conditions]
+    if False in found:
         return False
+    if None in found:
+        raise TooManySizes
     sizes.deferred_runtime_asserts.pop(None, None)  # else each decomposition would write them again
     sizes.settings = dataclasses.replace(sizes.settings, prefer_deferred_runtime_asserts_over_guards=False)
     for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
@@ -80,8 +97,8 @@ def _shape_env(program: torch.export.ExportedProgram) -> Any:
     return mode.shape_env
 
 
-def _holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool:
-    """Whether a condition holds for all sizes. False if they are too many to try.
+def _holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool | None:
+    """Whether a condition holds for all sizes. None if it holds for those that were tried, and there are more.
 
     Args:
         condition: The condition, an expression of sympy.
@@ -89,14 +106,19 @@ def _holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool:
     """
     symbols = sorted(condition.free_symbols, key=str)
     ranges = [ranges_of.get(symbol) for symbol in symbols]
-    if any(each is None or not each.upper.is_finite for each in ranges):
+    if None in ranges:
         return False
-    sizes = [range(int(each.lower), int(each.upper) + 1) for each in ranges if each is not None]
-    if math.prod(map(len, sizes)) > _MOST_SIZES:
-        return False
-    names = ", ".join(map(str, symbols))
-    holds = eval(f"lambda {names}: {PythonPrinter().doprint(condition)}", {"math": math})
+    lengths = [each.upper - each.lower + 1 for each in ranges if each is not None]
+    tried = [
+        range(int(each.lower), int(each.lower) + int(min(length, _MOST_SIZES)))
+        for each, length in zip(ranges, lengths, strict=True)
+        if each is not None
+    ]
     try:
-        return all(holds(*each) for each in itertools.product(*sizes))
-    except ZeroDivisionError:
+        code = f"lambda {', '.join(map(str, symbols))}: {PythonPrinter().doprint(condition)}"
+        holds = eval(code, {"math": math})
+        if not all(holds(*each) for each in itertools.islice(itertools.product(*tried), _MOST_SIZES)):
+            return False
+    except Exception:  # noqa: BLE001 - it cannot be computed for a size, and so was not shown to hold
         return False
+    return True if math.prod(lengths) <= _MOST_SIZES else None

@@ -207,6 +207,9 @@ def _exported(
             program = every_size.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, strict)
     except PASSING:
         raise
+    except every_size.TooManySizes as error:
+        path = (*prepared.path, "dynamic_shapes")
+        raise BuildError.at(path, str(error), "make the range of a dimension smaller") from error
     except BaseException as error:  # the errors of torch.export have no common base class
         # If the method fails without being exported too, the cause is in the inputs or in the model.
         example_values.check_fit(
