@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -133,6 +135,37 @@ def test_a_table_of_positions_that_is_read_otherwise_is_an_error() -> None:
     for index in (0, (slice(None), slice(None, 2), slice(None, 8)), (slice(None), slice(0, 4, 2), slice(None, 8))):
         with pytest.raises(BuildError, match="reads a table of positions in a way that is not known"):
             model.mask[index]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda mask, x: torch.where(mask, x, 0),
+        lambda mask, x: x.masked_fill(mask, 0),
+        lambda mask, x: mask.masked_fill(x > 0, 0),
+        lambda mask, x: mask & (x > 0),
+        lambda mask, x: (x > 0) & mask,
+        lambda mask, x: mask & mask,
+        lambda mask, x: ~mask,
+        lambda mask, x: 1 - mask,
+        lambda mask, x: x[mask],
+        lambda mask, x: mask == x,
+        lambda mask, x: mask.to(x.dtype),
+        lambda mask, x: mask.float(),
+        lambda mask, x: mask.shape[-1],
+        lambda mask, x: [*mask],
+    ],
+)
+def test_a_table_of_positions_that_is_read_as_a_tensor_is_an_error(use: Callable[[Any, Any], object]) -> None:
+    model = torch.nn.Module()
+    model.register_buffer("mask", torch.ones(8, 8, dtype=torch.bool).tril(), persistent=False)
+    position_tables.replace(model, 8)
+    position_tables.begin(model, torch.tensor([3]))
+    with pytest.raises(BuildError, match="reads a table of positions in a way that is not known"):
+        use(model.mask, torch.ones(8, 8))
+    copied = copy.deepcopy(model).to(torch.bfloat16).eval()
+    assert not hasattr(copied.mask, "device")
+    torch.testing.assert_close(copied.mask[6:8, :8].sum(-1), torch.tensor([4, 5]))
 
 
 @pytest.mark.parametrize("name", ["jetmoe", "llama4"])

@@ -41,11 +41,44 @@ class PositionTable(torch.nn.Module):  # type: ignore[misc]
         """
         slices = isinstance(index, tuple) and all(isinstance(each, slice) and each.step is None for each in index)
         if self.position is None or not slices or len(index) != self.table.dim() or None in (*_ends(index[-2]),):
-            message = "the model reads a table of positions in a way that is not known here"
-            raise BuildError.at(_CACHE, message, "leave out `cache`, or write a factory for this model")
+            raise _unknown()
         first, end = _ends(index[-2])
         rows = self.table[(*index[:-2], slice(None), index[-1])]
         return rows.index_select(-2, torch.arange(end - first) + self.position)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Raises BuildError: a function of PyTorch gets the table itself, not rows of it."""
+        raise _unknown()
+
+    def __getattr__(self, name: str) -> Any:
+        """A part of the module. Raises BuildError for what only a tensor has, such as `shape`."""
+        if hasattr(torch.Tensor, name) and not name.startswith("_"):
+            raise _unknown(_UnknownAttribute)
+        return super().__getattr__(name)
+
+
+class _UnknownAttribute(BuildError, AttributeError):
+    """Lets `hasattr` answer, as for any module."""
+
+
+def _unknown(kind: type[BuildError] = BuildError) -> BuildError:
+    message = "the model reads a table of positions in a way that is not known here"
+    return kind.at(_CACHE, message, "leave out `cache`, or write a factory for this model")
+
+
+def _refuse(self: PositionTable, *args: Any, **kwargs: Any) -> Any:
+    """Raises BuildError. Modules that have the table are moved and converted without a call of this."""
+    raise _unknown()
+
+
+_OPERATORS = ("and", "or", "xor", "add", "sub", "mul", "truediv")
+_OF_TENSORS = (
+    *("to", "type", "float", "half", "double", "bfloat16", "cpu"),
+    *("__invert__", "__neg__", *(f"__{side}{each}__" for side in ("", "r") for each in _OPERATORS)),
+)
+for _name in _OF_TENSORS:
+    setattr(PositionTable, _name, _refuse)
 
 
 def _ends(index: slice) -> tuple[Any, Any]:
