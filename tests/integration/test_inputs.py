@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from executorch.runtime import Runtime
 from torch.utils._sympy.functions import OpaqueUnaryFn_sqrt
@@ -394,6 +394,65 @@ def test_a_condition_is_tried_for_each_size() -> None:
     assert _condition(lambda n, m: sympy.Ne(n * m, 11), [(2, 2000), (2, 2000)]) is None
     assert _condition(lambda n: sympy.Ne(unknown(n), 0), [(2, 20)]) is False
     assert _condition(lambda n: sympy.Ne(OpaqueUnaryFn_sqrt(5 - n), 9), [(2, 20)]) is False
+
+
+SMALL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("state", torch.zeros(4))
+
+    def shape(self, x):
+        return x.squeeze(0) if x.shape[0] == 1 else x * 2
+
+    def value(self, x):
+        return x + 1 if x.shape[0] == 1 else x * 2
+
+    def nothing(self, x):
+        return x.sum() + 1 if x.shape[0] == 0 else x.sum()
+
+    def blocks(self, x):
+        return x * 3 if x.shape[0] // 8 == 1 else x
+
+    def second(self, x, y):
+        return x + y.sum() if y.shape[0] == 1 and x.shape[0] > 1 else x
+
+    def right(self, x):
+        self.state.add_(x.sum())
+        return x * self.state[0]
+
+def create():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "inputs", "shapes", "sizes"),
+    [
+        ("shape", "[{shape: [40]}]", "[[{dim: n, min: 1, max: 100}]]", "[1]"),
+        ("value", "[{shape: [40], fill: ones}]", "[[{dim: n, min: 0, max: 100}]]", "[1]"),
+        ("nothing", "[{shape: [40]}]", "[[{dim: n, min: 0, max: 100}]]", "[0]"),
+        ("blocks", "[{shape: [40], fill: ones}]", "[[{dim: n, multiple_of: 8, max: 80}]]", "[8]"),
+        ("second", "[{shape: [4]}, {shape: [4], fill: ones}]", "[[{dim: n, max: 9}], [{dim: m, max: 9}]]", "[4], [1]"),
+        ("value", "[{shape: [40], fill: ones}]", "[[{dim: n, min: 2, max: 100}]]", None),
+        ("right", "[{shape: [40], fill: ones}]", "[[{dim: n, max: 100}]]", None),
+    ],
+)
+def test_a_size_of_1_gives_what_the_model_gives(
+    build: Build, entry: str, inputs: str, shapes: str, sizes: str | None
+) -> None:
+    """torch.export assumes that no dynamic size is 0 or 1."""
+    manifest = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+    manifest += f"methods: {{{entry}: {{example_inputs: {inputs}, dynamic_shapes: {shapes}}}}}\n"
+    built = build(manifest, model=SMALL)
+    assert built.code == (0 if sizes is None else 1), built.err
+    if sizes is not None:
+        assert f"for inputs of {sizes}, the exported method gives something else than the model" in built.err
+    elif entry == "right":
+        [found] = run(built.directory / "net.pte", entry, torch.ones(1))
+        torch.testing.assert_close(found, torch.ones(1))
 
 
 def test_a_multiple_that_the_model_fixes_is_named(build: Build) -> None:

@@ -2,7 +2,9 @@
 
 torch.export refuses a range if tracing relied on a condition that it cannot simplify, such as
 `32 * (n // 10) % (n // 10) == 0`. It can write such conditions into the graph instead, to be checked in each call. Here
-they are computed for each size of the range: if all hold, they leave the graph, which is that of every size.
+they are computed for each size of the range: if all hold, they leave the graph, which is that of every size from 2.
+
+torch.export assumes that no dynamic size is 0 or 1, and writes no condition for that. `difference` runs such sizes.
 """
 
 from __future__ import annotations
@@ -10,16 +12,22 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
+from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
-from etbuild.export import violated_shapes
+from etbuild.export import assignments, violated_shapes
+from etbuild.foreign_errors import PASSING
 
 _MOST_SIZES = 1 << 20  # for each condition, of all dimensions in it together: Python computes it for one size at a time
+
+_MOST_BYTES = 1 << 31  # of weights: to read them for more calls would take long
+_ASSUMED = 2  # torch.export assumes that each dynamic size is at least this
 
 
 class TooManySizes(Exception):
@@ -122,3 +130,130 @@ def _holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool | None:
     except Exception:  # noqa: BLE001 - it cannot be computed for a size, and so was not shown to hold
         return False
     return True if math.prod(lengths) <= _MOST_SIZES else None
+
+
+def difference(
+    module: torch.nn.Module,
+    root: torch.nn.Module,
+    program: torch.export.ExportedProgram,
+    inputs: tuple[Any, Any],
+    dims: Iterable[tuple[Any, ...] | None],
+    sources: Iterable[ModuleType],
+) -> str | None:
+    """Shapes of inputs with a size below 2 for which an exported method gives something else than the module, or None.
+
+    Each dimension that may be so small has such a size while the others have that of the example, and all have one at
+    once. The inputs are the first elements of the example, changed if the module takes others. Sizes that the module
+    refuses are left out, and modules with weights of more than 2 GiB. Changes of the module are undone.
+
+    Args:
+        module: The module that is exported.
+        root: The module whose `forward` is the method.
+        program: The exported method.
+        inputs: Its positional and its keyword example inputs.
+        dims: The dimensions of each leaf of the inputs in the form of torch.export; None if all are fixed.
+        sources: The Python modules of the user's code.
+    """
+    contents = {**program.state_dict, **program.constants}.values()
+    if sum(each.nbytes for each in contents if isinstance(each, torch.Tensor)) > _MOST_BYTES:
+        return None
+    for shapes, small in _small_inputs(inputs, list(dims)):
+        others = assignments.other_inputs(small)
+        calls = ((each, _results(module, root, each, sources)) for each in (others, small))
+        given, eager = next((call for call in calls if call[1] is not None), (None, None))
+        if given is None or eager is None:
+            continue
+        if _agree(eager, _results(module, _runnable(program), given, sources)):
+            continue
+        eager = _results(module, root, inputs, sources)  # if this differs too, the size is not the cause
+        if eager is not None and _agree(eager, _results(module, _runnable(program), inputs, sources)):
+            return shapes
+    return None
+
+
+def _runnable(program: torch.export.ExportedProgram) -> torch.nn.Module:
+    """A module that runs a program and writes to its own buffers: those of the program are not changed."""
+    exported: torch.nn.Module = program.module(check_guards=False)
+    copies: dict[int, torch.Tensor] = {}
+    for part in exported.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = copies.setdefault(id(buffer), buffer.clone())
+    return exported
+
+
+def _small_inputs(inputs: tuple[Any, Any], dims: list[tuple[Any, ...] | None]) -> Iterator[tuple[str, Any]]:
+    """Inputs with sizes below 2, each with the shapes of their tensors as a text."""
+    leaves, structure = pytree.tree_flatten(inputs)
+    small = _small_sizes(dims)
+    alone = [{root: size} for root, sizes in small.items() for size in sizes]
+    together = (
+        [dict(zip(small, sizes, strict=True)) for sizes in zip(*small.values(), strict=False)] if len(small) > 1 else []
+    )
+    for chosen in (*together, *alone):
+        cut = [_cut(leaf, of_leaf, chosen) for leaf, of_leaf in zip(leaves, dims, strict=True)]
+        shapes = ", ".join(str([*leaf.shape]) for leaf in cut if isinstance(leaf, torch.Tensor))
+        yield shapes, pytree.tree_unflatten(cut, structure)
+
+
+def _small_sizes(dims: list[tuple[Any, ...] | None]) -> dict[Any, list[int]]:
+    """The sizes below 2 of each dimension that is not derived. If one that is derived from it may be below 2: its
+    smallest size."""
+    found: dict[Any, set[int]] = {}
+    for dim in [each for of_leaf in dims for each in of_leaf or () if each is not torch.export.Dim.STATIC]:
+        root = getattr(dim, "root", dim)
+        sizes = {*range(root.min, min(_ASSUMED, root.max + 1)), *([root.min] if dim.min < _ASSUMED else [])}
+        found.setdefault(root, set()).update(sizes)
+    return {root: sorted(sizes) for root, sizes in found.items() if sizes}
+
+
+def _cut(leaf: Any, dims: tuple[Any, ...] | None, chosen: Mapping[Any, int]) -> Any:
+    """The first elements of a tensor: as many as chosen for each dimension, or for the one that it is derived from."""
+    for position, dim in enumerate(dims or ()):
+        root = getattr(dim, "root", dim)
+        if dim is not torch.export.Dim.STATIC and root in chosen:
+            size = chosen[root] if root is dim else int(dim.fn(chosen[root]))
+            leaf = leaf.narrow(position, 0, min(size, leaf.shape[position]))
+    return leaf
+
+
+def _results(
+    module: torch.nn.Module, called: Callable[..., Any], inputs: tuple[Any, Any], sources: Iterable[ModuleType]
+) -> list[Any] | None:
+    """What a call returns; None if it fails."""
+    found: list[Any] = []
+
+    def run() -> None:
+        torch.manual_seed(0)
+        arguments, keywords = pytree.tree_map_only(torch.Tensor, _copied, inputs)
+        found.extend(
+            pytree.tree_map_only(torch.Tensor, torch.clone, pytree.tree_leaves(called(*arguments, **keywords)))
+        )
+
+    try:
+        assignments.assigned_when_run(module, run, sources)
+    except PASSING:
+        raise
+    except Exception:  # noqa: BLE001 - the model may refuse these inputs
+        return None
+    return found
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+def _agree(eager: list[Any], exported: list[Any] | None) -> bool:
+    return exported is not None and len(eager) == len(exported) and all(map(_is_close, eager, exported))
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    """Whether two results are equal, but for what another order of operations may round."""
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return bool(one == other)
+    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
+        return one.shape == other.shape and bool(torch.equal(one, other))
+    kind, epsilon = torch.complex128 if one.is_complex() else torch.float64, torch.finfo(one.dtype).eps
+    one, other = one.to(kind), other.to(kind)
+    largest = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
+    return bool(torch.allclose(one, other, rtol=0, atol=max(1e-4, 8 * epsilon) * largest, equal_nan=True))

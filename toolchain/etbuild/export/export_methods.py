@@ -194,6 +194,8 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     old_values.copy_inputs(program, prepared.name)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
+    if not training:  # a batch norm needs several values then, and what random numbers make need not agree
+        _check_small_sizes(prepared, program, root, shapes)
     return program
 
 
@@ -482,6 +484,19 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
                     f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{shapes.text_of(dim)}`",
                     f"write min: {bounds.lower}, max: {bounds.upper}, or change the model",
                 )
+
+
+def _check_small_sizes(
+    prepared: PreparedMethod, program: torch.export.ExportedProgram, root: torch.nn.Module, shapes: DynamicShapes
+) -> None:
+    """Fails if a method gives something else than the module for a size of 0 or 1, which torch.export rules out."""
+    given, dims = (prepared.arguments, prepared.keywords), [dims for dims, _ in shapes.leaves]
+    with torch.no_grad():
+        found = every_size.difference(prepared.module, root, program, given, dims, prepared.job.finder.loaded_modules())
+    if found is not None:
+        message = f"for inputs of {found}, the exported method gives something else than the model"
+        hint = "torch.export assumes that no dynamic size is 0 or 1: write a larger `min`, or change the model"
+        raise BuildError.at((*prepared.path, "dynamic_shapes"), message, hint)
 
 
 _DATA_DEPENDENT = "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check"
