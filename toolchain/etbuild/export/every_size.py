@@ -186,11 +186,11 @@ def _small_inputs(inputs: tuple[Any, Any], dims: list[tuple[Any, ...] | None]) -
     """Inputs with sizes below 2, each with the shapes of their tensors as a text."""
     leaves, structure = pytree.tree_flatten(inputs)
     small = _small_sizes(dims)
-    alone = [{root: size} for root, sizes in small.items() for size in sizes]
+    single = [{root: size} for root, sizes in small.items() for size in sizes]
     together = (
         [dict(zip(small, sizes, strict=True)) for sizes in zip(*small.values(), strict=False)] if len(small) > 1 else []
     )
-    for chosen in (*together, *alone):
+    for chosen in (*together, *single):
         cut = [_cut(leaf, of_leaf, chosen) for leaf, of_leaf in zip(leaves, dims, strict=True)]
         shapes = ", ".join(str([*leaf.shape]) for leaf in cut if isinstance(leaf, torch.Tensor))
         yield shapes, pytree.tree_unflatten(cut, structure)
