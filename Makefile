@@ -190,9 +190,9 @@ $(DOCS)/ready: docs/requirements.txt tools/fetch_site_scripts.sh tools/find_pyth
 	mkdir -p $(DOCS)/scripts; tools/fetch_site_scripts.sh $(DOCS)/scripts
 	touch $@
 
-# The files of a release in dist/: `make release VERSION=0.1.0 REPOSITORY=OWNER/NAME`. tools/release.py lists them.
+# The files of a release in dist/: `make release VERSION=0.1.0`, for a registry with REPOSITORY=OWNER/NAME. tools/release.py lists them.
 release: venv docs
-	$(VENV)/bin/python -m tools.release $(VERSION) --repository $(REPOSITORY) --site site
+	$(VENV)/bin/python -m tools.release $(VERSION) $(REPOSITORY:%=--repository %) --site site
 
 licenses: venv
 	$(VENV)/bin/python tools/list_licenses.py

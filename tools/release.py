@@ -1,12 +1,12 @@
-"""Writes the files of a release: `make release VERSION=0.1.0 REPOSITORY=OWNER/NAME`.
+"""Writes the files of a release: `make release VERSION=0.1.0`.
 
-    python -m tools.release VERSION --repository OWNER/NAME [--site DIR] [--out DIR]        # default: dist
+    python -m tools.release VERSION [--repository OWNER/NAME] [--site DIR] [--out DIR]        # default: dist
 
 | file | what it is |
 |---|---|
 | `etbuild-VERSION-py3-none-any.whl`, `etbuild-VERSION.tar.gz` | the driver, for pip |
 | `rules_executorch-VERSION.tar.gz` | the sources, for Bazel |
-| `bcr/VERSION/` | the entry for the Bazel Central Registry: `MODULE.bazel`, `presubmit.yml`, `source.json` |
+| `bcr/VERSION/` | the entry for the Bazel Central Registry: `MODULE.bazel`, `presubmit.yml`, `source.json`; with --repository |
 | `rules_executorch-VERSION-packages.tar.gz` | what makes a `packages.pex`: the locks, and the program that reads them |
 | `rules_executorch-VERSION-docs.tar.gz` | the website, from --site |
 | `etbuild-VERSION.cdx.json` | the bill of materials: each package that the locks pin, in the format CycloneDX |
@@ -43,12 +43,12 @@ class ReleaseError(Exception):
     """The release cannot be made of this checkout."""
 
 
-def write(version: str, repository: str, out: Path, site: Path | None = None) -> None:
+def write(version: str, repository: str | None, out: Path, site: Path | None = None) -> None:
     """Writes the files of a release into a directory.
 
     Args:
         version: The version, which the sources must have.
-        repository: Where the release is on GitHub, as OWNER/NAME.
+        repository: Where the release is on GitHub, as OWNER/NAME. None: without the entry for the registry.
         out: The directory, which is replaced if it holds a release.
         site: The directory of the website. None: without it.
 
@@ -66,7 +66,8 @@ def write(version: str, repository: str, out: Path, site: Path | None = None) ->
     name = f"rules_executorch-{version}"
     sources = out / f"{name}.tar.gz"
     _archive(sources, name)
-    _registry_entry(out / "bcr" / version, version, repository, sources)
+    if repository is not None:
+        _registry_entry(out / "bcr" / version, version, repository, sources)
     _archive(out / f"{name}-packages.tar.gz", f"{name}-packages", "toolchain/build_packages.py", "toolchain/*.lock")
     if site is not None:
         _pack(out / f"{name}-docs.tar.gz", site, f"{name}-docs")
@@ -168,8 +169,7 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version")
-    repository = os.environ.get("GITHUB_REPOSITORY")
-    parser.add_argument("--repository", metavar="OWNER/NAME", default=repository, required=repository is None)
+    parser.add_argument("--repository", metavar="OWNER/NAME", default=os.environ.get("GITHUB_REPOSITORY"))
     parser.add_argument("--site", type=Path, metavar="DIR")
     parser.add_argument("--out", type=Path, metavar="DIR", default=ROOT / "dist")
     options = parser.parse_args()
@@ -180,6 +180,8 @@ def main() -> int:
     except ReleaseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if options.repository is None:
+        print("note: without --repository, there is no entry for the Bazel Central Registry", file=sys.stderr)
     print((options.out / "SHA256SUMS").read_text("utf-8"), end="")
     return 0
 
