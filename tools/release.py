@@ -6,7 +6,7 @@
 |---|---|
 | `etbuild-VERSION-py3-none-any.whl`, `etbuild-VERSION.tar.gz` | the driver, for pip |
 | `rules_executorch-VERSION.tar.gz` | the sources, for Bazel |
-| `bcr/VERSION/` | the entry for the Bazel Central Registry: `MODULE.bazel`, `presubmit.yml`, `source.json`; with --repository |
+| `bcr/VERSION/` | with --repository: the entry for the Bazel Central Registry |
 | `rules_executorch-VERSION-packages.tar.gz` | what makes a `packages.pex`: the locks, and the program that reads them |
 | `rules_executorch-VERSION-docs.tar.gz` | the website, from --site |
 | `etbuild-VERSION.cdx.json` | the bill of materials: each package that the locks pin, in the format CycloneDX |
