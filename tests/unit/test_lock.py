@@ -66,6 +66,14 @@ def test_every_change_is_listed(locked: list[str], capsys: pytest.CaptureFixture
     assert main.main(["lock", *locked]) == 0
 
 
+def test_other_versions_that_made_the_same_program_are_not_a_difference(locked: list[str]) -> None:
+    path = Path(locked[0])
+    index = json.loads(path.read_text("utf-8"))
+    index["versions"]["etbuild"] = "0.3.0"
+    path.write_text(json.dumps(index), "utf-8")
+    assert main.main(["lock", *locked]) == 0
+
+
 def test_there_is_no_lockfile_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index = write(tmp_path / "net.index.json", make_index())
     assert main.main(["lock", str(index), str(tmp_path / "net.lock.json")]) == 3

@@ -70,15 +70,18 @@ def check(path: Path, content: Lockfile, hint: str) -> None:
         hint: How the user can update the lockfile.
 
     Raises:
-        CheckError: The lockfile differs or does not exist. The message lists the changes.
+        CheckError: The lockfile has another program or does not exist. The message lists the changes, with those of
+            the versions that made the program.
         InputError: The file is not a lockfile.
     """
     if not path.exists():
         raise CheckError.of(f"{path.name}: there is no lockfile yet", hint)
     form = json_file.Format("a lockfile", "lock", hint if _may_be_replaced(path) else "name another file")
     locked = json_file.read(path, form)
-    lines = [_line(change) for change in _merged(changes(locked, content))]
-    if lines:
+    differing = [*_merged(changes(locked, content))]
+    # Versions explain a difference of the program, and are not one: a lockfile survives an upgrade that changes no byte.
+    if any(change.path[0] != "versions" for change in differing):
+        lines = [_line(change) for change in differing]
         message = f"{path.name}: the program differs from the lockfile:"
         raise CheckError.of("\n".join([message, *(f"    {line}" for line in lines)]), f"if this is intended: {hint}")
 
