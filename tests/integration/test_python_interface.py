@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -199,3 +203,23 @@ def test_numbers_that_json_does_not_have_are_texts(number: float) -> None:
     for value in (number, torch.tensor([number])):
         shown = json.dumps(run._as_json(value), allow_nan=False)
         assert f'"{number}"' in shown
+
+
+def test_the_page_of_a_program(built: etbuild.Built, tmp_path: Path) -> None:
+    page = built.program.page(against=built.program)
+    page.write(tmp_path / "net.html")
+    assert (tmp_path / "net.html").read_bytes().startswith(b"<!doctype html>")
+    assert "<title>net.pte" in page.html.decode()
+    # A frame that cannot read the notebook, whose text ends where the page ends.
+    [source] = re.findall(r'<iframe sandbox="allow-scripts" srcdoc="([^"]*)"', built._repr_html_())
+    assert html.unescape(source) == built.program.page().html.decode()
+
+
+def test_a_program_loads_without_messages_of_libraries(built: etbuild.Built) -> None:
+    code = f"""
+import torch, etbuild
+program = etbuild.open_program({str(built.directory / "net.pte")!r})
+print(len(program.method("forward")(torch.zeros(2, 8))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")

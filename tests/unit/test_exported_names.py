@@ -10,15 +10,16 @@ import etbuild
 
 
 def test_the_interface_has_these_names() -> None:
-    assert etbuild.__all__ == ("Built", "Model", "Program", "load", "open_program")
+    assert etbuild.__all__ == ("Built", "Model", "Page", "Program", "load", "open_program")
     members = {
         name: sorted(each for each in vars(getattr(etbuild, name)) if not each.startswith("_"))
-        for name in ("Built", "Model", "Program")
+        for name in ("Built", "Model", "Page", "Program")
     }
     assert members == {
         "Built": ["index", "program", "report"],
         "Model": ["build", "example_inputs", "exported_program", "methods", "name", "plan"],
-        "Program": ["method", "methods", "reset", "signature"],
+        "Page": ["write"],
+        "Program": ["method", "methods", "page", "reset", "signature"],
     }
     assert list(inspect.signature(etbuild.Built).parameters)[:3] == ["directory", "key", "artifacts"]
     assert list(inspect.signature(etbuild.load).parameters) == ["manifest", "variant", "parameters", "roots", "data"]

@@ -3,11 +3,11 @@
 `load` and `open_program` are the interface for notebooks and services. Importing this package does not import PyTorch.
 """
 
-__all__ = ("Built", "Model", "Program", "load", "open_program")
+__all__ = ("Built", "Model", "Page", "Program", "load", "open_program")
 
 TYPE_CHECKING = False  # importing `typing` takes 2 ms of each command
 if TYPE_CHECKING:
-    from etbuild.api import Built, Model, Program, load, open_program
+    from etbuild.api import Built, Model, Page, Program, load, open_program
 
 
 def __getattr__(name: str) -> object:

@@ -9,6 +9,7 @@ Errors that a user can fix are `etbuild.errors.EtbuildError`.
 
 from __future__ import annotations
 
+import html
 import json
 import shutil
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from etbuild import kit
 from etbuild.errors import InputError, did_you_mean
 from etbuild.plan.plan import Plan
 
@@ -230,6 +232,9 @@ class Built:
         found: dict[str, Any] = json.loads(next(p for p in self.artifacts if p.name.endswith(suffix)).read_bytes())
         return found
 
+    def _repr_html_(self) -> str:
+        return self.program._repr_html_()
+
 
 class Program:
     """A program in ExecuTorch's runtime, in this process. It keeps its state from one call to the next."""
@@ -273,10 +278,30 @@ class Program:
         def call(*inputs: Any) -> tuple[torch.Tensor | float | None, ...]:
             from torch.utils import _pytree as pytree
 
+            from etbuild.processes.library_output import library_messages_off, native_messages_if_it_fails
+
             leaves = pytree.tree_leaves(inputs, is_leaf=lambda value: value is None)
-            return tuple(self._loaded().call(name, leaves))
+            with library_messages_off(), native_messages_if_it_fails():
+                return tuple(self._loaded().call(name, leaves))
 
         return call
+
+    def page(self, against: Program | str | Path | None = None) -> Page:
+        """The HTML page of the program, as `etbuild inspect --html` writes it. A notebook shows it.
+
+        Args:
+            against: Another program to compare this one with: itself, or the path of its `.pte`.
+
+        Raises:
+            InputError: A file is damaged, or the other one is not a program.
+        """
+        of_file = kit.module("page.of_file")
+        assert of_file is not None, "an action does not use this interface"
+        other = against._files.program if isinstance(against, Program) else against
+        return Page(of_file.page(self._files.program, other and Path(other)))
+
+    def _repr_html_(self) -> str:
+        return self.page()._repr_html_()
 
     def reset(self) -> None:
         """Forgets the state: the next call begins with a freshly loaded program."""
@@ -287,6 +312,28 @@ class Program:
 
         self._session = self._session or Session(self._files, self._scratch.path)
         return self._session
+
+
+@dataclass(frozen=True, repr=False)
+class Page:
+    """The HTML page of a program. A notebook shows it in a frame.
+
+    Attributes:
+        html: The page in UTF-8. It loads nothing from elsewhere.
+    """
+
+    html: bytes
+
+    def write(self, path: str | Path) -> None:
+        """Writes the page to a file."""
+        Path(path).write_bytes(self.html)
+
+    def _repr_html_(self) -> str:
+        # In a frame, the page's styles and scripts reach nothing else of the notebook.
+        text = html.escape(self.html.decode())
+        return (
+            f'<iframe sandbox="allow-scripts" srcdoc="{text}" style="width: 100%; height: 40rem; border: 0"></iframe>'
+        )
 
 
 class _Scratch:

@@ -152,6 +152,7 @@ STEP_FILES = {
     "etbuild/inputs/undeclared.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/inputs/user_code.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/json_schema.py": ["compare/outside", "export/outside", "lower/outside", "plan/outside", "report/outside"],
+    "etbuild/kit.py": ["compare/action", "export/action", "lower/action", "plan/action", "report/action"],
     "etbuild/lower/__init__.py": ["compare", "lower"],
     "etbuild/lower/dequantize.py": ["compare", "lower"],
     "etbuild/lower/dtypes.py": ["compare", "lower"],

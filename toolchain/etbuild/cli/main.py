@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
-import importlib.util
 import io
 import os
 import sys
@@ -13,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
+from etbuild import kit
 from etbuild.cli import VERBS
 from etbuild.errors import (
     INTERRUPTED,
@@ -181,7 +180,7 @@ def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
     if verbs is None and not words[0].startswith("-"):
         manifest = words[0].endswith((".yaml", ".yml"))
         hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else None
-        hint = hint or did_you_mean(words[0], getattr(_people(), "VERBS", VERBS))
+        hint = hint or did_you_mean(words[0], getattr(kit.module("cli"), "VERBS", VERBS))
         raise InputError.of(f"there is no verb `{words[0]}`", hint)
     parser = command_parser(verbs)
     _, left = parser.parse_known_args(words, options)
@@ -209,31 +208,17 @@ def _verbs(words: Sequence[str]) -> Sequence[str] | None:
     first = words[0] if words else ""
     if first in ("--version", "--cmake-prefix-path"):
         return []
-    return [first] if first in VERBS or first in (*_listed(), *getattr(_people(), "HIDDEN", ())) else None
-
-
-def _people() -> ModuleType | None:
-    """The package with the other verbs, from beside this one, so that both are of one version. None in an action, whose
-    driver does not have it."""
-    root = Path(__file__).parents[2] / "etkit"
-    if "etkit" not in sys.modules:
-        file = root / "__init__.py"
-        spec = importlib.util.spec_from_file_location("etkit", file, submodule_search_locations=[str(root)])
-        if spec is None or spec.loader is None or not file.exists():
-            return None
-        sys.modules["etkit"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["etkit"])
-    return importlib.import_module("etkit.cli")
+    return [first] if first in VERBS or first in (*_listed(), *getattr(kit.module("cli"), "HIDDEN", ())) else None
 
 
 def _groups() -> dict[str, dict[str, str]]:
     """The verbs of users by what they are for, each with an example. Empty in an action."""
-    return getattr(_people(), "GROUPS", {})
+    return getattr(kit.module("cli"), "GROUPS", {})
 
 
 def _listed() -> Sequence[str]:
     """The verbs that the help lists."""
-    people = _people()
+    people = kit.module("cli")
     return VERBS if people is None else list(dict.fromkeys((*people.VERBS, *VERBS, *people.STEPS)))
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -95,3 +96,17 @@ def native_messages_off() -> Iterator[None]:
     sys.stderr.flush()
     with Path(os.devnull).open("wb") as nowhere, stream_to(2, nowhere.fileno()):
         yield
+
+
+@contextlib.contextmanager
+def native_messages_if_it_fails() -> Iterator[None]:
+    """Keeps what native code writes to standard error. If an exception is raised, writes it there."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as log:
+        try:
+            with stream_to(2, log.fileno()):
+                yield
+        except BaseException:
+            log.seek(0)
+            sys.stderr.write(log.read().decode(errors="replace"))
+            raise

@@ -79,7 +79,7 @@ def check(path: Path, content: Lockfile, hint: str) -> None:
     form = json_file.Format("a lockfile", "lock", hint if _may_be_replaced(path) else "name another file")
     locked = json_file.read(path, form)
     differing = [*_merged(changes(locked, content))]
-    # Versions explain a difference of the program, and are not one: a lockfile survives an upgrade that changes no byte.
+    # Versions explain a difference, and are not one: a lockfile survives an upgrade that changes no byte.
     if any(change.path[0] != "versions" for change in differing):
         lines = [_line(change) for change in differing]
         message = f"{path.name}: the program differs from the lockfile:"

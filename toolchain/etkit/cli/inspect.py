@@ -40,9 +40,9 @@ def run(options: argparse.Namespace) -> int:
 
         if options.html is not None:
             from etbuild.files import artifacts
-            from etkit.page import of_file, render
+            from etkit.page import of_file
 
-            artifacts.replace(options.html, render.render(of_file.shown(options.file, options.against)))
+            artifacts.replace(options.html, of_file.page(options.file, options.against))
             return 0
         facts = program_file.describe(options.file)
     if options.json:

@@ -8,8 +8,13 @@ from etbuild.errors import InputError
 from etbuild.files import flatbuffer, instructions, program_file, regular_files
 from etbuild.results import Index, MemoryPlan, MethodGraph
 from etkit.analysis import find_index
-from etkit.page import content
+from etkit.page import content, render
 from etkit.page.difference import difference
+
+
+def page(path: Path, against: Path | None = None) -> bytes:
+    """The page of a `.pte` as HTML. Arguments and errors are those of `shown`."""
+    return render.render(shown(path, against))
 
 
 def shown(path: Path, against: Path | None = None) -> content.PageContent:
