@@ -7,16 +7,17 @@ completion of shells.
 from __future__ import annotations
 
 from tools.reference import ARCHITECTURE, COMPLETIONS, DIRECTORY, ROOT, completion_files, pages
-from tools.reference.modules import with_packages
+from tools.reference.packages import with_packages
 
 
 def main() -> None:
     """Writes every page, and removes pages that no source produces any more."""
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
     written = pages()
-    for stale in {path.name for path in DIRECTORY.glob("*.md")} - set(written):
-        (DIRECTORY / stale).unlink()
+    for path in DIRECTORY.rglob("*.md"):
+        if path.relative_to(DIRECTORY).as_posix() not in written:
+            path.unlink()
     for name, text in written.items():
+        (DIRECTORY / name).parent.mkdir(parents=True, exist_ok=True)
         (DIRECTORY / name).write_text(text, "utf-8")
     COMPLETIONS.mkdir(exist_ok=True)
     for name, text in completion_files().items():

@@ -187,8 +187,13 @@ def mistakes(snippet: Snippet) -> Iterator[str]:
         if kind in notes and len(notes[kind].split()) < 3:
             yield f"{snippet.place}: `{notes[kind]}` is too short for a reason: say why it is not run"
     test = notes.get("run by")
-    if test and (not (ROOT / test).is_file() or snippet.page not in (ROOT / test).read_text("utf-8")):
+    if test and not ((ROOT / test).is_file() and _reads((ROOT / test).read_text("utf-8"), snippet.page)):
         yield f"{snippet.place}: {test} does not exist, or does not read {snippet.page}"
+
+
+def _reads(test: str, page: str) -> bool:
+    """Whether a test names a page, or all pages of its folder."""
+    return page in test or f"{page.rpartition('/')[0]}/*.md" in test
 
 
 def starlark_file(snippet: Snippet) -> str:

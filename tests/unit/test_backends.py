@@ -37,7 +37,7 @@ def test_each_backend_has_a_section_with_a_link_to_its_options() -> None:
     schemas = {path.name.partition(".")[0]: json.loads(path.read_text("utf-8")) for path in SCHEMAS}
     for name, section in sections.items():
         kinds = [kind for kind in ("backend", "quantizer") if schemas.get(f"{kind}-{name}", {}).get("properties")]
-        links = re.findall(r"\(reference/backend-options\.md#(\S+)\)", section)
+        links = re.findall(r"\(reference/backend-options/(\S+)\.md\)", section)
         assert links == ([name] if kinds else []), name
 
 

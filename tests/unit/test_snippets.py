@@ -149,7 +149,7 @@ def test_yaml(snippet: Snippet, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_examples_of_the_manifest_fit_their_schemas() -> None:
-    """They are the YAML of docs/reference/manifest.md."""
+    """They are the YAML of docs/reference/manifest.md and of docs/reference/manifest/*.md."""
     schema = json.loads((ROOT / "schemas/model.schema.json").read_text("utf-8"))
     whole = jsonschema.Draft202012Validator(schema)
     found = 0

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.reference import backend_options, command_line, completions, limits, manifest, modules, python_names, rules
+from tools.reference import backend_options, command_line, completions, limits, manifest, python_names, rules
+from tools.reference.markdown import placed
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "docs" / "reference"
@@ -16,16 +17,17 @@ COMPLETIONS = ROOT / "toolchain" / "etkit" / "completions"
 
 
 def pages() -> dict[str, str]:
-    """Returns the content of each page by its file name."""
-    return {
-        "backend-options.md": backend_options.page(ROOT),
-        "command-line.md": command_line.page(),
+    """Returns the content of each page by its path in `docs/reference`: of each index, and of the pages in its
+    folder."""
+    written = {
+        **backend_options.pages(ROOT),
+        **command_line.pages(),
         "limits.md": limits.page(),
-        "manifest.md": manifest.page(ROOT),
-        "modules.md": modules.page(ROOT),
-        "python.md": python_names.page(ROOT),
-        "rules.md": rules.page(ROOT),
+        **manifest.pages(ROOT),
+        **python_names.pages(ROOT),
+        **rules.pages(ROOT),
     }
+    return {name: placed(name, text) for name, text in written.items()}
 
 
 def completion_files() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Makes the page of the options of backends and quantizers from `backend-*` and `quantizer-*` in `schemas/`."""
+"""Makes the pages of the options of backends and quantizers from `backend-*` and `quantizer-*` in `schemas/`."""
 
 from __future__ import annotations
 
@@ -7,34 +7,46 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.reference.manifest import yaml_text
+from tools.reference.markdown import link, table
 from tools.reference.markdown import page as markdown_page
-from tools.reference.markdown import table
 from tools.reference.schema_words import Schema, Words
 
+_SOURCE = "schemas/backend-*.json and schemas/quantizer-*.json"
 _SUFFIX = ".schema.json"
 
 
-def page(root: Path) -> str:
-    """Returns the page."""
-    return markdown_page("Backend options", "schemas/backend-*.json and schemas/quantizer-*.json", _blocks(root))
+def pages(root: Path) -> dict[str, str]:
+    """Returns a page for each backend with options, and their index."""
+    schemas = root / "schemas"
+    options = {}
+    for path in sorted(schemas.glob(f"backend-*{_SUFFIX}")):
+        name = path.name.removeprefix("backend-").removesuffix(_SUFFIX)
+        quantizer = schemas / path.name.replace("backend-", "quantizer-")
+        tables = [_table("option", path), _table("quantizer option", quantizer) if quantizer.exists() else ""]
+        options[name] = [each for each in tables if each]
+    written = {
+        f"backend-options/{name}.md": markdown_page(f"Options of `{name}`", _SOURCE, [*_above(name), *tables])
+        for name, tables in options.items()
+        if tables
+    }
+    return {"backend-options.md": markdown_page("Backend options", _SOURCE, _index(options)), **written}
 
 
-def _blocks(root: Path) -> Iterator[str]:
+def _above(name: str) -> Iterator[str]:
+    yield f"[What `{name}` is for, and what it needs](../backends.md#{name})."
+
+
+def _index(options: dict[str, list[str]]) -> Iterator[str]:
     yield (
         "Options of a backend stand under `options` of an entry of "
-        "[`partitioners`](manifest.md#methodsnamepartitioners). "
+        "[`partitioners`](manifest/methods.md#methodsnamepartitioners). "
         "Options of a quantizer stand under `options` of an entry of "
-        "[`quantizers`](manifest.md#methodsnamequantizept2equantizers). "
+        "[`quantizers`](manifest/methods-quantize-pt2e.md#methodsnamequantizept2equantizers). "
         "[Backends](../backends.md) says what each backend is for, and what it needs."
     )
-    schemas = root / "schemas"
-    names = sorted(path.name.removeprefix("backend-") for path in schemas.glob(f"backend-*{_SUFFIX}"))
-    for name in names:
-        yield f"## {name.removesuffix(_SUFFIX)}"
-        yield _table("option", schemas / f"backend-{name}") or "No options."
-        quantizer = schemas / f"quantizer-{name}"
-        if quantizer.exists():
-            yield _table("quantizer option", quantizer) or "The quantizer has no options."
+    yield "\n".join(f"- {link(name, '', f'backend-options/{name}.md')}" for name, tables in options.items() if tables)
+    without = [f"`{name}`" for name, tables in options.items() if not tables]
+    yield f"These backends have no options: {', '.join(without)}."
 
 
 def _table(title: str, path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Makes the page of the command line from the parsers of the driver.
+"""Makes the pages of the command line from the parsers of the driver.
 
 It uses none of argparse's own texts, since they differ between versions of Python and depend on the width of the
 terminal.
@@ -7,9 +7,12 @@ terminal.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from etbuild.cli import main
+from etkit.cli import GROUPS
 from tools.reference.markdown import fence, link, table
 from tools.reference.markdown import page as markdown_page
 
@@ -39,16 +42,40 @@ OWN_EXIT_CODES = {
 }
 """What an exit code means for a verb, if it means more than for all of them."""
 
+_OF_RULES = "for build rules"
+_OF_SEVERAL = "Options of several verbs"
 _LINE = 100  # the maximum length of a line of a usage, in characters
 
 
-def page() -> str:
-    """Returns the page."""
+_SHARED = 3  # an option of at least so many verbs is described once
+
+
+def pages() -> dict[str, str]:
+    """Returns a page for each group of verbs in the help, and their index."""
+    parser = main.command_parser()
+    verbs = _subparsers(parser)
+    groups = {**{title: list(several) for title, several in GROUPS.items()}, _OF_RULES: []}
+    groups[_OF_RULES] = [verb for verb in verbs if not any(verb in several for several in groups.values())]
+    shared = _shared(verbs.values())
+    written = {"command-line.md": _page("Command line", _index(parser, groups, shared))}
+    for title, several in groups.items():
+        content = (block for verb in several for block in _verb(verbs[verb], "##", shared))
+        written[_file(title)] = _page(f"Verbs: {title}", content)
+    return written
+
+
+def _page(title: str, blocks: Iterable[str]) -> str:
     tested = "text not run: the parsers print these lines"
-    return markdown_page("Command line", "the parsers of toolchain/etbuild/cli", _blocks(main.command_parser()), tested)
+    return markdown_page(title, "the parsers of toolchain/etbuild/cli", blocks, tested)
 
 
-def _blocks(parser: argparse.ArgumentParser) -> Iterator[str]:
+def _file(group: str) -> str:
+    return f"command-line/{group.replace(' ', '-')}.md"
+
+
+def _index(
+    parser: argparse.ArgumentParser, groups: dict[str, list[str]], shared: AbstractSet[tuple[str, str]]
+) -> Iterator[str]:
     verbs = _subparsers(parser)
     yield parser.description or ""
     yield fence("text", f"{parser.prog} [--version] [--help] VERB ...")
@@ -56,21 +83,32 @@ def _blocks(parser: argparse.ArgumentParser) -> Iterator[str]:
         "Results go to standard output. Errors and progress go to standard error. Options cannot be abbreviated. "
         "`etbuild VERB @FILE` reads the arguments from a file, one on each line."
     )
-    for_users = {action.dest for action in _choices(parser)}
-    rows = [(link(f"etbuild {verb}"), _description(verbs[verb])) for verb in verbs]
-    titles = ("verb", "description")
-    yield table(titles, [row for row, verb in zip(rows, verbs, strict=True) if verb in for_users])
-    yield "Build rules call these verbs; they may change in any release:"
-    yield table(titles, [row for row, verb in zip(rows, verbs, strict=True) if verb not in for_users])
+    links = {verb: link(f"etbuild {verb}", None, _file(title)) for title in groups for verb in groups[title]}
+    for title, several in groups.items():
+        yield f"**{title[:1].upper()}{title[1:]}**" + (
+            "; these verbs may change in any release" if title == _OF_RULES else ""
+        )
+        yield table(("verb", "description"), [(links[verb], _description(verbs[verb])) for verb in several])
+    yield f"## {_OF_SEVERAL}"
+    yield table(("option", "description"), sorted(shared))
     yield "## Exit codes"
     yield table(("code", "meaning"), [(str(code), meaning) for code, meaning in main.EXIT_CODES.items()])
     yield "Some codes say more for some verbs. `--json` of a verb prints its result as JSON:"
-    codes = {verb: OWN_EXIT_CODES.get(verb, {}) for verb in verbs if verb in for_users}
+    codes = {verb: OWN_EXIT_CODES.get(verb, {}) for verb in verbs if verb not in groups[_OF_RULES]}
     said = {verb: "; ".join(f"{code}: {meaning}" for code, meaning in of.items()) for verb, of in codes.items()}
-    facts = [(link(f"etbuild {verb}"), "yes" if _has_json(verbs[verb]) else "", said[verb]) for verb in said]
+    facts = [(links[verb], "yes" if _has_json(verbs[verb]) else "", said[verb]) for verb in said]
     yield table(("verb", "`--json`", "exit codes"), facts)
-    for verb in verbs:
-        yield from _verb(verbs[verb], "##")
+
+
+def _shared(parsers: Iterable[argparse.ArgumentParser]) -> set[tuple[str, str]]:
+    """Returns the options that several verbs have with the same meaning, as rows of a table."""
+    waiting = list(parsers)
+    rows: list[tuple[str, str]] = []
+    while waiting:
+        parser = waiting.pop()
+        waiting += _subparsers(parser).values()
+        rows += [_row(action) for _, actions in _groups(parser) for action in actions if action.option_strings]
+    return {row for row, times in Counter(rows).items() if times >= _SHARED}
 
 
 def _has_json(parser: argparse.ArgumentParser) -> bool:
@@ -81,7 +119,7 @@ def _has_json(parser: argparse.ArgumentParser) -> bool:
     return any("--json" in action.option_strings for action in parser._actions)
 
 
-def _verb(parser: argparse.ArgumentParser, level: str) -> Iterator[str]:
+def _verb(parser: argparse.ArgumentParser, level: str, shared: AbstractSet[tuple[str, str]]) -> Iterator[str]:
     below = _subparsers(parser)
     yield f"{level} {parser.prog}"
     yield parser.description or ""
@@ -90,15 +128,17 @@ def _verb(parser: argparse.ArgumentParser, level: str) -> Iterator[str]:
     else:
         yield fence("text", _usage(parser))
         for title, actions in _groups(parser):
-            yield f"{title}:" if title else ""
-            yield table(("argument", "description"), [(f"`{_name(action)}`", _help(action)) for action in actions])
+            own = [row for row in map(_row, actions) if row not in shared]
+            yield f"{title}:" if title and own else ""
+            yield table(("argument", "description"), own) if own else ""
+        elsewhere = [name for _, actions in _groups(parser) for name, _ in sorted(shared & set(map(_row, actions)))]
+        yield f"{link(_OF_SEVERAL, None, 'command-line.md')}: {', '.join(elsewhere)}." if elsewhere else ""
     for one in below.values():
-        yield from _verb(one, f"{level}#")
+        yield from _verb(one, f"{level}#", shared)
 
 
-def _choices(parser: argparse.ArgumentParser) -> Iterable[argparse.Action]:
-    """Returns the verbs that `--help` lists."""
-    return [choice for action in _subparser_actions(parser) for choice in action._choices_actions]
+def _row(action: argparse.Action) -> tuple[str, str]:
+    return f"`{_name(action)}`", _help(action)
 
 
 def _subparser_actions(parser: argparse.ArgumentParser) -> list[argparse._SubParsersAction[argparse.ArgumentParser]]:

@@ -1,9 +1,8 @@
-"""Makes the page of the manifest's keys from `schemas/model.schema.json`."""
+"""Makes the pages of the manifest's keys from `schemas/model.schema.json`: one for each section, and an index."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tools.reference.markdown import fence, link, table
+from tools.reference.markdown import LONGEST_PAGE, fence, first_sentence, length, link, table
 from tools.reference.markdown import page as markdown_page
 from tools.reference.schema_words import Schema, Words, spaced
 
@@ -19,13 +18,15 @@ _SOURCE = "schemas/model.schema.json"
 _TESTED = "yaml run by: tests/unit/test_snippets.py"
 _NAME = "NAME"  # stands for a name that the user chooses
 _LONGEST = 100  # the maximum length of an example on one line, in characters
+_INDEX_PAGE = "manifest.md"
+_ABOVE = 6  # the lines of a page above its content
 _INDEX = "[N]"  # stands for the number of an entry of a list
 
 
-def page(root: Path) -> str:
-    """Returns the page."""
+def pages(root: Path) -> dict[str, str]:
+    """Returns a page for each section, more for a section that does not fit a page, and their index."""
     schema = json.loads((root / _SOURCE).read_text("utf-8"))
-    return markdown_page("Manifest keys", _SOURCE, _Page(schema).blocks(), _TESTED)
+    return _Pages(schema).texts()
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,14 @@ class _Key:
     def name(self) -> str:
         return self.path.rpartition(".")[2]
 
+    @property
+    def own_page(self) -> str:
+        """The page that starts with the key, if one does."""
+        names = [name.removesuffix(_INDEX) for name in self.path.split(".") if name != _NAME]
+        return f"manifest/{'-'.join(names)}.md"
 
-class _Page:
+
+class _Pages:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.definitions: dict[str, Schema] = schema["$defs"]
@@ -60,12 +67,51 @@ class _Page:
         self.strings = sorted(name for name, node in self.definitions.items() if node.get("type") == "string")
         self.homes: dict[str, _Key] = {}
         self._find_homes()
-        links = {name: link(spaced(name)) for name in self.strings}
-        links |= {name: link(spaced(name), home.heading) for name, home in self.homes.items()}
+        links = {name: link(spaced(name), None, _INDEX_PAGE) for name in self.strings}
+        links |= {name: home.heading for name, home in self.homes.items()}  # until it is known where the homes are
         self.words = Words(self.definitions, links)
+        self.page_of: dict[str, str] = {}  # of each key, by its path
+        self.firsts: dict[str, _Key] = {}  # the key that each page starts with
+        for key in self.top:
+            if self._children_here(key):
+                self._give_page(key)
+            else:
+                self.page_of[key.path] = _INDEX_PAGE
+        links |= {name: self._link(spaced(name), home) for name, home in self.homes.items()}
 
-    def blocks(self) -> Iterator[str]:
-        """Returns the page without its title."""
+    def texts(self) -> dict[str, str]:
+        """Returns the pages by their name."""
+        written = {_INDEX_PAGE: markdown_page("Manifest keys", _SOURCE, self._index(), _TESTED)}
+        for page, key in self.firsts.items():
+            written[page] = markdown_page(key.heading, _SOURCE, [*self._about(key), *self._below(key)], _TESTED)
+        return written
+
+    def _give_page(self, first: _Key) -> None:
+        """Puts a key and those below it on a page. While they do not fit, the longest part gets a page of its own."""
+        self.firsts[first.own_page] = first
+        self.page_of |= dict.fromkeys((key.path for key in self._keys(first)), first.own_page)
+        parts = self._children_here(first)
+        while len(parts) == 1:  # `methods.NAME`
+            parts = self._children_here(parts[0])
+        parts = sorted(parts, key=self._length)
+        while self._length(first) > LONGEST_PAGE - _ABOVE:
+            self._give_page(parts.pop())
+
+    def _length(self, first: _Key) -> int:
+        """Returns the lines that a key and those below it need on the page of the key."""
+        page = self.page_of.get(first.path)
+        return sum(2 + length(self._about(key)) for key in self._keys(first) if self.page_of.get(key.path) == page)
+
+    def _keys(self, first: _Key | None = None) -> Iterator[_Key]:
+        """Returns a key and all below it, in the order of the pages. Default: all keys."""
+        yield from [first] if first else []
+        for key in self._children_here(first) if first else self.top:
+            yield from self._keys(key)
+
+    def _link(self, text: str, key: _Key) -> str:
+        return link(text, key.heading, self.page_of.get(key.path, ""))
+
+    def _index(self) -> Iterator[str]:
         yield self.schema["description"]
         yield (
             f"A manifest is a YAML file. The path `methods.{_NAME}.partitioners{_INDEX}` means: any entry of the list "
@@ -73,20 +119,34 @@ class _Page:
             "[Backend options](backend-options.md) lists the options of each backend and quantizer."
         )
         rows = [
-            (link(key.heading), "yes" if key.required else "", _first_sentence(self._resolved(key.node)["description"]))
+            (
+                self._link(key.heading, key),
+                "yes" if key.required else "",
+                first_sentence(self._resolved(key.node)["description"]),
+            )
             for key in self.top
         ]
         yield table(("key", "required", "description"), rows)
         for key in self.top:
-            yield from self._section(key, "##")
+            if self.page_of[key.path] == _INDEX_PAGE:
+                yield from self._section(key)
         yield "## Kinds of values"
         for name in self.strings:
             yield f"### {spaced(name)}"
             yield from self._description(self.definitions[name])
             yield _example(None, self.definitions[name]["examples"])
 
-    def _section(self, key: _Key, level: str) -> Iterator[str]:
-        yield f"{level} {key.heading}"
+    def _section(self, key: _Key) -> Iterator[str]:
+        yield f"## {key.heading}"
+        yield from self._about(key)
+        yield from self._below(key)
+
+    def _below(self, key: _Key) -> Iterator[str]:
+        for child in self._children_here(key):
+            if self.page_of[child.path] == self.page_of[key.path]:
+                yield from self._section(child)
+
+    def _about(self, key: _Key) -> Iterator[str]:
         yield from self._description(key.node)
         children = self._children_here(key)
         said = self._resolved(key.node)
@@ -94,12 +154,10 @@ class _Page:
             f"- Type: {self._type(key)}",
             "- Required." if key.required else "",
             f"- Default: `{json.dumps(said['default'])}`" if "default" in said and not key.required else "",
-            "- Keys: " + ", ".join(link(f"`{child.name}`", child.heading) for child in children) if children else "",
+            "- Keys: " + ", ".join(self._link(f"`{child.name}`", child) for child in children) if children else "",
         ]
         yield "\n".join(fact for fact in facts if fact)
         yield _example(None if key.name.endswith((_NAME, _INDEX)) else key.name, said.get("examples", []))
-        for child in children:
-            yield from self._section(child, "###")
 
     def _description(self, node: Schema) -> Iterator[str]:
         yield self._resolved(node)["description"]
@@ -175,10 +233,6 @@ class _Page:
 def _reference(node: Schema) -> str | None:
     reference = node.get("$ref")
     return None if reference is None else str(reference).removeprefix("#/$defs/")
-
-
-def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.)\s", text, maxsplit=1)[0]
 
 
 def _example(name: str | None, examples: list[Any]) -> str:

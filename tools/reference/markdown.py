@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from tools.markdown_links import slug
+from tools.markdown_links import links, slug
 
+LONGEST_PAGE = 250
+"""The largest number of lines of a page."""
 _FENCE = "```"
 
 
@@ -19,15 +22,51 @@ def page(title: str, source: str, blocks: Iterable[str], snippets: str = "") -> 
         source: What it is made from.
         blocks: Its content.
         snippets: How its code is tested: what `tests/helpers/snippets.py` reads in a comment of a whole page.
+
+    Returns:
+        The page. Its links are those of the blocks.
     """
     note = f"<!-- Generated from {source} by `make reference`. Do not edit this page. -->"
     tested = f"<!-- snippets {snippets} -->" if snippets else ""
     return "\n\n".join([f"# {title}", note, *(block for block in (tested, *blocks) if block)]) + "\n"
 
 
-def link(text: str, heading: str | None = None) -> str:
-    """Returns a link to a heading of the same page. The text is the heading unless another heading is given."""
-    return f"[{text}](#{slug(heading or text)})"
+def link(text: str, heading: str | None = None, page: str = "") -> str:
+    """Returns a link to a heading.
+
+    Args:
+        text: The text. It is the heading too unless another one is given.
+        heading: The heading. An empty string: the link leads to the page.
+        page: The page with the heading, relative to docs/reference. Empty: the same page.
+    """
+    anchor = slug(text if heading is None else heading)
+    return f"[{text}]({page}{'#' if anchor else ''}{anchor})"
+
+
+def placed(name: str, text: str) -> str:
+    """Returns a page whose links are relative to docs/reference with links that are relative to the page.
+
+    Args:
+        name: The page, relative to docs/reference: `rules/executorch_program.md`.
+        text: The page. Docstrings and schemas link to other pages as `../backends.md`, wherever they are shown.
+    """
+    parts, end = [], 0
+    for each in links(text):
+        if each.path:
+            path = "" if each.path == name else posixpath.relpath(each.path, posixpath.dirname(name) or ".")
+            parts += [text[end : each.start], path, f"#{each.anchor}" if each.anchor else ""]
+            end = each.start + len(each.target)
+    return "".join([*parts, text[end:]])
+
+
+def first_sentence(text: str) -> str:
+    """Returns the first sentence of a text, on one line."""
+    return re.split(r"(?<=[.!?])\s", " ".join(text.split("\n\n", maxsplit=1)[0].split()))[0]
+
+
+def length(blocks: Iterable[str]) -> int:
+    """Returns the number of lines of blocks, with the empty lines between them."""
+    return sum(block.count("\n") + 2 for block in blocks if block)
 
 
 def cell(text: str) -> str:
@@ -103,7 +142,8 @@ def _section(title: str, body: str, language: str) -> str:
     if title.startswith("Example"):
         return f"**{title}**\n\n{fence_indented(textwrap.indent(body, '    '), language)}"
     if title in ("Returns", "Yields"):
-        return f"**{title}**: " + re.sub(r"\n(?=- )", "\n\n", body, count=1)
+        said, *fields = re.split(r"\n(?=- )", body, maxsplit=1)
+        return "\n\n".join([f"**{title}**: {' '.join(said.split())}", *fields])
     rows = [f"- `{name}`: {said}" for name, said in items(body).items()]
     return f"**{ {'Args': 'Arguments'}.get(title, title) }**\n\n" + "\n".join(rows)
 

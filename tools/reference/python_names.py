@@ -1,4 +1,7 @@
-"""Makes the page of the Python names that other packages may use from their docstrings. Imports no module."""
+"""Makes the pages of the Python names that other packages may use from their docstrings. Imports no module.
+
+A module has a page. Names that do not fit there have pages of their own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.reference.markdown import docstring, fence, sections, signature, table
+from tools.reference.markdown import (
+    LONGEST_PAGE,
+    docstring,
+    fence,
+    first_sentence,
+    length,
+    link,
+    sections,
+    signature,
+    table,
+)
 from tools.reference.markdown import page as markdown_page
 
 PUBLIC = {
@@ -30,32 +43,82 @@ PUBLIC = {
 """The names by module that notebooks, services, and packages with their own backend import. Everything else may change
 at any time."""
 
+_SOURCE = "the docstrings of toolchain/etbuild"
+_ABOVE = 8  # the lines of a page above its content
 _PACKAGES = "toolchain"  # the folder with the package `etbuild`
 _Definition = ast.ClassDef | ast.FunctionDef | ast.Assign | ast.AnnAssign
 
 
-def page(root: Path) -> str:
-    """Returns the page.
+def pages(root: Path) -> dict[str, str]:
+    """Returns the pages and their index.
 
     Raises:
         LookupError: A module has no such name.
     """
-    return markdown_page("Python interface", "the docstrings of toolchain/etbuild", _blocks(root / _PACKAGES))
+    written: dict[str, str] = {}
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for module, names in PUBLIC.items():
+        found = {name: _find(root / _PACKAGES, module, name) for name in names}
+        apart = _apart(module, found)
+        for name in apart:
+            written |= _of_its_own(module, name, found[name])
+        together = [name for name in names if name not in apart]
+        content = [block for name in together for block in (f"## {name}", *found[name].blocks(module, name))]
+        imported = fence("python", f"from {module} import {', '.join(together)}")
+        page = f"python/{module.replace('.', '-')}.md"
+        written[page] = markdown_page(f"`{module}`", _SOURCE, [imported, *content])
+        links = {
+            name: link(name, "", _own_page(module, name)) if name in apart else link(name, None, page) for name in names
+        }
+        rows[module] = [(links[name], first_sentence(found[name].doc)) for name in names]
+    return {"python.md": markdown_page("Python interface", _SOURCE, _index(rows)), **written}
 
 
-def _blocks(packages: Path) -> Iterator[str]:
+def _apart(module: str, found: dict[str, _Found]) -> list[str]:
+    """Returns the names that get pages of their own, the longest ones, so that the others fit a page."""
+    lines = {name: length(each.blocks(module, name)) + 2 for name, each in found.items()}
+    apart: list[str] = []
+    while sum(lines.values()) > LONGEST_PAGE - _ABOVE:
+        apart.append(max(lines, key=lambda name: lines[name]))
+        del lines[apart[-1]]
+    return apart
+
+
+def _own_page(module: str, name: str) -> str:
+    return f"python/{module.replace('.', '-')}-{name}.md"
+
+
+def _of_its_own(module: str, name: str, found: _Found) -> dict[str, str]:
+    """Returns the page of a name, and a second one for the methods of a class that do not fit there."""
+    page = _own_page(module, name)
+    imported = fence("python", f"from {module} import {name}")
+    whole = list(found.blocks(module, name, "##"))
+    if length(whole) <= LONGEST_PAGE - _ABOVE:
+        return {page: markdown_page(f"`{module}.{name}`", _SOURCE, [imported, *whole])}
+    first = next(place for place, block in enumerate(whole) if block.startswith("## "))
+    second = page.replace(".md", "-methods.md")
+    rows = [
+        (link(block.removeprefix("## "), None, second), first_sentence(whole[place + 2]))
+        for place, block in enumerate(whole)
+        if block.startswith("## ")
+    ]
+    return {
+        page: markdown_page(
+            f"`{module}.{name}`", _SOURCE, [imported, *whole[:first], table(("method", "what it does"), rows)]
+        ),
+        second: markdown_page(f"Methods of `{module}.{name}`", _SOURCE, whole[first:]),
+    }
+
+
+def _index(rows: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
     yield (
         "What notebooks and services import from `etbuild`, and what a package that "
         "[adds a backend](../backends.md#from-another-package) imports from its modules. Other modules and names are "
-        "internal: they may change in any release. No module on this page imports torch."
+        "internal: they may change in any release. None of these modules imports torch."
     )
-    for module, names in PUBLIC.items():
+    for module, of_module in rows.items():
         yield f"## {module}"
-        for name in names:
-            found = _find(packages, module, name)
-            yield f"### {name}"
-            yield fence("python", f"from {module} import {name}")
-            yield from found.blocks(module, name)
+        yield table(("name", "what it is"), of_module)
 
 
 @dataclass
@@ -66,14 +129,21 @@ class _Found:
     following: ast.stmt | None
     source: str
 
-    def blocks(self, module: str, name: str) -> Iterator[str]:
+    @property
+    def doc(self) -> str:
+        if isinstance(self.node, ast.ClassDef | ast.FunctionDef):
+            return ast.get_docstring(self.node) or ""
+        return _string(self.following) or ""
+
+    def blocks(self, module: str, name: str, level: str = "###") -> Iterator[str]:
+        """Returns what a page says about the name, with methods under headings of a level."""
         if isinstance(self.node, ast.ClassDef):
-            yield from self._class(self.node, module)
+            yield from self._class(self.node, module, level)
         elif isinstance(self.node, ast.FunctionDef):
             yield from self._function(self.node, name, f"{module}:{name}")
         else:
             yield signature("python", self._text(self.node), f"{module}:{name}")
-            yield _string(self.following) or ""
+            yield self.doc
 
     def _text(self, node: ast.AST) -> str:
         return ast.get_source_segment(self.source, node) or ""
@@ -104,7 +174,7 @@ class _Found:
     def _argument(self, argument: ast.arg, default: ast.expr | None) -> str:
         return self._text(argument) + (f" = {self._text(default)}" if default else "")
 
-    def _class(self, node: ast.ClassDef, module: str) -> Iterator[str]:
+    def _class(self, node: ast.ClassDef, module: str, level: str) -> Iterator[str]:
         bases = ", ".join(self._text(base) for base in node.bases)
         decorators = "".join(f"@{self._text(decorator)}\n" for decorator in node.decorator_list)
         yield signature(
@@ -116,7 +186,7 @@ class _Found:
         for method in node.body:
             if isinstance(method, ast.FunctionDef) and (method.name == "__init__" or not method.name.startswith("_")):
                 shown = node.name if method.name == "__init__" else f"{node.name}.{method.name}"
-                yield f"#### {shown}"
+                yield f"{level} {shown}"
                 yield from self._function(method, shown, f"{module}:{node.name}.{method.name}")
 
     def _fields(self, node: ast.ClassDef, said: dict[str, str]) -> str:

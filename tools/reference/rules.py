@@ -1,53 +1,158 @@
-"""Makes the page of the rules, macros and providers from the `.bzl` files in `rules/` that users load."""
+"""Makes the pages of the rules, macros and providers from the `.bzl` files in `rules/` that users load.
+
+A file has a page. If it does not fit, each of its names has one.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from tools.reference.markdown import docstring, fence, fence_indented, signature, table
+from tools.reference.markdown import (
+    LONGEST_PAGE,
+    docstring,
+    fence,
+    fence_indented,
+    first_sentence,
+    length,
+    link,
+    signature,
+    table,
+)
 from tools.reference.markdown import page as markdown_page
 from tools.reference.starlark import Call, Loader
 
-_MAIN = "defs.bzl"  # a name in several files is described as part of this one
+_SOURCE = "the docstrings of rules/*.bzl"
+_ORDER = ("defs.bzl", "providers.bzl", "cc.bzl", "repositories.bzl", "extensions.bzl", "actions.bzl")
 _DEFAULTS: dict[str, Any] = {"bool": False, "int": 0, "string": ""}
-_KINDS = {"rule": "Rule", "repository_rule": "Repository rule", "provider": "Provider", "aspect": "Aspect"}
+_KINDS = {
+    "rule": "Rule",
+    "repository_rule": "Repository rule",
+    "provider": "Provider",
+    "aspect": "Aspect",
+    "module_extension": "Module extension",
+}
 
 
-def page(root: Path) -> str:
-    """Returns the page."""
-    return markdown_page("Rules", "the docstrings of rules/*.bzl", _blocks(root))
+@dataclass(frozen=True)
+class _File:
+    """A file that users load.
+
+    Attributes:
+        name: Its name.
+        doc: Its docstring.
+        names: What it defines, by name. A provider is part of `providers.bzl`, though `defs.bzl` has it too.
+        comments: The comment above a name, for names that have one.
+    """
+
+    name: str
+    doc: str
+    names: dict[str, Any]
+    comments: dict[str, str]
+
+    @property
+    def page(self) -> str:
+        return f"rules/{Path(self.name).stem}.md"
+
+    def constants(self) -> list[str]:
+        """The names that the index describes."""
+        return [name for name, value in self.names.items() if _kind(name, value) == "Constant"]
+
+    def about(self, name: str) -> list[str]:
+        found = [*_public(name, self.names[name], f"@rules_executorch//rules:{self.name}"), self.comments.get(name, "")]
+        return [block for block in found if block]
+
+    def whole(self) -> list[str]:
+        """The content of the page of the file."""
+        named = [block for name in self.names for block in (f"## {name}", *self.about(name))]
+        return [fence_indented(self.doc, "starlark"), *named]
+
+    @property
+    def fits(self) -> bool:
+        return length(self.whole()) < LONGEST_PAGE
+
+    def page_of(self, name: str) -> str:
+        return self.page if self.fits else f"rules/{name}.md"
 
 
-def _blocks(root: Path) -> Iterator[str]:
+def pages(root: Path) -> dict[str, str]:
+    """Returns the pages and their index."""
+    files = _files(root)
+    written = {"rules.md": markdown_page("Rules", _SOURCE, _index(files))}
+    for file in files:
+        if file.fits:
+            written[file.page] = markdown_page(file.name, _SOURCE, file.whole())
+            continue
+        for name in file.names.keys() - file.constants():
+            written[file.page_of(name)] = markdown_page(name, _SOURCE, file.about(name))
+    return written
+
+
+def _files(root: Path) -> list[_File]:
     loader = Loader(root)
-    described: list[Any] = []
-    for path in sorted((root / "rules").glob("*.bzl"), key=lambda path: (path.name != _MAIN, path.name)):
-        module = loader.load(path)
-        names = {
-            name: value
-            for name, value in module.names.items()
-            if not name.startswith("_") and not any(value is other for other in described)
-        }
-        described += names.values()
-        if module.doc:
-            yield f"## {path.name}"
-            yield fence_indented(module.doc, "starlark")
-        for name, value in names.items():
+    modules = {name: loader.load(root / "rules" / name) for name in _ORDER}
+    forgotten = {path.name for path in (root / "rules").glob("*.bzl")} - set(_ORDER)
+    if forgotten:
+        raise LookupError(f"add {', '.join(forgotten)} to _ORDER in {Path(__file__).name}")
+    providers = modules["providers.bzl"].names
+    return [
+        _File(
+            name,
+            module.doc,
+            {
+                each: value
+                for each, value in module.names.items()
+                if not each.startswith("_") and (name == "providers.bzl" or each not in providers)
+            },
+            module.comments,
+        )
+        for name, module in modules.items()
+    ]
+
+
+def _index(files: list[_File]) -> Iterator[str]:
+    for file in files:
+        yield f"## {file.name}"
+        yield first_sentence(file.doc) if file.fits else fence_indented(file.doc, "starlark")
+        anchor = None if file.fits else ""
+        yield table(
+            ("name", "", "what it is"),
+            [
+                (link(name, anchor, file.page_of(name)), _kind(name, value).lower(), _said(file, name))
+                for name, value in file.names.items()
+                if file.fits or name not in file.constants()
+            ],
+        )
+        for name in [] if file.fits else file.constants():
             yield f"### {name}"
-            yield from _public(name, value, f"@rules_executorch//rules:{path.name}")
-            yield module.comments.get(name, "")
+            yield from file.about(name)
+
+
+def _said(file: _File, name: str) -> str:
+    value = _rule_behind(name, file.names[name])
+    doc = (inspect.getdoc(value) or "") if isinstance(value, FunctionType) else getattr(value, "doc", "")
+    return first_sentence(doc or file.comments.get(name, ""))
+
+
+def _kind(name: str, value: Any) -> str:
+    value = _rule_behind(name, value)
+    if isinstance(value, FunctionType):
+        return "Macro" if next(_parameters(value), "") == "name" else "Function"
+    if isinstance(value, Call):
+        return _KINDS[value.function]
+    return "Constant"
 
 
 def _public(name: str, value: Any, file: str) -> Iterator[str]:
     value = _rule_behind(name, value)
     load = fence("starlark", f'load("{file}", "{name}")')
     if isinstance(value, FunctionType):
-        yield f"{'Macro' if next(_parameters(value), '') == 'name' else 'Function'}.\n\n{load}"
+        yield f"{_kind(name, value)}.\n\n{load}"
         yield signature("starlark", f"{name}({', '.join(_parameters(value))})", f"{file}:{name}")
         yield docstring(inspect.getdoc(value) or "", "starlark")
     elif isinstance(value, Call) and value.function == "module_extension":
@@ -55,7 +160,7 @@ def _public(name: str, value: Any, file: str) -> Iterator[str]:
         yield fence("starlark", f'{name} = use_extension("{file}", "{name}")')
         yield fence_indented(value.doc, "starlark")
         for tag, tag_class in value.arguments["tag_classes"].items():
-            yield f"#### {name}.{tag}"
+            yield f"### {name}.{tag}"
             yield fence_indented(tag_class.doc, "starlark")
             yield _attributes(tag_class)
     elif isinstance(value, Call):
