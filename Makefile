@@ -180,9 +180,10 @@ reference: venv
 	$(VENV)/bin/python -m tools.step_files
 	$(VENV)/bin/python -m tools.write_reference
 
-# The documentation as a website: open site/index.html. It needs no server and no network. A broken link is an error.
+# The documentation as a website: open site/index.html. It needs no server and no network. A broken link is an error. The pages
+# are in site/VERSION. Other versions that are in site/ stay, and each page can select them.
 docs: $(DOCS)/ready
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=toolchain $(DOCS)/bin/python -m mkdocs build
 
 $(DOCS)/ready: docs/requirements.txt tools/fetch_site_scripts.sh tools/find_python.sh
 	python=$$($(FIND_PYTHON)); "$$python" -m venv --clear $(DOCS)
@@ -192,7 +193,7 @@ $(DOCS)/ready: docs/requirements.txt tools/fetch_site_scripts.sh tools/find_pyth
 
 # The files of a release in dist/: `make release VERSION=0.1.0`, for a registry with REPOSITORY=OWNER/NAME. tools/release.py lists them.
 release: venv docs
-	$(VENV)/bin/python -m tools.release $(VERSION) $(REPOSITORY:%=--repository %) --site site
+	$(VENV)/bin/python -m tools.release $(VERSION) $(REPOSITORY:%=--repository %) --site site/$(VERSION)
 
 licenses: venv
 	$(VENV)/bin/python tools/list_licenses.py

@@ -8,7 +8,7 @@
 | `rules_executorch-VERSION.tar.gz` | the sources, for Bazel |
 | `bcr/VERSION/` | with --repository: the entry for the Bazel Central Registry |
 | `rules_executorch-VERSION-packages.tar.gz` | what makes a `packages.pex`: the locks, and the program that reads them |
-| `rules_executorch-VERSION-docs.tar.gz` | the website, from --site |
+| `rules_executorch-VERSION-docs.tar.gz` | the website of the version, from --site |
 | `etbuild-VERSION.cdx.json` | the bill of materials: each package that the locks pin, in the format CycloneDX |
 | `release-notes.md` | the part of the changelog |
 | `SHA256SUMS` | the digest of each file |
@@ -50,7 +50,7 @@ def write(version: str, repository: str | None, out: Path, site: Path | None = N
         version: The version, which the sources must have.
         repository: Where the release is on GitHub, as OWNER/NAME. None: without the entry for the registry.
         out: The directory, which is replaced if it holds a release.
-        site: The directory of the website. None: without it.
+        site: The directory of the website of this version. None: without it.
 
     Raises:
         ReleaseError: The sources have another version, the changelog has no part about it, or the directory holds

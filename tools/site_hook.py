@@ -1,14 +1,18 @@
 """A hook of MkDocs that makes the documentation site from the same files that GitHub shows.
 
 The links of a page point to files in the repository. The hook adds every such file to the site as a page, and rewrites
-the links. So nothing is written twice, and the site works without a network.
+the links. The front page is made from README.md and the nav. So nothing is written twice, and the site works without a
+network. The pages are in a folder with the name of the version.
 """
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 import subprocess
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +21,15 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from etbuild.version import VERSION
+from tools import site_versions
 from tools.markdown_links import links, slug
 
 _ROOT = Path(__file__).parents[1]
 _DOCS = "docs/"
+_FRONT = "index.md"
 _PAGES = {
-    "README.md": "index.md",
+    "README.md": "project/readme.md",
     "ARCHITECTURE.md": "project/architecture.md",
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
@@ -32,13 +39,26 @@ _SOURCES = "source"  # the folder of the site for files of the repository that p
 _IMAGES = (".png", ".svg")
 _SCRIPTS = _ROOT / ".cache/docs/scripts"
 _JAVASCRIPTS = "assets/javascripts"
+_STYLES = "assets/stylesheets"
+_OWN = _ROOT / "tools/site"  # the style and the script of the site
+_HEADER = '<div class="md-header__topic">'
+_SEARCH = '<div class="md-search" data-md-component="search" role="dialog"'
+_OUTPUT = re.compile(r"<!-- snippet (?:output|part) of: (.+) -->\n\n((?:(?: {4}.*)?\n)+)")
+_CARD = 5  # the pages of a section that the front page names
+_FOR = {
+    "Tutorials": "Learn it, step by step.",
+    "How-to": "Do one thing.",
+    "Explanation": "Understand why.",
+    "Reference": "Look up a key, an option or a name.",
+}
 _LANGUAGES = {".bzl": "starlark", ".py": "python", ".sh": "shell", ".yml": "yaml"}
 _NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 _REMOTE = re.compile(r"<(?:script|img|iframe)\b[^>]*\bsrc=\"?https?:|<link\b[^>]*\bhref=\"?https?:")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Gives headings the anchors that they have on GitHub."""
+    """Gives headings the anchors that they have on GitHub, and the version a folder."""
+    config.site_dir = str(Path(config.site_dir) / VERSION)
     config.mdx_configs["toc"]["slugify"] = lambda heading, separator: slug(heading)
     return config
 
@@ -57,9 +77,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 added = _source(config, path, linked)
                 files.append(added)
                 pending += [added] if path.endswith(".md") else []
-    for script in sorted(_SCRIPTS.glob("*.js")):
+    for script in [*sorted(_SCRIPTS.glob("*.js")), _OWN / "site.js"]:
         files.append(File.generated(config, f"{_JAVASCRIPTS}/{script.name}", abs_src_path=str(script)))
-    config.nav = _with_all_guides(config.nav, files)
+    files.append(File.generated(config, f"{_STYLES}/site.css", abs_src_path=str(_OWN / "site.css")))
+    config.nav = _with_all_pages(config.nav, files)
+    readme = (_ROOT / "README.md").read_text("utf-8")
+    files.append(File.generated(config, _FRONT, content="\n\n".join(_front_page(readme, config.nav, files))))
     return files
 
 
@@ -76,18 +99,71 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Adds the script for diagrams to pages with diagrams. Without it, the theme would load one from another server.
+    """Adds the version, a name to the search, and the script for diagrams to pages with diagrams.
+
+    Without this script, the theme would load one from another server.
 
     Raises:
         PluginError: The page would load something from another server.
     """
+    up = "../" * page.url.count("/")
+    output = _with_version(output, up).replace(_SEARCH, f'{_SEARCH} aria-label="Search"', 1)
     if 'class="mermaid"' in output:
-        up = "../" * page.url.count("/")
         output = output.replace("</head>", f'<script src="{up}{_JAVASCRIPTS}/mermaid.js"></script></head>', 1)
     remote = _REMOTE.search(output)
     if remote:
         raise PluginError(f"{page.file.src_uri} loads something from another server: {remote[0]}")
     return output
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Lists the versions in the folder of the website."""
+    site_versions.write(Path(config.site_dir).parent)
+
+
+def _with_version(output: str, up: str) -> str:
+    """Adds the version to the header, with the list of others that a script fills in."""
+    shown = (
+        f'<div class="md-version" data-top="{up}../">'
+        f'<button class="md-version__current" aria-label="Version {VERSION}: select another one">{VERSION}</button>'
+        '<ul class="md-version__list"></ul></div>'
+    )
+    start = output.index("</span>", output.index(_HEADER)) + len("</span>")
+    scripts = f'<script src="{up}../versions.js"></script><script src="{up}{_JAVASCRIPTS}/site.js"></script>'
+    return f"{output[:start]}{shown}{output[start:]}".replace("</body>", f"{scripts}</body>", 1)
+
+
+def _front_page(readme: str, nav: Any, files: Files) -> Iterator[str]:
+    """Yields the front page: the README's first part, the outputs of its commands, and the sections of the site."""
+    yield "---\nhide: [navigation, toc]\n---"
+    first, _, rest = readme.partition("\n## ")
+    yield first.strip()
+    lines = []
+    for command, output in _OUTPUT.findall(rest):
+        if command.startswith("etbuild "):
+            lines += [f"$ {command}", *textwrap.dedent(output).strip("\n").split("\n"), ""]
+    session = html.escape("\n".join(lines).strip())
+    yield f'<div class="terminal" markdown="0"><pre><code tabindex="0">{session}</code></pre></div>'
+    yield '<div class="grid cards" markdown>'
+    for section in nav:
+        for title, entries in section.items() if isinstance(section, dict) else ():
+            said = _FOR.get(title, "")
+            yield textwrap.indent("\n\n".join([f"**{title}**", said, *_card(entries, files)]), "    ").replace(
+                "    ", "-   ", 1
+            )
+    yield "</div>"
+
+
+def _card(entries: list[Any], files: Files) -> Iterator[str]:
+    """Yields links to the first pages of a section. The link of a section below it leads to its first page."""
+    for entry in entries[:_CARD]:
+        uri = entry
+        while not isinstance(uri, str):
+            uri = next(iter(uri.values())) if isinstance(uri, dict) else uri[0]
+        found = files.get_file_from_path(uri)
+        heading = re.search(r"^# (.*)", found.content_string if found else "", re.MULTILINE)
+        title = next(iter(entry)) if isinstance(entry, dict) else heading[1] if heading else uri
+        yield f"[{title}]({_shown_by(uri)})"
 
 
 def _repository_path(uri: str, target: str) -> str:
@@ -97,10 +173,15 @@ def _repository_path(uri: str, target: str) -> str:
         uri: The page's path in the site's sources.
         target: The link as it is written in the page's file in the repository.
     """
-    inverse = {site: path for path, site in _PAGES.items()}
+    return posixpath.normpath(posixpath.join(posixpath.dirname(_shown_by(uri)), target))
+
+
+def _shown_by(uri: str) -> str:
+    """Returns the path in the repository of the file that a page shows. The links of the front page are those of
+    README.md."""
+    inverse = {site: path for path, site in _PAGES.items()} | {_FRONT: "README.md"}
     inside = f"{_SOURCES}/"
-    path = inverse.get(uri) or (uri.removeprefix(inside) if uri.startswith(inside) else f"{_DOCS}{uri}")
-    return posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    return inverse.get(uri) or (uri.removeprefix(inside) if uri.startswith(inside) else f"{_DOCS}{uri}")
 
 
 def _site_uri(path: str) -> str:
@@ -142,17 +223,22 @@ def _shown(path: str, name: str) -> str:
     return f"## {name}\n\n````{language}\n{text.strip()}\n````"
 
 
-def _with_all_guides(nav: Any, files: Files) -> Any:
-    """Returns the nav with `*` replaced by the pages of `docs/` that it does not name."""
+def _with_all_pages(nav: Any, files: Files) -> Any:
+    """Returns the nav with `FOLDER/*` replaced by the pages of the folder that it does not name."""
     named = set(re.findall(r"[^'\" ]+\.md", str(nav)))
-    guides = sorted(file.src_uri for file in files if "/" not in file.src_uri and file.is_documentation_page())
-    rest = [uri for uri in guides if uri not in named]
+    pages = [file.src_uri for file in files if file.is_documentation_page() and file.src_uri not in named]
+    pages.sort(key=lambda uri: uri.removesuffix(".md"))
+
+    def rest(entry: Any) -> list[str] | None:
+        if not isinstance(entry, str) or not entry.endswith("*"):
+            return None
+        return [uri for uri in pages if posixpath.dirname(uri) == posixpath.dirname(entry)]
 
     def filled(entries: Any) -> Any:
         if isinstance(entries, dict):
             return {title: filled(below) for title, below in entries.items()}
         if isinstance(entries, list):
-            return [new for entry in entries for new in (rest if entry == "*" else [filled(entry)])]
+            return [new for entry in entries for new in (rest(entry) or [filled(entry)])]
         return entries
 
     return filled(nav)

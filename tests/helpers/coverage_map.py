@@ -273,6 +273,7 @@ COVERED_BY: Mapping[str, Row] = {
     "pyproject.toml": Row(sample=(ALL,)),  # other versions of packages are also in a lock
     "tools/": NOTHING,
     "tools/find_": Row(sample=("bazel/", "registry/", "remote/", *_integration("page"))),
+    "tools/site/": NOTHING,  # tests/unit
     "tools/reference/": Row(whole=_bazel("rules")),
     # What tests read.
     "tests/bazel/": Row(whole=("bazel/",)),

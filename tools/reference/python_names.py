@@ -44,6 +44,7 @@ PUBLIC = {
 at any time."""
 
 _SOURCE = "the docstrings of toolchain/etbuild"
+_LINE = 120  # the maximum length of a line of code, in characters
 _ABOVE = 8  # the lines of a page above its content
 _PACKAGES = "toolchain"  # the folder with the package `etbuild`
 _Definition = ast.ClassDef | ast.FunctionDef | ast.Assign | ast.AnnAssign
@@ -64,7 +65,7 @@ def pages(root: Path) -> dict[str, str]:
             written |= _of_its_own(module, name, found[name])
         together = [name for name in names if name not in apart]
         content = [block for name in together for block in (f"## {name}", *found[name].blocks(module, name))]
-        imported = fence("python", f"from {module} import {', '.join(together)}")
+        imported = fence("python", _import(module, together))
         page = f"python/{module.replace('.', '-')}.md"
         written[page] = markdown_page(f"`{module}`", _SOURCE, [imported, *content])
         links = {
@@ -84,6 +85,13 @@ def _apart(module: str, found: dict[str, _Found]) -> list[str]:
     return apart
 
 
+def _import(module: str, names: list[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= _LINE:
+        return line
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
+
+
 def _own_page(module: str, name: str) -> str:
     return f"python/{module.replace('.', '-')}-{name}.md"
 
@@ -91,7 +99,7 @@ def _own_page(module: str, name: str) -> str:
 def _of_its_own(module: str, name: str, found: _Found) -> dict[str, str]:
     """Returns the page of a name, and a second one for the methods of a class that do not fit there."""
     page = _own_page(module, name)
-    imported = fence("python", f"from {module} import {name}")
+    imported = fence("python", _import(module, [name]))
     whole = list(found.blocks(module, name, "##"))
     if length(whole) <= LONGEST_PAGE - _ABOVE:
         return {page: markdown_page(f"`{module}.{name}`", _SOURCE, [imported, *whole])}
