@@ -33,6 +33,7 @@ sys.path[:0] = [str(HERE.parent), str(ROOT)]
 
 from measure import compile_driver  # noqa: E402
 
+from benchmarks.incremental import plot  # noqa: E402
 from tests.helpers.workspaces import BUILD_DIRECTORIES, BUILD_FILES, NOT_COPIED  # noqa: E402
 
 EXAMPLE = "examples/tiny_lm"
@@ -255,7 +256,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="counted pairs of the plain script and a hit (default: 5)")
     parser.add_argument("--no-bazel", action="store_true", help="measure only the command line")
-    parser.add_argument("--write", type=Path, help="put the results into this document")
+    parser.add_argument("--write", type=Path, help="put the results into this document, and draw them")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
@@ -270,6 +271,7 @@ def main() -> None:
         lines = ["", *table(ours, bazels), "", *(f"- {line}" for line in compared), f"- machine: {machine}", ""]
     if options.write:
         write(options.write, lines)
+        plot.PICTURE.write_text(plot.drawn(options.write.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":
