@@ -1,4 +1,4 @@
-"""Each test in the table of promises exists, and each promise has a test."""
+"""Each test that the pages of conformance and sharing name exists, and each promise has a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/conformance.md").read_text("utf-8")
-NAMED = sorted(set(re.findall(r"(test_\w+\.py)::(test_\w+)", TEXT)))
+SHARING = (ROOT / "docs/explanation/sharing.md").read_text("utf-8")
+NAMED = sorted(set(re.findall(r"(test_\w+\.py)::(test_\w+)", TEXT + SHARING)))
 ROWS = [line for line in TEXT.splitlines() if line.startswith("| ")][1:]
 
 
