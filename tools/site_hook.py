@@ -22,7 +22,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from etbuild.version import VERSION
-from tools import site_versions
+from tools import site_nav, site_versions
 from tools.markdown_links import links, slug
 
 _ROOT = Path(__file__).parents[1]
@@ -64,7 +64,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages outside of `docs/`, the files that pages link to, and the scripts. Fills in the `*` of the nav."""
+    """Adds the pages outside of `docs/`, the files that pages link to, and the scripts. Makes the menu."""
     for path, uri in _PAGES.items():
         files.append(File.generated(config, uri, content=(_ROOT / path).read_text("utf-8")))
     pending = [file for file in files if file.is_documentation_page()]
@@ -80,7 +80,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for script in [*sorted(_SCRIPTS.glob("*.js")), _OWN / "site.js"]:
         files.append(File.generated(config, f"{_JAVASCRIPTS}/{script.name}", abs_src_path=str(script)))
     files.append(File.generated(config, f"{_STYLES}/site.css", abs_src_path=str(_OWN / "site.css")))
-    config.nav = _with_all_pages(config.nav, files)
+    pages = [file.src_uri for file in files if file.is_documentation_page()]
+    listed = (_ROOT / _DOCS / site_nav.LIST).read_text("utf-8")
+    config.nav = site_nav.nav(listed, pages, lambda target: _site_uri(_repository_path(site_nav.LIST, target)))
     readme = (_ROOT / "README.md").read_text("utf-8")
     files.append(File.generated(config, _FRONT, content="\n\n".join(_front_page(readme, config.nav, files))))
     return files
@@ -221,24 +223,3 @@ def _shown(path: str, name: str) -> str:
     suffix = Path(path).suffix
     language = _LANGUAGES.get(suffix, "starlark" if Path(path).name in ("BUILD", "WORKSPACE") else suffix[1:] or "text")
     return f"## {name}\n\n````{language}\n{text.strip()}\n````"
-
-
-def _with_all_pages(nav: Any, files: Files) -> Any:
-    """Returns the nav with `FOLDER/*` replaced by the pages of the folder that it does not name."""
-    named = set(re.findall(r"[^'\" ]+\.md", str(nav)))
-    pages = [file.src_uri for file in files if file.is_documentation_page() and file.src_uri not in named]
-    pages.sort(key=lambda uri: uri.removesuffix(".md"))
-
-    def rest(entry: Any) -> list[str] | None:
-        if not isinstance(entry, str) or not entry.endswith("*"):
-            return None
-        return [uri for uri in pages if posixpath.dirname(uri) == posixpath.dirname(entry)]
-
-    def filled(entries: Any) -> Any:
-        if isinstance(entries, dict):
-            return {title: filled(below) for title, below in entries.items()}
-        if isinstance(entries, list):
-            return [new for entry in entries for new in (rest(entry) or [filled(entry)])]
-        return entries
-
-    return filled(nav)
