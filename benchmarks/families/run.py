@@ -318,7 +318,7 @@ def table(rows: list[Row]) -> str:
 def summary(rows: list[Row]) -> str:
     """How many families work."""
     made = [row for row in rows if not row["note"].startswith(_NO_MODEL)]
-    lines = [f"{sum(row['works'] for row in made)} of {len(made)} families say what transformers says."]
+    lines = [f"{sum(row['works'] for row in made)} of {len(made)} families give the tokens that transformers gives."]
     if without := len(rows) - len(made):
         lines.append(f"Of {without} more, no tiny model could be made.")
     for key, name in (("by_transformers", "transformers' exporter"), ("by_optimum", "optimum-executorch")):
@@ -340,21 +340,21 @@ def page(rows: list[Row]) -> str:
 
 `{command}` writes this page, with {versions}.
 
-Each family is tried as a new user would: a tiny model with random weights, `etbuild init --huggingface`,
-`etbuild build`, and ExecuTorch's `TextLLMRunner`. It says {families.TOKENS} tokens after a prompt, which is longer than
-the sliding windows of the tiny models.
+Each family is tried with the commands of a new user: `etbuild init --huggingface` on a tiny model with random weights,
+`etbuild build`, and ExecuTorch's `TextLLMRunner`. The runner continues a prompt by {families.TOKENS} tokens, which are more
+than the sliding windows of the tiny models hold.
 
 | column | what it says |
 |---|---|
 | `cache.kind` | what `init` wrote |
-| equal tokens | the tokens before the first that differs from what transformers says without a cache |
+| equal tokens | the tokens before the first that differs from those of transformers without a cache |
 | size, planned memory | of the program with its data, and of its methods |
 | 4 bits: size | of the same program with `8da4w` in groups of 32 |
 | divergence | of the scores of that program from those of transformers in float32: the mean, in nats |
 | transformers' exporter, optimum-executorch | equal tokens of their programs of the same folder, if tried |
 
-What a family cannot do is an error of `init`, of the build or of the runner, which the note has. The programs of
-transformers' exporter run in its `generate`: they are one for the whole prompt and one for a single token. Those of
+If a family does not work, the note has the error of `init`, of the build or of the runner. The programs of
+transformers' exporter, one for the whole prompt and one for a single token, run in its `generate`. Those of
 optimum-executorch {optimum_environment.version()} run in `TextLLMRunner`: with ExecuTorch's own attention and cache, or
 without them if that fails. The errors are in `benchmarks/results/families.jsonl`, under `reasons`.
 
