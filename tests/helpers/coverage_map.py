@@ -271,6 +271,7 @@ COVERED_BY: Mapping[str, Row] = {
     "changes/": NOTHING,
     "mkdocs.yml": NOTHING,
     "pyproject.toml": Row(sample=(ALL,)),  # other versions of packages are also in a lock
+    "upstream/": Row(whole=_integration("upstream_patches")),
     "tools/": NOTHING,
     "tools/find_": Row(sample=("bazel/", "registry/", "remote/", *_integration("page"))),
     "tools/site/": NOTHING,  # tests/unit
@@ -287,6 +288,7 @@ COVERED_BY: Mapping[str, Row] = {
     "tests/golden/releases/": NOTHING,
     "tests/golden/programs/": Row(whole=(*_integration("determinism"), *_bazel("build"), "remote/")),
     "tests/helpers/changes.py": NOTHING,
+    "tests/helpers/counted_work.py": Row(whole=_integration("upstream_patches")),
     "tests/helpers/run_kernels.cc": Row(whole=(*_integration("kernels_library"), *_bazel("kernels_library"))),
     "tests/helpers/small_kernels.cc": Row(whole=(*_integration("kernels_library"), *_bazel("kernels_library"))),
     "tests/helpers/coverage_map.py": NOTHING,  # what it leaves out is on the first lines of pytest's output
