@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import signal
 import subprocess
 import sys
@@ -31,9 +32,10 @@ from torchao.quantization.pt2e import allow_exported_model_train_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.utils import unwrap_tensor_subclass
 
-from tests.conformance.upstream_limits import DEEDS, DOCUMENTED, LIMITS, UpstreamLimit
+from tests.conformance.upstream_limits import DEEDS, DOCUMENTED, LIMITS, NOT_REPORTED, UpstreamLimit
 
 ETBUILD = Path(__file__).parents[2] / "toolchain/etbuild"
+REPORT = r"https://github\.com/pytorch/(executorch|pytorch|ao)/(issues|pull)/\d+"
 X = torch.arange(8.0).reshape(2, 4) - 3
 IMAGE = torch.ones(1, 3, 8, 8)
 
@@ -588,3 +590,5 @@ def test_the_table_is_whole() -> None:
         assert limit.deed in DEEDS
         assert (limit.where == "") == (limit.deed == DOCUMENTED)
         assert (ETBUILD / limit.where).exists()
+        assert re.fullmatch(r"(executorch|torch|torchao): \S+", limit.source)
+        assert limit.report == NOT_REPORTED or re.fullmatch(REPORT, limit.report)

@@ -17,6 +17,7 @@ DEEDS = {
 }
 """What the driver does about a limit."""
 
+NOT_REPORTED = "not reported"
 _ISSUES, _PULLS = "https://github.com/pytorch/executorch/issues", "https://github.com/pytorch/executorch/pull"
 
 
@@ -30,14 +31,16 @@ class UpstreamLimit:
         deed: What the driver does about it: a key of `DEEDS`.
         where: The module that does it, relative to `etbuild`, which can go or shrink when the limit is gone. Empty if
             none does.
-        upstream: An issue or a pull request; or the project, and the source that has the limit.
+        source: The project, and its source that has the limit.
+        report: An issue or a pull request that is about it, or `NOT_REPORTED`.
     """
 
     name: str
     what: str
     deed: str
     where: str
-    upstream: str
+    source: str
+    report: str
 
 
 LIMITS = (
@@ -46,6 +49,7 @@ LIMITS = (
         "The runtime has no kernel for some core ATen operators, such as `sort`: the method cannot be loaded.",
         NOTE,
         "emit/runtime_limits.py",
+        "executorch: kernels/portable",
         f"{_ISSUES}/11320",
     ),
     UpstreamLimit(
@@ -55,6 +59,7 @@ LIMITS = (
         WORKAROUND,
         "lower/nonzero_rows.py",
         "executorch: kernels/portable/cpu/op_nonzero.cpp",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "aliases-of-formats",
@@ -62,6 +67,7 @@ LIMITS = (
         WORKAROUND,
         "export/core_operators.py",
         "executorch: kernels/portable/cpu/op_alias_copy.cpp",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "images-without-batch",
@@ -69,6 +75,7 @@ LIMITS = (
         WORKAROUND,
         "export/core_operators.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "layouts-of-dynamic-inputs",
@@ -77,6 +84,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_layouts.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "convolutions-of-one-input",
@@ -85,6 +93,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "dynamic-layers-after-images",
@@ -92,6 +101,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_layouts.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "negative-padding",
@@ -99,6 +109,7 @@ LIMITS = (
         WORKAROUND,
         "export/core_operators.py",
         "executorch: kernels/portable/cpu/util/kernel_ops_util.cpp",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "missing-decompositions",
@@ -107,6 +118,7 @@ LIMITS = (
         WORKAROUND,
         "export/missing_operators.py",
         "torch: torch/_decomp",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "volumes",
@@ -115,12 +127,14 @@ LIMITS = (
         WORKAROUND,
         "export/missing_operators.py",
         "executorch: kernels/portable/cpu/op_convolution.cpp",
+        f"{_ISSUES}/11704",
     ),
     UpstreamLimit(
         "tanh-gelu",
         "XNNPACK and Core ML compute the exact form of GELU, also where a model uses the tanh form.",
         WORKAROUND,
         "lower/tanh_gelu.py",
+        "executorch: backends/xnnpack/operators/op_gelu.py",
         f"{_PULLS}/22851",
     ),
     UpstreamLimit(
@@ -130,6 +144,7 @@ LIMITS = (
         WORKAROUND,
         "lower/dynamic_sizes.py",
         "executorch: exir/verification/arg_validator.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "remainder",
@@ -137,12 +152,14 @@ LIMITS = (
         WORKAROUND,
         "export/missing_operators.py",
         "executorch: kernels/portable/cpu/op_remainder.cpp",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "complex",
         "Few operators take complex numbers in the edge dialect, and `mul` is not one of them.",
         ERROR,
         "lower/lower_methods.py",
+        "executorch: exir/dialects/edge/edge.yaml",
         f"{_ISSUES}/11404",
     ),
     UpstreamLimit(
@@ -151,12 +168,14 @@ LIMITS = (
         ERROR,
         "lower/lower_methods.py",
         "executorch: exir/dialects/edge/edge.yaml",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "while-loop",
         "A `while_loop` can be exported and lowered, but not emitted.",
         ERROR,
         "lower/lower_methods.py",
+        "executorch: exir/emit/_emitter.py",
         f"{_ISSUES}/8769",
     ),
     UpstreamLimit(
@@ -165,6 +184,7 @@ LIMITS = (
         ERROR,
         "lower/lower_methods.py",
         "torch: torch/_export/verifier.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "strings",
@@ -172,6 +192,7 @@ LIMITS = (
         ERROR,
         "export/method_results.py",
         "executorch: exir/emit/_emitter.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "memory-of-views",
@@ -180,6 +201,7 @@ LIMITS = (
         ERROR,
         "emit/emit_program.py",
         "executorch: exir/passes/replace_view_copy_with_view_pass.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "no-tensors",
@@ -187,6 +209,7 @@ LIMITS = (
         ERROR,
         "emit/emit_methods.py",
         "executorch: exir/memory_planning.py",
+        f"{_ISSUES}/22477",
     ),
     UpstreamLimit(
         "shared-arenas",
@@ -194,6 +217,7 @@ LIMITS = (
         "methods do not share a cache.",
         ERROR,
         "manifest/runners.py",
+        "executorch: extension/module/module.h",
         f"{_PULLS}/17719",
     ),
     UpstreamLimit(
@@ -201,6 +225,7 @@ LIMITS = (
         "XNNPACK's partitioner leaves bfloat16 out without a word, unless it has `enable_bf16`.",
         NOTE,
         "lower/dtypes.py",
+        "executorch: backends/xnnpack/partition/config/xnnpack_config.py",
         f"{_ISSUES}/21859",
     ),
     UpstreamLimit(
@@ -209,6 +234,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/partition/config/xnnpack_config.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-hooks",
@@ -216,6 +242,7 @@ LIMITS = (
         WORKAROUND,
         "lower/linear_layers.py",
         "executorch: backends/xnnpack/partition/config/gemm_configs.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-given-weights",
@@ -223,6 +250,7 @@ LIMITS = (
         ERROR,
         "backends/xnnpack.py",
         "executorch: backends/xnnpack/partition/config/gemm_configs.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-weight-twice",
@@ -230,6 +258,7 @@ LIMITS = (
         "file crashes.",
         WORKAROUND,
         "backends/xnnpack_graphs.py",
+        "executorch: backends/xnnpack/runtime/XNNCompiler.cpp",
         f"{_PULLS}/21480",
     ),
     UpstreamLimit(
@@ -239,6 +268,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack/operators/node_visitor.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-kernel-twice",
@@ -246,6 +276,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack/_passes/conv1d_unsqueeze_pass.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-transposed-twice",
@@ -253,6 +284,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack/operators/node_visitor.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-own-weight",
@@ -260,6 +292,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/partition/config/gemm_configs.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-prelu",
@@ -267,6 +300,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+        f"{_PULLS}/18624",
     ),
     UpstreamLimit(
         "xnnpack-dynamic-sizes",
@@ -275,6 +309,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/operators/op_squeeze.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "moved-buffers",
@@ -282,6 +317,7 @@ LIMITS = (
         WORKAROUND,
         "lower/old_buffers.py",
         "executorch: exir/passes/insert_write_back_for_buffers_pass.py",
+        f"{_ISSUES}/7515",
     ),
     UpstreamLimit(
         "buffers-of-one-value",
@@ -289,6 +325,7 @@ LIMITS = (
         WORKAROUND,
         "export/old_values.py",
         "torch: torch/export/graph_signature.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-addmm",
@@ -296,6 +333,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/_passes/convert_to_linear.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-max",
@@ -304,6 +342,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/partition/config/node_configs.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-softmax",
@@ -312,6 +351,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_layouts.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-scale",
@@ -319,6 +359,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/partition/config/generic_node_configs.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-written-weight",
@@ -327,6 +368,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/partition/config/gemm_configs.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-quantized-input",
@@ -335,6 +377,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_layouts.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-borders",
@@ -342,6 +385,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack/partition/config/generic_node_configs.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "layouts-of-quantized-results",
@@ -350,6 +394,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_layouts.py",
         "executorch: backends/xnnpack/_passes/channels_last_tagged_reshape_pass.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-conv1d-floats",
@@ -358,6 +403,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack/_passes/conv1d_unsqueeze_pass.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-batch-norms",
@@ -366,6 +412,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack/_passes/fuse_batch_norm.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-activations",
@@ -373,6 +420,7 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_graphs.py",
         "executorch: backends/xnnpack/_passes/fuse_activation_pass.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "xnnpack-growing-batch",
@@ -381,6 +429,7 @@ LIMITS = (
         ERROR,
         "steps/compare.py",
         "executorch: backends/xnnpack/runtime",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "batch-norms-of-one-convolution",
@@ -389,12 +438,14 @@ LIMITS = (
         ERROR,
         "quantize/pt2e.py",
         "torchao: torchao/quantization/pt2e/utils.py",
+        "https://github.com/pytorch/ao/pull/2795",
     ),
     UpstreamLimit(
         "embeddings",
         "A quantized embedding with `padding_idx` does not become ExecuTorch's own operator, so that it has no kernel.",
         WORKAROUND,
         "lower/dequantize.py",
+        "executorch: exir/passes/_quant_patterns_and_replacements.py",
         f"{_ISSUES}/10663",
     ),
     UpstreamLimit(
@@ -404,6 +455,7 @@ LIMITS = (
         ERROR,
         "emit/emit_program.py",
         "executorch: exir/emit/_emitter.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "views-of-constants",
@@ -411,6 +463,7 @@ LIMITS = (
         WORKAROUND,
         "lower/viewed_weights.py",
         "executorch: exir/emit/_emitter.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "alignment",
@@ -418,6 +471,7 @@ LIMITS = (
         WORKAROUND,
         "lower/named_data.py",
         "executorch: exir/_serialize/_named_data_store.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "derived-dimensions",
@@ -425,6 +479,7 @@ LIMITS = (
         WORKAROUND,
         "export/derived_dims.py",
         "torch: torch/_export/serde/serialize.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "assigned-buffers",
@@ -432,6 +487,7 @@ LIMITS = (
         WORKAROUND,
         "export/own_buffers.py",
         "torch: torch/export/_trace.py",
+        "https://github.com/pytorch/pytorch/pull/185108",
     ),
     UpstreamLimit(
         "traced-attributes",
@@ -439,6 +495,7 @@ LIMITS = (
         WORKAROUND,
         "export/python_state.py",
         "torch: torch/export/_trace.py",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "traces-of-helpers",
@@ -446,6 +503,7 @@ LIMITS = (
         WORKAROUND,
         "export/line_traces.py",
         "torch: torch/fx/proxy.py",
+        NOT_REPORTED,
     ),
 )
 """The limits, those of the runtime first."""
