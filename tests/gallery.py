@@ -219,12 +219,13 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 _PAGE = """\
-# Gallery
+# Gallery: manifests of 25 architectures to copy
 
-Architectures of transformers at small sizes, and three models of our own, each from a manifest in
-[`examples/gallery`](../examples/gallery) to a program. `make gallery` builds all of them, runs them in ExecuTorch's
-runtime on random inputs, compares the outputs with eager PyTorch, and writes this page. `make test-all` only
-compares.
+Architectures of transformers at small sizes, and three models of our own. Copy the manifest from
+[`examples/gallery`](../examples/gallery), and put your configuration and weights into it.
+
+`make gallery` builds all of them, runs them in ExecuTorch's runtime on random inputs, compares the outputs with eager
+PyTorch, and writes this page. `make test-all` only compares.
 
 Measured with ExecuTorch {executorch}, torch {torch} and transformers {transformers} on {machine}, without the cache.
 *Difference* is the largest one, as a share of the largest output. *Delegated* counts the operators of XNNPACK.

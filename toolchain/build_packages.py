@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Build the packages that the driver runs on.")
     parser.add_argument("--requirements", type=Path, required=True, help="lock of the driver's requirements")
     parser.add_argument(
-        "--extra", type=Path, dest="extras", action="append", default=[], help="lock of what an extra needs besides"
+        "--extra", type=Path, dest="extras", action="append", default=[], help="lock of what an extra needs in addition"
     )
     parser.add_argument(
         "--covers", type=Path, action="append", default=[], help="lock whose packages --requirements must have"
@@ -285,10 +285,10 @@ def check_packages(packages: Path, pins: list[str]) -> Iterable[str]:
     """Exits if a file is no PEX with the packages of the locks for this machine. It may have more packages: returns
     the names of all."""
     if not zipfile.is_zipfile(packages):
-        sys.exit("`packages` names a file that is no packages.pex")
+        sys.exit("`packages` names a file that is not a packages.pex")
     with zipfile.ZipFile(packages) as archive:
         if "PEX-INFO" not in archive.namelist():
-            sys.exit("`packages` names a file that is no packages.pex")
+            sys.exit("`packages` names a file that is not a packages.pex")
         found = {name: (version, tags) for name, version, tags in distributions(archive)}
     advice = "build the file again, with the same version of the rules and the same `extras` or `requirements`"
     for name, version in pinned(pins).items():

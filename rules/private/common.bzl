@@ -57,7 +57,7 @@ _NOT_IN_NAMES = [",", "/", "=", " ", "\t", "\n"]
 _NOT_TAGS = ["etrecord", "export", "pte"]
 
 def names_error(names):
-    """Says whether a name of a method, a backend or a tag is empty, has a character that it must not have, or stands twice.
+    """Says whether a name of a method, a backend or a tag is empty, has a character that it must not have, or occurs twice.
 
     Args:
       names: list of string.
@@ -75,7 +75,7 @@ def names_error(names):
     return None
 
 def tags_error(tags):
-    """Says whether a tag is no name, stands twice, or would have the name of another output.
+    """Says whether a tag is no name, occurs twice, or would have the name of another output.
 
     Args:
       tags: list of string.

@@ -82,7 +82,7 @@ def executorch_kernels_library(
 
     The kernels come from `srcs`, which are compiled with code for the selected dtypes only, or from libraries in `deps` that
     are built already. They must not register themselves, as ExecuTorch's `portable_ops_lib` and the wheel's kernels do. The
-    linker takes those that are registered. [In an application](../applications.md#only-these-kernels-on-a-device) shows the
+    linker takes those that are registered. [Kernels](../kernels.md#register-only-these-kernels) shows the
     targets around it for Android, iOS and Linux on arm.
 
     Args:

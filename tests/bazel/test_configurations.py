@@ -327,7 +327,7 @@ def test_bazel_7_runs_all_steps_on_the_machines_that_a_target_needs(
 def test_bazel_7_finds_the_results_of_another_configuration(
     package: Workspace, bazel7: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """It leaves the configuration out of the paths in an action's key. The flags are those of docs/rules.md."""
+    """It leaves the configuration out of the paths in an action's key. The flags are those of docs/platforms.md."""
     log = tmp_path / "log.json"
     mapped = (
         "--experimental_output_paths=strip",

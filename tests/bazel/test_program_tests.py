@@ -133,8 +133,8 @@ def cases(workspace: Workspace, log: str) -> dict[str, str]:
 
 
 def test_shards_a_filter_and_a_suite(package: Workspace) -> None:
-    """Also of the program of the rule in docs/rules.md. The manifest and a file have a space in their names, which
-    Bazel 4 allows in no path of the runfiles."""
+    """Also of the program of the rule in docs/custom-rules.md. The manifest and a file have a space in their names,
+    which Bazel 4 allows in no path of the runfiles."""
     package.run("test", *(f"//{PACKAGE}:{test}" for test in ("net_test", "own_test", "suite")), "--test_output=errors")
     first, second = (cases(package, f"net_test/shard_{number}_of_2") for number in (1, 2))
     assert list(cases(package, "own_test")) == ["own.forward.example", "own.forward.random-1"]

@@ -117,7 +117,7 @@ def test_a_full_cache_lets_a_build_go_on_without_a_lock(disk: Disk, tmp_path: Pa
     kept = Kept(tmp_path, disk.place)
     with kept.cache.building("program", KEY):
         pass
-    assert "no lock could be had: No space left on device" in kept.said[0]
+    assert "cannot lock it: No space left on device" in kept.said[0]
 
 
 def test_a_read_only_cache_is_refused_in_words(disk: Disk, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_bundle_has_a_vector_for_each_test_with_one_call(
     captured = capfd.readouterr()
     for name in ("forward/example", "forward/random-1", "count/example", "cases/one"):
         assert f" {name} " in captured.out
-    assert "`cases/two` is no test vector: a vector is one call" in captured.err
+    assert "`cases/two` cannot be a test vector: a vector is one call" in captured.err
     assert "`scaled/example`: a bundle holds only tensors as outputs, so the vector has only inputs" in captured.err
     data = path.read_bytes()
     assert data[4:8] == b"BP08"

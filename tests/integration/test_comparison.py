@@ -235,7 +235,7 @@ def test_a_method_that_no_call_can_run_fails_the_build(build: Build) -> None:
     made = build(f"{IMAGES}  spectrum: {{example_inputs: [{{shape: [2, 4]}}]}}\n", model=BATCH_NORMS)
     assert (made.code, made.files) == (1, [])
     assert "methods.spectrum: the runtime cannot run `spectrum`" in made.err
-    assert "the first operator of `spectrum` that parts is `aten.real.default`" in made.err
+    assert "the first wrong operator of `spectrum` is `aten.real.default`" in made.err
     assert "at model.py:26, in spectrum: `return torch.fft.fft(x).real`" in made.err
 
 

@@ -474,7 +474,7 @@ STREAMING: dict[str, Any] = {
 
 
 def streamed(encode: Callable[[torch.Tensor], torch.Tensor], sound: torch.Tensor) -> torch.Tensor:
-    """The vectors of a sound of which parts arrive, as docs/huggingface.md shows."""
+    """The vectors of a sound of which parts arrive, as docs/speech.md shows."""
     frame, step, total = 320, 4, sound.shape[1] // 320
     windows = STREAMING["encoder_config"]["sliding_windows"]
     before, after = sum(left - 1 for left, _ in windows) + 3, sum(max(right - 1, 0) for _, right in windows)

@@ -179,7 +179,7 @@ def test_weights_file_that_would_run_code(build: Build) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"text", "`net.pt` is no file of torch.save"),
+        (b"text", "`net.pt` is not a file of torch.save"),
         (b"\x80\x02hello", "`net.pt` is damaged: its pickle cannot be read"),
     ],
 )

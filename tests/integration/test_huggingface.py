@@ -483,7 +483,7 @@ def test_no_other_key_leads_transformers_to_code() -> None:
     ("key", "value", "made"),
     [
         ("time_step_limit", [0.0, {"__float__": "Infinity"}], (0.0, float("inf"))),
-        ("num_hidden_layers", -1, "`num_hidden_layers` is -1, which is no number of layers"),
+        ("num_hidden_layers", -1, "`num_hidden_layers` is -1, which is not a number of layers"),
     ],
 )
 def test_values_of_a_file(key: str, value: Any, made: Any, tmp_path: Path) -> None:

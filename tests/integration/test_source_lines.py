@@ -137,7 +137,7 @@ ERRORS = [
     (
         "flipped",
         "[]",
-        "the first operator of `flipped` that parts is `aten.flip.default`",
+        "the first wrong operator of `flipped` is `aten.flip.default`",
         [at("return x.expand(1, 2, *x.shape).to(memory_format=torch.channels_last).flip(2)")],
     ),
 ]

@@ -309,7 +309,7 @@ def ctc(name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def written(scores: torch.Tensor, blank: int) -> list[int]:
-    """The tokens of the best label of each frame, as docs/huggingface.md shows."""
+    """The tokens of the best label of each frame, as docs/speech.md shows."""
     best = scores[0].argmax(dim=-1).tolist()
     return [token for token, before in zip(best, [None, *best], strict=False) if token not in (before, blank)]
 

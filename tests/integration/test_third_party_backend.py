@@ -137,8 +137,11 @@ EDGE = "def edge_requirements(self, options, program): return EdgeRequirements()
         ("separable = 'no'", "`separable` has to be True or False"),
         (PAIRS, "`separable` contradicts `pairs_partitions`: write `separable = False`, or leave it out"),
         (EDGE, "`separable` contradicts `edge_requirements`: write `separable = False`, or leave it out"),
-        ("seperable = False", "`seperable` is no part of `Backend`: did you mean `separable`? Names of your own start"),
-        ("named_data_is_weights = True", "`named_data_is_weights` is no part of `Backend`: "),
+        (
+            "seperable = False",
+            "`seperable` is not a name of `Backend`: did you mean `separable`? Names of your own start",
+        ),
+        ("named_data_is_weights = True", "`named_data_is_weights` is not a name of `Backend`: "),
     ],
 )
 def test_errors_of_a_backend_are_at_its_place_in_the_manifest(own_site: Path, line: str, message: str) -> None:

@@ -15,10 +15,8 @@ from tests.helpers.snippets import snippets
 from .conftest import Run
 from .servers import Registry
 
-# What docs/packages.md shows for those who have no cosign: the signature of a digest is a file named after it.
-SIGN, CHECK = (
-    each.text for each in snippets() if each.page == "docs/packages.md" and each.text.startswith("#!/bin/sh")
-)
+# What docs/signing.md shows for those who have no cosign: the signature of a digest is a file named after it.
+SIGN, CHECK = (each.text for each in snippets() if each.page == "docs/signing.md" and each.text.startswith("#!/bin/sh"))
 
 
 @pytest.fixture

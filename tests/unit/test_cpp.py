@@ -56,7 +56,7 @@ def test_names_that_cpp_reserves(method: str, member: str) -> None:
         ([TENSOR], [TENSOR], "größe", "C\\+\\+ cannot name the method"),
         ([{**TENSOR, "dtype": "complex64"}], [TENSOR], "forward", "a tensor of complex64"),
         ([{"type": "string", "value": "x"}], [TENSOR], "forward", "takes string"),
-        ([TENSOR], [{"type": "int", "value": 3}], "forward", "returns 3, which is no tensor"),
+        ([TENSOR], [{"type": "int", "value": 3}], "forward", "returns 3, which is not a tensor"),
     ],
 )
 def test_what_cpp_cannot_express(inputs: list[Any], outputs: list[Any], method: str, message: str) -> None:

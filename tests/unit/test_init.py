@@ -706,7 +706,7 @@ def test_packed_weights_that_the_build_does_not_read_are_refused(
     source = folder(tmp_path / "llama", {**LLAMA, "quantization_config": config}, "model.safetensors")
     said = failure(capsys, "--huggingface", source, "-o", tmp_path / "out")
     assert message in said
-    assert "take the checkpoint as it was before; read are awq, bitsandbytes, " in said
+    assert "take the checkpoint as it was before; these are read: awq, bitsandbytes, " in said
     assert not (tmp_path / "out").exists()
 
 

@@ -85,7 +85,7 @@ def test_values_within_the_limits_are_read() -> None:
 def test_numbers_that_are_not_finite_can_be_taken() -> None:
     """transformers writes such numbers to configurations."""
     assert json_file.parse(b"[0.0, Infinity]", {"Infinity": float("inf")}) == [0.0, float("inf")]
-    with pytest.raises(ValueError, match="NaN is no number of JSON"):
+    with pytest.raises(ValueError, match="NaN is not a number of JSON"):
         json_file.parse(b"[NaN]", {"Infinity": float("inf")})
 
 

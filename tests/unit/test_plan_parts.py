@@ -111,5 +111,5 @@ def test_a_configuration_of_torchao_and_its_json(own: dict[str, Any]) -> None:
 def test_a_key_that_is_no_field_is_refused() -> None:
     document: dict[str, Any] = {"factory": "a:a", "huggingface": None, "kwargs": {}, "seed": 1, "modules": []}
     assert ModuleSource.from_json(document) == ModuleSource("a:a", None, {}, 1, (), None)
-    with pytest.raises(ValueError, match="`weights` is no key of `ModuleSource`"):
+    with pytest.raises(ValueError, match="`weights` is not a key of `ModuleSource`"):
         ModuleSource.from_json({**document, "weights": ["a.pt"]})

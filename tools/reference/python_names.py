@@ -121,7 +121,7 @@ def _of_its_own(module: str, name: str, found: _Found) -> dict[str, str]:
 def _index(rows: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
     yield (
         "What notebooks and services import from `etbuild`, and what a package that "
-        "[adds a backend](../backends.md#from-another-package) imports from its modules. Other modules and names are "
+        "[adds a backend](../custom-backend.md) imports from its modules. Other modules and names are "
         "internal: they may change in any release. None of these modules imports torch."
     )
     for module, of_module in rows.items():

@@ -431,7 +431,7 @@ def _check_names(backend: Backend) -> None:
         if not name.startswith("_"):
             near = difflib.get_close_matches(name, known, n=1)
             meant = f"did you mean `{near[0]}`? " if near else ""
-            raise InterfaceError(f"`{name}` is no part of `Backend`: {meant}Names of your own start with `_`")
+            raise InterfaceError(f"`{name}` is not a name of `Backend`: {meant}Names of your own start with `_`")
 
 
 def _check_types(backend: Backend) -> None:

@@ -209,7 +209,7 @@ class Cache:
             try:
                 held.enter_context(self._lock(f"{step}-{key}", fcntl.LOCK_EX))
             except OSError as error:  # then two processes may do the same work, and that is all
-                self.report(f"{self.directory}: no lock could be had: {reason(error)}")
+                self.report(f"{self.directory}: cannot lock it: {reason(error)}")
             yield
 
     def info(self) -> Info:

@@ -57,7 +57,7 @@ class WrongCall:
 
 
 class Search:
-    """Searches one method for the operator that parts.
+    """Searches one method for the first wrong operator.
 
     Args:
         plan: How the method was lowered.
@@ -97,7 +97,7 @@ class Search:
             if isinstance(node, Node) and self.differences(*([value] for value in values))
         ]
         made = "".join(f"\n{self._described(node, 'a wrong output comes from')}" for node in wrong[:_SHOWN])
-        return f"no single operator of `{name}` parts: the difference needs several, or grows over the graph{made}"
+        return f"no single operator of `{name}` is wrong: the difference needs several, or grows over the graph{made}"
 
     def in_eager(self) -> list[Any]:
         """What the exported method returns in PyTorch."""
@@ -138,7 +138,7 @@ class Search:
         if bad == len(nodes):
             return None
         own = next((each for each in program.graph.nodes if each.name == nodes[bad].name), nodes[bad])
-        return self._described(own, f"the first operator of `{self._call.method}` that parts is")
+        return self._described(own, f"the first wrong operator of `{self._call.method}` is")
 
     def _try(self, module: torch.fx.GraphModule) -> str | None:
         """The problems of a graph when the runtime runs it; empty if it is right, None if it cannot be lowered."""

@@ -406,7 +406,7 @@ def read(export: ExportFiles) -> SavedExport:
 
 def _tensor_facts(entry: dict[str, Any]) -> TensorFacts:
     if not isinstance(getattr(torch, entry["dtype"], None), torch.dtype):
-        raise ValueError(f"`{entry['dtype']}` is no type of tensors")
+        raise ValueError(f"`{entry['dtype']}` is not a type of tensors")
     return TensorFacts.from_facts(entry)
 
 

@@ -108,7 +108,7 @@ def parse(data: bytes, constants: Mapping[str, float] = MappingProxyType({})) ->
 
     def constant(text: str) -> float:
         if text not in constants:
-            raise ValueError(f"{text} is no number of JSON")
+            raise ValueError(f"{text} is not a number of JSON")
         return constants[text]
 
     try:
@@ -135,7 +135,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(entries) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {json_schema.show(twice)} stands twice in an object")
+        raise ValueError(f"the key {json_schema.show(twice)} occurs twice in an object")
     return entries
 
 

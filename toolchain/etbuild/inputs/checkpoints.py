@@ -120,7 +120,7 @@ def _read_index(name: str, place: DocumentPath, inputs: Inputs) -> dict[str, str
     index = read_json(name, place, inputs)
     wrong = json_schema.problems("checkpoint-index", index, most=1)
     if wrong:
-        hint = "each shard has to be a file beside the index" if len(wrong[0].path or ()) > 1 else None
+        hint = "each shard has to be a file in the directory of the index" if len(wrong[0].path or ()) > 1 else None
         raise InputError.at(place, f"`{name}` is not the index of a checkpoint: {wrong[0].on_one_line()}", hint)
     return {tensor: str(PurePosixPath(name).with_name(shard)) for tensor, shard in index["weight_map"].items()}
 
@@ -149,7 +149,9 @@ def _shard(name: str, index: str, place: DocumentPath, inputs: Inputs) -> Path:
     found = inputs.find(name)
     if found is None or not is_file(found):
         message = f"`{printable(name)}`, a shard that `{index}` names, is not a declared input"
-        raise InputError.at(place, message, "put all shards beside the index, and in Bazel list all of them")
+        raise InputError.at(
+            place, message, "put all shards into the directory of the index, and in Bazel list all of them"
+        )
     return found
 
 

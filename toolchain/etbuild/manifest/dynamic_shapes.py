@@ -142,7 +142,7 @@ class Check:
                 yield Problem("the key `max` is missing", path, "add `max: 128`")
             elif keys:
                 hint = "repeat the whole range with `max`, or leave it out"
-                yield Problem(f"`{keys[0]}` stands here without `max`", (*path, keys[0]), hint, at_key=True)
+                yield Problem(f"`{keys[0]}` is used here without `max`", (*path, keys[0]), hint, at_key=True)
             elif dim is None:
                 near = did_you_mean(name, self._named) if number < COMPARED else None
                 hint = near if near and near.startswith("did you mean") else "write a range here, with `max`"

@@ -66,7 +66,9 @@ def check(data: Manifest) -> Iterator[Problem]:
     for name in () if "huggingface" in model else _NEEDED_CONSTANTS[runner]:
         if name not in data.get("constant_methods", {}):
             hint = f"add `{name}` to `constant_methods`"
-            yield Problem(f"the runner calls `{name}`, which a model from a factory does not tell", ("runner",), hint)
+            yield Problem(
+                f"the runner calls `{name}`, which cannot be read from a model of a factory", ("runner",), hint
+            )
 
 
 def _check_text(methods: dict[str, Method], share_buffers: bool, has_cache: bool) -> Iterator[Problem]:

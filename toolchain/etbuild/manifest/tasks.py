@@ -181,7 +181,7 @@ _REFUSED = {
     "llava_next": _TILES,
     "llava_onevision": _TILES,
     "paligemma": "a prompt attends to its image and to itself in both directions, and the runner gives it in parts",
-    "mllama": "its decoder attends to images beside the text (cross-attention)",
+    "mllama": "its decoder attends to images apart from the text (cross-attention)",
 }
 """Why models of other types cannot be programs for the runner, as far as it is known."""
 

@@ -315,7 +315,7 @@ def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
         hint = "declare the file as an input, and name it relative to the repository's root"
         yield Problem(f"`{name}` points outside the declared inputs", path, hint)
     elif name == ".":
-        yield Problem("`.` is no name of an input", path, "write the name of a file, or of a folder with weights")
+        yield Problem("`.` is not a name of an input", path, "write the name of a file, or of a folder with weights")
     elif str(PurePosixPath(name)) != name:
         yield Problem(f"`{name}` is not the shortest form of the path", path, f"write `{PurePosixPath(name)}`")
 

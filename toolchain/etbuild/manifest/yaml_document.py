@@ -228,7 +228,7 @@ class _Reader:
                 self._problem(shown, position, path, f'write "{key}" in quotes' if key else None)
             elif key in data:
                 first = self.keys[(*path, key)]
-                self._problem(f"the key `{key}` stands twice", position, path, f"first in line {first.line}")
+                self._problem(f"the key `{key}` occurs twice", position, path, f"first in line {first.line}")
             else:
                 self.keys[(*path, key)] = position
                 data[key] = self.read(value_node, (*path, key))

@@ -305,7 +305,7 @@ def _quantized_hint(names: Collection[str], packing: Packing | None) -> str | No
     found = next((name for name in names if name.endswith(_OF_QUANTIZED)), None)
     instead = "take it as it was before, and let `quantize` in the manifest quantize it"
     if packing is not None and names:
-        form = f"its `quantization_config` says `{packing.method}`, and docs/huggingface.md has the forms that are read"
+        form = f"its `quantization_config` says `{packing.method}`, and docs/quantized-checkpoints.md has the forms"
         return f"the checkpoint is packed: {form}; if this is another one, {instead}"
     if found is None:
         return None
@@ -345,7 +345,7 @@ def _misfits(stored: dict[str, _Stored], expected: dict[str, TensorFacts], cast:
             message = f"parameter {one.called(name)} is {wanted.dtype} in the module and {one.dtype} in `{one.file}`"
             hint = f"convert the tensor of the file with `tensor.to(torch.{wanted.dtype})`"
             if one.dtype.startswith("float8"):
-                hint = f"{hint}, and multiply it by its scale, which is often a tensor beside it"
+                hint = f"{hint}, and multiply it by its scale, which is often another tensor of the checkpoint"
             yield Problem(message, _PATH, hint)
     if others and not cast:
         yield _other_dtype(others, stored, expected)

@@ -52,7 +52,9 @@ def opened(name: str, file: Path, place: DocumentPath, module: Any) -> TensorFil
     problems = [Problem(f"`{name}`: {message}", place) for message in _differences(found.config, module)]
     hint = "is the configuration that of this file?"
     left_out = found.left_out
-    problems += [Problem(f"`{name}` has `{each}`, which is no weight of the module", place, hint) for each in left_out]
+    problems += [
+        Problem(f"`{name}` has `{each}`, which is not a weight of the module", place, hint) for each in left_out
+    ]
     if problems:
         raise InputError(problems)
     return found

@@ -75,10 +75,10 @@ def _check_values(values: Mapping[str, Any], path: DocumentPath) -> None:
     problems = []
     for at, value in _entries(values, path):
         if _NAMES_CODE.fullmatch(str(at[-1])):
-            hint = "`attention`, beside `config`, chooses the attention; leave the others out"
+            hint = "`attention`, a key next to `config`, chooses the attention; leave the others out"
             problems.append(Problem(f"`{at[-1]}` may name code of others, which a build does not run", at, hint))
         elif isinstance(value, int) and value < 0 and _LAYERS.fullmatch(str(at[-1])):
-            problems.append(Problem(f"`{at[-1]}` is {value}, which is no number of layers", at))
+            problems.append(Problem(f"`{at[-1]}` is {value}, which is not a number of layers", at))
     if problems:
         raise InputError(problems)
 

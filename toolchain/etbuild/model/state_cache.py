@@ -218,7 +218,7 @@ def _recurrences(module: ModuleType, cache: StateCache) -> Iterator[tuple[str, C
         if {"chunk_size", "initial_state", "g"} <= names:
             one = [value for value, others in functions.values() if others == names - {"chunk_size"}]
             if len(one) != 1:
-                raise unsupported(f"there is no function for one token beside `{name}`")
+                raise unsupported(f"there is no function for one token next to `{name}`")
             yield name, _delta_rule(whole, one[0], cache)
         elif {"chunk_size", "initial_states", "dt_limit"} <= names and updates:
             yield name, _mamba2(whole, updates[0], cache)

@@ -247,7 +247,9 @@ def _check_kind(name: str, file: Path, place: DocumentPath) -> None:
     if beginning[_BEFORE_HEADER:] == b"{":
         raise InputError.at(place, f"`{name}` is a safetensors file", "give it a name that ends in .safetensors")
     if not beginning.startswith(_OF_TORCH):
-        raise InputError.at(place, f"`{name}` is no file of torch.save", "its name says so: rename or replace the file")
+        raise InputError.at(
+            place, f"`{name}` is not a file of torch.save", "its name says so: rename or replace the file"
+        )
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             parts = {entry.rpartition("/")[2] for entry in archive.namelist()}

@@ -89,7 +89,7 @@ class Part:
         """
         for key in document:
             if key not in cls._FIELDS:
-                raise ValueError(f"`{key}` is no key of `{cls.__name__}`")
+                raise ValueError(f"`{key}` is not a key of `{cls.__name__}`")
         given = {**cls._LEFT_OUT, **document}
         return cls(**{name: cls._READERS.get(name, plain)(given[name]) for name in cls._FIELDS})
 

@@ -114,7 +114,7 @@ def _check_complete(program: Path, named_data: Sequence[Path]) -> None:
             missing -= program_file.named_data_facts(path).keys()
     if missing:
         message = f"{program.name} needs a file of named data: it has no tensor `{min(missing)}`"
-        raise InputError.of(message, "name it with `--named-data`, or keep the index beside the program")
+        raise InputError.of(message, "name it with `--named-data`, or keep the index in the program's directory")
 
 
 def _of_index(program: Path) -> tuple[Path, ...] | None:

@@ -258,7 +258,7 @@ def _workloads(
         decoder = None
     if decoder is None and (options.prompt_tokens or options.new_tokens):
         message = "--prompt-tokens and --new-tokens: these are not the texts of a decoder with a cache"
-        hint = "the constant methods `use_kv_cache` and `get_max_seq_len` tell of one; leave out --input and --dim"
+        hint = "the constant methods `use_kv_cache` and `get_max_seq_len` say so; leave out --input and --dim"
         raise InputError.of(message, hint)
     plain = [name for name in names if decoder is None or name not in decoder.methods]
     known = _of_manifest(options, first, sizes, timing) if first is not None and plain else {}

@@ -98,7 +98,10 @@ def _possible(tests: TestPlan, options: argparse.Namespace) -> TestPlan:
             files = [leaf.file for leaf in leaves if isinstance(leaf, FileExample) and leaf.file not in files_of.data]
             code = [each for each in callables_of(leaves) if each.partition(":")[0] not in sources]
             if files or code:
-                print(f"note: `cases/{name}` is no test vector: {[*files, *code][0]} is not declared", file=sys.stderr)
+                print(
+                    f"note: `cases/{name}` cannot be a test vector: {[*files, *code][0]} is not declared",
+                    file=sys.stderr,
+                )
                 del cases[name]
     return tests.replace(cases=cases, metrics=())
 
@@ -108,7 +111,7 @@ def _tell(output: Path, found: Bundle) -> None:
     from etkit.analysis.tables import size, table
 
     for name, why in found.left_out.items():
-        print(f"note: `{printable(name)}` is no test vector: {printable(why)}", file=sys.stderr)
+        print(f"note: `{printable(name)}` cannot be a test vector: {printable(why)}", file=sys.stderr)
     for each in found.vectors:
         if each.outputs is None:
             why_not = "a bundle holds only tensors as outputs, so the vector has only inputs"

@@ -19,7 +19,9 @@ _MANIFESTS = (".yaml", ".yml")
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(verbs, "explain", "show what a key is made of, or why the keys of two builds differ")
-    what = "an index, a directory with an index, a .pte beside its index, a manifest, or a key in the cache"
+    what = (
+        "an index, a directory with an index, a .pte in the directory of its index, a manifest, or a key in the cache"
+    )
     parser.add_argument("build", metavar="A", help=what)
     parser.add_argument("other", nargs="?", metavar="B", help="a second build, in the same forms: show what differs")
     add_inputs(parser)

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if options.huggingface is not None:
         first = _of_huggingface(options)
     elif options.adapter:
-        raise InputError.of("`--adapter` goes with `--huggingface`", "for a factory, see docs/huggingface.md#adapters")
+        raise InputError.of("`--adapter` goes with `--huggingface`", "for a factory, see docs/lora.md")
     else:
         options.restart()
         first = first_manifest.of_factory(options.factory, options.kwargs, directory)

@@ -156,7 +156,7 @@ _shtab_etbuild_bundle_options=(
   "*--source[declare a source file by its import path, such as models\/net.py\=FILE (repeatable)]:NAME=FILE:"
   "*--data[declare a data file by the name that the manifest uses\; of a directory, all its files (repeatable)]:NAME=FILE:"
   "-o[the file to write (default\: NAME.bpte)]:FILE:_files"
-  "--program[bundle this .pte instead of building one\; its index is beside it]:FILE:_files"
+  "--program[bundle this .pte instead of building one\; its index is in the same directory]:FILE:_files"
   "*--named-data[a .ptd file of \`--program\`, or a directory of them (repeatable\; default\: those of its index)]:FILE:_files"
   "--filter[take only tests with such names\: \`decode\/\*\`]:PATTERN:"
   "--cache-dir[directory of the local cache (default\: \$ETBUILD_CACHE_DIR, or \`etbuild\` in the user\'s cache directory)]:DIR:_files -/"
@@ -288,7 +288,7 @@ _shtab_etbuild_explain_options=(
   "*--data[declare a data file by the name that the manifest uses\; of a directory, all its files (repeatable)]:NAME=FILE:"
   "--cache-dir[directory of the local cache (default\: \$ETBUILD_CACHE_DIR, or \`etbuild\` in the user\'s cache directory)]:DIR:_files -/"
   "--json[print JSON]"
-  ":an index, a directory with an index, a .pte beside its index, a manifest, or a key in the cache:_files"
+  ":an index, a directory with an index, a .pte in the directory of its index, a manifest, or a key in the cache:_files"
   ":a second build, in the same forms\: show what differs:_files"
 )
 
@@ -557,7 +557,7 @@ _shtab_etbuild_test_options=(
   "*--root[also search this directory for sources and data, after the directory of the manifest (repeatable)]:DIR:_files -/"
   "*--source[declare a source file by its import path, such as models\/net.py\=FILE (repeatable)]:NAME=FILE:"
   "*--data[declare a data file by the name that the manifest uses\; of a directory, all its files (repeatable)]:NAME=FILE:"
-  "--program[test this .pte instead of building one\; its index is beside it]:FILE:_files"
+  "--program[test this .pte instead of building one\; its index is in the same directory]:FILE:_files"
   "*--named-data[a .ptd file of \`--program\`, or a directory of them (repeatable\; default\: those of its index)]:FILE:_files"
   "--filter[run only tests with such names\: \`decode\/\*\`]:PATTERN:"
   "--shard[run the I-th of N parts of the tests, from 1]:I/N:"

@@ -175,7 +175,7 @@ def _input_type(method: str, value: Mapping[str, Any]) -> str:
 def _output_type(method: str, value: Mapping[str, Any]) -> str:
     if not _is_tensor(value):  # type: ignore[arg-type]
         hint = "return tensors only, or call the method through `module()`"
-        raise InputError.of(f"`{method}` returns {_shown(value)}, which is no tensor", hint)
+        raise InputError.of(f"`{method}` returns {_shown(value)}, which is not a tensor", hint)
     return f"etbuild::Output<{_element(method, value)}, {len(value['shape'])}>"
 
 

@@ -13,19 +13,18 @@ from etkit.first_manifest.hub import Snapshot
 from etkit.targets.starlark import rule_call
 
 _RUNNERS = {
-    "executorch-asr/v1": "ExecuTorch's runner for speech runs the program; for text, see docs/huggingface.md",
+    "executorch-asr/v1": "ExecuTorch's runner for speech runs the program; for text, see docs/speech.md",
     "executorch-llm/v1": "ExecuTorch's runner for language models runs the program",
     "executorch-multimodal/v1": "ExecuTorch's runner for images and text runs the program",
 }
 
 QUANTIZE = """\
-  # Linear layers in 4 bits and embeddings in 8 make the program smaller. The export then reads the weights: in BUILD,
-  # move them from `weights` to `data`.
+  # Linear layers in 4 bits and embeddings in 8 make the program smaller: see docs/quantization.md.
   # quantize: {torchao: [{config: 8da4w, scales: hqq_scale_only}, {config: int8, layers: [embedding]}]}
 """
 PACKED = """\
   # The weights are packed: `packed` keeps their integers where XNNPACK can hold them, and the build says where not. An
-  # entry after it, such as {config: 8da4w}, quantizes the others again: see docs/huggingface.md.
+  # entry after it, such as {config: 8da4w}, quantizes the others again: see docs/quantized-checkpoints.md.
   quantize: {torchao: [{config: packed}]}
 """
 CALIBRATE = """\

@@ -141,7 +141,7 @@ def _check_is_model(folder: Path) -> None:
         message = f"{folder}: this is a LoRA adapter {which}, and not a model"
         raise InputError.of(message, f"write `--huggingface` with the folder of the model, and `--adapter {folder}`")
     if any(folder.glob(f"*{GGUF_SUFFIX}")):
-        hint = "put the `config.json` and the tokenizer of the same model beside it"
+        hint = "put the `config.json` and the tokenizer of the same model into its directory"
         raise InputError.of(f"{folder}: a GGUF file needs the configuration of its model", hint)
 
 
@@ -173,7 +173,7 @@ def _with_adapters(methods: Methods, adapters: Collection[str], kind: str) -> li
     ):
         return methods.lines
     if methods.lines[:1] != ["forward:"]:
-        hint = "write `adapter` in the methods that the adapter changes (docs/huggingface.md)"
+        hint = "write `adapter` in the methods that the adapter changes (docs/lora.md)"
         raise InputError.of(f"no first manifest with adapters is known for `{kind}`", hint)
     own = [[f"forward_{name}:", "  entry: forward", f"  adapter: {name}", *methods.lines[1:]] for name in adapters]
     return [*methods.lines, *itertools.chain(*own)]

@@ -244,7 +244,7 @@ class Client:
         try:
             return urljoin(base or self.root, location)
         except ValueError as error:
-            raise BuildError.of(f"{self}: {location[:100]!r} is no address: {error}") from None
+            raise BuildError.of(f"{self}: {location[:100]!r} is not an address: {error}") from None
 
     @contextmanager
     def _errors(self, what: str, broken: bool = False) -> Iterator[None]:

@@ -78,7 +78,7 @@ def push(
     content = layout.read(directory)
     date = dates.moment(dates.created(content.root, content.documents[content.root.sha256]))
     if forward_tags and date is None:
-        message = f"{directory}: the package has no date, so nobody can tell whether it is later than another"
+        message = f"{directory}: the package has no date, so it cannot be compared with that of another package"
         hint = f'etbuild package ... --annotation "{dates.CREATED}=$(git log -1 --format=%cI)"'
         raise InputError.of(message, hint)
     moved = Moved()

@@ -436,9 +436,8 @@ class _Package:
         if local is None:
             self._load(rule)
         if elsewhere:
-            self.notes.append(
-                f"{self.path}: `{base.name}` imports {', '.join(elsewhere)}, not beside the manifest: add `deps`"
-            )
+            where = "outside of the manifest's directory"
+            self.notes.append(f"{self.path}: `{base.name}` imports {', '.join(elsewhere)}, {where}: add `deps`")
 
     def _differing(self, base: Wanted, own: Wanted, manifest: Path) -> dict[str, object]:
         """The attributes of a variant's target that differ."""

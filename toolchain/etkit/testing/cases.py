@@ -250,10 +250,10 @@ class Tester:
 
         try:
             before = child.result("PyTorch", state)
-            with self._context.stage(f"search `{call.method}` for the operator that parts"):
+            with self._context.stage(f"search `{call.method}` for the first wrong operator"):
                 return f"\n{self._searched(call, before, expected)}"
         except EtbuildError as error:
-            return f"\nthe search for the operator that parts failed: {error}"
+            return f"\nthe search for the first wrong operator failed: {error}"
 
     def _searched(self, call: MethodCall, state: dict[str, Any], expected: list[Any]) -> str:
         name = call.method

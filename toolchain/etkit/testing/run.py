@@ -121,7 +121,7 @@ def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Resu
         raise InputError.of(f"no test has the name `{options.pattern}`", f"the tests are {', '.join(names)}")
     shard, shards = options.shard
     if shards > len(chosen) and not options.allow_empty_shard:
-        message = f"--shard {shard + 1}/{shards}: there are fewer tests than parts, so some parts would run nothing"
+        message = f"--shard {shard + 1}/{shards}: there are fewer tests than parts, so some parts would be empty"
         raise InputError.of(message, f"use at most {len(chosen)} parts")
     results = []
     for name, test in chosen[shard::shards]:

@@ -111,7 +111,7 @@ def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
         uint8 `[rows, count]`.
     """
     if words.dtype != torch.int32 or words.dim() != 2:
-        raise ValueError(f"{words.dtype}{list(words.shape)} are no rows of words of 32 bits")
+        raise ValueError(f"{words.dtype}{list(words.shape)} are not rows of words of 32 bits")
     again = 32 // math.gcd(32, bits)  # after so many numbers, one begins with a word again
     step = again * bits // 32
     words = torch.nn.functional.pad(words, (0, -words.shape[1] % step)).contiguous()  # six times faster if transposed
