@@ -16,7 +16,7 @@ executorch_library(
 
 executorch_program(
     name = "classifier",         # the `name` in the manifest
-    srcs = ["classifier.py"],    # beside the manifest: `import classifier`
+    srcs = ["classifier.py"],    # next to the manifest: `import classifier`
     manifest = "classifier.yaml",
     named_data = ["backbone"],   # the tags in the manifest
     weights = ["weights.safetensors"],

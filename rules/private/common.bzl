@@ -169,7 +169,7 @@ def import_paths_error(sources, place):
     """Says whether two files have the same import path: Python would import one of them, and which one would be chance.
 
     Args:
-      sources: list of struct(name, file), in which one file can stand twice.
+      sources: list of struct(name, file), in which one file can occur twice.
       place: function from a file to a string: where it is, for the message.
 
     Returns:

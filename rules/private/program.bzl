@@ -233,7 +233,7 @@ PROGRAM_ATTRS = {
     ),
     "srcs": attr.label_list(
         doc = "The program's own Python sources. They are imported as if from a script in the manifest's directory: " +
-              "`model.py` beside the manifest is `import model`.",
+              "`model.py` next to the manifest is `import model`.",
         allow_files = [".py"],
     ),
     "tokenizer": attr.label_list(
@@ -314,7 +314,7 @@ executorch_program(
 `bazel build :mlp` writes `mlp.pte`, `mlp.index.json` (digests of the outputs and of their inputs) and the named data. The
 build fails if the manifest is wrong or if one of its checks fails.
 
-`:mlp` stands for all of these files, and `:mlp.pte` for the program only, wherever a label of a file can stand: in
+`:mlp` stands for all of these files, and `:mlp.pte` for the program only, wherever a rule takes a file: in
 `$(location :mlp.pte)`, in `data` of a binary, in `srcs` of a `genrule` or of rules_pkg. So does `:mlp.TAG.ptd` for a tag in
 `named_data`. With a `select()` for `variant` or `named_data`, names of files depend on the configuration. These files have no
 labels then: use an output group, or `executorch_named_data`.

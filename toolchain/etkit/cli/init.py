@@ -30,7 +30,7 @@ def add(verbs: Any) -> None:
     add_path(
         origin,
         "--huggingface DIR",
-        "a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file beside its "
+        "a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file next to its "
         "config.json; only JSON files of it are read. Or hub:OWNER/NAME@REVISION, which is downloaded",
     )
     add_value(

@@ -61,7 +61,7 @@ complete -c etbuild -n _shtab_etbuild_using -l version -d 'show program'"'"'s ve
 complete -c etbuild -n _shtab_etbuild_using -l cmake-prefix-path -d 'print the directory in which CMake finds the package etbuild, and exit'
 complete -c etbuild -n '_shtab_etbuild_using; and test $_shtab_etbuild_npos -eq 0' -a init -d 'Write the first manifest and BUILD target of a model. They are a start: read them, and change them. Replaces no file.'
 complete -c etbuild -n '_shtab_etbuild_using init' -s h -l help -d 'show this help message and exit'
-complete -c etbuild -n '_shtab_etbuild_using init' -l huggingface -xka "(__fish_complete_directories)" -d 'a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file beside its config.json; only JSON files of it are read. Or hub:OWNER/NAME@REVISION, which is downloaded'
+complete -c etbuild -n '_shtab_etbuild_using init' -l huggingface -xka "(__fish_complete_directories)" -d 'a folder with config.json and weights, such as `save_pretrained` writes, or a GGUF file next to its config.json; only JSON files of it are read. Or hub:OWNER/NAME@REVISION, which is downloaded'
 complete -c etbuild -n '_shtab_etbuild_using init' -l factory -x -d 'a callable of a source in the output directory; it and the methods of its module are called'
 complete -c etbuild -n '_shtab_etbuild_using init' -l kwargs -x -d 'keyword arguments of the factory, such as '"'"'{"layers": 2}'"'"''
 complete -c etbuild -n '_shtab_etbuild_using init' -l adapter -xka "(__fish_complete_directories)" -d 'a folder with a LoRA adapter of the model, as PEFT'"'"'s `save_pretrained` writes it (repeatable)'

@@ -334,7 +334,7 @@ _shtab_etbuild_history_defaults_added=0
 
 _shtab_etbuild_init_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--huggingface[a folder with config.json and weights, such as \`save_pretrained\` writes, or a GGUF file beside its config.json\; only JSON files of it are read. Or hub\:OWNER\/NAME\@REVISION, which is downloaded]:DIR:_files -/"
+  "--huggingface[a folder with config.json and weights, such as \`save_pretrained\` writes, or a GGUF file next to its config.json\; only JSON files of it are read. Or hub\:OWNER\/NAME\@REVISION, which is downloaded]:DIR:_files -/"
   "--factory[a callable of a source in the output directory\; it and the methods of its module are called]:MODULE:CALLABLE:"
   "--kwargs[keyword arguments of the factory, such as \'\{\"layers\"\: 2\}\']:JSON:"
   "*--adapter[a folder with a LoRA adapter of the model, as PEFT\'s \`save_pretrained\` writes it (repeatable)]:DIR:_files -/"
