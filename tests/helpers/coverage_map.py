@@ -171,6 +171,7 @@ COVERED_BY: Mapping[str, Row] = {
     ),
     "toolchain/etkit/oci/": _tool(*_REGISTRY),
     "toolchain/etkit/page/": _imported(*_integration("page", "profile")),
+    "toolchain/etbuild/kit.py": _core(*_integration("python_interface")),
     "toolchain/etbuild/patching.py": _core(*_integration("acceleration")),
     "toolchain/etbuild/plan/": _core(*_integration("local_cache", "separate_methods", "steps", "variants")),
     "toolchain/etbuild/processes/": _core(

@@ -295,7 +295,7 @@ def test_a_file_that_does_not_fit_is_refused(
 def test_a_file_that_is_no_pex_is_refused(builder: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "page").write_text("<html>Log in</html>")
     for file in (tmp_path / "page", packages(tmp_path / "zip", RIGHT, parts=())):
-        with pytest.raises(SystemExit, match=r"no packages\.pex"):
+        with pytest.raises(SystemExit, match=r"not a packages\.pex"):
             builder.check_packages(file, PINS)
 
 

@@ -202,7 +202,7 @@ def test_a_policy_compares_lockfiles(packed: Path, tmp_path: Path, run: Run) -> 
     run("lock", tmp_path / "build", tmp_path / "locks/net.lock.json", "--update")
     run("verify", packed, "--policy", policy)
     lock = tmp_path / "locks/net.lock.json"
-    lock.write_text(lock.read_text().replace('"2.13.0"', '"2.12.0"'))
+    lock.write_text(lock.read_text().replace('"size": 1000', '"size": 1001'))
     assert "the program differs from the lockfile" in run("verify", packed, "--policy", policy, expect=3)
 
 
