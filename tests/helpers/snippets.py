@@ -9,6 +9,7 @@ A comment that readers do not see stands on the line before a block, perhaps wit
 | `with: TEXT` | what a reader has already: keys of the manifest, statements, targets or commands, which come first |
 | `at: PATH` | the place of a part of a manifest, such as `defaults.quantize`; the default is the top of the file |
 | `file: NAME` | the block is this file of the page's project, in which the commands of the page run |
+| `added to: NAME` | the block comes to the end of this file, before the commands after it run |
 | `output of: COMMAND` | the command prints the block; a line `...` stands for any lines, `...` in a line for any text |
 | `part of: COMMAND` | the lines of the block are among those that the command prints, in this order |
 | `parsed: REASON` | commands are checked, but do not run; Python is compiled, and what it imports is imported |
@@ -54,7 +55,7 @@ PROGRAMS = (
 """The programs that commands of pages may call."""
 VERDICTS = ("output of", "part of", "parsed", "run by", "signature of", "not run")
 """The comments that say how a block is checked. A block has at most one."""
-NOTES = (*VERDICTS, "with", "at", "file")
+NOTES = (*VERDICTS, "with", "at", "file", "added to")
 _NEVER_RUN = ("cmake", "text")
 LANGUAGES = ("cmake", "cpp", "ini", "json", "python", "sh", "starlark", "text", "yaml")
 

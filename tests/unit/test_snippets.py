@@ -204,7 +204,9 @@ def check_make(words: list[str]) -> str | None:
 
 
 def check_python(words: list[str]) -> str | None:
-    """A module exists. A script is in the repository, and its text has each option."""
+    """A module exists. A script is a file of a page, or it is in the repository, and its text has each option."""
+    if any(each.notes.get("file") == words[1] for each in snippets()):
+        return None
     if words[1] == "-m":
         return None if importlib.util.find_spec(words[2]) else f"there is no module {words[2]}"
     script = next((path for path in (ROOT / words[1], ROOT / "toolchain" / words[1]) if path.is_file()), None)
