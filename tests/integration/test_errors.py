@@ -214,6 +214,12 @@ def test_factory_that_returns_no_module(build: Build) -> None:
     expect(build(model="def create():\n    return 7\n"), 1, "`model:create` returned int, not a torch.nn.Module")
 
 
+def test_factory_that_returns_what_holds_a_module(build: Build) -> None:
+    model = "import torch\nclass Trainer:\n    def __init__(self):\n        self.net = torch.nn.Linear(8, 4)\n"
+    expected = ("returned Trainer, not a torch.nn.Module", "let the factory return its `net`")
+    expect(build(model=f"{model}def create():\n    return Trainer()\n"), 1, *expected)
+
+
 def test_factory_that_is_not_there(build: Build) -> None:
     expect(build(model="def creat():\n    pass\n"), 2, "`model` has no `create`", "did you mean `creat`?")
 
