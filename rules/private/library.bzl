@@ -65,7 +65,7 @@ def check_packages(label, installed, toolchain):
         " and ".join(sorted({package.library: True for package in missing})),
         ", ".join(sorted({package.name: True for package in missing})),
         "A model can import packages of the toolchain only. To add these, write `extra_requirements`: see `Packages of " +
-        "your own` in docs/getting-started.md.",
+        "your own` in docs/toolchains.md.",
     )
     if [package for package in missing if package.is_certain]:
         fail(message)
