@@ -228,12 +228,13 @@ class Sounds(torch.nn.Module):
         torch.manual_seed(0)
         self.conv = torch.nn.Conv1d(3, 4, 3, padding=1)
         self.back = torch.nn.ConvTranspose1d(4, 2, 3, stride=2)
+        self.norm = torch.nn.BatchNorm1d(4)
 
     def forward(self, x):
-        return (self.back(self.conv(x).relu()) + 1)[..., None].relu()
+        return (self.back(self.norm(self.conv(x)).relu()) + 1)[..., None].relu()
 
 def create():
-    return Sounds()
+    return Sounds().eval()
 """
     sizes = "[[{dim: n, min: 2, max: 4}, null, {dim: m, min: 2, max: 8}]]"
     method = f"{{example_inputs: [{{shape: [3, 3, 7]}}], dynamic_shapes: {sizes}, partitioners: [xnnpack]}}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from etbuild.export import export_methods, violated_shapes
+from etbuild.export import every_size, export_methods, violated_shapes
 
 GUARD = """\
 Constraints violated (seq)! For more information, run with TORCH_LOGS="+dynamic".
@@ -36,3 +39,17 @@ def test_the_names_of_sizes_are_explained(text: str, legend: str) -> None:
     assert said.startswith(f"RuntimeError: {text}")
     assert said.count(" stands for a ") == len(legend.split())
     assert all(f"`{name}` stands for a " in said for name in legend.split())
+
+
+def _error_of_a_quantized_method(error: Exception) -> str:
+    job = SimpleNamespace(finder=SimpleNamespace(name_of=lambda file: None))
+    prepared: Any = SimpleNamespace(job=job, path=("methods", "forward"))
+    return str(export_methods._quantized_error(error, prepared))
+
+
+def test_a_quantized_method_gets_the_words_of_the_first_export() -> None:
+    said = _error_of_a_quantized_method(ValueError(f"{GUARD}\n\nSuggested fixes:\n  seq = Dim('seq', min=3, max=32)\n"))
+    assert said.startswith("methods.forward.quantize.pt2e: exporting the quantized method failed: ")
+    assert "TORCH_LOGS" not in said
+    assert "    the model fixes or narrows a dynamic dimension: write {dim: seq, min: 3, max: 32}\n" in said
+    assert "make the range of a dimension smaller" in _error_of_a_quantized_method(every_size.TooManySizes())

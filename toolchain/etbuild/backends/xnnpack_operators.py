@@ -94,6 +94,13 @@ def _can_be_an_image(node: Any) -> bool:
     return len(_shape(node)) == _IMAGE_DIMENSIONS or all(map(_can_be_reshaped, (node.args[0], node)))
 
 
+def _has_usual_sizes(node: Any) -> bool:
+    """Whether a batch norm is of images, or of a shape that ExecuTorch's passes can change: they make a convolution of
+    each batch norm that follows none in the delegate."""
+    image = node.args[0]
+    return len(_shape(image)) == _IMAGE_DIMENSIONS or _can_be_reshaped(image)
+
+
 def _adds_a_row(node: Any) -> bool:
     """Whether `addmm` adds one number to each column, as a linear layer does, and multiplies by no other number."""
     *others, columns = _fixed(_shape(node.args[0])) or (1,)
@@ -134,10 +141,12 @@ def _is_result(node: Any) -> bool:
 
 
 _USUAL: dict[str, Callable[[Any], bool]] = {
+    "_native_batch_norm_legit_no_training.default": _has_usual_sizes,
     "addmm.default": _adds_a_row,
     "convolution.default": _can_be_an_image,
     "dim_order_ops._clone_dim_order.default": _is_needless,
     "max.dim": _is_a_pool,
+    "native_batch_norm.default": _has_usual_sizes,
     "prelu.default": _is_of_images,
     "unsqueeze_copy.default": _can_be_reshaped,
     "upsample_bilinear2d.vec": _scales_by_sizes,

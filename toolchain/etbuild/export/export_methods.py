@@ -150,12 +150,21 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
     """
     if prepared.quantized is None:
         return _traced(prepared, prepared.shapes)
-    dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
-    path = (*prepared.path, "quantize", "pt2e")
-    with torch.no_grad(), exporting(), wrap_user_error(path, "exporting the quantized method", prepared.job.finder):
-        program = torch.export.export(prepared.quantized, prepared.arguments, dynamic_shapes=dynamic_shapes)
+    with torch.no_grad(), wrap_errors(lambda error: _quantized_error(error, prepared)), exporting():
+        dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
+        program = every_size.export(prepared.quantized, prepared.arguments, {}, dynamic_shapes, strict=False)
     method_results.make_plain(program)
     return program
+
+
+def _quantized_error(error: BaseException, prepared: PreparedMethod) -> BuildError:
+    """The error for a quantized method that torch.export refuses."""
+    if isinstance(error, every_size.TooManySizes):
+        return _too_many_sizes(error, prepared)
+    path, finder = (*prepared.path, "quantize", "pt2e"), prepared.job.finder
+    hint = violated_shapes.hint(str(error)) if violated_shapes.MARK in str(error) else package_line(error, finder)
+    action = failed("exporting the quantized method", error, finder)
+    return from_exception(error, BuildError, path, action, hint, said=_message(error))
 
 
 def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
@@ -210,8 +219,7 @@ def _exported(
     except PASSING:
         raise
     except every_size.TooManySizes as error:
-        path = (*prepared.path, "dynamic_shapes")
-        raise BuildError.at(path, str(error), "make the range of a dimension smaller") from error
+        raise _too_many_sizes(error, prepared) from error
     except BaseException as error:  # the errors of torch.export have no common base class
         # If the method fails without being exported too, the cause is in the inputs or in the model.
         example_values.check_fit(
@@ -223,6 +231,10 @@ def _exported(
         raise _export_error(readable(error), prepared.name, prepared.job) from error
     sys.stderr.write(printed.getvalue())
     return program
+
+
+def _too_many_sizes(error: every_size.TooManySizes, prepared: PreparedMethod) -> BuildError:
+    return BuildError.at((*prepared.path, "dynamic_shapes"), str(error), "make the range of a dimension smaller")
 
 
 def _quantized(prepared: PreparedMethod, quantization: Quantization) -> torch.fx.GraphModule:
