@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from etbuild.comparison import accuracy
+from etbuild.plan.parts import Tolerance
 
 
 @pytest.mark.parametrize("sentinel", [torch.finfo(torch.float32).min, -1e9, -1e5])
@@ -55,3 +56,12 @@ def test_where_zeros_are_expected_a_rounding_error_is_right() -> None:
     zeros = torch.zeros(3)
     assert not accuracy.differences([zeros + 1e-8], [zeros], None, quantized=False)
     assert accuracy.differences([zeros + 1e-4], [zeros], None, quantized=False)
+
+
+def test_numbers_that_differ_look_different() -> None:
+    expected = torch.tensor([1.0417, 0.5, -2.0])
+    [said] = accuracy.differences([torch.nextafter(expected, expected * 2)], [expected], Tolerance(0, 0, 0), False)
+    for line in said.splitlines()[1:4]:
+        actual, _, wanted = line.partition(": ")[2].partition(" (allowed")[0].partition(" instead of ")
+        assert actual != wanted
+    assert "largest error 2.38e-07, SQNR 138" in said.splitlines()[4]

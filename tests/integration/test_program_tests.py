@@ -185,6 +185,30 @@ def test_an_operator_that_lowering_changes_is_named_with_its_line(project: Calla
     assert "elements are wrong; the worst:" in detail
 
 
+def test_a_tolerance_that_rounding_breaks_is_named_and_the_export_is_not_blamed(
+    project: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    numpy.save(tmp_path / "several.npy", numpy.zeros((5, 2, 7), "float32"))
+    tests = """\
+tests:
+  tolerance: {rtol: 1e-9}
+  cases:
+    several: {method: forward, inputs: [{file: several.npy}]}
+"""
+    tested = project(MANIFEST + tests, "--filter", "*e*")
+    assert tested.code == 3
+    where = f"{tmp_path / 'net.yaml'}:{1 + (MANIFEST + tests).splitlines().index('  tolerance: {rtol: 1e-9}')}"
+    said = tested.details["forward/example"]
+    assert f"the limit is `tests.tolerance` at {where}:3; by the default tolerance" in said
+    assert "SQNR" in said
+    assert "exported graph" not in said
+    assert len(said.splitlines()) <= 6
+    inputs = tested.details["cases/several"]
+    assert inputs.startswith(f"{tmp_path / 'net.yaml'}:")
+    assert "tests.cases.several.inputs[0]: running `forward` failed" in inputs
+    assert "the inputs are float32 [5, 2, 7], and the example inputs are float32 [2, 8]" in inputs
+
+
 def test_a_wrong_aten_pass_is_told_from_wrong_lowering(project: Callable[..., Outcome]) -> None:
     wrong = """\
         import torch

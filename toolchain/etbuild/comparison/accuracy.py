@@ -12,7 +12,8 @@ import torch
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.parts import Tolerance
 
-_WORST = 5  # elements that a message shows
+_WORST = 3  # elements that a message shows
+_DIGITS = (7, 9, 17)  # 9 tell all numbers of float32 apart, and 17 those of float64
 _FLOAT = Tolerance(0.0, 1e-3, 1e-4)
 _SMALL_FLOAT = Tolerance(0.0, 1e-2, 1e-2)
 _QUANTIZED = Tolerance(0.0, 0.0, 0.05)
@@ -254,7 +255,9 @@ def _elements(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
         at = [int(index) for index in torch.unravel_index(torch.tensor(element), right.shape)]
         got, want = actual.flatten()[element], expected.flatten()[element]
         limit = "" if allowed is None else f" (allowed: {float(allowed.flatten()[element]):.3g})"
-        lines.append(f"  {at}: {_number(got)} instead of {_number(want)}{limit}")
+        lines.append(f"  {at}: {_apart(got, want)}{limit}")
+    if beyond is not None:
+        lines.append(f"  {Measured(_largest_error(actual, expected), sqnr(actual, expected))}")
     return "\n".join(lines)
 
 
@@ -268,6 +271,10 @@ def _right(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -
     return _same(actual, expected) | ((_errors(actual, expected) <= allowed) & want.isfinite()), allowed
 
 
-def _number(value: torch.Tensor) -> str:
-    number = value.item()
-    return f"{number:.7g}" if isinstance(number, float) else str(number)
+def _apart(actual: torch.Tensor, expected: torch.Tensor) -> str:
+    """Two different numbers, with as many digits as show that they differ."""
+    one, other = actual.item(), expected.item()
+    if not isinstance(one, float):
+        return f"{one} instead of {other}"
+    texts = [(f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in _DIGITS]
+    return " instead of ".join(next((pair for pair in texts if len({*pair}) > 1), texts[-1]))

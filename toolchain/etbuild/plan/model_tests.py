@@ -26,6 +26,7 @@ class MethodTests(Part):
 
     Attributes:
         tolerance: The tolerance; None for that of the dtype of each output.
+        tolerance_path: The place in the manifest that sets it; None if none does.
         random: The number of cases with random sizes.
         ranges: The smallest and the largest random number of the first inputs; None for the default.
         max_error: The largest difference to the model without quantization; None for no limit.
@@ -34,6 +35,7 @@ class MethodTests(Part):
     """
 
     tolerance: Tolerance | None
+    tolerance_path: DocumentPath | None
     random: int
     ranges: tuple[tuple[float, float] | None, ...]
     max_error: float | None
@@ -179,8 +181,10 @@ def _metric(metric: sections.Metric, path: DocumentPath) -> Metric:
 
 def _method(name: str, tests: Tests, checks: Checks) -> MethodTests:
     own = tests.get("methods", {}).get(name, {})
+    of_all: DocumentPath | None = ("tests", "tolerance") if "tolerance" in tests else None
     return MethodTests(
         tolerance=Tolerance.of_manifest(own.get("tolerance", tests.get("tolerance"))),
+        tolerance_path=("tests", "methods", name, "tolerance") if "tolerance" in own else of_all,
         random=own.get("random", tests.get("random", 1)),
         ranges=pairs(own.get("ranges", [])),
         max_error=_of_method(checks.get("max_error"), name),

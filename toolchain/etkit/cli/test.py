@@ -167,6 +167,7 @@ def _tests(options: argparse.Namespace, program: _Tested, several: bool) -> list
         locate=not options.no_search,
         stage=of_program(stage, plan.name) if several else stage,
         at_once=processors(),
+        positions=program.loaded.positions,
     )
     check_program(options)
     if options.program is not None:

@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import ExportedProgram
 
 from etbuild.comparison import accuracy
 from etbuild.comparison.locate import Search, WrongCall
-from etbuild.errors import BuildError, EtbuildError, InputError
+from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, Problem, format_path
 from etbuild.export import example_values
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan import model_tests as planned
 from etbuild.plan.model_tests import Metric, TestPlan, TextTest
 from etbuild.plan.parts import Tolerance
@@ -32,6 +33,9 @@ from etbuild.runtime.session import Session, unavailable
 from etbuild.steps.reference import MethodCall, Reference
 from etkit.testing import layers, random_inputs, text_scores
 from etkit.testing.results import Result
+
+if TYPE_CHECKING:
+    from etkit.testing.run import TestOptions
 
 Test = tuple[str, Callable[[], Result]]
 _RANDOM_HINT = "random inputs may not fit the model: write `ranges` or `random: 0` under `tests.methods`"
@@ -45,11 +49,13 @@ class Case:
         name: The name of the test.
         calls: The calls.
         is_random: Whether the inputs are random.
+        paths: The place of each call in the manifest; empty if the manifest has no such case.
     """
 
     name: str
     calls: Sequence[MethodCall]
     is_random: bool = False
+    paths: Sequence[DocumentPath] = ()
 
 
 class Tester:
@@ -60,12 +66,14 @@ class Tester:
         tests: What is tested.
         files: The program.
         context: The declared inputs.
-        at_once: The number of processes that compute at the same time.
+        options: How the tests run.
     """
 
-    def __init__(self, plan: Plan, tests: TestPlan, files: ProgramFiles, context: StepContext, at_once: int) -> None:
+    def __init__(
+        self, plan: Plan, tests: TestPlan, files: ProgramFiles, context: StepContext, options: TestOptions
+    ) -> None:
         self._plan, self._tests, self._files, self._context = plan, tests, files, context
-        self._at_once = at_once
+        self._at_once, self._positions = options.at_once, options.positions
         self._located: set[str] = set()
         self._reference = Reference.of_plan(plan, context)
         self._cases = [*self._make_cases()]
@@ -132,7 +140,8 @@ class Tester:
             for label, inputs in random_inputs.cases(name, method, of_method, self._tests.seed, examples):
                 yield Case(f"{name}/{label}", [MethodCall(name, inputs)], is_random=True)
         for name, calls in self._tests.cases.items():
-            yield Case(f"cases/{name}", [self._declared(call) for call in calls])
+            paths = [call.path for call in calls]
+            yield Case(f"cases/{name}", [self._declared(call) for call in calls], paths=paths)
 
     def _declared(self, call: planned.CallSpec) -> MethodCall:
         """A call of the manifest. Raises InputError if its inputs are not those that the method takes."""
@@ -177,7 +186,11 @@ class Tester:
             problem = "\n".join(self.differences(call.method, actual[number], expected[number]))
             if problem:
                 where = f"call {number + 1} of {len(case.calls)}, `{call.method}`: " if len(case.calls) > 1 else ""
-                cause = self._locate(case, number, expected[number]) if locate else ""
+                limit = self._limit(call.method)
+                if self._is_tight(call.method, actual[number], expected[number]):
+                    cause = f"{limit}; by the default tolerance, which allows for rounding, the outputs are right"
+                else:
+                    cause = limit + (self._locate(case, number, expected[number]) if locate else "")
                 return Result(case.name, "failed", where + problem + cause, measured=measured)
             problem = self._inexact(call, actual[number], exact[number])
             if problem:
@@ -186,13 +199,40 @@ class Tester:
         problem = self._wrong_state(case.calls[-1].method, state, kept)
         return Result(case.name, "failed" if problem else "passed", problem or _summary(measured), measured=measured)
 
+    def _limit(self, method: str) -> str:
+        """The line that says where the manifest limits the error of a method; empty if it does not."""
+        path = self._tests.methods[method].tolerance_path
+        place = None if path is None else Problem("", path).located(self._positions).position
+        return "" if path is None else f"\nthe limit is `{format_path(path)}`" + (f" at {place}" if place else "")
+
+    def _is_tight(self, method: str, actual: list[Any], expected: list[Any]) -> bool:
+        """Whether outputs that are too far apart for the manifest would be right for the default tolerance."""
+        quantized = self._reference.is_quantized(method)
+        own = self._tests.methods[method].tolerance is not None
+        return own and not accuracy.differences(actual, expected, None, quantized)
+
     def _why_not(self, case: Case, error: EtbuildError) -> str:
         """Why a case cannot run. If the model refuses the inputs too, the cause is not in the program."""
         try:
             child.result("PyTorch", partial(self._run_eager, case))
         except EtbuildError as of_model:
+            if case.paths:
+                return str(self._of_inputs(case, of_model).located(self._positions))
             return f"{of_model}\n{_RANDOM_HINT}" if case.is_random else str(of_model)
         return str(error)
+
+    def _of_inputs(self, case: Case, error: EtbuildError) -> InputError:
+        """The error of a model that refuses the inputs of a case, at their place in the manifest."""
+        path, call = case.paths[0], case.calls[0]
+        said = "; ".join(problem.message for problem in error.problems)
+        if len(case.calls) > 1:
+            return InputError.at(path[:3], said)
+        given = ", ".join(_shapes(call.leaves))
+        examples = MethodCall(call.method, self._reference.methods[call.method])
+        taken = ", ".join(_shapes(examples.leaves))
+        hint = f"the inputs are {given}, and the example inputs are {taken}" if given != taken else None
+        inputs = (*path, "inputs", 0) if len(call.leaves) == 1 and not call.inputs[1] else (*path, "inputs")
+        return InputError.at(inputs, said, hint)
 
     def _run(self, case: Case) -> tuple[list[list[Any]], dict[str, Any]]:
         """The outputs of the program's calls, and its state after them."""
@@ -341,6 +381,10 @@ def _eager(reference: Reference) -> Callable[[str, list[Any]], list[Any]]:
         return reference.run_float([MethodCall(name, pytree.tree_unflatten(inputs, structure))])[0]
 
     return call
+
+
+def _shapes(leaves: Sequence[Any]) -> list[str]:
+    return [f"{dtype_name(each.dtype)} {[*each.shape]}" for each in leaves if isinstance(each, torch.Tensor)]
 
 
 def _summary(measured: dict[str, float]) -> str:

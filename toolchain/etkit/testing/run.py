@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from etbuild import releases
-from etbuild.errors import EtbuildError, InputError
+from etbuild.errors import EtbuildError, InputError, Positions
 from etbuild.files import json_file
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
@@ -19,6 +19,7 @@ from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext, silent
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import importable
+from etbuild.manifest.positions import located
 from etbuild.plan.model_tests import TestPlan
 from etbuild.plan.plan import Plan
 from etbuild.processes.import_without_gc import import_without_gc
@@ -44,6 +45,7 @@ class TestOptions:
         locate: Whether a failure is searched for the operator or the layer that causes it.
         stage: Is called for each stage, to show progress.
         at_once: The number of processes that compute at the same time.
+        positions: The positions of the manifest's values, for messages.
     """
 
     __test__ = False  # pytest: this is no test
@@ -56,6 +58,7 @@ class TestOptions:
     locate: bool = True
     stage: Stage = field(default=silent)
     at_once: int = 1
+    positions: Positions = field(default_factory=dict)
 
 
 def run(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, options: TestOptions) -> list[Result]:
@@ -99,7 +102,7 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
         arithmetic.leave_out_other_libraries()
         seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, declared.data.values()) as finder:
-            yield Tester(plan, tests, files, StepContext(declared, finder, options.stage), options.at_once)
+            yield Tester(plan, tests, files, StepContext(declared, finder, options.stage), options)
 
 
 def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Result]:
@@ -126,16 +129,16 @@ def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Resu
     results = []
     for name, test in chosen[shard::shards]:
         with options.stage(f"test {name}"):
-            results.append(_timed(name, test))
+            results.append(_timed(name, test, options.positions))
     return results
 
 
-def _timed(name: str, test: Callable[[], Result]) -> Result:
+def _timed(name: str, test: Callable[[], Result], positions: Positions) -> Result:
     start = time.monotonic()
     try:
         result = test()
     except EtbuildError as error:
-        result = Result(name, "failed", str(error))
+        result = Result(name, "failed", str(located(error, positions)))
     return replace(result, seconds=time.monotonic() - start)
 
 
