@@ -98,7 +98,7 @@ def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["model.v2", "gemma.it", "Qwen2.5-0.5B"])
 def test_the_name_of_a_folder_may_have_a_dot(build: Build, tmp_path: Path, name: str) -> None:
     outcome = build(manifest(weights=name))
-    assert f"model.weights: `{name}` is not a declared input" in outcome.err
+    assert f"model.weights: there is no file `{name}`" in outcome.err
     write_shards(tmp_path / name)
     assert_plain(read(tmp_path, name))
     (tmp_path / "net.it").write_text("x")

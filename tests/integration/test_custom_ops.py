@@ -106,7 +106,7 @@ def test_a_file_that_is_not_a_shared_library_is_refused(build: Build) -> None:
     assert "custom_ops.libraries[0]: cannot load `libdemo_ops.so`: OSError: " in made.err
     made = build(manifest)
     assert made.code == 2
-    assert "custom_ops.libraries[0]: `libdemo_ops.so` is not a declared input" in made.err
+    assert "custom_ops.libraries[0]: there is no file `libdemo_ops.so`" in made.err
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

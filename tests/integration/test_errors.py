@@ -158,7 +158,9 @@ def test_warnings_of_a_model_are_shown_and_those_of_libraries_not(tmp_path: Path
 
 
 def test_missing_weights_file(build: Build) -> None:
-    expect(build(WITH_WEIGHTS), 2, "model.yaml:5:12", "`net.safetensors` is not a declared input")
+    expect(build(WITH_WEIGHTS), 2, "model.yaml:5:12", "there is no file `net.safetensors`\n    looked in: /")
+    near = build(WITH_WEIGHTS, files={"nets.safetensors": b""})
+    expect(near, 2, "    did you mean `nets.safetensors`?\n")
 
 
 def test_damaged_weights_file(build: Build) -> None:
@@ -214,10 +216,11 @@ def test_factory_that_returns_no_module(build: Build) -> None:
     expect(build(model="def create():\n    return 7\n"), 1, "`model:create` returned int, not a torch.nn.Module")
 
 
-def test_factory_that_returns_what_holds_a_module(build: Build) -> None:
-    model = "import torch\nclass Trainer:\n    def __init__(self):\n        self.net = torch.nn.Linear(8, 4)\n"
-    expected = ("returned Trainer, not a torch.nn.Module", "let the factory return its `net`")
-    expect(build(model=f"{model}def create():\n    return Trainer()\n"), 1, *expected)
+def test_factory_that_returns_the_owner_of_a_module(build: Build) -> None:
+    model = f"{MODEL}\nclass Trainer:\n    def __init__(self):\n        self.rate, self.net = 0.1, create()\n"
+    outcome = build(MANIFEST.replace("model:create", "model:Trainer"), model=model)
+    hint = "its attribute `net` is a module: write a factory that returns `Trainer().net`"
+    expect(outcome, 1, "`model:Trainer` returned Trainer, not a torch.nn.Module", hint)
 
 
 def test_factory_that_is_not_there(build: Build) -> None:
@@ -273,6 +276,7 @@ def test_data_dependent_branch_names_method_and_source_line(build: Build, strict
     model = MODEL.replace("return self.linear(x).relu()", "if x.sum() > 0:\n            return x\n        return -x")
     outcome = build(MANIFEST.replace("  forward:\n", f"  forward:\n    strict: {strict}\n"), model=model)
     expect(outcome, 1, "model.yaml:6:3: methods.forward.entry: exporting `forward` failed", "model.py:9", "torch.cond")
+    assert "    the line is `if x.sum() > 0:`\n" in outcome.err
 
 
 def test_graph_break_in_strict_export(build: Build) -> None:

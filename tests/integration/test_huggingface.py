@@ -252,7 +252,7 @@ def test_a_cache_holds_what_the_model_caches(name: str, build: Build, tmp_path: 
             {"class": "BertModel", "config": {"model_type": "llama"}},
             "`BertModel` takes configurations of the `model_type` bert, not llama",
         ),
-        ({"class": "BertModel", "config": "no.json"}, "model.huggingface.config: `no.json` is not a declared input"),
+        ({"class": "BertModel", "config": "no.json"}, "model.huggingface.config: there is no file `no.json`"),
         (
             {"class": "BertModel", "config": TINY, "cache": {"max_length": 8}},
             "model.huggingface.cache: `BertModel` is not a decoder with a cache",

@@ -36,7 +36,12 @@ def test_a_machine_that_can_build(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found["qualcomm"]["state"] == "absent"
     assert "QNN_SDK_ROOT" in found["qualcomm"]["advice"]
     assert main.main(["doctor", "--cache-dir", str(tmp_path / "cache")]) == 0
-    assert "  ✓ xnnpack\n" in capsys.readouterr().out
+    first, *more = capsys.readouterr().out.splitlines()
+    assert ": ready to build for " in first
+    assert {"portable", "xnnpack"} <= {*first.partition(" for ")[2].split(", ")}
+    assert "  ✓ xnnpack" in more
+    assert "qualcomm" not in "".join(more[: more.index("not here, and only needed by those who use it")])
+    assert [line for line in more if line.startswith("  - qualcomm") and "QNN_SDK_ROOT" in line]
 
 
 def test_packages_of_other_releases_and_missing_ones(
@@ -55,6 +60,7 @@ def test_packages_of_other_releases_and_missing_ones(
     said = capsys.readouterr().out
     assert "✗ torch 2.12.0 is installed, and etbuild needs ==2.13.0\n      pip install 'torch==2.13.0'\n" in said
     assert "✗ safetensors is not installed\n" in said
+    assert ": not ready, 3 of the things below are missing or broken\n" in said
     assert "cannot be imported: ImportError: GLIBC_2.28 not found" in said
 
 

@@ -21,8 +21,8 @@ with `draft_export()`."""
 
 def test_a_size_has_the_name_of_its_dimension() -> None:
     assert violated_shapes.message(GUARD) == (
-        "Constraints violated (seq)! - Not all values of seq in the specified range seq <= 32 satisfy the generated "
-        "guard (seq*min(64, 64*seq)) == (64*seq)."
+        "the model does not take each declared size of `seq`. torch.export says: Constraints violated (seq)! - Not all "
+        "values of seq in the specified range seq <= 32 satisfy the generated guard (seq*min(64, 64*seq)) == (64*seq)."
     )
 
 

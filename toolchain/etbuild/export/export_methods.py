@@ -39,7 +39,7 @@ from etbuild.export.example_values import DynamicShapes
 from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
-from etbuild.inputs.user_code import SourceFinder, failed, load_callable, package_line, wrap_user_error
+from etbuild.inputs.user_code import SourceFinder, failed, load_callable, package_line, source_line, wrap_user_error
 from etbuild.model.module import named_tensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import memory, untie
@@ -511,7 +511,10 @@ def _check_small_sizes(
         raise BuildError.at((*prepared.path, "dynamic_shapes"), message, hint)
 
 
-_DATA_DEPENDENT = "a branch depends on the values of a tensor: use torch.cond or torch.where, or torch._check"
+_DATA_DEPENDENT = (
+    "a branch or a size depends on the values of a tensor, which an export does not know: choose between values by "
+    "torch.where, between computations by torch.cond, and write torch._check for what always holds"
+)
 _UNSUPPORTED = "strict export cannot trace this: change the model, or set `strict: false`"
 # A word in the message or type of torch.export's error, the part of the method that caused the error, and a hint.
 _EXPORT_HINTS = (
@@ -538,7 +541,8 @@ def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     if violated_shapes.MARK in text:
         hint = violated_shapes.hint(text)
-    action = failed(f"exporting `{method.entry}`", error, finder, _quoted_line(str(error), finder))
+    place = source_line(error, finder) or _quoted_line(str(error), finder)
+    action = failed(f"exporting `{method.entry}`", error, finder, place)
     path: DocumentPath = ("methods", name, part)
     huggingface = job.plan.model.huggingface
     if huggingface and part == "entry":  # users cannot change the code of the model
@@ -548,9 +552,16 @@ def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError
     elif huggingface and huggingface.task is not None:
         own = f"if `task` has written these shapes, `{huggingface.model_class}` does not take calls of any length: "
         hint = hints(hint, f"{own}leave out `cache` and `task`, or write a factory")
-    return from_exception(
-        error, BuildError, path, action, hints(hint, package_line(error, finder)), said=_message(error)
-    )
+    more = hints(_text_of(place, finder), hint, package_line(error, finder))
+    return from_exception(error, BuildError, path, action, more, said=_message(error))
+
+
+def _text_of(place: str | None, finder: SourceFinder) -> str | None:
+    """A hint with the text of a line of a source, from its place: `model.py:12, in forward`."""
+    name, _, number = (place or "").partition(",")[0].rpartition(":")
+    lines = finder.contents.get(name, b"").decode("utf-8", "replace").splitlines()
+    text = lines[int(number) - 1].strip() if number.isdecimal() and 0 < int(number) <= len(lines) else ""
+    return f"the line is `{text}`" if text else None
 
 
 def _message(error: BaseException) -> str:

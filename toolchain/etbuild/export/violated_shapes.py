@@ -15,6 +15,7 @@ _FOR_PROGRAMMERS = (
     r" If you're using Dim\.DYNAMIC, .* or Dim\.AUTO\.",
     r" The error above occurred when calling torch\.export\.export\. .*",
 )
+_NAMES = re.compile(rf"{MARK} \(([^)]+)\)!")
 _NAMED_SIZE = re.compile(r"(\w+) = (L\[.*?\]\.size\(\)\[\d+\])")
 _RANGE = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 _SIZE = re.compile(r"(\w+) = (\d+)")
@@ -22,13 +23,15 @@ _DERIVED = re.compile(r"(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
 
 
 def message(text: str) -> str:
-    """The part of torch's message that names the dimensions and the first reason."""
+    """What is wrong, and the part of torch's message that names the dimensions and the first reason."""
     reasons = " ".join(text.partition(_SUGGESTED)[0].split())
     for part in _FOR_PROGRAMMERS:
         reasons = re.sub(part, "", reasons)
     for name, size in dict(_NAMED_SIZE.findall(reasons)).items():
         reasons = reasons.replace(f"{name} = {size}", name).replace(size, name)
-    return shortened(reasons)
+    names = _NAMES.match(reasons)
+    declared = f"of {', '.join(f'`{name}`' for name in names[1].split(', '))}" if names else "of a dimension"
+    return shortened(f"the model does not take each declared size {declared}. torch.export says: {reasons}")
 
 
 def hint(text: str) -> str:

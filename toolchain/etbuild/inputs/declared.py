@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from etbuild.errors import DocumentPath, InputError, did_you_mean
+from etbuild.exception_text import hints
 from etbuild.files.weights_suffixes import WEIGHTS_SUFFIXES
+
+_LONGEST = 255  # bytes of the name of a file, in any file system in use
 
 
 @dataclass
@@ -69,6 +74,18 @@ class Inputs:
         others = (f"{stem}{suffix}" for suffix in WEIGHTS_SUFFIXES) if stem else ()
         return next((other for other in others if self.find(other) is not None), None)
 
+    def _near(self, name: str) -> str | None:
+        """A hint that names the file of a root whose name is most like this one; None if there is none."""
+        folder, _, file = name.rpartition("/")
+        if len(file) > _LONGEST:
+            return None
+        found: set[str] = set()
+        for root in self.roots:
+            with contextlib.suppress(OSError, ValueError):  # a name may be none of a folder
+                found.update(each.name for each in os.scandir(root / folder) if each.is_file())
+        near = difflib.get_close_matches(file, found, n=1)
+        return f"did you mean `{'/'.join(filter(None, (folder, near[0])))}`?" if near else None
+
     def find_data(self, name: str, path: DocumentPath) -> Path:
         """The data file with this name.
 
@@ -85,7 +102,7 @@ class Inputs:
             message = f"`{name}` is declared as {file}, which {'is not a file' if there else 'does not exist'}"
             raise InputError.at(path, message, "check the path after `=` of `--data`")
         if file is None:
-            where = f"looked in: {', '.join(map(str, self.roots))}"
+            where = hints(self._near(name), f"looked in: {', '.join(str(root.absolute()) for root in self.roots)}")
             rule = "list it under `data` of the target; weights of a quantized model belong there too"
             hint = did_you_mean(name, self.data) or (where if self.roots else rule)
             other = self._of_same_stem(name)
@@ -99,7 +116,8 @@ class Inputs:
             if self.is_folder(name):
                 message = f"`{name}` is a folder, and this needs a file"
                 raise InputError.at(path, message, hint if broken is not None else "name the file")
-            raise InputError.at(path, f"`{name}` is not a declared input", hint)
+            missing = f"there is no file `{name}`" if self.roots else f"`{name}` is not a declared input"
+            raise InputError.at(path, missing, hint)
         return file
 
     def only(self, names: Mapping[str, DocumentPath]) -> Inputs:

@@ -84,7 +84,7 @@ def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) ->
     module = _as_module(module)
     if not isinstance(module, torch.nn.Module):
         message = f"`{reference}` returned {type(module).__name__}, not a torch.nn.Module"
-        raise BuildError.at(path, message, _inside(module))
+        raise BuildError.at(path, message, _held(module, reference))
     scripted = [name for name, child in module.named_modules() if isinstance(child, torch.jit.ScriptModule)]
     if scripted:
         child = f"with `{scripted[0]}` in" if scripted[0] else "of"
@@ -101,16 +101,19 @@ def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) ->
     return module
 
 
+def _held(value: Any, reference: str) -> str | None:
+    """A hint that names the modules on the attributes of what a factory returned; None if there are none."""
+    named = getattr(value, "__dict__", {}).items()
+    found = [name for name, each in named if isinstance(each, torch.nn.Module)]
+    if not found:
+        return None
+    instead = f"{reference.partition(':')[2]}().{found[0]}"
+    return f"its attribute `{found[0]}` is a module: write a factory that returns `{instead}`"
+
+
 def _is_quantized_eagerly(module: torch.nn.Module) -> bool:
     """Whether a module is quantized in eager mode. `FloatFunctional` stands among such modules and computes floats."""
     return bool(_QUANTIZED.match(type(module).__module__)) and type(module).__name__ != "FloatFunctional"
-
-
-def _inside(value: object) -> str | None:
-    """A hint for a value that holds a module, such as a trainer: the attributes that may be meant."""
-    held = [name for name, child in getattr(value, "__dict__", {}).items() if isinstance(child, torch.nn.Module)]
-    listed = " or ".join(f"`{name}`" for name in held[:3])
-    return f"let the factory return its {listed}, which is a torch.nn.Module" if held else None
 
 
 def _as_module(value: Any) -> Any:

@@ -12,6 +12,8 @@ from etbuild.cli.options import add_cache_directory, add_flag, add_parser
 from etbuild.errors import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from etkit.analysis.installation import Finding
 
 
@@ -32,16 +34,36 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.version import VERSION
     from etkit.analysis import installation
 
-    found = []
-    if not options.json:
-        print(f"etbuild {VERSION}")
-    for finding in installation.findings(options.cache_dir):
-        found.append(finding)
-        if not options.json:
-            print(_shown(finding, found[-2].about if len(found) > 1 else ""), flush=True)
+    found = [*installation.findings(options.cache_dir)]
     if options.json:
         print(json.dumps({"version": VERSION, "findings": list(map(dataclasses.asdict, found))}, indent=2))
+    else:
+        print(f"etbuild {VERSION}: {_verdict(found)}")
+        here = [each for each in found if each.state != installation.ABSENT]
+        for before, finding in zip([None, *here], here, strict=False):
+            print(_shown(finding, before.about if before is not None else ""))
+        print(_absent([each for each in found if each.state == installation.ABSENT]))
     return 1 if any(finding.state == installation.BAD for finding in found) else 0
+
+
+def _verdict(found: Sequence[Finding]) -> str:
+    """What builds can do here, in a few words."""
+    from etkit.analysis import installation
+
+    bad = [finding for finding in found if finding.state == installation.BAD]
+    if bad:
+        return f"not ready, {len(bad)} of the things below {'are' if len(bad) > 1 else 'is'} missing or broken"
+    backends = [each.said.split()[0] for each in found if (each.about, each.state) == ("backend", installation.GOOD)]
+    return f"ready to build for {', '.join(backends)}"
+
+
+def _absent(found: Sequence[Finding]) -> str:
+    """A line for each thing that only some programs need and that is not here."""
+    from etbuild.cli.terminal import BOLD, DIM, paint
+
+    lines = [f"  - {printable(': '.join(filter(None, (each.said, each.advice))))}" for each in found]
+    head = f"\n{paint('not here, and only needed by those who use it', BOLD, sys.stdout)}"
+    return "\n".join([head, *(paint(line, DIM, sys.stdout) for line in lines)]) if lines else ""
 
 
 def _shown(finding: Finding, before: str) -> str:
@@ -51,7 +73,6 @@ def _shown(finding: Finding, before: str) -> str:
 
     mark, colour = {
         installation.GOOD: ("✓", GREEN),
-        installation.ABSENT: ("-", DIM),
         installation.BAD: ("✗", RED),
     }[finding.state]
     head = "" if finding.about == before else f"\n{paint(finding.about, BOLD, sys.stdout)}\n"
