@@ -69,6 +69,11 @@ def _comparable_lists(before: Any, after: Any) -> bool:
     return any(isinstance(value, (dict, list)) for value in [*before, *after])
 
 
+def is_digest(text: str) -> bool:
+    """Whether a text has the form of a sha256 in hex."""
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
 def show(value: Any, path: DocumentPath = ()) -> str:
     """Returns a value as one line. Shapes become `1x16`; digests and long values are shortened."""
     if value is ABSENT:
@@ -79,7 +84,7 @@ def show(value: Any, path: DocumentPath = ()) -> str:
         text = "{" + ", ".join(f"{key}: {show(item, (key,))}" for key, item in value.items()) + "}"
     elif isinstance(value, list):
         text = "[" + ", ".join(map(show, value)) + "]"
-    elif isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"):
+    elif isinstance(value, str) and is_digest(value):
         return value[:16]
     else:
         text = json.dumps(value) if value is None or isinstance(value, bool) else str(value)

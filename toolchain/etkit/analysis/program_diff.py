@@ -15,12 +15,13 @@ from typing import Any
 
 from etbuild.errors import InputError, check_current_directory, format_path
 from etbuild.files import json_file, regular_files
-from etbuild.files.json_diff import ABSENT, Change, changes, show
+from etbuild.files.json_diff import ABSENT, Change, changes, is_digest, show
 from etbuild.results import ArtifactFacts, Index, Report
 from etkit.analysis.find_index import read_index
 from etkit.analysis.tables import size, value_text
 
 Facts = dict[str, Any]
+TOTAL = "bytes of .pte and .ptd"
 
 
 def facts(path: Path) -> Facts:
@@ -50,10 +51,14 @@ def _of_file(path: Path) -> Facts:
 
         described = program_file.describe(path)
     file = {"size": described["size"], "sha256": described["sha256"]}
+    total = _total_beside(path, described["sha256"])
     if described["kind"] == "named_data":
         return {"of": "named data", "artifacts": {"the file": file}, "blobs": {"named data": described["named_data"]}}
+    if total is None and not described["external_keys"]:
+        total = described["size"]
     return {
         "of": "a program",
+        **_total(total),
         "artifacts": {"the file": file},
         "methods": {name: _method(method) for name, method in described["methods"].items()},
         "blobs": _blobs(described["bytes"]),
@@ -64,6 +69,7 @@ def _of_file(path: Path) -> Facts:
 def _of_index(index: Index, path: Path) -> Facts:
     sections: Facts = {
         "of": "a build",
+        **_total(_size_of(index)),
         "artifacts": _artifacts(index["artifacts"]),
         "methods": {name: {} for name in index["methods"]},
         "constant methods": index["inputs"]["plan"]["constant_methods"],
@@ -74,6 +80,24 @@ def _of_index(index: Index, path: Path) -> Facts:
         sections["methods"] = {name: _method(method) for name, method in report["methods"].items()}
         sections["blobs"] = _blobs(report["bytes"])
     return sections
+
+
+def _total(size: int | None) -> Facts:
+    """The section of the total; nothing if it is not known."""
+    return {} if size is None else {"total": {TOTAL: size}}
+
+
+def _total_beside(path: Path, sha256: str) -> int | None:
+    """The size of the program to which a file belongs, by the index beside it; None if none lists these bytes."""
+    try:
+        index = read_index(path)[1]
+    except InputError:
+        return None
+    return _size_of(index) if any(each["sha256"] == sha256 for each in index["artifacts"]) else None
+
+
+def _size_of(index: Index) -> int:
+    return sum(each["size"] for each in index["artifacts"] if each["kind"] in ("program", "named_data"))
 
 
 def _artifacts(listed: list[ArtifactFacts]) -> Facts:
@@ -132,6 +156,8 @@ def compare(before: Facts, after: Facts) -> list[Change]:
         raise InputError.of(message, "name two files of one kind: .pte, .ptd, or indexes")
     differing: list[Change] = []
     for section in {**before, **after}:
+        if section == "total" and not (section in before and section in after):
+            continue  # the files of one of them are not known
         differing += changes(before.get(section, {}), after.get(section, {}), (section,))
     return differing
 
@@ -148,14 +174,34 @@ def text(differing: list[Change]) -> Iterator[str]:
     """Yields the differences as lines, under a heading for each section."""
     for section, changes_of_it in by_section(differing).items():
         yield f"{section}:"
-        yield from ("  " + ": ".join(parts(change)) for change in changes_of_it)
+        yield from (f"  {where}: {what}" for where, what, _ in rows(changes_of_it))
+
+
+def rows(changes_of_section: list[Change]) -> list[tuple[str, str, str]]:
+    """The differences of a section in words: where each is, what it is, and its kind.
+
+    Blobs that have digests in place of names are one row for all that were added, and one for all that were removed.
+    """
+    found: list[tuple[str, str, str]] = []
+    folded: dict[tuple[str, str], list[int]] = {}
+    for change in changes_of_section:
+        section, *path = change.path
+        if section == "blobs" and is_digest(str(path[-1])) and change.kind != "changed":
+            where = " ".join(map(str, path[:-1]))
+            folded.setdefault((where, change.kind), []).append(_count(change.before) + _count(change.after))
+        else:
+            found.append((*parts(change), change.kind))
+    for (where, kind), sizes in folded.items():
+        blobs = "1 blob" if len(sizes) == 1 else f"{len(sizes)} blobs"
+        found.append((where, f"{blobs} {kind}, {size(sum(sizes))}", kind))
+    return found
 
 
 def parts(change: Change) -> tuple[str, str]:
     """A difference in words: where it is in its section, and what it is."""
     section, *path = change.path
     where = _method_part(path) if section == "methods" else " ".join(map(str, path))
-    if section in ("artifacts", "blobs") and path[-1] not in ("sha256", "number") and _whole_numbers(change):
+    if section in ("total", "artifacts", "blobs") and path[-1] not in ("sha256", "number") and _whole_numbers(change):
         return where, _sizes(change.before, change.after)
     if section == "methods" and _whole_numbers(change):
         return where, f"{_count(change.before)} -> {_count(change.after)}"

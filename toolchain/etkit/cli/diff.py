@@ -43,10 +43,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _tables(differing: list[Change]) -> list[Table]:
     """The differences, a table for each section."""
-    from etkit.analysis.program_diff import by_section, parts
+    from etkit.analysis.program_diff import by_section, rows
     from etkit.analysis.tables import COLOURS, Table
 
-    return [
-        Table(title, ("what", "difference"), list(map(parts, changes)), (), [COLOURS[each.kind] for each in changes])
-        for title, changes in by_section(differing).items()
-    ]
+    tables = []
+    for title, changes in by_section(differing).items():
+        shown = rows(changes)
+        cells = [(where, what) for where, what, _ in shown]
+        tables.append(Table(title, ("what", "difference"), cells, (), [COLOURS[kind] for *_, kind in shown]))
+    return tables

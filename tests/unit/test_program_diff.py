@@ -1,0 +1,25 @@
+"""The differences of two programs in words: the total comes first, and blobs without names are folded."""
+
+from __future__ import annotations
+
+from etkit.analysis import program_diff
+
+
+def test_the_total_is_compared_only_if_both_are_known() -> None:
+    before = {"of": "a program", "total": {program_diff.TOTAL: 104_000}, "artifacts": {"the file": {"size": 12_900}}}
+    after = {"of": "a program", "total": {program_diff.TOTAL: 41_100}, "artifacts": {"the file": {"size": 41_100}}}
+    lines = list(program_diff.text(program_diff.compare(before, after)))
+    assert lines[:2] == ["total:", "  bytes of .pte and .ptd: 104.0 kB -> 41.1 kB (-62,900 bytes)"]
+    del after["total"]
+    assert [change.path[0] for change in program_diff.compare(before, after)] == ["artifacts"]
+
+
+def test_blobs_that_have_digests_in_place_of_names_are_folded() -> None:
+    before = {"of": "a program", "blobs": {"in the program": {"a" * 64: 100, "b" * 64: 200, "cos": 8}}}
+    after = {"of": "a program", "blobs": {"in the program": {"c" * 64: 50, "cos": 16}}}
+    assert list(program_diff.text(program_diff.compare(before, after))) == [
+        "blobs:",
+        "  in the program cos: 8 B -> 16 B (+8 bytes)",
+        "  in the program: 2 blobs removed, 300 B",
+        "  in the program: 1 blob added, 50 B",
+    ]
