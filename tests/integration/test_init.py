@@ -151,10 +151,12 @@ def test_weights_beside_the_source_are_taken_if_they_fit(
     state = torch.nn.ModuleDict(layers).state_dict()
     save_file({**state, "decoder.bias": torch.zeros(4)}, tmp_path / "other.safetensors")
     path, said = started("net:Many", "--name", "none")
-    assert "note: The weights are not those of other.safetensors: parameter `decoder.bias`" in said
+    assert "note: other.safetensors does not fit the module: parameter `decoder.bias`" in said
     assert "weights" not in validate.load(path.with_name("none.yaml")).data["model"]
+    save_file({"x": torch.ones(2, 16)}, tmp_path / "recorded.safetensors")
     save_file(state, tmp_path / "first.safetensors")
     path, said = started("net:Many")
+    assert "recorded" not in said
     assert "note: The weights are those of first.safetensors, which fit the module." in said
     assert validate.load(path).data["model"]["weights"] == "first.safetensors"
     assert main.main(["build", str(path), "-o", str(tmp_path / "out"), "--no-cache"]) == 0
@@ -162,6 +164,22 @@ def test_weights_beside_the_source_are_taken_if_they_fit(
     path, said = started("net:Many", "--name", "two")
     assert "note: Name one of first.safetensors, second.safetensors as `weights` of the model" in said
     assert "weights" not in validate.load(path.with_name("two.yaml")).data["model"]
+
+
+def test_a_checkpoint_of_torch_save_beside_the_source_is_taken_and_runs_no_code(
+    started: Callable[..., tuple[Path, str]], tmp_path: Path
+) -> None:
+    layers = {"encoder": torch.nn.Linear(16, 3), "decoder": torch.nn.Linear(3, 5)}
+    state = torch.nn.ModuleDict(layers).state_dict()
+    torch.save({"epoch": 3, "state_dict": state}, tmp_path / "trained.pt")
+    torch.save({"encoder.weight": Path("x")}, tmp_path / "whole.pt")
+    path, said = started("net:Many")
+    assert "note: The weights are those of trained.pt, which fit the module." in said
+    assert validate.load(path).data["model"]["weights"] == "trained.pt"
+    (tmp_path / "trained.pt").unlink()
+    _, said = started("net:Many", "--name", "other")
+    assert "note: whole.pt does not fit the module: " in said
+    assert "needs the code of" in said
 
 
 def test_a_manifest_without_fitting_inputs_says_so(started: Callable[..., tuple[Path, str]]) -> None:
