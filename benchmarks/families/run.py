@@ -341,8 +341,8 @@ def page(rows: list[Row]) -> str:
 `{command}` writes this page, with {versions}.
 
 Each family is tried with the commands of a new user: `etbuild init --huggingface` on a tiny model with random weights,
-`etbuild build`, and ExecuTorch's `TextLLMRunner`. The runner continues a prompt by {families.TOKENS} tokens, which are more
-than the sliding windows of the tiny models hold.
+`etbuild build`, and ExecuTorch's `TextLLMRunner`. The runner continues a prompt by {families.TOKENS} tokens, which are
+more than the sliding windows of the tiny models hold.
 
 | column | what it says |
 |---|---|

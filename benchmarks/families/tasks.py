@@ -413,11 +413,11 @@ def section(rows: list[Row]) -> str:
 ## Other tasks
 
 `python benchmarks/families/run.py --tasks --write docs/families.md` writes this table, from
-`benchmarks/results/families-of-tasks.jsonl`. Families are tried in the same way: `etbuild init --huggingface`, `etbuild
-build`, and the outputs of ExecuTorch's runtime for inputs of several lengths, or for two images, compared with those of
-transformers. The column has the largest difference divided by the largest output; up to {_TOLERANCE} counts as the same. A
-model without a task has the outputs of its class. If a family does not work, the note has the error of `init` or of the
-build.
+`benchmarks/results/families-of-tasks.jsonl`. Families are tried in the same way: `etbuild init --huggingface`,
+`etbuild build`, and the outputs of ExecuTorch's runtime for inputs of several lengths, or for two images, compared with
+those of transformers. The column has the largest difference divided by the largest output; up to {_TOLERANCE} counts as
+the same. A model without a task has the outputs of its class. If a family does not work, the note has the error of
+`init` or of the build.
 
 {sum(row["works"] for row in rows)} of {len(rows)} give what transformers gives.
 The others of {len(FAMILIES)} have not been tried yet.
