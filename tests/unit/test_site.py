@@ -17,7 +17,13 @@ from tools import site_versions
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".cache/docs/bin/python"
-PAGES = ("index", "project/readme", "getting-started", "reference/manifest/model", "reference/rules/executorch_program")
+PAGES = (
+    "index",
+    "project/readme",
+    "tutorials/first-program",
+    "reference/manifest/model",
+    "reference/rules/executorch_program",
+)
 LARGEST = 2_000_000
 """What a page and the files that it loads may have, in bytes. The index of the search is most of it."""
 LOOKS = (("light", 1200), ("dark", 390))
@@ -94,7 +100,8 @@ def test_the_front_page_shows_a_build_and_leads_on(site: Path, chromium: Browser
     with chromium.opened(site / VERSION / "index.html") as opened:
         assert "$ etbuild build net.yaml -o out\n" in opened.page.locator(".terminal").inner_text()
         cards = opened.page.locator(".grid.cards > ul > li")
-        assert "Reference" in cards.all_inner_texts()[1]
+        titles = [text.partition("\n")[0] for text in cards.all_inner_texts()]
+        assert titles == ["Tutorials", "How-to", "Explanation", "Reference", "Project"]
         assert all(card.locator("a").count() for card in cards.all())
 
 
