@@ -6,6 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from etbuild.backends import xnnpack_operators
+
 from .conftest import Build
 
 MODEL = """\
@@ -151,6 +153,37 @@ def test_an_error_names_its_line(build: Build, method: str, partitioners: str, m
     for place in places:
         assert f"    {place}\n" in made.err, made.err
     assert made.err.count("\n    at ") == 1, made.err
+
+
+def test_an_operator_that_a_backend_has_made_names_the_line_it_comes_from(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XNNPACK makes a convolution of the batch norm, and changes shapes around it."""
+    monkeypatch.setattr(xnnpack_operators, "_USUAL", {})
+    model = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.norm(x.sin())
+
+def create():
+    return Net()
+"""
+    shapes = ", dynamic_shapes: [[{dim: n, min: 2, max: 4}, null, {dim: m, min: 2, max: 9}]]"
+    made = build(
+        manifest("forward", partitioners="[xnnpack]", more=shapes).replace("[2, 8]", "[3, 4, 8]"),
+        model=model,
+    )
+    assert made.code == 1
+    assert "methods.forward: lowering forward failed: RuntimeError: XNNPACK reshape only supports 1 dynamic" in made.err
+    assert " dimension. (at `aten.unsqueeze_copy.default`)\n" in made.err
+    assert "    at model.py:9, in forward: `return self.norm(x.sin())`\n" in made.err
+    assert "leave out all but one in `dynamic_shapes`" in made.err
 
 
 def test_a_note_names_its_line_and_the_report_does_not(build: Build) -> None:

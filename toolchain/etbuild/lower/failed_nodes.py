@@ -38,8 +38,8 @@ def lines(error: BaseException, programs: Mapping[str, ExportedProgram], finder:
     nodes = _named_nodes(error, frames) or _named_operators(error, _graphs(frames))
     if frames and finder.name_of(frames[0].f_code.co_filename) is None:  # code of users may fail for any reason
         nodes = nodes or _in_work(frames)
-    known = known_lines(programs, finder)
-    found = lines_of_nodes(nodes, programs, finder, _method(frames, programs))
+    known, method = known_lines(programs, finder), _method(frames, programs)
+    found = lines_of_nodes(nodes, programs, finder, method) or _nearest(nodes, programs, finder, method)
     return found or _distinct(
         line
         for method, program in sorted(programs.items())
@@ -74,6 +74,30 @@ def sources(programs: Mapping[str, ExportedProgram], dtypes: str, finder: Source
                 at = "".join(f" at {line}" for line in lines[:1])
                 found.setdefault(f"{made} comes from `{_name(node)}`{at}")
     return "\n".join(list(found)[:SHOWN]) or None
+
+
+def _nearest(
+    nodes: Collection[torch.fx.Node],
+    programs: Mapping[str, ExportedProgram],
+    finder: SourceFinder,
+    method: str | None,
+) -> tuple[Line, ...]:
+    """The lines of the operators that nodes take their inputs from: a pass of a backend has made these nodes, so that
+    they come from no line themselves."""
+    seen, now = {*nodes}, [*nodes]
+    while now:
+        now = list(dict.fromkeys(each for node in now for each in node.all_input_nodes if each not in seen))
+        seen.update(now)
+        found = lines_of_nodes(now, programs, finder, method)
+        if found:
+            return found
+    return ()
+
+
+def operator_in_work(error: BaseException) -> str | None:
+    """The operator of the node that the failed function worked on, such as `aten.squeeze_copy.dim`."""
+    nodes = _in_work(list(_frames(error)))
+    return _name(nodes[0]) if nodes else None
 
 
 def lines_of_nodes(
@@ -158,7 +182,8 @@ def _named_operators(error: BaseException, graphs: list[torch.fx.GraphModule]) -
 def _in_work(frames: list[FrameType]) -> list[torch.fx.Node]:
     """The call of an operator that the innermost function with one worked on."""
     for frame in frames:
-        nodes = [value for value in frame.f_locals.values() if _is(value, torch.fx.Node)]
+        values = [*frame.f_locals.values(), frame.f_locals.get("node")]  # usual for the one that others belong to
+        nodes = [value for value in values if _is(value, torch.fx.Node)]
         calls = [node for node in nodes if node.op == "call_function" and "::" in operator_name(node)]
         if calls:
             return calls[-1:]

@@ -308,6 +308,11 @@ _HINTS = (
     ),
     ("aten.histc", EXPERTS),
     (
+        "only supports 1 dynamic dimension",
+        "XNNPACK changes no shape with several dynamic sizes: leave out all but one in `dynamic_shapes`, or lower this "
+        "method without `xnnpack`",
+    ),
+    (
         "Core ATen opset",
         "PyTorch cannot decompose this operator into core ATen operators: use a backend that takes it, or avoid it in "
         "the model. If the application links a kernel, write `edge_compile: {core_aten_ops_exception_list: [...]}`",
@@ -341,7 +346,9 @@ def _why(error: BaseException) -> str:
     if not refused:
         at = re.search(r"While executing %.*\[target=torch\.ops\.([\w.]+)\]", str(error))
         text = summary(error).partition(' (https://pytorch.org/docs/stable/torch.compiler_ir.html#core-aten-ir)."')[0]
-        return f"{text} (at `{at[1]}`)" if at else text
+        text = text.removesuffix(" This may occur when")  # XNNPACK's own sentence ends there
+        operator = at[1] if at else failed_nodes.operator_in_work(error)
+        return f"{text} (at `{operator}`)" if operator is not None and operator not in text else text
     shown = [f"`{name}` takes no tensors of {', '.join(calls[0])}" for name, calls in refused.items()]
     return shortened(f"{type(error).__name__}: {'; '.join(shown)}")
 
