@@ -1,0 +1,4 @@
+import Classifier
+
+let tokens = CommandLine.arguments.dropFirst().compactMap { Int64($0) }
+print(try Classifier().scores(tokens))

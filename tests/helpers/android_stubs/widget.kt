@@ -1,0 +1,5 @@
+package android.widget
+
+class TextView(context: android.content.Context) {
+    var text: CharSequence = ""
+}
