@@ -239,6 +239,7 @@ COVERED_BY: Mapping[str, Row] = {
     "examples/buck2/": Row(whole=("buck2/", *_bazel("buck2"))),
     "examples/ci/": Row(whole=_integration("pipelines")),
     "examples/cpp/": Row(whole=_bazel("cpp")),
+    "examples/fetch/": Row(whole=(*_integration("apps"), *_bazel("fetched_programs"))),
     "examples/gallery/": Row(whole=_integration("gallery"), sample=_bazel("build")),
     "examples/ios/": Row(whole=_integration("apps")),
     "e2e/": Row(whole=_bazel("second_workspace")),

@@ -1,4 +1,4 @@
-"""The apps of examples/android and examples/ios, as far as this can be checked without the SDKs of their systems."""
+"""The apps of examples/android and examples/ios, as far as they can be checked without SDKs, and examples/fetch."""
 
 from __future__ import annotations
 
@@ -165,6 +165,19 @@ def test_ios_pulls_the_program(programs: Programs, tmp_path: Path) -> None:
         (directory / "classifier.backbone.ptd").write_bytes(b"another file")
     other = programs.run(app / "fetch.sh", programs.reference[:-64] + "0" * 64)
     assert other.returncode != 0
+
+
+def test_cmake_pulls_the_program(programs: Programs, tmp_path: Path) -> None:
+    if shutil.which("cmake") is None:
+        pytest.skip("install cmake")
+    configure = ["cmake", "-S", EXAMPLES / "fetch", "-B", tmp_path / "build"]
+    refused = programs.run(*configure, f"-DPROGRAMS={programs.tag}")
+    assert refused.returncode != 0
+    assert "by its digest" in refused.stderr
+    done = programs.run(*configure, f"-DPROGRAMS={programs.reference}")
+    assert done.returncode == 0, done.stderr
+    assert programs.run("cmake", "--install", tmp_path / "build", "--prefix", tmp_path / "app").returncode == 0
+    assert programs.are_in(tmp_path / "app/share/app", "classifier")
 
 
 def test_the_kotlin_is_for_the_built_program(programs: Programs) -> None:
