@@ -76,7 +76,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if linked and not files.get_file_from_path(linked):
                 added = _source(config, path, linked)
                 files.append(added)
-                pending += [added] if path.endswith(".md") else []
+                pending += [added] if path.endswith(".md") or linked.endswith("/README.md") else []
     for script in [*sorted(_SCRIPTS.glob("*.js")), _OWN / "site.js"]:
         files.append(File.generated(config, f"{_JAVASCRIPTS}/{script.name}", abs_src_path=str(script)))
     files.append(File.generated(config, f"{_STYLES}/site.css", abs_src_path=str(_OWN / "site.css")))
