@@ -6,6 +6,8 @@ With a MODULE.bazel file, use `bazel_dep(name = "rules_executorch")` instead of 
 load("//rules/private:host_repository.bzl", "host_repository")
 load("//rules/private:huggingface_checkpoint.bzl", _huggingface_checkpoint = "huggingface_checkpoint")
 load("//rules/private:packages_repository.bzl", "check_extras", "packages_repository")
+load("//rules/private:platforms.bzl", "check_platform")
+load("//rules/private:pythons.bzl", "check_version")
 load("//rules/private:toolchains_repository.bzl", "packages_of", "toolchains_repository")
 
 huggingface_checkpoint = _huggingface_checkpoint
@@ -50,6 +52,8 @@ def executorch_repositories(register = True, py_info = None, **kwargs):
       **kwargs: the arguments above.
     """
     check_extras(kwargs.get("extras", []))
+    check_platform(kwargs.get("platform", ""))
+    check_version(kwargs.get("python_version", ""))
     host_repository(
         name = "rules_executorch_host",
         platform = "@local_config_platform//:host",

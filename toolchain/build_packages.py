@@ -142,7 +142,7 @@ def stages_with_pip(options: argparse.Namespace, pins: list[str], out: Path) -> 
         shutil.rmtree(work)
         return f"packed {gigabytes([packages])}"
 
-    size = "about 0.5 GB, or 3 GB with a CUDA build of torch"
+    size = "about 0.5 GB, or 3 GB with a CUDA build of torch; `python_version` chooses another Python"
     return {
         "download": (f"downloads the packages for Python {PYTHON} with pip, {size}", get),
         "pack": ("packs packages.pex, which stands for the packages in keys and on other machines", pack),

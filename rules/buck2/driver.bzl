@@ -1,6 +1,6 @@
 """Runs one verb of the driver (`etbuild`) as an action, in an environment that is the same on every machine."""
 
-load("//rules/private:common.bzl", "ENVIRONMENT")
+load("//rules/private:common.bzl", "ENVIRONMENT", "hint_arguments")
 load(":providers.bzl", "ExecutorchToolchainInfo")
 
 # The attributes of rules that run the driver.
@@ -62,7 +62,8 @@ def run_driver(
     """
     toolchain = ctx.attrs._toolchain.get(ExecutorchToolchainInfo)
     driver = toolchain.drivers.get(arguments[0], toolchain.driver)
-    lines = cmd_args([_line(item, outputs) for item in arguments])
+    hints = hint_arguments(str(ctx.label.raw_target()), "etbuild")
+    lines = cmd_args([_line(item, outputs) for item in arguments[:1] + hints + arguments[1:]])
 
     # A worker takes its arguments from a file, and one line can hold any name of a file.
     file = ctx.actions.write(

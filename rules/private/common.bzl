@@ -19,6 +19,18 @@ ENVIRONMENT = {
     "PYTHONNOUSERSITE": "1",
 }
 
+def hint_arguments(target, command):
+    """Returns the arguments with which any verb of the driver tells what to change in a target.
+
+    Args:
+      target: string, the label of the target.
+      command: string, the words that run the driver in the build system.
+
+    Returns:
+      list of string.
+    """
+    return ["--rule-target=" + target, "--rule-command=" + command]
+
 # The attributes of a program that hold files besides sources. `reads` has the actions that read them: `export`, `template` (lowers
 # methods without weights), `program` (writes or runs the program) and `report`. If `renamed`, there is an attribute `NAME_as`. The driver
 # has the same attributes in `plan/expectations.py`, and a test compares the two.

@@ -3,6 +3,9 @@
 These functions test for single members, because `native.bazel_version` is empty in Debian's versions of Bazel.
 """
 
+# The words that run the driver, for messages.
+ETBUILD = "bazel run @rules_executorch//:etbuild --"
+
 # Whether Bazel runs the actions of the output group `_validation` for every consumer of a target. Bazel 4 does not.
 RUNS_VALIDATIONS = hasattr(config_common, "toolchain_type")
 

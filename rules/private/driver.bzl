@@ -3,8 +3,8 @@
 load("@rules_executorch_host//:host.bzl", "EXEC_GROUP")
 load("//toolchain:steps.bzl", "STEPS")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":common.bzl", "ENVIRONMENT")
-load(":compat.bzl", "label_text", "memory_kwargs", "reserves_memory", "toolchain_kwargs")
+load(":common.bzl", "ENVIRONMENT", "hint_arguments")
+load(":compat.bzl", "ETBUILD", "label_text", "memory_kwargs", "reserves_memory", "toolchain_kwargs")
 
 # The driver can be a persistent worker, and one process can run several actions at the same time.
 _WORKER = {
@@ -89,6 +89,7 @@ def driver_arguments(ctx, verb):
     arguments.set_param_file_format("multiline")
     arguments.use_param_file("@%s", use_always = True)
     arguments.add(verb)
+    arguments.add_all(hint_arguments(label_text(ctx.label), ETBUILD))
     if verb in _MEASURED and reserves_memory():
         arguments.add(MEMORY[_resource_set(ctx)], format = "--reserved-memory=%s")
     return arguments

@@ -3,7 +3,8 @@
 load("//rules:providers.bzl", "ExecutorchProgramInfo", "ExecutorchProgramInputsInfo")
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":common.bzl", "read_by")
+load(":common.bzl", "hint_arguments", "read_by")
+load(":compat.bzl", "ETBUILD", "label_text")
 load(":driver_script.bzl", "without_spaces")
 load(":library.bzl", "check_packages", "data_of", "installed_of", "library_of")
 load(":names.bzl", "check_unique", "named_beside", "repository_path")
@@ -58,7 +59,7 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
         quoted("--manifest-name=" + repository_path(program.manifest)),
         quoted("--program-name=" + program.name),
         located(ctx, "--program=", made.pte),
-    ]
+    ] + [quoted(argument) for argument in hint_arguments(label_text(ctx.label), ETBUILD)]
     if program.variant:
         arguments.append(quoted("--variant=" + program.variant))
     arguments += [quoted("--set={}={}".format(name, value)) for name, value in sorted(program.parameters.items())]

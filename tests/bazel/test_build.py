@@ -156,8 +156,9 @@ def test_the_lockfile_of_an_example_is_what_is_built(checkout: Workspace, built:
 
 def test_the_driver_runs_as_a_command(checkout: Workspace, built: Result) -> None:
     pte = checkout.output("examples/mlp/mlp.pte").resolve()
-    result = checkout.run("run", "//toolchain:etbuild", "--", "inspect", str(pte))
+    result = checkout.run("run", "//:etbuild", "--", "inspect", str(pte))
     assert "forward" in result.out
+    checkout.run("run", "//:etbuild", "--", "validate", "examples/mlp/model.yaml")  # relative to the user's directory
 
 
 def test_providers_and_output_groups(checkout: Workspace, tmp_path: Path) -> None:

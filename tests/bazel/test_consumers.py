@@ -365,7 +365,7 @@ def test_select_chooses_a_manifest(package: Workspace) -> None:
 def test_weights_that_do_not_fit_the_manifest(package: Workspace, old: str, new: str, message: str) -> None:
     said = wrong(package, old, new)
     assert message in said
-    assert "`weights` of the target" in said or "remove it from the target" in said
+    assert "list it under `weights` of //" in said or "remove it from the target" in said
 
 
 def test_two_files_with_one_name_are_named_by_their_places(package: Workspace) -> None:

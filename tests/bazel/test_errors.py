@@ -170,6 +170,36 @@ def create():
     assert "home /nonexistent ambient False" in errors(package, "//wrong:net")
 
 
+def test_what_is_missing_names_the_attribute_and_the_target(package: Workspace) -> None:
+    package.edit("wrong/BUILD", 'srcs = ["model.py"],\n    ', "")
+    message = errors(package)
+    assert "the module `model` is not among the declared sources" in message
+    assert "to declare it, list it under `srcs` or `deps` of //wrong:net\n" in message
+    package.write("wrong/BUILD", LOAD + PROGRAM)
+    package.write("wrong/model.py", "import helper\n" + MODEL)
+    message = errors(package)
+    assert "is `helper` a source of yours?" in message
+    assert "to declare it, list it under `srcs` or `deps` of //wrong:net\n" in message
+
+
+def test_a_hint_names_the_command_of_bazel(package: Workspace) -> None:
+    package.edit("wrong/BUILD", 'named_data = ["weights"]', "named_data = []")
+    assert "(`bazel run @rules_executorch//:etbuild -- targets` does it)" in errors(package)
+
+
+def test_a_version_of_python_is_refused_before_the_packages_are_fetched(checkout: Workspace) -> None:
+    old = "executorch_repositories(extras"
+    new = 'executorch_repositories(python_version = "3.10", extras'
+    checkout.edit("WORKSPACE", old, new)
+    try:
+        done = checkout.bazel("build", "--nobuild", "//toolchain:etbuild")
+    finally:
+        checkout.edit("WORKSPACE", new, old)
+    assert done.returncode != 0
+    assert "`python_version` is `3.10`. Supported: 3.13, 3.12, 3.11." in done.stderr
+    assert "packages_repository.bzl" not in done.stderr
+
+
 def test_an_extra_that_is_not_there(checkout: Workspace) -> None:
     checkout.edit("WORKSPACE", '"huggingface"', '"hugingface"')
     try:

@@ -195,9 +195,10 @@ def test_a_target_that_lists_what_the_manifest_names_passes(tmp_path: Path, othe
         ({"data": []}, "`libs/ops.so`"),
         ({"data": [], "weights": [*LISTED["weights"], "libs/ops.so"]}, "under `weights`, but the export reads it"),
         ({"data": ["libs/ops.os", "lora/"]}, "did you mean `libs/ops.os`?"),
-        ({"weights": []}, "list it under `weights` of the target"),
+        ({"weights": []}, "list it under `weights` of //net:net"),
+        ({"weights": ["modle"]}, "no target is called `modle`: a target stands here with the names of its files"),
         ({"weights": [*LISTED["weights"], "v/more.safetensors"]}, "the target lists the weights `v/more.safetensors`"),
-        ({"adapters": []}, "list it under `adapters` of the target"),
+        ({"adapters": []}, "list it under `adapters` of //net:net"),
         (
             {"adapters": ["lora/maths/adapter_model.safetensors"]},
             "did you mean `lora/maths/adapter_model",
@@ -222,7 +223,7 @@ def test_files_in_another_attribute_are_told_where_they_belong(
 ) -> None:
     with pytest.raises(InputError) as error:
         check_inputs(planned(tmp_path, FILES), {**LISTED, **other})
-    assert message in str(error.value)
+    assert message in str(error.value.in_rule("//net:net", "etbuild"))
 
 
 def test_canonical_json_refuses_nan() -> None:

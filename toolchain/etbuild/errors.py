@@ -27,6 +27,9 @@ INTERRUPTED = 130
 
 DocumentPath = tuple[str | int, ...]
 
+ATTRIBUTES_OF_SOURCES = ("srcs", "deps")
+"""The attributes of a build rule that list sources."""
+
 COMPARED = 20  # this many unknown words are compared with the known ones
 _LISTED = 60  # this many known words are listed
 _LONG = 100  # this many characters of a key are shown
@@ -60,6 +63,7 @@ class Problem:
         hint: What to write instead.
         at_key: The key at `path` is wrong, not its value.
         position: The position in the file. `located` fills it in from `path` if it is known.
+        attributes: The attributes of a build rule that may list what is missing.
     """
 
     message: str
@@ -67,6 +71,20 @@ class Problem:
     hint: str | None = None
     position: Position | None = None
     at_key: bool = False
+    attributes: tuple[str, ...] = ()
+
+    def in_rule(self, target: str, command: str) -> Problem:
+        """The same problem with the hint for a build rule: which attribute of its target may list what is missing.
+
+        Args:
+            target: The label of the target.
+            command: The words that run the driver in the build system, in place of `etbuild`.
+        """
+        parts = [self.hint.replace("`etbuild ", f"`{command} ")] if self.hint else []
+        if self.attributes:
+            names = " or ".join(f"`{attribute}`" for attribute in self.attributes)
+            parts.append(f"to declare it, list it under {names} of {target}")
+        return replace(self, hint="\n".join(parts) or None)
 
     def located(self, positions: Positions) -> Problem:
         """The same problem with its position, looked up by path (or by the nearest enclosing one) unless it has one."""
@@ -101,7 +119,15 @@ class EtbuildError(Exception):
     exit_code = 1
 
     @classmethod
-    def at(cls, where: DocumentPath | Position, message: str, hint: str | None = None, *, at_key: bool = False) -> Self:
+    def at(
+        cls,
+        where: DocumentPath | Position,
+        message: str,
+        hint: str | None = None,
+        *,
+        at_key: bool = False,
+        attributes: tuple[str, ...] = (),
+    ) -> Self:
         """An error of one problem at a place.
 
         Args:
@@ -109,9 +135,10 @@ class EtbuildError(Exception):
             message: What is wrong.
             hint: What to write instead.
             at_key: The key at the path is wrong, not its value.
+            attributes: The attributes of a build rule that may list what is missing.
         """
         path, position = (None, where) if isinstance(where, Position) else (where, None)
-        return cls([Problem(message, path, hint, position, at_key)])
+        return cls([Problem(message, path, hint, position, at_key, attributes)])
 
     @classmethod
     def of(cls, message: str, hint: str | None = None) -> Self:
@@ -125,6 +152,10 @@ class EtbuildError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
+
+    def in_rule(self, target: str, command: str) -> EtbuildError:
+        """The same error with the hints for a build rule. The arguments are those of `Problem.in_rule`."""
+        return type(self)([problem.in_rule(target, command) for problem in self.problems])
 
     def located(self, positions: Positions) -> EtbuildError:
         """The same error with positions filled in, in the order of the file."""

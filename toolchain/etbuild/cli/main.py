@@ -65,13 +65,13 @@ def main(
     """
     handled = interrupts is not None
     interrupts = interrupts or Interrupts()
-    options = argparse.Namespace(tell=_print_error)
+    options = argparse.Namespace(tell=_print_error, rule_target=None, rule_command="etbuild")
     try:
         _mend_streams()
         if handled:
             interrupts.install()
         words = _expand(list(sys.argv[1:] if arguments is None else arguments))
-        _parse(words, options)
+        _parse(_without_rule(words, options), options)
         options.restart = partial(restart, getattr(options, "timeout", None))
         code = _run(options)
         sys.stdout.flush()
@@ -82,7 +82,7 @@ def main(
         try:
             sys.stdout.flush()
         except OSError as error:
-            return _tell(error, options.tell)
+            return _tell(error, options)
         raise
     except Elsewhere as done:
         interrupts.over = True
@@ -93,10 +93,10 @@ def main(
         if interrupts.received or isinstance(error, KeyboardInterrupt):
             tell_interrupt()
             return INTERRUPTED
-        return _tell(error, options.tell)
+        return _tell(error, options)
 
 
-def _tell(error: BaseException, tell: Callable[[EtbuildError], None]) -> int:
+def _tell(error: BaseException, options: argparse.Namespace) -> int:
     """Tells the error and returns the exit code. Raises it again if it is a bug of the driver."""
     if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
         return _lose_output(error)
@@ -107,7 +107,7 @@ def _tell(error: BaseException, tell: Callable[[EtbuildError], None]) -> int:
         known = _removed_directory(error) or system_error(error) or error
     if not isinstance(known, EtbuildError):
         raise error
-    tell(known)
+    options.tell(known.in_rule(options.rule_target, options.rule_command) if options.rule_target else known)
     return known.exit_code
 
 
@@ -169,6 +169,23 @@ def _expand(arguments: list[str]) -> list[str]:
         return [*arguments[:-1], *(text.removesuffix("\n").split("\n") if text else [])]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError.of(f"{path}: cannot read the file of arguments: {error}") from None
+
+
+def _without_rule(words: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """Reads what a build rule gives any verb for hints: the label of its target, and the words that run the driver.
+
+    Returns:
+        The other words.
+    """
+    known = {"--rule-target": "rule_target", "--rule-command": "rule_command"}
+    left = []
+    for word in words:
+        option, _, value = word.partition("=")
+        if option in known and value:
+            setattr(options, known[option], value)
+        else:
+            left.append(word)
+    return left
 
 
 def _parse(words: Sequence[str], options: argparse.Namespace) -> None:

@@ -103,8 +103,7 @@ class Inputs:
             raise InputError.at(path, message, "check the path after `=` of `--data`")
         if file is None:
             where = hints(self._near(name), f"looked in: {', '.join(str(root.absolute()) for root in self.roots)}")
-            rule = "list it under `data` of the target; weights of a quantized model belong there too"
-            hint = did_you_mean(name, self.data) or (where if self.roots else rule)
+            hint = did_you_mean(name, self.data) or (where if self.roots else None)
             other = self._of_same_stem(name)
             if other is not None:
                 hint = f"there is `{other}`"
@@ -117,7 +116,7 @@ class Inputs:
                 message = f"`{name}` is a folder, and this needs a file"
                 raise InputError.at(path, message, hint if broken is not None else "name the file")
             missing = f"there is no file `{name}`" if self.roots else f"`{name}` is not a declared input"
-            raise InputError.at(path, missing, hint)
+            raise InputError.at(path, missing, hint, attributes=("data",))
         return file
 
     def only(self, names: Mapping[str, DocumentPath]) -> Inputs:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etbuild.errors import InputError, Problem, did_you_mean
+from etbuild.errors import ATTRIBUTES_OF_SOURCES, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs, is_file
 from etbuild.plan.step_plans import ExportPlan
@@ -47,8 +47,13 @@ def _module_of(name: str) -> str:
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def used_sources(inputs: Inputs, export_plan: ExportPlan) -> UsedSources:
+def used_sources(inputs: Inputs, export_plan: ExportPlan, more: Iterable[tuple[str, DocumentPath]] = ()) -> UsedSources:
     """Follows the import statements of an export plan's callables.
+
+    Args:
+        inputs: The declared inputs.
+        export_plan: The plan.
+        more: More callables, such as those of tests, each with the place in the manifest that names it.
 
     Raises:
         InputError: The module of a callable is not among the sources, or a source is not Python or hides one of
@@ -58,12 +63,15 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan) -> UsedSources:
     packages |= {"gguf"} if any(entry.file.endswith(GGUF_SUFFIX) for entry in export_plan.read_weights) else set()
     used = UsedSources(packages=packages)
     problems = []
-    roots = [(name.partition(":")[0], ("model", "factory")) for name in export_plan.callables]
+    roots: list[tuple[str, DocumentPath]] = [
+        (name.partition(":")[0], ("model", "factory")) for name in export_plan.callables
+    ]
     roots += [(name, ("model", "modules")) for name in export_plan.model.modules]
+    roots += [(name.partition(":")[0], path) for name, path in more]
     for module, path in roots:
         if not _follow(inputs, module, used):
             message = f"the module `{module}` is not among the declared sources"
-            problems.append(Problem(message, path, _nearest(inputs, module)))
+            problems.append(Problem(message, path, _nearest(inputs, module), attributes=ATTRIBUTES_OF_SOURCES))
     for index, module in enumerate(export_plan.custom_ops.modules):
         if _follow(inputs, module, used):
             continue
@@ -72,7 +80,8 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan) -> UsedSources:
             used.packages.add(top)
         else:
             message = f"the module `{module}` is neither among the declared sources nor installed"
-            problems.append(Problem(message, ("custom_ops", "modules", index), _nearest(inputs, module)))
+            place = ("custom_ops", "modules", index)
+            problems.append(Problem(message, place, _nearest(inputs, module), attributes=ATTRIBUTES_OF_SOURCES))
     for name in used.sources:
         top = name.removesuffix(".py").split("/")[0]
         if top in sys.stdlib_module_names:

@@ -14,12 +14,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from traceback import walk_tb
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean, printable
+from etbuild.errors import ATTRIBUTES_OF_SOURCES, BuildError, DocumentPath, InputError, did_you_mean, printable
 from etbuild.exception_text import chain, first_cause, hints
 from etbuild.files.value_limits import has_surrogate
 from etbuild.foreign_errors import from_exception, wrap_errors
@@ -231,7 +232,10 @@ def wrap_user_error(path: DocumentPath, action: str, finder: SourceFinder) -> It
 
     def convert(error: BaseException) -> BuildError:
         hint = hints(_hint(error), package_line(error, finder))
-        return from_exception(error, BuildError, path, failed(action, error, finder), hint)
+        made = from_exception(error, BuildError, path, failed(action, error, finder), hint)
+        if _missing_module(error) is not None:
+            made.problems = [replace(problem, attributes=ATTRIBUTES_OF_SOURCES) for problem in made.problems]
+        return made
 
     with wrap_errors(convert), undone():
         yield
@@ -285,10 +289,16 @@ def _hint(error: BaseException) -> str | None:
     if operator:
         name = "::".join(operator.groups())
         return f"no operator `{name}` is registered: list the library or module that registers it under `custom_ops`"
-    missing = first_cause(error)  # transformers raises one without a name from another one
-    if isinstance(missing, ModuleNotFoundError) and missing.name is not None:
+    missing = _missing_module(error)
+    if missing is not None:
         return (
-            f"is `{missing.name}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "
+            f"is `{missing}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "
             "Is it a package? Add it to the toolchain"
         )
     return None
+
+
+def _missing_module(error: BaseException) -> str | None:
+    """The module that an import did not find. None if the error is another one."""
+    missing = first_cause(error)  # transformers raises one without a name from another one
+    return missing.name if isinstance(missing, ModuleNotFoundError) else None

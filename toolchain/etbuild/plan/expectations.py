@@ -145,11 +145,10 @@ def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[P
             where = next((key for key in INPUTS if any(_holds(entry, name) for entry in listed[key])), None)
             if where is None:
                 near = did_you_mean(name, (entry for place in places for entry in listed[place]))
-                hint = f"list it under `{attribute}` of the target" + (f"; {near}" if near else "")
-                yield Problem(f"the target does not list `{name}`", path, hint)
+                yield Problem(f"the target does not list `{name}`", path, near, attributes=(attribute,))
             else:
                 message = f"the target lists `{name}` under `{where}`, but {row.read_by} it"
-                yield Problem(message, path, f"list it under `{attribute}` of the target")
+                yield Problem(message, path, attributes=(attribute,))
 
 
 def _not_read(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Problem]:
@@ -165,6 +164,9 @@ def _not_read(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Pro
                 continue
             path: DocumentPath = ("model", key) if read else ("model",)
             hint = f"name it in `model.{key}`, or remove it from the target"
+            if not PurePosixPath(entry).suffix and not entry.endswith("/"):
+                called = PurePosixPath(entry).name
+                hint = f"no target is called `{called}`: a target stands here with the names of its files"
             near = did_you_mean(entry, read)
             message = f"the target lists the {what} `{entry}`, and the manifest does not name them"
             yield Problem(message, path, f"{hint}; {near}" if near else hint)

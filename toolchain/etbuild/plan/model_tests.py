@@ -123,10 +123,11 @@ class TestPlan(Part):
     text: TextTest | None
 
     @property
-    def callables(self) -> list[str]:
-        """Every `module:callable` that tests run, besides those of the build."""
-        leaves = (leaf for calls in self.cases.values() for call in calls for leaf, _ in call.leaves)
-        return sorted({*callables_of(leaves), *(metric.factory for metric in self.metrics)})
+    def callables(self) -> list[tuple[str, DocumentPath]]:
+        """Every `module:callable` that tests run, besides those of the build, with the places that name it."""
+        leaves = (found for calls in self.cases.values() for call in calls for found in call.leaves)
+        of_cases = [(name, place) for leaf, place in leaves for name in callables_of([leaf])]
+        return of_cases + [(metric.factory, (*metric.path, "factory")) for metric in self.metrics]
 
     @property
     def data_names(self) -> dict[str, DocumentPath]:

@@ -86,10 +86,7 @@ def run(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, option
 @contextmanager
 def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, options: TestOptions) -> Iterator[Tester]:
     """Makes the tester of a program, whose model can be run inside. Arguments and errors are those of `run`."""
-    extended = plan.export_plan.replace(
-        lowering_callables=tuple(sorted({*plan.export_plan.lowering_callables, *tests.callables}))
-    )
-    used = used_sources(inputs, extended)
+    used = used_sources(inputs, plan.export_plan, tests.callables)
     check_installed(used.packages)
     declared = inputs.only({**data_in_key(inputs, plan.data_names), **tests.data_names})
     with library_messages_off(used.sources), stdout_for_results():
