@@ -65,7 +65,7 @@ def test_a_download_that_failed_is_no_generation_config(tmp_path: Path) -> None:
             {"huggingface": {"generation_config": {"eos_token_ids": 3}}},
             "`GenerationConfig` has no `eos_token_ids`",
         ),
-        ({"eos_token_id": 3}, {"huggingface": {"generation_config": "no.json"}}, "there is no file `no.json`"),
+        ({"eos_token_id": 3}, {"huggingface": {"generation_config": "no.json"}}, "`no.json` is not a declared input"),
         (
             {"eos_token_id": 3},
             {
