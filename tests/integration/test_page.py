@@ -15,7 +15,7 @@ import pytest
 
 from etbuild.cli import main
 from etbuild.results import MethodGraph
-from etkit.page import content, render
+from etkit.page import content, render, treemap
 from tests.conftest import of_example
 from tests.helpers import browser
 from tests.helpers.browser import Browser
@@ -69,6 +69,11 @@ def built(build: Build) -> Outcome:
     done = build(MANIFEST, "--html", model=MODEL)
     assert done.code == 0, done.err
     return done
+
+
+def drawn(opened: browser.Opened) -> None:
+    """Draws also what is not in sight, as before printing."""
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
 
 
 def hostile(graph: MethodGraph) -> MethodGraph:
@@ -137,10 +142,17 @@ def test_the_page_of_a_build_shows_everything_in_both_colours(built: Outcome, ch
             assert opened.told == []
             assert page.locator(".card h3").all_inner_texts() == ["forward", "look"]
             assert "(float32[2, 8])" in page.locator(".card .signature").first.inner_text()
+            drawn(opened)
             assert page.locator("#canvas canvas").count() > 0
             assert int(page.locator("#canvas").get_attribute("data-nodes")) > 4
-            assert page.locator(".treemap[data-tree=layers] .shared").count() == 2  # weight and bias of `linear`
-            assert page.locator(".treemap[data-tree=layers] .weight").count() >= 1
+            assert page.locator(".treemap[data-tree=layers] [title*='read by forward and look']").count() == 2
+            assert page.locator(".treemap[data-tree=layers] [role=option]").count() >= 3
+            colors = page.locator(".treemap [role=option]").evaluate_all("found => found.map(each => each.className)")
+            assert len(set(colors)) >= 2  # modules differ
+            assert page.locator("#treemap-layers .group").all_inner_texts() == ["table", "linear"]
+            summary = page.locator(".summary").inner_text()
+            assert "total size" in summary
+            assert re.search(r"delegated\n+\d+ %", summary)
             assert page.locator(".timeline rect.state").count() >= 1
             assert built.json("net.index.json")["key"] in page.locator("#program").inner_text()
             fallback = page.locator("#graph table").first.inner_text()
@@ -173,6 +185,7 @@ def test_the_pages_of_examples_have_no_serious_fault(
     assert path.stat().st_size < 1_500_000
     for scheme in ("light", "dark"):
         with chromium.opened(path, scheme) as opened:
+            drawn(opened)
             for section in sections:
                 assert opened.page.locator(f"#{section}").is_visible()
             assert (opened.told, opened.serious()) == ([], [])
@@ -190,6 +203,7 @@ def test_the_graph_is_searched_and_moved_with_the_keyboard(built: Outcome, chrom
         page.keyboard.press("Enter")
         assert "model.py:15" in page.locator("#details").inner_text()
         page.locator("#canvas").focus()
+        drawn(opened)
         before = page.locator("#canvas").screenshot()
         page.keyboard.press("ArrowUp")
         page.wait_for_timeout(100)
@@ -208,7 +222,8 @@ def test_the_page_of_any_file_and_what_differs(built: Outcome, build: Build, tmp
     assert main.main(["inspect", str(only), "--html", str(page), "--against", str(other.directory / "net.pte")]) == 0
     with chromium.opened(page) as opened:
         differing = opened.page.locator("#difference").inner_text()
-        assert "forward: operator aten::cumsum.out: 0 -> 1" in differing
+        assert "forward: operator aten::cumsum.out\t0 -> 1" in differing.replace("\u200b", "")
+        drawn(opened)
         assert "XnnpackBackend" in opened.page.locator("#legend").inner_text()
         assert (opened.told, opened.serious()) == ([], [])
 
@@ -221,11 +236,9 @@ def test_no_text_of_a_file_runs_or_hides(tmp_path: Path, chromium: Browser) -> N
         checks=[(HOSTILE, "1", "2")],
         constants={HOSTILE: HOSTILE},
         provenance={HOSTILE: {HOSTILE: HOSTILE}},
-        layers={
-            "name": HOSTILE,
-            "children": [{"name": "a", "full": HOSTILE, "bytes": 9, "kind": "weight", "note": HOSTILE}],
-        },
-        difference=content.Difference(HOSTILE, {HOSTILE: [HOSTILE]}),
+        summary=[(HOSTILE, HOSTILE, HOSTILE)],
+        layers=[treemap.Group(HOSTILE, 0, 9, [treemap.Cell(HOSTILE, HOSTILE, 9, HOSTILE)])],
+        difference=content.Difference(HOSTILE, {HOSTILE: [(HOSTILE, HOSTILE)]}),
     )
     written = page_of(tmp_path / "hostile.html", shown)
     text = written.read_text("utf-8")
@@ -233,11 +246,19 @@ def test_no_text_of_a_file_runs_or_hides(tmp_path: Path, chromium: Browser) -> N
     assert "\u202e" not in text
     assert "<img" not in text
     with chromium.opened(written) as opened:
+        drawn(opened)
         opened.page.locator("#search").fill("alert")
         opened.page.locator("#results button").first.click()
         assert "<img src=x onerror=alert(2)>" in opened.page.locator("#details").inner_text()
         assert "{{7*7}}" in opened.page.locator("h1").inner_text()
         assert opened.told == []
+
+
+def test_a_phone_shows_the_page_in_its_width(built: Outcome, chromium: Browser) -> None:
+    with chromium.opened(built.directory / "net.report.html", width=390) as opened:
+        drawn(opened)
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert (opened.told, opened.serious()) == ([], [])
 
 
 def test_a_graph_of_5000_operators_is_drawn_and_searched(tmp_path: Path, chromium: Browser) -> None:
@@ -249,6 +270,7 @@ def test_a_graph_of_5000_operators_is_drawn_and_searched(tmp_path: Path, chromiu
     nodes.append({"operator": "output", "inputs": [count - 2]})
     written = page_of(tmp_path / "large.html", program({"nodes": nodes, "blocks": [], "weights": []}))
     with chromium.opened(written) as opened:
+        drawn(opened)
         assert opened.page.locator("#canvas").get_attribute("data-nodes") == str(count)
         opened.page.locator("#search").fill("layers.99")
         assert opened.page.locator("#found").inner_text() == f"40 of {count} operators"

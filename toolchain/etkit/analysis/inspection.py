@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etbuild.errors import printable
 from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Value
-from etkit.analysis.tables import Table, size, table, value_text
+from etkit.analysis.tables import Table, counted, size, table, value_text
 
 
 def tables(facts: ProgramFile | NamedDataFile) -> list[Table]:
@@ -63,7 +63,7 @@ def _signature(name: str, method: ProgramMethod) -> str:
 
 
 def _method(name: str, method: ProgramMethod) -> str:
-    lines = [_signature(name, method), *(f"  {callee}: {count} calls" for callee, count in _calls(method))]
+    lines = [_signature(name, method), *(f"  {callee}: {counted(count, 'call')}" for callee, count in _calls(method))]
     if method["memory"]:
         lines.append(f"  memory: {', '.join(map(size, method['memory']))}")
     return "\n".join(map(printable, lines))

@@ -72,6 +72,11 @@ def show(tables: Sequence[Table]) -> None:
         console.print(shown)
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things, such as `1 operator` or `2 operators`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def value_text(value: Value) -> str:
     """Formats an input or output, such as `float32[1, 3] or less`. The order of its dimensions is left out."""
     if "dtype" in value:

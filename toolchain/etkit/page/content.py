@@ -13,20 +13,25 @@ from typing import Any
 
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.results import (
+    ArtifactFacts,
     GraphNode,
     Index,
     LoweringFacts,
     MemoryPlan,
     MethodGraph,
+    MethodSummary,
     ProgramFile,
+    ProgramMethod,
     Report,
     Sharing,
     TensorValue,
     Value,
 )
 from etkit.analysis.profile import Profile
-from etkit.analysis.tables import size, value_text
+from etkit.analysis.tables import counted, size, value_text
+from etkit.page import treemap
 
+_MOST_FILES = 4  # whose names stand at the top
 MOST_NODES = 5000  # of a graph that is drawn with the inside of its blocks
 
 
@@ -36,11 +41,12 @@ class Difference:
 
     Attributes:
         other: The name of the other program.
-        sections: The differences in each section, by its heading; empty if there are none.
+        sections: The differences in each section, by its heading: where each is, and what it is. Empty if
+            there are none.
     """
 
     other: str
-    sections: dict[str, list[str]]
+    sections: dict[str, list[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ class MethodCard:
         example: The example inputs of the manifest as JSON; empty if they are not known.
         call: A call of the method in Python.
         delegates: For each backend, the number of its calls.
+        delegated: How many operators backends took; empty if the file does not tell.
         memory: The sizes of the planned arenas.
         fallback: The operators that no backend took.
         quantized: The weights that are stored quantized.
@@ -96,6 +103,7 @@ class MethodCard:
     example: str
     call: str
     delegates: dict[str, int]
+    delegated: str
     memory: list[str]
     fallback: list[Operator]
     quantized: list[QuantizedWeight]
@@ -109,10 +117,11 @@ class PageContent:
 
     Attributes:
         name: The name of the program.
+        summary: What stands at the top: the name of each fact, its value, and a note.
         facts: Facts about the whole program, by name.
         methods: The cards.
-        layers: The bytes of the weights by layer, as a tree for the treemap; None if they are not known.
-        blobs: The bytes of the files by blob, as a tree.
+        layers: The bytes of the weights by layer, for the treemap; empty if they are not known.
+        blobs: The bytes of the files by blob, for the treemap.
         duplicates: Lines about the weights that are stored more than once.
         checks: The checks of the manifest: what was measured, the limit and the value.
         notes: The notes of the build.
@@ -123,10 +132,11 @@ class PageContent:
     """
 
     name: str
+    summary: list[tuple[str, str, str]]
     facts: dict[str, str]
     methods: list[MethodCard]
-    layers: dict[str, Any] | None
-    blobs: dict[str, Any]
+    layers: list[treemap.Group]
+    blobs: list[treemap.Group]
     duplicates: list[str] = field(default_factory=list)
     checks: list[tuple[str, str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -165,12 +175,17 @@ def of_build(
         )
         for name in sorted(lowering["graphs"])
     ]
+    weights = treemap.weights(lowering["graphs"], lowering["sharing"])
+    modules = treemap.modules(weights)
     return PageContent(
         name=index["name"],
+        summary=[_total(index["artifacts"]), _delegated(lowering["graphs"]), *_sizes(program["methods"])],
         facts={"program": f"{pte['file']}, {size(pte['size'])}", "sha256": pte["sha256"], **_facts(index)},
         methods=methods,
-        layers=_layers(lowering["graphs"], lowering["sharing"]),
-        blobs=_blobs(program["bytes"], lowering["named_data"]),
+        layers=treemap.layers(weights, modules),
+        blobs=treemap.blobs(
+            program["bytes"], lowering["named_data"], treemap.fitting(lowering["named_data"], weights), modules
+        ),
         duplicates=_duplicates(lowering["sharing"]),
         checks=[
             (f"{check['check']} {check.get('of', '')}".strip(), _number(check["limit"]), _number(check["actual"]))
@@ -201,8 +216,14 @@ def of_program(
     """
     plans = index["inputs"]["plan"]["methods"] if index is not None else {}
     expected = dict.fromkeys(facts["external_keys"], "expected in named data")
+    elsewhere = "the named data is in other files" if expected else ""
     return PageContent(
         name=facts["file"],
+        summary=[
+            ("total size", size(facts["size"]), elsewhere) if index is None else _total(index["artifacts"]),
+            _calls(facts["methods"]),
+            *_sizes(facts["methods"]),
+        ],
         facts={
             "program": f"{facts['file']}, {size(facts['size'])}",
             "sha256": facts["sha256"],
@@ -212,11 +233,48 @@ def of_program(
             _method(name, method, graphs[name], memory[name], _Source(facts["file"], plans.get(name, {}), NO_LINES))
             for name, method in facts["methods"].items()
         ],
-        layers=None,
-        blobs=_blobs(facts["bytes"], {}),
+        layers=[],
+        blobs=treemap.blobs(facts["bytes"], {}, {}, {}),
         provenance={"named data": expected, **(_provenance(index) if index is not None else {})},
         difference=difference,
     )
+
+
+def _total(artifacts: Iterable[ArtifactFacts]) -> tuple[str, str, str]:
+    files = [each for each in artifacts if each["kind"] in ("program", "named_data")]
+    listed = ", ".join(f"{each['file']} {size(each['size'])}" for each in files)
+    note = listed if len(files) < _MOST_FILES else f"{len(files)} files"
+    return "total size", size(sum(each["size"] for each in files)), note
+
+
+def _delegated(graphs: Mapping[str, MethodGraph]) -> tuple[str, str, str]:
+    counts = [_taken(graph) for graph in graphs.values()]
+    taken, operators = (sum(numbers) for numbers in zip((0, 0), *counts, strict=True))
+    share = f"{100 * taken / operators:.0f} %" if operators else "no operators"
+    return "delegated", share, f"{taken} of {counted(operators, 'operator')}"
+
+
+def _calls(methods: Mapping[str, ProgramMethod]) -> tuple[str, str, str]:
+    """How often a program calls delegates. It does not tell how many operators they took."""
+    calls = sum(sum(method["delegates"].values()) for method in methods.values())
+    others = sum(sum(method["operators"].values()) for method in methods.values())
+    return "delegated", counted(calls, "call"), f"beside {counted(others, 'call')} of operators"
+
+
+def _sizes(methods: Mapping[str, MethodSummary]) -> list[tuple[str, str, str]]:
+    planned = {name: sum(method["memory"]) for name, method in methods.items()}
+    run = [name for name, method in methods.items() if method["memory"] or method["delegates"]] or list(planned)
+    largest = max(planned, key=lambda name: planned[name], default="")
+    return [
+        ("methods", str(len(run)), ", ".join(run)),
+        ("planned memory", size(planned.get(largest, 0)), f"of {largest}, the most"),
+    ]
+
+
+def _taken(graph: MethodGraph) -> tuple[int, int]:
+    """How many operators of a graph backends took, and how many it has."""
+    operators = [node for node in graph["nodes"] if node["operator"] not in ("input", "output")]
+    return sum("block" in node for node in operators), len(operators)
 
 
 def _facts(index: Index) -> dict[str, str]:
@@ -251,6 +309,7 @@ def _method(
     why = [_why(node, backends, bool(source.plan)) for node in graph["nodes"]]
     example = [*source.plan.get("example_inputs", ())]
     given = source.plan.get("example_kwargs", {})
+    taken, operators = _taken(graph)
     return MethodCard(
         name=name,
         inputs=[_value(value) for value in method["inputs"]],
@@ -258,6 +317,9 @@ def _method(
         example=json.dumps({"inputs": example, **({"kwargs": given} if given else {})}, indent=1) if example else "",
         call=_call(source.file, name, method["inputs"]),
         delegates=dict(method["delegates"]),
+        delegated=f"{taken} of {counted(operators, 'operator')}"
+        if any("name" in each for each in graph["nodes"])
+        else "",
         memory=[size(count) for count in method["memory"]],
         fallback=_fallback(graph, where, why),
         quantized=_quantized(graph),
@@ -305,12 +367,12 @@ def _why(node: GraphNode, backends: list[str], known: bool) -> str:
 
 
 def _fallback(graph: MethodGraph, where: Mapping[str, str], why: Sequence[str]) -> list[Operator]:
-    counted = Counter(
+    calls = Counter(
         (node["operator"], node.get("layer", ""), reason, where.get(node.get("name", ""), ""))
         for node, reason in zip(graph["nodes"], why, strict=True)
         if "block" not in node and node["operator"] not in ("input", "output")
     )
-    return [Operator(*key, count) for key, count in counted.items()]
+    return [Operator(*key, count) for key, count in calls.items()]
 
 
 def _quantized(graph: MethodGraph) -> list[QuantizedWeight]:
@@ -360,65 +422,6 @@ def _drawn(graph: MethodGraph, where: Mapping[str, str], why: Sequence[str]) -> 
         "hidden": max(0, len(nodes) - MOST_NODES),
         "whole": whole,
     }
-
-
-def _layers(graphs: Mapping[str, MethodGraph], sharing: Sharing) -> dict[str, Any]:
-    """The weights as a tree by the parts of their names, and of the layer that reads them if the name has no parts."""
-    readers: dict[str, list[str]] = {}
-    sizes: dict[str, int] = {}
-    layers: dict[str, str] = {}
-    for method, graph in sorted(graphs.items()):
-        for node in graph["nodes"]:
-            for number in node.get("weights", ()):
-                name = graph["weights"][number]["name"]
-                sizes[name] = graph["weights"][number]["bytes"]
-                layers.setdefault(name, "" if "." in name else node.get("layer", ""))
-                if method not in readers.setdefault(name, []):
-                    readers[name].append(method)
-    twice = {entry["weight"]: entry["copies"] for entry in sharing["duplicates"]}
-    root: dict[str, Any] = {"name": "weights", "children": []}
-    for name in sorted(sizes):
-        *path, leaf = [*filter(None, layers[name].split(".")), *name.split(".")]
-        kind = "duplicate" if name in twice else "shared" if len(readers[name]) > 1 else "weight"
-        note = f"{twice[name]} copies" if name in twice else f"read by {', '.join(readers[name])}"
-        _below(root, path)["children"].append(
-            {"name": leaf, "full": name, "bytes": sizes[name], "kind": kind, "note": note}
-        )
-    return root
-
-
-def _below(root: dict[str, Any], path: list[str]) -> dict[str, Any]:
-    for part in path:
-        found = next((each for each in root["children"] if each["name"] == part and "children" in each), None)
-        if found is None:
-            found = {"name": part, "children": []}
-            root["children"].append(found)
-        root = found
-    return root
-
-
-def _blobs(inside: Mapping[str, Any], outside: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    """The blobs of the program and of its named data as a tree."""
-    kinds: dict[str, Iterable[tuple[str, int]]] = {
-        "constants": _numbered("constant", inside["constants"]),
-        "initial values": _numbered("state", inside["mutable"]),
-        "delegates": _numbered("delegate", inside["delegates"]),
-        "named data in the program": inside["named_data"].items(),
-        **{f"named data {tag}": blobs.items() for tag, blobs in sorted(outside.items())},
-    }
-    children = [
-        {"name": kind, "children": [_blob(kind, name, count) for name, count in blobs]} for kind, blobs in kinds.items()
-    ]
-    return {"name": "blobs", "children": [each for each in children if each["children"]]}
-
-
-def _numbered(kind: str, sizes: Iterable[int]) -> Iterable[tuple[str, int]]:
-    return [(f"{kind} {number}", count) for number, count in enumerate(sizes)]
-
-
-def _blob(kind: str, name: str, count: int) -> dict[str, Any]:
-    shown = kind.partition(" ")[0] if kind.startswith("named data") else kind
-    return {"name": name, "full": name, "bytes": count, "kind": shown, "note": kind}
 
 
 def _duplicates(sharing: Sharing) -> list[str]:

@@ -22,7 +22,7 @@ def difference(other: Path, program: Path, index: Path | None) -> Difference:
     compared = program if other.suffix == ".pte" or index is None else index
     differing = program_diff.compare(program_diff.facts(other), program_diff.facts(compared))
     sections = {
-        title: [f"{where}: {what}" for where, what, _ in program_diff.rows(changes)]
+        title: [(where, what) for where, what, _ in program_diff.rows(changes)]
         for title, changes in program_diff.by_section(differing).items()
     }
     return Difference(other.name or str(other), sections)

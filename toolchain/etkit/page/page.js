@@ -8,6 +8,7 @@
   const OPERATOR = 0, NAME = 1, LAYER = 2, WHERE = 3, WHY = 4, BLOCK = 5;
   const MOST_LAID_OUT = 200; // nodes: dagre takes longer than a second for more
   const MOST_RESULTS = 200;
+  const FONT = 12, LEAST_FONT = 11; // pixels; a smaller label is left out
   const PALETTE = ["#2f72d6", "#8250df", "#0a7ea4", "#a8326e", "#2a7d42", "#b35900"]; // readable below white text
   let drawing = null, graph = null;
 
@@ -34,9 +35,9 @@
     const line = color("edge"), words = color("text");
     return [
       { selector: "node[width]", style: { "background-color": "data(color)", label: "data(label)", color: "#fff", shape: "round-rectangle",
-        width: "data(width)", height: 26, "font-size": 12, "text-valign": "center", "min-zoomed-font-size": 5 } },
+        width: "data(width)", height: 26, "font-size": FONT, "text-valign": "center", "min-zoomed-font-size": LEAST_FONT } },
       { selector: "node.block", style: { "background-color": "data(color)", "background-opacity": 0.15, "border-width": 2,
-        "border-color": "data(color)", color: words, "text-valign": "top", "font-size": 13, padding: 8 } },
+        "border-color": "data(color)", color: words, "text-valign": "top", "font-size": FONT, padding: 8 } },
       { selector: "node.end", style: { shape: "ellipse", "background-color": color("back"), "border-width": 2, "border-color": line,
         color: words } },
       { selector: "edge", style: { width: 1.5, "line-color": line, "target-arrow-color": line, "target-arrow-shape": "triangle",
@@ -70,9 +71,21 @@
       layout: small ? { name: "dagre", ranker: "longest-path", rankSep: 30, nodeSep: 20, animate: false } : rows(),
     });
     drawing.on("tap", "node", (event) => { if (/^\d+$/.test(event.target.id())) choose(Number(event.target.id()), false); });
+    begin();
     byId("canvas").dataset.nodes = graph.nodes.length;
     legend();
     search();
+  }
+
+  // All of the graph if its labels can be read then; else its beginning.
+  function begin() {
+    if (!graph.nodes.length || drawing.zoom() * FONT >= LEAST_FONT) return;
+    const first = drawing.getElementById("0").position();
+    drawing.viewport({ zoom: 1, pan: { x: drawing.width() / 2 - first.x, y: 40 - first.y } });
+  }
+
+  function show() {
+    if (!drawing && byId("method").options.length) draw(byId("method").value);
   }
 
   function legend() {
@@ -121,22 +134,66 @@
     }
   }
 
+  const pen = document.createElement("canvas").getContext("2d");
+  // The first of the texts that fits; else nothing.
+  function fitting(texts, width, height, font) {
+    pen.font = font;
+    return height < 16 ? "" : texts.find((each) => pen.measureText(each).width <= width - 8) || "";
+  }
+
   function treemap(box) {
-    const width = box.clientWidth, height = box.clientHeight;
-    const root = d3.hierarchy(data.trees[box.dataset.tree]).sum((leaf) => leaf.bytes || 0).sort((a, b) => b.value - a.value);
-    d3.treemap().size([width, height]).paddingInner(1)(root);
-    const drawn = root.leaves().filter((leaf) => leaf.x1 - leaf.x0 > 1 && leaf.y1 - leaf.y0 > 1 && leaf.data.bytes);
-    box.replaceChildren(...drawn.map((leaf) => {
-      const cell = element("div"), { full, bytes, kind, note } = leaf.data;
-      cell.className = kind.split(" ")[0];
-      cell.title = `${full}: ${bytes.toLocaleString("en")} bytes, ${note}`;
-      if (leaf.x1 - leaf.x0 > 40 && leaf.y1 - leaf.y0 > 16) cell.textContent = `${full} ${bytes.toLocaleString("en")}`;
-      Object.assign(cell.style, { left: `${leaf.x0}px`, top: `${leaf.y0}px`, width: `${leaf.x1 - leaf.x0}px`, height: `${leaf.y1 - leaf.y0}px` });
+    const font = `12px ${getComputedStyle(box).fontFamily}`, said = byId(`chosen-${box.dataset.tree}`), HEADING = 18;
+    const root = d3.hierarchy({ children: data.treemaps[box.dataset.tree].map((group) => ({ group, children: group.cells })) })
+      .sum((node) => node.bytes || 0).sort((a, b) => b.value - a.value);
+    const headed = (node) => node.depth === 1 && node.x1 - node.x0 > 40 && node.y1 - node.y0 > 50;
+    d3.treemap().size([box.clientWidth, box.clientHeight]).paddingInner((node) => (node.depth ? 1 : 4))
+      .paddingTop((node) => (headed(node) ? HEADING : 0))(root);
+    const place = (name, node, height) => {
+      const made = element("div"), [width, all] = [node.x1 - node.x0, node.y1 - node.y0];
+      Object.assign(made.style, { left: `${node.x0}px`, top: `${node.y0}px`, width: `${width}px`, height: `${height || all}px` });
+      made.className = name;
+      return [made, width, all];
+    };
+    const headings = (root.children || []).filter(headed).map((node) => {
+      const [made, width] = place("group", node, HEADING), { name } = node.data.group;
+      made.textContent = fitting([name, name.split(".").slice(-2).join("."), name.split(".").pop()], width, HEADING, `600 ${font}`);
+      made.setAttribute("aria-hidden", "true");
+      return made;
+    });
+    const leaves = root.leaves().filter((leaf) => leaf.value && leaf.x1 - leaf.x0 > 1 && leaf.y1 - leaf.y0 > 1);
+    const cells = leaves.map((leaf, number) => {
+      const { label, name, bytes, note } = leaf.data, [cell, width, height] = place(`color${leaf.parent.data.group.color}`, leaf);
+      const size = `${bytes.toLocaleString("en")} bytes`, first = fitting([label, label.split(".").slice(-2).join(".")], width, height, font);
+      if (first) cell.append(element("span", first));
+      if (first && height >= 34 && fitting([size], width, height, font)) cell.append(document.createElement("br"), element("span", size));
+      cell.title = `${name}: ${size}, ${note}`;
+      cell.id = `${box.dataset.tree}-${number}`;
+      cell.setAttribute("role", "option");
+      cell.addEventListener("pointerenter", () => pick(number));
+      cell.addEventListener("click", () => pick(number));
       return cell;
-    }));
+    });
+    let picked = -1;
+    function pick(number) {
+      if (picked >= 0) cells[picked].removeAttribute("aria-selected");
+      picked = Math.max(0, Math.min(cells.length - 1, number));
+      cells[picked].setAttribute("aria-selected", "true");
+      box.setAttribute("aria-activedescendant", cells[picked].id);
+      said.textContent = cells[picked].title;
+    }
+    const moves = { ArrowRight: () => picked + 1, ArrowDown: () => picked + 1, ArrowLeft: () => picked - 1, ArrowUp: () => picked - 1,
+      Home: () => 0, End: () => cells.length - 1 };
+    box.onkeydown = (event) => {
+      if (!moves[event.key] || !cells.length || event.ctrlKey || event.metaKey) return;
+      pick(moves[event.key]());
+      event.preventDefault();
+    };
+    box.removeAttribute("aria-activedescendant");
+    box.replaceChildren(...headings, ...cells);
   }
 
   function zoom(factor) {
+    show();
     drawing.zoom({ level: drawing.zoom() * factor, renderedPosition: { x: drawing.width() / 2, y: drawing.height() / 2 } });
   }
 
@@ -148,9 +205,9 @@
   });
   byId("closer").addEventListener("click", () => zoom(1.3));
   byId("farther").addEventListener("click", () => zoom(1 / 1.3));
-  byId("fit").addEventListener("click", () => drawing.fit());
+  byId("fit").addEventListener("click", () => { show(); drawing.fit(); });
   byId("method").addEventListener("change", () => draw(byId("method").value));
-  byId("search").addEventListener("input", search);
+  byId("search").addEventListener("input", () => { if (drawing) search(); else show(); });
   // A button of the profile shows its instruction in the graph.
   document.querySelectorAll("button.find").forEach((button) => button.addEventListener("click", () => {
     const option = [...byId("method").options].find((each) => each.textContent === button.dataset.method);
@@ -169,9 +226,21 @@
     document.documentElement.dataset.theme = dark ? "light" : "dark";
     recolor();
   });
-  const drawTreemaps = () => document.querySelectorAll(".treemap").forEach(treemap);
-  addEventListener("resize", drawTreemaps);
-  if (byId("method").options.length) draw(byId("method").value);
-  drawTreemaps();
+  // What is in sight is drawn at once, and the rest when it comes near.
+  const pending = new Map([...document.querySelectorAll(".treemap")].map((box) => [box, () => treemap(box)]));
+  pending.set(byId("canvas"), show);
+  function make(box) {
+    const drawIt = pending.get(box);
+    pending.delete(box);
+    if (drawIt) drawIt();
+  }
+  const near = new IntersectionObserver((seen) => seen.filter((each) => each.isIntersecting).forEach((each) => make(each.target)),
+    { rootMargin: "300px" });
+  for (const box of [...pending.keys()]) {
+    if (box.getBoundingClientRect().top < innerHeight) make(box);
+    else near.observe(box);
+  }
+  addEventListener("beforeprint", () => [...pending.keys()].forEach(make));
+  addEventListener("resize", () => document.querySelectorAll(".treemap").forEach((box) => { if (!pending.has(box)) treemap(box); }));
   document.documentElement.dataset.drawn = String(Math.round(performance.now())); // milliseconds since the page began
 })();

@@ -10,11 +10,13 @@ import base64
 import dataclasses
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from etbuild.errors import printable
 from etkit.analysis import profile
+from etkit.analysis.tables import counted, size
 from etkit.page import timeline
 from etkit.page.content import PageContent
 
@@ -37,17 +39,27 @@ def render(content: PageContent) -> bytes:
     environment.filters["timeline"] = timeline.svg
     environment.filters["time"] = profile.number
     environment.filters["share"] = profile.share
+    environment.filters["counted"] = counted
+    environment.filters["size"] = size
+    environment.filters["name"] = _name
     scripts = [_script(_HERE / "scripts" / name) for name in SCRIPTS] + [_script(_HERE / "page.js")]
     style = (_HERE / "page.css").read_text("utf-8")
     shown = _visible(dataclasses.asdict(content))
     data = {
         "graphs": {str(number): method["graph"] for number, method in enumerate(shown["methods"])},
-        "trees": {name: tree for name, tree in (("layers", shown["layers"]), ("blobs", shown["blobs"])) if tree},
+        "treemaps": {"layers": shown["layers"], "blobs": shown["blobs"]},
     }
     page = environment.get_template("page.html.j2").render(
         page=shown, scripts=scripts, style=style, data=_json(data), policy=_policy(scripts, style)
     )
     return page.encode("utf-8", "backslashreplace")
+
+
+def _name(text: str) -> Any:
+    """A name as markup that needs no more escaping. A line may end after a part of it, but not inside one."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"([._/]|::)(?=\w)", r"\1<wbr>", str(escape(text))))
 
 
 def _script(path: Path) -> str:

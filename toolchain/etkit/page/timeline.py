@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from etkit.analysis.tables import size
+from etkit.analysis.tables import counted, size
 
 _WIDTH, _HEIGHT = 1000, 220  # of an arena, in the units of the drawing
 _KINDS = {"input": "input", "state": "state"}
@@ -33,7 +33,8 @@ def _arena(number: int, tensors: list[dict[str, Any]], instructions: int) -> str
     top = max(1, *(tensor["offset"] + tensor["bytes"] for tensor in tensors))
     busy, when = _peak(tensors)
     label = (
-        f"arena {number}: {size(top)}, {len(tensors)} tensors; the most in use is {size(busy)}, at instruction {when}"
+        f"arena {number}: {size(top)}, {counted(len(tensors), 'tensor')}; "
+        f"the most in use is {size(busy)}, at instruction {when}"
     )
     boxes = "".join(_box(tensor, top, instructions) for tensor in tensors)
     return (
