@@ -30,7 +30,7 @@ def test_a_program_and_its_named_data(build: Build, capfd: pytest.CaptureFixture
     code, out, err = inspect(directory / "net.pte", capfd)
     assert (code, err) == (0, "")
     assert "forward(float32[2, 8]) -> (float32[2, 4])" in out
-    assert "delegate XnnpackBackend: 1 calls" in out
+    assert "delegate XnnpackBackend: 1 call" in out
     code, out, err = inspect(directory / "net.weights.ptd", capfd, "--json")
     assert (code, err) == (0, "")
     assert sorted(json.loads(out)["named_data"].values()) == [16, 128]

@@ -357,7 +357,7 @@ def test_stages_are_all_shown(build: Build) -> None:
     assert made.code == 0, made.err
     assert "# quantize: no method is quantized by PT2E\n" in made.out
     shown = made.out[made.out.index("# to_executorch: net\n") :]
-    assert "forward(float32[2, 128]) -> (float32[2, 32])\n  delegate XnnpackBackend: 1 calls" in shown
+    assert "forward(float32[2, 128]) -> (float32[2, 32])\n  delegate XnnpackBackend: 1 call" in shown
     listed = json.loads(build(text, "--stop-after", "quantize", "--json", model=MODEL).out)
     assert [Path(path).name for path in listed] == ["forward.safetensors", "forward.txt"]
 
