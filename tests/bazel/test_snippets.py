@@ -175,7 +175,7 @@ def test_a_module_file(
         name = f"page{number}"
         places[name] = snippet.place
         text = continued(snippet)
-        if "bazel_dep(" not in text:
+        if 'bazel_dep(name = "rules_executorch"' not in text:
             text = f'bazel_dep(name = "rules_executorch", version = "0.1.0")\n{text}'
         directory = tmp_path / "modules" / name
         (directory / "models").mkdir(parents=True)

@@ -223,3 +223,21 @@ print(len(program.method("forward")(torch.zeros(2, 8))))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_programs_in_several_threads_leave_standard_error_alone(built: etbuild.Built) -> None:
+    code = f"""
+import threading, torch, etbuild, logging, sys
+def work(program):
+    for _ in range(30):
+        program.method("forward")(torch.zeros(2, 8))
+        program.reset()
+programs = [etbuild.open_program({str(built.directory / "net.pte")!r}) for _ in range(3)]
+threads = [threading.Thread(target=work, args=(each,)) for each in programs]
+[each.start() for each in threads]
+[each.join() for each in threads]
+print(logging.root.manager.disable)
+print("still here", file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr.splitlines()[-1]) == ("0\n", "still here")

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -247,6 +247,7 @@ class Program:
         self._scratch = _Scratch()
         self._kept = kept  # the directory of its files lives as long as the program, which opens them late
         self._session: Any = None
+        self._loads: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<etbuild.Program {self._files.program.name}: {', '.join(self.methods)}>"
@@ -278,11 +279,8 @@ class Program:
         def call(*inputs: Any) -> tuple[torch.Tensor | float | None, ...]:
             from torch.utils import _pytree as pytree
 
-            from etbuild.processes.library_output import library_messages_off, native_messages_if_it_fails
-
             leaves = pytree.tree_leaves(inputs, is_leaf=lambda value: value is None)
-            with library_messages_off(), native_messages_if_it_fails():
-                return tuple(self._loaded().call(name, leaves))
+            return tuple(self._loaded(name).call(name, leaves))
 
         return call
 
@@ -296,9 +294,10 @@ class Program:
             InputError: A file is damaged, or the other one is not a program.
         """
         of_file = kit.module("page.of_file")
-        assert of_file is not None, "an action does not use this interface"
+        if of_file is None:
+            raise InputError.of("the package etkit is not beside etbuild", "install the wheel, which has both")
         other = against._files.program if isinstance(against, Program) else against
-        return Page(of_file.page(self._files.program, other and Path(other)))
+        return Page(of_file.page(self._files.program, None if other is None else Path(other)))
 
     def _repr_html_(self) -> str:
         return self.page()._repr_html_()
@@ -306,11 +305,18 @@ class Program:
     def reset(self) -> None:
         """Forgets the state: the next call begins with a freshly loaded program."""
         self._session = None
+        self._loads.clear()
 
-    def _loaded(self) -> Any:
+    def _loaded(self, method: str) -> Any:
+        """The session, which has loaded the method."""
+        from etbuild.processes.library_output import native_log_off
         from etbuild.runtime.session import Session
 
-        self._session = self._session or Session(self._files, self._scratch.path)
+        if method not in self._loads:
+            with suppress(RuntimeError), native_log_off():  # the call has the same error, in words
+                self._session = self._session or Session(self._files, self._scratch.path)
+                self._session.load(method)
+            self._loads.add(method)
         return self._session
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -98,15 +99,24 @@ def native_messages_off() -> Iterator[None]:
         yield
 
 
+_NATIVE_LOG = re.compile(rb"^\[\w+\.cpp:\d+\] .*\n?", re.MULTILINE)
+_redirected = threading.Lock()
+"""Held while standard error goes elsewhere: two threads would restore it in the wrong order."""
+
+
 @contextlib.contextmanager
-def native_messages_if_it_fails() -> Iterator[None]:
-    """Keeps what native code writes to standard error. If an exception is raised, writes it there."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as log:
+def native_log_off() -> Iterator[None]:
+    """Drops the log of native code, such as `[cpuinfo_utils.cpp:71] ...`. Other lines follow on standard error, and all
+    lines if an exception is raised."""
+    with _redirected, tempfile.TemporaryFile() as log:
+        sys.stderr.flush()
+        hidden = _NATIVE_LOG
         try:
             with stream_to(2, log.fileno()):
                 yield
         except BaseException:
-            log.seek(0)
-            sys.stderr.write(log.read().decode(errors="replace"))
+            hidden = re.compile(rb"$.")
             raise
+        finally:
+            log.seek(0)
+            sys.stderr.write(hidden.sub(b"", log.read()).decode(errors="replace"))

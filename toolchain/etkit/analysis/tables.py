@@ -72,9 +72,9 @@ def show(tables: Sequence[Table]) -> None:
         console.print(shown)
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int | str, what: str) -> str:
     """A number of things, such as `1 operator` or `2 operators`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {what}" if str(number) == "1" else f"{number} {what}s"
 
 
 def value_text(value: Value) -> str:
