@@ -89,30 +89,13 @@ def test_sections_of_a_docstring_become_lists() -> None:
     )
 
 
-BEING_CUT = ("getting-started",)
-"""Pages of docs that are longer for now. Remove a name here when its page is cut."""
-
-
 def test_pages_are_short() -> None:
-    pages_of_docs = [
-        path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "docs" or path.stem not in BEING_CUT
-    ]
     lines = {
         path.relative_to(ROOT).as_posix(): path.read_text("utf-8").count("\n")
-        for path in [ARCHITECTURE, *pages_of_docs]
+        for path in [ARCHITECTURE, *(ROOT / "docs").rglob("*.md")]
     }
     assert len(lines) > 100
     assert {page: count for page, count in lines.items() if count > markdown.LONGEST_PAGE} == {}
-
-
-def test_names_on_the_list_of_long_pages_are_of_long_pages() -> None:
-    pages_of_docs = {name: ROOT / f"docs/{name}.md" for name in BEING_CUT}
-    short = [
-        name
-        for name, path in pages_of_docs.items()
-        if not path.exists() or path.read_text("utf-8").count("\n") <= markdown.LONGEST_PAGE
-    ]
-    assert short == [], "remove these names from BEING_CUT"
 
 
 def test_the_links_of_a_text_fit_the_page_that_shows_it() -> None:
