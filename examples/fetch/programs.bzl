@@ -14,13 +14,18 @@ def _fetched_programs_impl(repository_ctx):
     done = repository_ctx.execute(command)
     if done.return_code:
         fail("etbuild pull {}:\n{}".format(package, done.stderr))
-    repository_ctx.file("BUILD.bazel", "\n".join([_FILES.format(name = name) for name in repository_ctx.attr.programs]))
+    repository_ctx.file("BUILD.bazel", "\n".join([_files(repository_ctx, name) for name in repository_ctx.attr.programs]))
 
-# The index, the report and the .ptd files have names that begin with that of the program and a dot.
+def _files(repository_ctx, name):
+    # Names do not tell: `net.ios.pte` is another program than `net.pte`.
+    index = name + ".index.json"
+    artifacts = json.decode(repository_ctx.read(index))["artifacts"]
+    return _FILES.format(name = name, srcs = [index] + [artifact["file"] for artifact in artifacts])
+
 _FILES = """\
 filegroup(
     name = "{name}",
-    srcs = glob(["{name}.*"]),
+    srcs = {srcs},
     visibility = ["//visibility:public"],
 )
 """

@@ -225,7 +225,7 @@ print(len(program.method("forward")(torch.zeros(2, 8))))
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
-def test_programs_in_several_threads_leave_standard_error_alone(built: etbuild.Built) -> None:
+def test_programs_in_several_threads_keep_standard_error(built: etbuild.Built) -> None:
     code = f"""
 import threading, torch, etbuild, logging, sys
 def work(program):

@@ -4,7 +4,9 @@ plugins {
 }
 
 val programs: String by project
-val directory = layout.buildDirectory.dir("programs").get().asFile
+
+// A directory for each package: files of another one would become assets too.
+val directory = layout.buildDirectory.dir("programs/${programs.substringAfterLast(':')}").get().asFile
 
 // Gradle runs this again if `programs` or a file of the directory is another one. It fetches only what is not there yet,
 // and compares every file with its digest. `etbuild` must be on the PATH; a pull needs no PyTorch.

@@ -153,6 +153,7 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
     with torch.no_grad(), wrap_errors(lambda error: _quantized_error(error, prepared)), exporting():
         dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
         program = every_size.export(prepared.quantized, prepared.arguments, {}, dynamic_shapes, strict=False)
+    _check_ranges(program, prepared.shapes)
     method_results.make_plain(program)
     return program
 
