@@ -121,7 +121,7 @@ def test_every_input_in_the_arguments_is_declared(example: Any) -> None:
         known = {*action["inputs"], *action["outputs"]}
         for word in action["argv"]:
             path = word.rpartition("=")[2]
-            if "/" in path and not word.startswith("--manifest-name="):
+            if "/" in path and not word.startswith(("--manifest-name=", "--rule-target=")):
                 assert path in known or any(each.startswith(f"{path}/") for each in action["outputs"]), word
         assert "rules_executorch/toolchain/etbuild/__main__.py" in action["inputs"]
         assert "toolchains/packages.pex" in action["inputs"]
