@@ -12,7 +12,8 @@ from tests.helpers.workspaces import Workspace
 Actions = dict[tuple[str, str], list[list[str]]]
 OPTIONS = ("--output=jsonproto",)
 QUERY = 'mnemonic("Executorch(Plan|Export|Lower|Compare|Verify|Report|Bundle|Etrecord)", {})'
-MESSAGES = ("--positions=", "--lines=", "--unused-inputs=")  # only Bazel's actions that read them name lines
+MESSAGES = ("--positions=", "--lines=", "--unused-inputs=", "--rule-target=", "--rule-command=")
+"""What only messages use. Only Bazel's actions that read lines name them, and each build system has other commands."""
 
 
 def by_bazel(workspace: Workspace, targets: str) -> Actions:
