@@ -196,7 +196,7 @@ def test_a_target_that_lists_what_the_manifest_names_passes(tmp_path: Path, othe
         ({"data": [], "weights": [*LISTED["weights"], "libs/ops.so"]}, "under `weights`, but the export reads it"),
         ({"data": ["libs/ops.os", "lora/"]}, "did you mean `libs/ops.os`?"),
         ({"weights": []}, "list it under `weights` of //net:net"),
-        ({"weights": ["modle"]}, "no target is called `modle`: a target stands here with the names of its files"),
+        ({"weights": ["modle"]}, "if `modle` is the name of a target, it does not exist"),
         ({"weights": [*LISTED["weights"], "v/more.safetensors"]}, "the target lists the weights `v/more.safetensors`"),
         ({"adapters": []}, "list it under `adapters` of //net:net"),
         (

@@ -313,9 +313,10 @@ class Program:
         from etbuild.runtime.session import Session
 
         if method not in self._loads:
-            with suppress(RuntimeError), native_log_off():  # the call has the same error, in words
+            with native_log_off():
                 self._session = self._session or Session(self._files, self._scratch.path)
-                self._session.load(method)
+                with suppress(RuntimeError):  # the call says it in words
+                    self._session.load(method)
             self._loads.add(method)
         return self._session
 

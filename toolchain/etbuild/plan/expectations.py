@@ -166,7 +166,9 @@ def _not_read(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Pro
             hint = f"name it in `model.{key}`, or remove it from the target"
             if not PurePosixPath(entry).suffix and not entry.endswith("/"):
                 called = PurePosixPath(entry).name
-                hint = f"no target is called `{called}`: a target stands here with the names of its files"
+                hint = (
+                    f"if `{called}` is the name of a target, it does not exist: an existing one is listed by its files"
+                )
             near = did_you_mean(entry, read)
             message = f"the target lists the {what} `{entry}`, and the manifest does not name them"
             yield Problem(message, path, f"{hint}; {near}" if near else hint)

@@ -110,13 +110,12 @@ def native_log_off() -> Iterator[None]:
     lines if an exception is raised."""
     with _redirected, tempfile.TemporaryFile() as log:
         sys.stderr.flush()
-        hidden = _NATIVE_LOG
+        failed = True
         try:
             with stream_to(2, log.fileno()):
                 yield
-        except BaseException:
-            hidden = re.compile(rb"$.")
-            raise
+            failed = False
         finally:
             log.seek(0)
-            sys.stderr.write(hidden.sub(b"", log.read()).decode(errors="replace"))
+            text = log.read()
+            sys.stderr.write((text if failed else _NATIVE_LOG.sub(b"", text)).decode(errors="replace"))
