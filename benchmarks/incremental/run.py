@@ -59,6 +59,16 @@ def replacing(path: str, old: str, new: str) -> Callable[[Path], object]:
     return apply
 
 
+def adding(path: str, text: str) -> Callable[[Path], object]:
+    """Returns an edit that adds a text at the end of a file."""
+
+    def apply(checkout: Path) -> object:
+        with (checkout / path).open("a", encoding="utf-8") as file:
+            return file.write(text)
+
+    return apply
+
+
 SCALE = """\
 import sys
 from safetensors.torch import load_file, save_file
@@ -88,10 +98,8 @@ EDITS = [
     Edit("one method's partitioner options", replacing(MANIFEST, "  decode:\n", f"  decode:\n    {PER_OPERATOR}\n")),
     Edit("one method's example input", replacing(MANIFEST, "shape: [1, 16]", "shape: [1, 17]")),
     Edit("one method's source", replacing(MODEL, "return self._step(token, ", "return -self._step(token, ")),
-    Edit(
-        "toolchain (the driver)",
-        replacing("toolchain/etbuild/report/report.py", "annotations\n", "annotations  # a remark\n"),
-    ),
+    Edit("driver: the report", adding("toolchain/etbuild/report/report.py", "REMARK = 1\n")),
+    Edit("driver: lowering", adding("toolchain/etbuild/lower/lower_methods.py", "REMARK = 1\n")),
 ]
 
 
