@@ -1,4 +1,4 @@
-"""The differences between Bazel 4.2 and Bazel 9. No other file depends on the version.
+"""The differences between Bazel 4.2 and Bazel 9. Only `watch.bzl` depends on the version too.
 
 These functions test for single members, because `native.bazel_version` is empty in Debian's versions of Bazel.
 """
@@ -34,23 +34,6 @@ def options_to_keep(options):
       list of string: all of them in Bazel 4. Later versions take an empty result.
     """
     return [] if RUNS_VALIDATIONS else options
-
-def watch(repository_ctx, file):
-    """Makes a repository depend on a file, so that Bazel builds it again when the file changes.
-
-    Bazel 4 watches every label that `path` resolves, and no absolute path. Bazel 7.1 and later have `watch` for both.
-
-    Args:
-      repository_ctx: the context of the repository rule.
-      file: Label of the file, or its absolute path.
-
-    Returns:
-      path of the file.
-    """
-    path = repository_ctx.path(file)
-    if hasattr(repository_ctx, "watch"):
-        repository_ctx.watch(path)
-    return path
 
 def unblocked(repository_ctx):
     """Returns the arguments of `repository_ctx.download` that start a download without waiting for it.

@@ -4,13 +4,16 @@ The repository holds `packages.pex`, which is an input of every action, and the 
 use. Both are built only from locks, or the first is downloaded and the second is made from it. `names.json` has the names
 of the packages. `python.json` describes the Python of these actions, and is an input too. The driver is not part of the
 repository: a change to the driver does not build it again.
+
+Bazel fetches the packages again, which takes minutes, after an edit to this file or to one that it loads. So it loads only
+what it needs.
 """
 
 load("//toolchain:required.bzl", "REQUIRED")
-load(":compat.bzl", "watch")
 load(":downloads.bzl", "check_sha256")
 load(":platforms.bzl", "check_platform", "host_platform")
 load(":pythons.bzl", "VERSIONS", "about", "check_version", "pythons_on_path")
+load(":watch.bzl", "watch")
 
 # The extras in pyproject.toml. requirements-EXTRA.lock holds the packages that an extra adds to the lock.
 EXTRAS = [

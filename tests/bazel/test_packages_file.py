@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -58,6 +59,9 @@ executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorc
 executorch.toolchain({extras})
 """
 FILE = "@rules_executorch_packages//:packages.pex"
+
+MAKE_THE_PACKAGES = ("packages_repository", "downloads", "platforms", "pythons", "watch")
+"""The `.bzl` files of `rules/private` that the repository rule of the packages loads."""
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -158,6 +162,34 @@ def test_the_fetch_says_what_it_does(user: User, bazel4: Run, in_bazel7: Run) ->
             "compiles the packages to bytecode ...",
             "compiled the packages, N s",
         ], said
+
+
+@pytest.mark.parametrize("version", [4, 7])
+def test_only_files_that_make_the_packages_fetch_them_again(
+    snapshot: Path, tmp_path: Path, output_root: Path, request: pytest.FixtureRequest, version: int
+) -> None:
+    """An upgrade of the rules edits many files, and the real packages take minutes."""
+    rules = shutil.copytree(snapshot, tmp_path / "rules", symlinks=True)
+    (tmp_path / "user").mkdir()
+    user = User(tmp_path / "user", rules)
+    workspace = Workspace(user.directory, output_root, user.directory)
+    modern = request.getfixturevalue("modern_bazel") if version == 7 else None
+    bazel = partial(modern, user.directory, [rules]) if modern else workspace.bazel
+
+    def fetches(*edited: Path) -> bool:
+        for file in edited:
+            file.write_text(file.read_text("utf-8") + "\n# An edit.\n", "utf-8")
+        done = bazel("build", "--curses=no", FILE)
+        assert done.returncode == 0, done.stderr
+        return "rules_executorch: unpacks the packages" in done.stderr
+
+    makes = [rules / f"rules/private/{name}.bzl" for name in MAKE_THE_PACKAGES] + [rules / "toolchain/required.bzl"]
+    others = {*rules.glob("rules/**/*.bzl"), *rules.glob("toolchain/**/*.bzl")} - {*makes}
+    assert fetches()
+    assert not fetches(*others)
+    assert fetches(makes[0])
+    assert fetches(rules / "toolchain/build_packages.py")
+    workspace.stop()
 
 
 def test_the_python_of_actions_is_an_input_and_must_not_change(user: User, bazel4: Run) -> None:
