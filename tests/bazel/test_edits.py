@@ -212,7 +212,7 @@ def test_new_weights_lower_no_method(net: Workspace, options: list[str]) -> None
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("lora/maths", "the target does not list `lora/math/adapter_model.safetensors`"),
+        ("lora/maths", "names `lora/math/adapter_model.safetensors`, and the target lists `lora/maths/adapter_model.s"),
         ("lora/../math", "write a relative path without `..`"),
     ],
 )

@@ -194,14 +194,14 @@ def test_a_target_that_lists_what_the_manifest_names_passes(tmp_path: Path, othe
     [
         ({"data": []}, "`libs/ops.so`"),
         ({"data": [], "weights": [*LISTED["weights"], "libs/ops.so"]}, "under `weights`, but the export reads it"),
-        ({"data": ["libs/ops.os", "lora/"]}, "did you mean `libs/ops.os`?"),
+        ({"data": ["libs/ops.os", "lora/"]}, "the manifest names `libs/ops.so`, and the target lists `libs/ops.os`"),
         ({"weights": []}, "list it under `weights` of //net:net"),
         ({"weights": ["modle"]}, "if `modle` is the name of a target, it does not exist"),
         ({"weights": [*LISTED["weights"], "v/more.safetensors"]}, "the target lists the weights `v/more.safetensors`"),
         ({"adapters": []}, "list it under `adapters` of //net:net"),
         (
             {"adapters": ["lora/maths/adapter_model.safetensors"]},
-            "did you mean `lora/maths/adapter_model",
+            "the target lists `lora/maths/adapter_model",
         ),
         (
             {"adapters": [*LISTED["adapters"], "lora/code/adapter_model.safetensors"]},
@@ -224,6 +224,37 @@ def test_files_in_another_attribute_are_told_where_they_belong(
     with pytest.raises(InputError) as error:
         check_inputs(planned(tmp_path, FILES), {**LISTED, **other})
     assert message in str(error.value.in_rule("//net:net", "etbuild"))
+
+
+FROM_ROOT = "a file in the manifest's folder is named by its path from there, any other by its path from the root"
+
+
+@pytest.mark.parametrize(
+    ("named", "listed", "hint"),
+    [
+        ("rank.safetensors", ["weights/rank.safetensors"], f"write `weights/rank.safetensors` here: {FROM_ROOT}"),
+        ("weights/rank.safetensors", ["rank.safetensors"], f"write `rank.safetensors` here: {FROM_ROOT}"),
+        ("ckpt", ["w/ckpt/a.safetensors", "w/ckpt/b.safetensors"], f"write `w/ckpt` here: {FROM_ROOT}"),
+        ("ckpt", ["w/ckpt/"], f"write `w/ckpt` here: {FROM_ROOT}"),
+        (
+            "m.safetensors.index.json",
+            ["w/m.safetensors.index.json", "w/m-1.safetensors"],
+            f"write `w/m.safetensors.index.json` here: {FROM_ROOT}",
+        ),
+        (
+            "rank.safetensors",
+            ["rank.safetensor"],
+            "if there is no file `rank.safetensor`, correct the target's `weights`",
+        ),
+    ],
+)
+def test_a_file_under_two_names_is_one_error(tmp_path: Path, named: str, listed: list[str], hint: str) -> None:
+    """One error for what is missing and one for what is left over would propose opposite edits."""
+    plan = planned(tmp_path, MANIFEST.replace('"model:create"}', f'"model:create", weights: {named}}}'))
+    with pytest.raises(InputError) as error:
+        check_inputs(plan, {"data": [], "adapters": [], "tokenizer": [], "weights": listed})
+    [problem] = error.value.problems
+    assert (problem.path, problem.hint and hint in problem.hint) == (("model", "weights"), True), problem
 
 
 def test_canonical_json_refuses_nan() -> None:

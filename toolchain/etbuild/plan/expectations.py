@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -112,7 +113,11 @@ def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
         InputError: A file that a step reads is not listed, or not where that step finds it; or the target lists weights
             that nothing reads. Each error says which attribute to change.
     """
-    problems = [*_not_listed(plan, listed), *_not_read(plan, listed)]
+    problems, meant = [], []
+    for problem, name in _not_listed(plan, listed):
+        problems.append(problem)
+        meant.append(name)
+    problems += _not_read(plan, listed, [name for name in meant if name is not None])
     if problems:
         raise InputError(problems)
 
@@ -135,24 +140,50 @@ def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:
         raise InputError.at(("tokenizer",) if named else (), message, hint)
 
 
-def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Problem]:
-    """The files that a step reads, and that the attributes of this step do not list."""
+def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[tuple[Problem, str | None]]:
+    """The files that a step reads, and that the attributes of this step do not list. Each comes with the name of what
+    the target seems to list in its place; None if there is no such file or folder."""
+    named = [name for row in INPUTS.values() for name in (*row.names(plan), *weights_names(plan.model.weights))]
     for attribute, row in INPUTS.items():
-        places = (attribute, *row.others)
+        entries = [entry for place in (attribute, *row.others) for entry in listed[place]]
+        known = [name for name in named if any(_holds(entry, name) for entry in entries)]
+        unnamed = [each for each in entries if not any(_holds(each, name) or _is_shard(each, name) for name in known)]
         for name, path in row.names(plan).items():
-            if any(_holds(entry, name) for place in places for entry in listed[place]):
+            if any(_holds(entry, name) for entry in entries):
                 continue
             where = next((key for key in INPUTS if any(_holds(entry, name) for entry in listed[key])), None)
-            if where is None:
-                near = did_you_mean(name, (entry for place in places for entry in listed[place]))
-                yield Problem(f"the target does not list `{name}`", path, near, attributes=(attribute,))
-            else:
+            if where is not None:
                 message = f"the target lists `{name}` under `{where}`, but {row.read_by} it"
-                yield Problem(message, path, attributes=(attribute,))
+                yield Problem(message, path, attributes=(attribute,)), None
+            elif (found := _other_name(name, unnamed, attribute)) is not None:
+                other, hint = found
+                message = f"the manifest names `{name}`, and the target lists `{other}`"
+                yield Problem(message, path, hint), other
+            else:
+                message, near = f"the target does not list `{name}`", did_you_mean(name, entries)
+                yield Problem(message, path, near, attributes=(attribute,)), None
 
 
-def _not_read(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Problem]:
-    """The listed weights that the manifest names nowhere: the program would not have them."""
+def _other_name(name: str, entries: Collection[str], attribute: str) -> tuple[str, str] | None:
+    """The name under which a target seems to list a file or folder of the manifest, and what to write."""
+    for entry in entries:
+        start = f"/{entry.rstrip('/')}/".find(f"/{name}/")
+        other = entry[: start + len(name)] if start >= 0 else entry.rstrip("/")
+        if PurePosixPath(other).name == PurePosixPath(name).name:
+            rule = (
+                "a file in the manifest's folder is named by its path from there, any other by its path from the root"
+            )
+            return other, f"if they are the same, write `{other}` here: {rule} of the repository"
+    near = difflib.get_close_matches(name, entries, n=1)
+    if not near:
+        return None
+    hint = f"if there is no file `{near[0]}`, correct the target's `{attribute}`; this step does not open the files"
+    return near[0], f"{hint}\nif there is one, write `{near[0]}` here, or list `{name}` too"
+
+
+def _not_read(plan: Plan, listed: Mapping[str, Collection[str]], meant: Collection[str]) -> Iterator[Problem]:
+    """The listed weights that the manifest names nowhere: the program would not have them. `meant` are names of those
+    that another error is about."""
     of_model, of_adapters = weights_names(plan.model.weights), adapter_files(plan.lower_plan.adapters, "weights")
     elsewhere = {**plan.export_plan.data_names, **plan.tokenizer_names}  # `_not_listed` tells where these belong
     for key, what, read, others in (
@@ -160,7 +191,7 @@ def _not_read(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[Pro
         ("adapters", "weights of an adapter", of_adapters, of_model),
     ):
         for entry in listed[key]:
-            if any(_holds(entry, name) or _is_shard(entry, name) for name in (*read, *others, *elsewhere)):
+            if any(_holds(entry, name) or _is_shard(entry, name) for name in (*read, *others, *elsewhere, *meant)):
                 continue
             path: DocumentPath = ("model", key) if read else ("model",)
             hint = f"name it in `model.{key}`, or remove it from the target"
