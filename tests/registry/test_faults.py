@@ -552,7 +552,8 @@ def test_a_killed_pull_continues_where_it_ended(
     relay.faults, relay.requests[:] = [], []
     moved = json.loads(run("pull", pushed, "-o", out, "--json"))["files"]
     assert not any(program in path for _, path in relay.requests)
-    assert (moved["sent"], moved["sent_bytes"]) == (1, len(BACKBONE))
+    fetched = [BACKBONE, *((out / f"first.{kind}.json").read_bytes() for kind in ("index", "lock"))]
+    assert (moved["sent"], moved["sent_bytes"]) == (3, sum(map(len, fetched)))
     assert_complete(out)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -37,11 +38,13 @@ def test_what_is_pulled_is_what_was_built(
 ) -> None:
     reference = f"{server.address}/{repository}:v1"
     digest = run("push", packages / "both", reference).splitlines()[-1]
-    run("pull", reference, "-o", tmp_path / "by-tag")
+    told = run("pull", reference, "-o", tmp_path / "by-tag")
+    assert re.search(r"^9 files fetched \(.*\), 0 were there$", told, re.MULTILINE), told
+    assert "0 files fetched (0 B), 9 were there" in run("pull", reference, "-o", tmp_path / "by-tag")
     run("pull", digest, "-o", tmp_path / "by-digest")
     assert without_locks(tmp_path / "by-tag") == built(builds, "first", "second")
     assert files(tmp_path / "by-tag") == files(tmp_path / "by-digest")
-    run("verify", tmp_path / "by-tag")
+    assert "10 files of first, second" in run("verify", tmp_path / "by-tag")  # one blob stands for two of them
     for name in ("first", "second"):
         run("lock", tmp_path / f"by-tag/{name}.index.json", tmp_path / f"by-tag/{name}.lock.json")
     assert "9 files of first, second" in run("verify", reference)
@@ -80,7 +83,9 @@ def test_a_changed_graph_is_pulled_without_its_weights(
         run("pull", f"{wire.address}/{repository}:first", "-o", tmp_path)
         before = wire.received
         moved = json.loads(run("pull", f"{wire.address}/{repository}:changed", "-o", tmp_path, "--json"))["files"]
-    assert moved == {"sent": 2, "sent_bytes": 603, "mounted": 0, "present": 3}  # the program and its report are new
+    changed = ["first.pte", "first.report.json", "first.index.json", "first.lock.json"]
+    size = sum((tmp_path / name).stat().st_size for name in changed)
+    assert moved == {"sent": 4, "sent_bytes": size, "mounted": 0, "present": 1}
     assert wire.received - before < 20_000
     assert (tmp_path / "first.pte").read_bytes() == b"new" * 100
 

@@ -235,7 +235,7 @@ def test_verify_checks_the_files_of_a_build(
     builds: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["verify", str(tmp_path / "builds")]) == 0
-    assert "12 files of big, first, second" in capsys.readouterr().out
+    assert "15 files of big, first, second" in capsys.readouterr().out
     (tmp_path / "builds/second.weights.ptd").write_bytes(b"weights!")
     assert main.main(["verify", str(tmp_path / "builds"), "--program", "second"]) == 1
     assert main.main(["verify", str(tmp_path / "builds"), "--program", "big"]) == 0

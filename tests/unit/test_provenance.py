@@ -185,7 +185,7 @@ def test_a_policy_lists_the_reasons_of_all_programs(tmp_path: Path, run: Run) ->
 
 
 def test_verify_says_that_nobody_has_stated_the_builder(packed: Path, tmp_path: Path, run: Run) -> None:
-    assert "no statement says who has built net" in run("verify", tmp_path / "build")
+    assert "a directory of programs has no statements about who has built them" in run("verify", tmp_path / "build")
     assert "no statement" not in run("verify", packed)
 
 

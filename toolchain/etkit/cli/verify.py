@@ -43,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
     access, accept = registry_options.access(options), registry_options.accept(options)
     with places.opened(options.place, access, accept) as place, TransferProgress("checking") as progress:
         statements = place.statements()
+        holds_statements = place.holds_statements
         programs = package.chosen(place.content, options.programs, options.place)
         count = place.check(programs, registry_options.work(options, progress))
     builders = {
@@ -58,7 +59,9 @@ def run(options: argparse.Namespace) -> int:
     print(f"{count} files of {', '.join(program.name for program in programs)}: as their digests say")
     if allowed is not None:
         print(f"allowed by {options.policy}")
+    if not holds_statements:
+        print("a directory of programs has no statements about who has built them: those are in a package")
     for name, named in builders.items():
-        if not named:
+        if holds_statements and not named:
             print(f"no statement says who has built {name}")
     return 0

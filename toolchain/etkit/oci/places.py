@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from etbuild.errors import BuildError
 from etbuild.files import regular_files
+from etbuild.files.digests import file_digest
 from etkit.oci import assembly, layout, package, reference
 from etkit.oci.descriptors import Descriptor
 from etkit.oci.package import Package, Program, Statement
@@ -29,7 +30,10 @@ class Place(ABC):
         name: The place as the user has named it.
         content: The programs.
         missing: Names of files that a package of the programs has, and this place does not: a build has no lockfile.
+        holds_statements: Whether a place of this kind can hold statements about who has built the programs.
     """
+
+    holds_statements = True
 
     def __init__(self, name: str, content: Package, missing: Collection[str] = ()) -> None:
         self.name = name
@@ -114,6 +118,12 @@ class _Files(Place):
             raise package.changed_source(source)
 
 
+class _Builds(_Files):
+    """Finished builds. Nobody has stated there who has built them."""
+
+    holds_statements = False
+
+
 class _Remote(Place):
     """A package of a registry."""
 
@@ -162,11 +172,16 @@ def opened(name: str, access: Access, accept: Callable[[str], object] | None = N
     elif path.exists():
         builds = sorted(path.glob("*.index.json")) if path.is_dir() else [path]
         made = package.make(builds or [path], {})
-        content = replace(made.package, statements=[])  # nobody has stated here who has built them
+        content = replace(made.package, statements=[])
         directory = path if path.is_dir() else path.parent
-        locks = [f"{program.name}.lock.json" for program in content.programs]
-        missing = [lock for lock in locks if not (directory / lock).exists()]
-        yield _Files(name, content, made.sources, partial(package.check_sources, made), missing)
+        locks = {
+            directory / f"{each.name}.lock.json": each.files[f"{each.name}.lock.json"] for each in content.programs
+        }
+        missing = [lock.name for lock in locks if not lock.exists()]
+        right = [lock for lock, blob in locks.items() if lock.is_file() and file_digest(lock) == blob.sha256]
+        paths = {**made.sources, **{file_digest(each): [each] for each in (*(builds or [path]), *right)}}
+        check = partial(package.check_sources, replace(made, sources=paths))
+        yield _Builds(name, content, paths, check, missing)
     else:
         source = reference.parse_missing(name)
 

@@ -208,17 +208,17 @@ def pull(
         arrived: list[str] = []
 
         def get(blob: Descriptor) -> tuple[str, Descriptor]:
-            if blob.sha256 in content.documents:
+            found = any(assembly.take_over(directory, name, blob, store) for name in names[blob.sha256])
+            if found or (cache is not None and cache.fetch_blob(blob.sha256, blob.size, store, blob.sha256)):
+                work.on_bytes(blob.size)
+                return "present", blob
+            if blob.sha256 in content.documents:  # `read` has fetched it
                 assembly.write(store / blob.sha256, content.documents[blob.sha256])
-            elif not (
-                any(assembly.take_over(directory, name, blob, store) for name in names[blob.sha256])
-                or (cache is not None and cache.fetch_blob(blob.sha256, blob.size, store, blob.sha256))
-            ):
+                work.on_bytes(blob.size)
+            else:
                 fetch(repository, blob, store / blob.sha256, work.on_bytes)
                 arrived.append(blob.sha256)
-                return "sent", blob
-            work.on_bytes(blob.size)
-            return "present", blob
+            return "sent", blob
 
         try:
             for how, blob in in_parallel(repository, work.jobs, [partial(get, blob) for blob in needed]):
