@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 import xml.etree.ElementTree as ET
 import zipfile
@@ -209,18 +210,20 @@ tests:
     assert "the inputs are float32 [5, 2, 7], and the example inputs are float32 [2, 8]" in inputs
 
 
-def test_a_wrong_aten_pass_is_told_from_wrong_lowering(project: Callable[..., Outcome]) -> None:
-    wrong = """\
-        import torch
+NO_TANH = """\
+    import torch
 
-        def wrong(method, program):
-            for node in program.graph.nodes:
-                if "tanh" in str(node.target):
-                    node.target = torch.ops.aten.sigmoid.default
-            program.graph_module.recompile()
-            return program
-        """
-    tested = project(MANIFEST + 'passes: {aten: ["wrong:wrong"]}\n', "--filter", "forward/example", wrong=wrong)
+    def wrong(method, program):
+        for node in program.graph.nodes:
+            if "tanh" in str(node.target):
+                node.target = torch.ops.aten.sigmoid.default
+        program.graph_module.recompile()
+        return program
+    """
+
+
+def test_a_wrong_aten_pass_is_told_from_wrong_lowering(project: Callable[..., Outcome]) -> None:
+    tested = project(MANIFEST + 'passes: {aten: ["wrong:wrong"]}\n', "--filter", "forward/example", wrong=NO_TANH)
     assert tested.code == 3
     assert "the passes of `passes.aten` change what `forward` computes" in tested.details["forward/example"]
 
@@ -318,6 +321,27 @@ def test_a_metric_fails_only_beyond_its_limits(project: Callable[..., Outcome], 
     tested = project(MANIFEST + checks, "--filter", "checks/*", scores=METRIC)
     assert tested.code == (3 if said else 0), tested
     assert (said or "value ") in tested.details["checks/metric/scores:share"]
+    assert ("in PyTorch" in tested.details["checks/metric/scores:share"]) is (said is not None)
+
+
+LARGEST = """\
+    def largest(program, data):
+        (output,) = program.method("forward")(__import__("torch").ones(2, 8))
+        return output.abs().max()
+    """
+
+
+@pytest.mark.parametrize("wrong", ["", NO_TANH])
+def test_a_metric_that_fails_tells_the_value_in_pytorch(project: Callable[..., Outcome], wrong: str) -> None:
+    """Is the program wrong, or is the model not good enough? A metric that passes does not run the model."""
+    manifest = MANIFEST + "checks: {metric: {factory: 'scores:largest', min: 1000}}\n"
+    if wrong:
+        manifest += 'passes: {aten: ["wrong:wrong"]}\n'
+    tested = project(manifest, "--filter", "checks/metric/*", wrong=wrong, scores=LARGEST)
+    detail = tested.details["checks/metric/scores:largest"]
+    found = re.match(r"value ([0-9.]+), in PyTorch ([0-9.]+); the smallest allowed is 1000$", detail)
+    assert found, detail
+    assert (float(found[1]) != pytest.approx(float(found[2]), rel=1e-3)) is bool(wrong), detail
 
 
 def test_a_broken_check_of_the_build_is_a_failed_test(project: Callable[..., Outcome]) -> None:

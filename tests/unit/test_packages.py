@@ -526,10 +526,14 @@ def test_a_push_finds_wrong_words_before_it_asks_the_registry(
 ) -> None:
     made_layout(builds, tmp_path / "layout")
     (tmp_path / "empty").touch()
+    (tmp_path / "stamps").write_text("BUILD_HOST here\n")
+    stamps = f"--stamp-file={tmp_path}/stamps"
     for arguments, message in [
         ([str(tmp_path / "builds"), "h.invalid/net:v1"], "not the layout of a package"),
         ([str(tmp_path / "layout"), "net"], "not the name of a package"),
         ([str(tmp_path / "layout"), "h.invalid/net", "--tag={X}"], "no stamp value `X`"),
+        ([str(tmp_path / "layout"), "h.invalid/net", "--tag={X}", stamps], "--workspace_status_command=PROGRAM"),
+        ([str(tmp_path / "layout"), "h.invalid/net", "--tag={X}", stamps], "known: BUILD_HOST"),
         ([str(tmp_path / "layout"), "h.invalid/net:v1", f"--tag-file={tmp_path}/empty"], "/empty: the file has no tag"),
         ([str(tmp_path / "layout"), "h.invalid/net", "--registry=a/b"], "not the name of a registry"),
         ([str(tmp_path / "layout"), "h.invalid/net@sha256:" + "0" * 64], "cannot be pushed to a digest"),

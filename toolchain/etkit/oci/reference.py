@@ -164,7 +164,9 @@ def tag(text: str, stamps: Mapping[str, str]) -> str:
     def value(matched: re.Match[str]) -> str:
         key = matched[1]
         if key not in stamps:
-            hint = did_you_mean(key, stamps) or "Bazel takes it from --workspace_status_command; else name --stamp-file"
+            near = did_you_mean(key, stamps)
+            source = f"Bazel has it from a program that prints `{key} VALUE`: `--workspace_status_command=PROGRAM`"
+            hint = "\n".join([*([near] if near else []), f"{source}; the command line, from `--stamp-file`"])
             raise InputError.of(f"the tag `{text}`: there is no stamp value `{key}`", hint)
         return stamps[key]
 

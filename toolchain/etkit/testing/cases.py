@@ -37,7 +37,13 @@ from etkit.testing.results import Result
 if TYPE_CHECKING:
     from etkit.testing.run import TestOptions
 
+_RunModel = Callable[[Sequence[MethodCall]], list[list[Any]]]
 Test = tuple[str, Callable[[], Result]]
+_NAMES_OF_VALUES = {
+    "value": "value",
+    "value_unquantized": "value unquantized",
+    "value_in_pytorch": "in PyTorch",
+}
 _RANDOM_HINT = "random inputs may not fit the model: write `ranges` or `random: 0` under `tests.methods`"
 
 
@@ -327,10 +333,16 @@ class Tester:
         name = f"checks/metric/{metric.factory}"
         measured = {"value": child.result("the metric", partial(self._value, metric, None))}
         if metric.max_change is not None:
-            measured["value_unquantized"] = child.result("the metric", partial(self._value, metric, self._reference))
+            measured["value_unquantized"] = self._value_in_pytorch(metric, self._reference.run_float)
         problems = _broken(metric, measured)
-        numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in measured.items())
+        if problems:  # is the program wrong, or is the model not good enough?
+            measured["value_in_pytorch"] = self._value_in_pytorch(metric, self._reference.run)
+        numbers = ", ".join(f"{_NAMES_OF_VALUES[key]} {value:.6g}" for key, value in measured.items())
         return Result(name, "failed" if problems else "passed", "; ".join([numbers, *problems]), measured=measured)
+
+    def _value_in_pytorch(self, metric: Metric, run: _RunModel) -> float:
+        found: float = child.result("the metric", partial(self._value, metric, run))
+        return found
 
     def _compare_text(self, text: TextTest) -> Result:
         work = partial(text_scores.measure, self._plan, text, self._files, self._context)
@@ -339,15 +351,15 @@ class Tester:
         detail = "\n".join([text_scores.summary(measured), *problems])
         return Result(f"checks/text/{text.file}", "failed" if problems else "passed", detail, measured=measured)
 
-    def _value(self, metric: Metric, reference: Reference | None) -> float:
-        """The value of a metric for the program, or for the model without quantization."""
+    def _value(self, metric: Metric, run: _RunModel | None) -> float:
+        """The value of a metric for the program, or for what runs the model in PyTorch."""
         path, finder = (*metric.path, "factory"), self._context.finder
         data = None
         if metric.data is not None:
             data = self._context.inputs.find_data(metric.data, (*metric.path, "data"))
         compute = load_callable(metric.factory, finder, path)
         with tempfile.TemporaryDirectory() as scratch:
-            called = Caller(Session(self._files, Path(scratch)).call if reference is None else _eager(reference))
+            called = Caller(Session(self._files, Path(scratch)).call if run is None else _eager(self._reference, run))
             with wrap_user_error(path, f"`{metric.factory}`", finder):
                 value = compute(called, data, **metric.kwargs)
                 if isinstance(value, (str, bytes)):
@@ -370,15 +382,15 @@ class Caller:
         return lambda *inputs: self._call(name, [*inputs])
 
 
-def _eager(reference: Reference) -> Callable[[str, list[Any]], list[Any]]:
-    """Calls methods of the model without quantization. The inputs are those of the program, in its order."""
+def _eager(reference: Reference, run: _RunModel) -> Callable[[str, list[Any]], list[Any]]:
+    """Calls methods of the model in PyTorch. The inputs are those of the program, in its order."""
     from torch.utils import _pytree as pytree
 
     def call(name: str, inputs: list[Any]) -> list[Any]:
         _, structure = pytree.tree_flatten(reference.methods[name], is_leaf=lambda value: value is None)
         if structure.num_leaves != len(inputs):
             raise BuildError.of(f"`{name}` takes {structure.num_leaves} inputs, not {len(inputs)}")
-        return reference.run_float([MethodCall(name, pytree.tree_unflatten(inputs, structure))])[0]
+        return run([MethodCall(name, pytree.tree_unflatten(inputs, structure))])[0]
 
     return call
 
