@@ -21,9 +21,50 @@ with `draft_export()`."""
 
 def test_a_size_has_the_name_of_its_dimension() -> None:
     assert violated_shapes.message(GUARD) == (
-        "the model does not take each declared size of `seq`. torch.export says: Constraints violated (seq)! - Not all "
-        "values of seq in the specified range seq <= 32 satisfy the generated guard (seq*min(64, 64*seq)) == (64*seq)."
+        "torch.export fixes or narrows `seq`. It says: Constraints violated (seq)! - Not all values of seq in "
+        "the specified range seq <= 32 satisfy the generated guard (seq*min(64, 64*seq)) == (64*seq)."
     )
+
+
+def _refused(*guards: str, suggested: str = "") -> str:
+    """A message of torch.export about the size `n`: of the guards, and of the range that torch suggests."""
+    size = "L['x'].size()[0]"
+    lines = "".join(
+        f"  - Not all values of n = {size} in the specified range {declared} satisfy the generated guard {guard}\n"
+        for declared, guard in (each.replace("SIZE", size).split(": ") for each in guards)
+    )
+    return f"Constraints violated (n)! Told.\n{lines}" + (f"Suggested fixes:\n  {suggested}\n" if suggested else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (
+            _refused(
+                "n <= 800: ((-2) + SIZE) != 1.",
+                "n <= 800: 3 <= SIZE and SIZE <= 800",
+                suggested="n = Dim('n', min=3, max=800)",
+            ),
+            "write {dim: n, min: 4, max: 800}",
+        ),
+        (_refused("3 <= n <= 800: ((-2) + SIZE) != 1."), "write {dim: n, min: 4, max: 800}"),
+        (_refused("n <= 400: (1 + (((-1) + SIZE) // 2)) != 1."), "write {dim: n, min: 3, max: 400}"),
+        (_refused("5 <= n <= 800: SIZE <= 64", suggested="n = Dim('n', max=64)"), "write {dim: n, min: 5, max: 64}"),
+        (_refused("2 <= n: SIZE != 7."), "write {dim: n, min: 8}"),
+        (_refused("n <= 8: min(3, SIZE) == 3."), "write {dim: n, min: 3, max: 8}"),
+        (
+            _refused("2 <= n <= 8: SIZE <= L['y'].size()[0]", suggested="n = Dim('n', max=4)"),
+            "write {dim: n, max: 4}",
+        ),
+        (_refused("2 <= n <= 80: (8*SIZE) % 32 == 0.", suggested="n = 4*_n"), "write {dim: n, multiple_of: 4}"),
+        (
+            _refused("2 <= n <= 80: open('a') != 0."),
+            "write a smaller range, a `multiple_of` or `null`, or change the model",
+        ),
+    ],
+)
+def test_the_range_that_is_proposed_holds_for_all_guards(text: str, hint: str) -> None:
+    assert violated_shapes.hint(text) == hint
 
 
 @pytest.mark.parametrize(
@@ -51,5 +92,5 @@ def test_a_quantized_method_gets_the_words_of_the_first_export() -> None:
     said = _error_of_a_quantized_method(ValueError(f"{GUARD}\n\nSuggested fixes:\n  seq = Dim('seq', min=3, max=32)\n"))
     assert said.startswith("methods.forward.quantize.pt2e: exporting the quantized method failed: ")
     assert "TORCH_LOGS" not in said
-    assert "    the model fixes or narrows a dynamic dimension: write {dim: seq, min: 3, max: 32}\n" in said
+    assert "    write {dim: seq, min: 3, max: 32}\n" in said
     assert "make the range of a dimension smaller" in _error_of_a_quantized_method(every_size.TooManySizes())

@@ -187,7 +187,7 @@ class DynamicShapes:
         """
         self._dims: dict[str, Any] = {}
         self._texts: dict[int, str] = {}
-        self._names = set(_names([method.dynamic_shapes, method.dynamic_kwargs_shapes]))
+        self._names = dimension_names(method)
         self.leaves: list[tuple[tuple[Any, ...] | None, DocumentPath]] = []
         place: DocumentPath = (*path, "dynamic_shapes")
         self.positional = tuple(
@@ -266,6 +266,11 @@ class DynamicShapes:
     @staticmethod
     def _misfit(message: str, path: DocumentPath) -> InputError:
         return InputError.at(path, message, "write dynamic shapes in the structure of the input")
+
+
+def dimension_names(method: ExportMethod) -> set[str]:
+    """The names of the dynamic dimensions of a method."""
+    return set(_names([method.dynamic_shapes, method.dynamic_kwargs_shapes]))
 
 
 def _names(shapes: Any) -> Iterator[str]:

@@ -35,7 +35,7 @@ from etbuild.export import (
     truth_checks,
     violated_shapes,
 )
-from etbuild.export.example_values import DynamicShapes
+from etbuild.export.example_values import DynamicShapes, dimension_names
 from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
@@ -541,7 +541,7 @@ def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError
     text = f"{type(error).__name__}: {error}"
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     if violated_shapes.MARK in text:
-        hint = violated_shapes.hint(text)
+        hint = hints(violated_shapes.hint(text), _same_dimensions(text, name, job))
     place = source_line(error, finder) or _quoted_line(str(error), finder)
     action = failed(f"exporting `{method.entry}`", error, finder, place)
     path: DocumentPath = ("methods", name, part)
@@ -555,6 +555,15 @@ def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError
         hint = hints(hint, f"{own}leave out `cache` and `task`, or write a factory")
     more = hints(_text_of(place, finder), hint, package_line(error, finder))
     return from_exception(error, BuildError, path, action, more, said=_message(error))
+
+
+def _same_dimensions(text: str, name: str, job: Exporting) -> str | None:
+    """A hint about the other methods with a dimension that torch.export narrows: each method is exported for itself."""
+    narrowed = {*violated_shapes.names(text)}
+    methods = job.plan.methods.items()
+    others = [f"`{other}`" for other, method in methods if other != name and narrowed & dimension_names(method)]
+    have = "have" if len(others) > 1 else "has"
+    return f"{', '.join(others)} {have} this dimension too, and may need the same change" if others else None
 
 
 def _text_of(place: str | None, finder: SourceFinder) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
 
 from etbuild.exception_text import shortened
 
@@ -19,29 +21,85 @@ _NAMES = re.compile(rf"{MARK} \(([^)]+)\)!")
 _NAMED_SIZE = re.compile(r"(\w+) = (L\[.*?\]\.size\(\)\[\d+\])")
 _RANGE = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 _SIZE = re.compile(r"(\w+) = (\d+)")
+_GUARD = re.compile(
+    r"- Not all values of (\w+) in the specified range(?: (\d+) <=)? \1(?: <= (\d+))? "
+    r"satisfy the generated guard (.*?)\.?$",
+    re.MULTILINE,
+)
+_MOST_SIZES = 1 << 16  # of one dimension: Python computes each guard for each of them
+_ASSUMED = 2  # torch.export takes each dynamic size to be at least this
 _DERIVED = re.compile(r"(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
 
 
 def message(text: str) -> str:
     """What is wrong, and the part of torch's message that names the dimensions and the first reason."""
-    reasons = " ".join(text.partition(_SUGGESTED)[0].split())
+    reasons = " ".join(_with_names(text).partition(_SUGGESTED)[0].split())
     for part in _FOR_PROGRAMMERS:
         reasons = re.sub(part, "", reasons)
-    for name, size in dict(_NAMED_SIZE.findall(reasons)).items():
-        reasons = reasons.replace(f"{name} = {size}", name).replace(size, name)
-    names = _NAMES.match(reasons)
-    declared = f"of {', '.join(f'`{name}`' for name in names[1].split(', '))}" if names else "of a dimension"
-    return shortened(f"the model does not take each declared size {declared}. torch.export says: {reasons}")
+    narrowed = ", ".join(f"`{name}`" for name in names(text)) or "a dynamic dimension"
+    return shortened(f"torch.export fixes or narrows {narrowed}. It says: {reasons}")
+
+
+def names(text: str) -> list[str]:
+    """The dimensions that torch.export fixes or narrows."""
+    found = _NAMES.search(text)
+    return found[1].split(", ") if found else []
+
+
+def _with_names(text: str) -> str:
+    """The message with the names of the dimensions in place of torch's names for the sizes of inputs."""
+    for name, size in _NAMED_SIZE.findall(text):
+        text = text.replace(f"{name} = {size}", name).replace(size, name)
+    return text
 
 
 def hint(text: str) -> str:
-    """What to write in the manifest, as far as torch suggests it."""
-    general = "the model fixes or narrows a dynamic dimension"
+    """What to write in the manifest, as far as torch suggests it or its guards say it."""
     suggested = text.partition(_SUGGESTED)[2].partition("\n\n")[0]
     lines = [line.strip() for line in suggested.splitlines() if line.strip()]
     ranges = {match[1]: (match[2], match[3]) for match in map(_RANGE.fullmatch, lines) if match}
-    written = [_written(line, ranges) for line in lines if not _is_root(line, lines)]
-    return f"{general}: {'; '.join(written)}" if written else general
+    taken = _taken_ranges(_with_names(text))
+    written = [_written(line, ranges | taken) for line in lines if not _is_root(line, lines)]
+    mentioned = {word for line in lines for word in re.findall(r"\w+", line)}
+    written += [_range(name, bounds) for name, bounds in taken.items() if name not in mentioned]
+    return "; ".join(written) or "write a smaller range, a `multiple_of` or `null`, or change the model"
+
+
+def _taken_ranges(text: str) -> dict[str, tuple[str | None, str | None]]:
+    """The smallest and the largest size of each dimension that guards narrow; None where there is no limit.
+
+    torch computes its suggestions without guards that have `!=` in them, and leaves out a declared `min`, so that they
+    would fail again. Left out are dimensions with a guard on another dimension too.
+    """
+    guards: dict[tuple[str, str, str], list[str]] = {}
+    for name, low, high, guard in _GUARD.findall(text):
+        guards.setdefault((name, low, high), []).append(guard)
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for (name, low, high), conditions in guards.items():
+        first = max(int(low or 0), _ASSUMED)
+        last = min(int(high or _MOST_SIZES), _MOST_SIZES)
+        run = _longest_run(_fitting(conditions, name, range(first, last + 1)))
+        if len(run) > 1 and (run[0], run[-1]) != (first, last):  # else the guards fit, and torch does not see it
+            smallest = low if run[0] == first else str(run[0])
+            largest = high if run[-1] == last else str(run[-1])
+            found[name] = (smallest or None, largest or None)
+    return found
+
+
+def _fitting(conditions: list[str], name: str, sizes: Iterable[int]) -> list[int]:
+    """The sizes of a dimension for which all guards hold. torch writes guards as Python."""
+    try:
+        compiled = [compile(each, "guard", "eval") for each in conditions]
+        known = {"__builtins__": {}, "min": min, "max": max}
+        return [size for size in sizes if all(eval(each, known, {name: size}) for each in compiled)]
+    except Exception:  # noqa: BLE001 - a guard on another dimension too, or one in other words
+        return []
+
+
+def _longest_run(sizes: Iterable[int]) -> list[int]:
+    """The most sizes that follow each other without a gap."""
+    runs = itertools.groupby(enumerate(sizes), key=lambda each: each[1] - each[0])
+    return max(([size for _, size in run] for _, run in runs), key=len, default=[])
 
 
 def _is_root(line: str, lines: list[str]) -> bool:
@@ -54,7 +112,7 @@ def _is_root(line: str, lines: list[str]) -> bool:
 def _written(line: str, ranges: dict[str, tuple[str | None, str | None]]) -> str:
     """A suggestion of torch, as a manifest states it."""
     if match := _RANGE.fullmatch(line):
-        return f"write {{dim: {match[1]}{_bounds(*ranges[match[1]], 1, 0)}}}"
+        return _range(match[1], ranges[match[1]])
     if match := _SIZE.fullmatch(line):
         return f"write `null` for `{match[1]}`, which is always {match[2]}"
     if match := _DERIVED.fullmatch(line):
@@ -64,6 +122,10 @@ def _written(line: str, ranges: dict[str, tuple[str | None, str | None]]) -> str
             return f"write {{dim: {match[1]}, multiple_of: {times}{bounds}}}"
         return f"write {{dim: {line.partition(' = ')[2]}{bounds}}} for `{match[1]}`"
     return f"torch suggests {line}"
+
+
+def _range(name: str, bounds: tuple[str | None, str | None]) -> str:
+    return f"write {{dim: {name}{_bounds(*bounds, 1, 0)}}}"
 
 
 def _bounds(low: str | None, high: str | None, times: int, plus: int) -> str:
