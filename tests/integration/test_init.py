@@ -86,6 +86,22 @@ class Many(nn.Module):
     def _hidden(self, x):
         return x
 
+class Mixing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.linear(x).mean(0)
+
+class Pictures(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, stride=2)
+
+    def forward(self, image):
+        return self.conv(image).relu().mean((2, 3))
+
 def several():
     return {"one": nn.Linear(5, 3), "other": nn.Conv1d(3, 4, 3)}
 
@@ -138,10 +154,50 @@ def test_inputs_are_those_that_the_module_takes(
 
 def test_all_public_methods_and_what_was_guessed_are_said(started: Callable[..., tuple[Path, str]]) -> None:
     path, said = started("net:Many")
-    assert "note: Check `example_inputs`: they are the first that forward, encode, decode took." in said
+    assert "note: Check `example_inputs`: the shapes are a guess that fits forward, encode, decode." in said
     assert "note: Left out: describe, which did not take what was tried, or return no tensors." in said
     assert path.read_text().count("]   # a guess\n") == 3
     assert not [*Path().glob("saved"), *path.parent.glob("saved")]
+
+
+@pytest.mark.parametrize(
+    ("reference", "quantize"), [("net:Many", "torchao: [{config: 8da8w}]"), ("net:Pictures", "pt2e: ")]
+)
+def test_the_comments_build_and_suit_the_layers(
+    reference: str, quantize: str, started: Callable[..., tuple[Path, str]]
+) -> None:
+    path, _ = started(reference)
+    text = path.read_text()
+    assert f"# quantize: {{{quantize}" in text
+    guessed = [line for line in text.splitlines() if line.endswith("# a guess")]
+    for line in guessed:
+        text = text.replace(f"{line}\n", "")
+    path.write_text(
+        text.replace("# quantize:", "quantize:")
+        .replace("# example_inputs", "example_inputs")
+        .replace("# dynamic", "dynamic")
+    )
+    methods = validate.load(path).data["methods"]
+    assert all(each["dynamic_shapes"][0][0] == {"dim": "batch", "max": 8} for each in methods.values())
+    assert main.main(["build", str(path), "-o", str(path.parent / "out"), "--no-cache"]) == 0
+
+
+def test_a_method_that_mixes_its_examples_gets_no_batch(started: Callable[..., tuple[Path, str]]) -> None:
+    path, _ = started("net:Mixing")
+    assert "[1, 5]" in path.read_text()
+    assert "dynamic_shapes" not in path.read_text()
+
+
+def test_a_build_file_is_only_for_bazel(started: Callable[..., tuple[Path, str]]) -> None:
+    path, _ = started("net:Parts")
+    build = path.with_name("BUILD")
+    assert not build.exists()
+    started("net:Parts", "--name", "asked", "--bazel")
+    assert 'name = "asked"' in build.read_text()
+    build.unlink()
+    path.with_name("MODULE.bazel").touch()
+    started("net:Parts", "--name", "inside")
+    assert 'name = "inside"' in build.read_text()
 
 
 def test_weights_beside_the_source_are_taken_if_they_fit(
@@ -381,7 +437,7 @@ def test_a_model_of_a_hub_is_downloaded_and_pinned(tmp_path: Path) -> None:
             name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))
         }
         environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{server.port}", "HF_HOME": str(tmp_path / "hub")}
-        words = ("init", "--huggingface", "hub:some/Tiny-1B@v1", "-o", tmp_path / "out")
+        words = ("init", "--huggingface", "hub:some/Tiny-1B@v1", "-o", tmp_path / "out", "--bazel")
         done = commands.etbuild(*words, environment=environment)
         assert done.returncode == 0, done.stderr
         unknown = ("init", "--huggingface", "hub:some/none", "-o", tmp_path / "out")

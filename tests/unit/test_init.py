@@ -4,6 +4,7 @@ a valid manifest."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from etbuild.errors import InputError
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from etkit.first_manifest import hub, trial
+from tests.helpers.snippets import ROOT
 
 SEVERAL = ("encoder_layers", "decoder_layers", "num_hidden_layers")
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 9, "max_position_embeddings": 64}
@@ -31,7 +33,7 @@ def folder(path: Path, config: dict[str, Any], *files: str) -> Path:
 
 def written(capsys: pytest.CaptureFixture[str], out: Path, *arguments: object) -> tuple[Any, str]:
     """Runs `etbuild init`, which must succeed. Returns the only manifest and what was printed."""
-    assert main.main(["init", *map(str, arguments), "-o", str(out), "--no-check"]) == 0
+    assert main.main(["init", *map(str, arguments), "-o", str(out), "--no-check", "--bazel"]) == 0
     [path] = out.glob("*.yaml")
     return validate.load(path).data, capsys.readouterr().out
 
@@ -792,6 +794,17 @@ def test_the_commented_quantization_is_valid(
     path = tmp_path / "net.yaml"
     path.write_text(path.read_text().replace("# quantize:", "quantize:"))
     assert "quantize" in validate.load(path).data["defaults"]
+
+
+def test_pages_have_their_names_in_the_menu_of_the_site() -> None:
+    """Who has installed the driver has no `docs/`."""
+    menu = re.findall(r"\[([^]]+)\]\(", (ROOT / "docs/pages.md").read_text())
+    sources = [*(ROOT / "toolchain/etkit/first_manifest").glob("*.py"), ROOT / "toolchain/etkit/cli/init.py"]
+    texts = {source.name: source.read_text() for source in sources}
+    assert [name for name, text in texts.items() if "docs/" in text] == []
+    named = {page for text in texts.values() for page in re.findall("the page `([^`]+)`", text)}
+    assert len(named) > 5
+    assert [page for page in named if not any(label.partition(":")[0] == page for label in menu)] == []
 
 
 PATTERN = ["sliding", "sliding", "sliding", "full"]

@@ -99,7 +99,7 @@ def native_messages_off() -> Iterator[None]:
         yield
 
 
-_NATIVE_LOG = re.compile(rb"^\[\w+\.cpp:\d+\] .*\n?", re.MULTILINE)
+_NATIVE_LOG = re.compile(rb"^\[\w+\.(?:cpp|h):\d+\] .*\n?", re.MULTILINE)
 _redirected = threading.Lock()
 """Held while standard error goes elsewhere: two threads would restore it in the wrong order."""
 

@@ -1,9 +1,10 @@
-"""`etbuild init`: writes the first manifest and BUILD target of a model."""
+"""`etbuild init`: writes the first manifest of a model, and its BUILD target."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ def add(verbs: Any) -> None:
     parser = add_parser(
         verbs,
         "init",
-        "write the first manifest and BUILD target of a model",
+        "write the first manifest of a model, and its BUILD target if a workspace of Bazel is there",
         "They are a start: read them, and change them. Replaces no file.",
     )
     origin = parser.add_mutually_exclusive_group(required=True)
@@ -47,10 +48,11 @@ def add(verbs: Any) -> None:
     )
     add_flag(parser, "--no-check", "do not try whether the model can be exported, and whether the weights fit it")
     add_value(parser, "--name NAME", "name of the program (default: from the folder or the module)")
+    add_flag(parser, "--bazel", "write the BUILD target outside of a workspace of Bazel too")
     add_path(
         parser,
         "-o DIR",
-        "directory for NAME.yaml and BUILD (default: the current directory)",
+        "directory for NAME.yaml and what goes with it (default: the current directory)",
         dest="directory",
         default=Path(),
     )
@@ -64,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     if options.huggingface is not None:
         first = _of_huggingface(options)
     elif options.adapter:
-        raise InputError.of("`--adapter` goes with `--huggingface`", "for a factory, see docs/lora.md")
+        raise InputError.of("`--adapter` goes with `--huggingface`", "for a factory, see the page `LoRA`")
     else:
         options.restart()
         first = first_manifest.of_factory(options.factory, options.kwargs, directory)
@@ -72,9 +74,11 @@ def run(options: argparse.Namespace) -> int:
         first = first_manifest.renamed(first, options.name)
     manifest = directory / f"{first.name}.yaml"
     _write(manifest, first.manifest)
-    _write_target(directory, first)
-    if first.pins is not None:
-        _write(directory / f"{first.name}.checkpoint.bzl", first.pins)
+    if options.bazel or _is_in_workspace(directory):
+        _write_target(directory, first)
+        if first.pins is not None:
+            _write(directory / f"{first.name}.checkpoint.bzl", first.pins)
+    sys.stdout.flush()  # the notes stand after what was written, also where both go to one file
     for remark in first.remarks:
         print(f"note: {remark}", file=sys.stderr)
     print(f"next: {_command('build', manifest, first.roots)}")
@@ -100,6 +104,7 @@ def _of_huggingface(options: argparse.Namespace) -> First:
 def _tried(first: First, options: argparse.Namespace) -> First:
     """The first manifest, after its export was tried."""
     from etbuild.cli.terminal import Progress
+    from etbuild.processes.library_output import native_log_off
     from etkit.first_manifest import trial
 
     if package := trial.missing():
@@ -107,9 +112,10 @@ def _tried(first: First, options: argparse.Namespace) -> First:
         return first
     if first.snapshot is None:  # fixed surroundings do not have the variables of the hub's client
         options.restart()
-    progress = Progress()
     try:
-        return trial.of_folder(first, options.directory, lambda text: progress.stage(f"check the export: {text}"))
+        with os.fdopen(os.dup(2), "w") as terminal, native_log_off():
+            progress = Progress(terminal)  # else the stages would be shown when all of them have ended
+            return trial.of_folder(first, options.directory, lambda text: progress.stage(f"check the export: {text}"))
     except EtbuildError:
         said = "a build of this model fails, so no manifest is written; `--no-check` writes it all the same"
         print(f"note: {said}", file=sys.stderr)
@@ -127,6 +133,14 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise InputError.of(f"{path}: cannot be written: {error.strerror}") from None
     print(f"wrote {printable(str(path))}")
+
+
+def _is_in_workspace(directory: Path) -> bool:
+    """Whether a directory is in a workspace of Bazel."""
+    from etkit.targets.update import BAZEL
+
+    here = directory.resolve()
+    return any((above / name).exists() for above in (here, *here.parents) for name in BAZEL.roots)
 
 
 def _write_target(directory: Path, first: First) -> None:

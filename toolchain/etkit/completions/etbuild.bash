@@ -8,7 +8,7 @@
 _shtab_etbuild_cache_subparsers=(info verify gc)
 _shtab_etbuild_subparsers=(init targets doctor completion validate plan build watch explain lock cache affected inspect diff profile sizes sbom run generate test bench bundle ci-summary package push pull verify history delta apply selected-ops kernels cpp)
 
-_shtab_etbuild_init_option_strings=(-h --help --huggingface --factory --kwargs --adapter --no-check --name -o)
+_shtab_etbuild_init_option_strings=(-h --help --huggingface --factory --kwargs --adapter --no-check --name --bazel -o)
 _shtab_etbuild_targets_option_strings=(-h --help --check --bazel --buck2)
 _shtab_etbuild_doctor_option_strings=(-h --help --cache-dir --json)
 _shtab_etbuild_completion_option_strings=(-h --help)
@@ -183,6 +183,7 @@ _shtab_etbuild_pos_0_choices=(init targets doctor completion validate plan build
 _shtab_etbuild_init__h_nargs=0
 _shtab_etbuild_init___help_nargs=0
 _shtab_etbuild_init___no_check_nargs=0
+_shtab_etbuild_init___bazel_nargs=0
 _shtab_etbuild_targets_pos_0_nargs='*'
 _shtab_etbuild_targets__h_nargs=0
 _shtab_etbuild_targets___help_nargs=0

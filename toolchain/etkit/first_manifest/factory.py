@@ -6,7 +6,7 @@ import inspect
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,14 @@ from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.inputs.declared import Inputs
 from etkit.first_manifest import weights_beside
-from etkit.first_manifest.first import CALIBRATE, First, program_name
+from etkit.first_manifest.first import CALIBRATE, LINEAR, First, program_name
 
 if TYPE_CHECKING:
     import torch
 
     from etbuild.manifest.sections import Method, Model
+
+    _Input = tuple[tuple[int, ...], str]  # shape and dtype
 
 _REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _KWARGS = """for example --kwargs '{"layers": 2}'"""
@@ -58,13 +60,23 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
         from etbuild.model import module as modules
 
         root = modules.create(plan.model, StepContext(inputs, finder))
+        hint = LINEAR if _is_mostly_linear(root) else CALIBRATE
         lines, remarks = _methods_of(root, {_module(source) for source in used.sources})
         folders = dict.fromkeys([beside, *(path.parent for path in used.sources.values())])
         weights, more = weights_beside.find(root, list(folders), beside)
     srcs = [each for each in used.sources if (beside / each).is_file()]
     written = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in model.items() if value]
     remarks, own = [*remarks, *more], [] if weights is None else [weights]
-    return First(name, written, lines, CALIBRATE, remarks, srcs=srcs, checkpoint=weights, weights=own)
+    return First(name, written, lines, hint, remarks, srcs=srcs, checkpoint=weights, weights=own)
+
+
+def _is_mostly_linear(root: torch.nn.Module) -> bool:
+    """Whether more than half of the parameters of a module are those of linear layers, as in a Transformer."""
+    import torch
+
+    kinds = (torch.nn.Linear, torch.nn.MultiheadAttention)
+    linear = [each for layer in root.modules() if isinstance(layer, kinds) for each in layer.parameters(recurse=False)]
+    return 2 * sum(each.numel() for each in linear) > sum(each.numel() for each in root.parameters())
 
 
 def _module(source: str) -> str:
@@ -102,13 +114,14 @@ def _methods_of(root: torch.nn.Module, modules: Collection[str]) -> tuple[list[s
     lines = []
     for name in kept:
         inputs = found[name]
-        shown = ", ".join(["{shape: [1, 16]}"] if inputs is None else inputs)
+        shown = "{shape: [1, 16]}" if inputs is None else _examples(inputs)
         guess = "   # change this" if inputs is None else "   # a guess" if inputs else ""
         lines += [f"{name}:", f"  example_inputs: [{shown}]{guess}"]
+        lines += _batches(getattr(root, name), inputs) if inputs else []
     guessed, unknown = [name for name in kept if found[name]], [name for name in kept if found[name] is None]
     left = [name for name in names if name not in kept]
     remarks = {
-        f"Check `example_inputs`: they are the first that {', '.join(guessed)} took.": guessed,
+        f"Check `example_inputs`: the shapes are a guess that fits {', '.join(guessed)}.": guessed,
         f"Change `example_inputs`: {', '.join(unknown)} did not take what was tried.": unknown,
         f"Left out: {', '.join(left)}, which did not take what was tried, or return no tensors.": left,
     }
@@ -130,11 +143,10 @@ def _public_methods(root: torch.nn.Module, modules: Collection[str]) -> list[str
     return ["forward", *(name for name in named if len(inspect.signature(own[name]).parameters) > 1)]
 
 
-def _inputs_of(root: torch.nn.Module, method: Callable[..., Any]) -> list[str] | None:
-    """Inputs that a method or a child takes in eager PyTorch, in YAML; None if none of the likely ones fit, or if it
-    returns no tensors."""
+def _inputs_of(root: torch.nn.Module, method: Callable[..., Any]) -> list[_Input] | None:
+    """Inputs that a method or a child takes in eager PyTorch; None if none of the likely ones fit, or if it returns no
+    tensors."""
     import torch
-    from torch.utils._pytree import tree_leaves
 
     child = method if isinstance(method, torch.nn.Module) else None
     with suppress(ValueError, TypeError):  # a method without a signature
@@ -144,20 +156,47 @@ def _inputs_of(root: torch.nn.Module, method: Callable[..., Any]) -> list[str] |
         likely = list(dict.fromkeys(_likely(root if child is None else child)))
         with torch.no_grad():
             for shapes in itertools.islice(itertools.product(likely, repeat=count), _TRIES):
-                made = [torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in shapes]
                 with suppress(Exception):  # it is the user's code: any error says that the inputs do not fit
-                    results = tree_leaves(method(*made))
-                    if not any(isinstance(each, torch.Tensor) for each in results):
-                        return None
-                    return [_yaml(shape, dtype) for shape, dtype in shapes]
+                    return list(shapes) if _results(method, shapes) else None
     return None
 
 
-def _yaml(shape: tuple[int, ...], dtype: str) -> str:
-    return f"{{shape: {list(shape)}{'' if dtype == 'float32' else f', dtype: {dtype}'}}}"
+def _results(method: Callable[..., Any], inputs: Sequence[_Input]) -> list[torch.Tensor]:
+    """The tensors that a method returns for zeros."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    made = [torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in inputs]
+    return [each for each in tree_leaves(method(*made)) if isinstance(each, torch.Tensor)]
 
 
-def _likely(root: torch.nn.Module) -> Iterator[tuple[tuple[int, ...], str]]:
+def _batches(method: Callable[..., Any], inputs: Sequence[_Input]) -> list[str]:
+    """Comments with what to write for a dynamic batch, if the method takes two examples at once in eager PyTorch and
+    returns two results. The example needs two: torch.export takes a size of 1 as fixed."""
+    import torch
+
+    two = [((2, *shape[1:]), dtype) for shape, dtype in inputs]
+    with torch.no_grad(), suppress(Exception):  # it is the user's code: any error says that the inputs do not fit
+        if all(each.shape[:1] == (2,) for each in _results(method, two)):
+            dims = ", ".join(
+                f"[{', '.join(['{dim: batch, max: 8}', *['null'] * (len(shape) - 1)])}]" for shape, _ in two
+            )
+            return [
+                "  # For 1 to 8 examples in a call, write this instead:",
+                f"  # example_inputs: [{_examples(two)}]",
+                f"  # dynamic_shapes: [{dims}]",
+            ]
+    return []
+
+
+def _examples(inputs: Sequence[_Input]) -> str:
+    """Inputs as the items of a list in YAML."""
+    return ", ".join(
+        f"{{shape: {list(shape)}{'' if dtype == 'float32' else f', dtype: {dtype}'}}}" for shape, dtype in inputs
+    )
+
+
+def _likely(root: torch.nn.Module) -> Iterator[_Input]:
     """Inputs that a module is likely to take, as shape and dtype: those of its first layers, then common ones."""
     import torch
 

@@ -13,24 +13,28 @@ from etkit.first_manifest.hub import Snapshot
 from etkit.targets.starlark import rule_call
 
 _RUNNERS = {
-    "executorch-asr/v1": "ExecuTorch's runner for speech runs the program; for text, see docs/speech.md",
+    "executorch-asr/v1": "ExecuTorch's runner for speech runs the program; see the page `Speech and translation`",
     "executorch-llm/v1": "ExecuTorch's runner for language models runs the program",
     "executorch-multimodal/v1": "ExecuTorch's runner for images and text runs the program",
 }
 
 QUANTIZE = """\
-  # Linear layers in 4 bits and embeddings in 8 make the program smaller: see docs/quantization.md.
+  # Linear layers in 4 bits and embeddings in 8 make the program smaller: see the page `Quantization`.
   # quantize: {torchao: [{config: 8da4w, scales: hqq_scale_only}, {config: int8, layers: [embedding]}]}
 """
 PACKED = """\
   # The weights are packed: `packed` keeps their integers where XNNPACK can hold them, and the build says where not. An
-  # entry after it, such as {config: 8da4w}, quantizes the others again: see docs/quantized-checkpoints.md.
+  # entry after it, such as {config: 8da4w}, quantizes the others again: see the page `Quantized checkpoints`.
   quantize: {torchao: [{config: packed}]}
 """
 CALIBRATE = """\
-  # 8 bits make the program smaller and faster. Calibration should see real inputs: see docs/quantization.md. The export
-  # then reads the weights: in BUILD, move them from `weights` to `data`.
+  # 8 bits make the program smaller and faster. Calibration should see real inputs: see the page `Quantization`. The
+  # export then reads the weights: in a BUILD file, move them from `weights` to `data`.
   # quantize: {pt2e: {quantizers: [xnnpack], calibration: example_inputs}}
+"""
+LINEAR = """\
+  # Linear layers in 8 bits make the program smaller: see the page `Quantization`.
+  # quantize: {torchao: [{config: 8da8w}]}
 """
 
 
@@ -85,7 +89,7 @@ class First:
         lines += [f"tokenizer: {json.dumps(self.tokenizer)}"] if self.tokenizer else []
         lines += ["", "model:", *(f"  {line}" for line in self.model)]
         lines += self._lines_of_weights
-        lines += ["", "defaults:", "  partitioners: [xnnpack]   # CPUs; docs/backends.md has the others", self.hint]
+        lines += ["", "defaults:", "  partitioners: [xnnpack]   # CPUs; the page `Backends` has the others", self.hint]
         lines += ["methods:", *(f"  {line}" for line in self.methods), ""] if self.methods else []
         return "\n".join(lines)
 

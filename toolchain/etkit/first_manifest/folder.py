@@ -53,7 +53,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
     kind, files = _class(config, folder), Files(folder, beside, (folder,))
     methods = methods_of_kind(kind, config, files)
     if methods is None:
-        hint = "write the manifest by hand: its inputs are those of the class's `forward` (docs/huggingface.md)"
+        hint = "write the manifest by hand: its inputs are those of the class's `forward`. See the page `Hugging Face`"
         raise InputError.of(f"{folder}: no first manifest is known for `{kind}`{why_unknown(config)}", hint)
     checkpoint = [place.name] if place != folder else _checkpoint(files)
     packed = bool(checkpoint) and _is_packed(config, folder)
@@ -173,7 +173,7 @@ def _with_adapters(methods: Methods, adapters: Collection[str], kind: str) -> li
     ):
         return methods.lines
     if methods.lines[:1] != ["forward:"]:
-        hint = "write `adapter` in the methods that the adapter changes (docs/lora.md)"
+        hint = "write `adapter` in the methods that the adapter changes: see the page `LoRA`"
         raise InputError.of(f"no first manifest with adapters is known for `{kind}`", hint)
     own = [[f"forward_{name}:", "  entry: forward", f"  adapter: {name}", *methods.lines[1:]] for name in adapters]
     return [*methods.lines, *itertools.chain(*own)]

@@ -70,7 +70,8 @@ class Snapshot:
         }
         call = rule_call("huggingface_checkpoint", attributes).rstrip().replace("\n", "\n    ")
         return (
-            f'"""Pins {self.repo}. Call it in WORKSPACE; in MODULE.bazel, copy the call: see docs/hub.md."""\n\n'
+            f'"""Pins {self.repo}. Call it in WORKSPACE; in MODULE.bazel, copy the call.\n\n'
+            'See the page `Checkpoints of a hub`."""\n\n'
             'load("@rules_executorch//rules:repositories.bzl", "huggingface_checkpoint")\n\n'
             f"def checkpoint():\n    {call}\n"
         )

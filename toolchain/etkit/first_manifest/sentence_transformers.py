@@ -33,7 +33,7 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _OF_DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual")
 _NAMES = ("module_input_name", "module_output_name")
 _ACTIVATION = re.compile(r"torch\.nn\.(modules\.\w+\.)?([A-Za-z]\w*)", re.ASCII)
-_FACTORY = "write a factory for this model (docs/methods.md)"
+_FACTORY = "write a factory for this model: see the page `Methods and inputs`"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def read(folder: Path) -> Embedder | None:
     (first, root), *others = kinds or [("", {})]
     if first != "Transformer" or root.get("path") not in ("", None):
         message = f"{folder / _MODULES}: the first module is not the `Transformer` of this folder"
-        raise InputError.of(message, "write the manifest by hand (docs/embeddings-and-labels.md)")
+        raise InputError.of(message, "write the manifest by hand: see the page `Embeddings, labels and boxes`")
     for kind, _ in others:
         if kind not in _KINDS:
             raise InputError.of(f"{folder}: `task: feature-extraction` has no module `{kind[:100]}`", _FACTORY)

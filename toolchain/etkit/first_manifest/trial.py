@@ -121,22 +121,25 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Inputs, stage: Stage) -> 
     Raises:
         BuildError: A kernel is missing, or a method cannot be lowered.
     """
-    from etbuild.emit import method_archive, runtime_limits
-    from etbuild.export.layout import ExportFiles
-    from etbuild.runtime.program_files import has_own_kernel
-    from etbuild.steps.lower import lower_templates
-    from etbuild.steps.lowering_options import LoweringOptions
-    from etbuild.steps.saved_export import LoweringJob
+    from etbuild.processes.library_output import library_messages_off
 
-    job = LoweringJob(plan.lower_plan, ExportFiles.below(exported), inputs, stage, LoweringOptions())
-    with tempfile.TemporaryDirectory() as directory:
-        lower_templates(job, Path(directory), weights=False)
-        for name in plan.methods:
-            if (Path(directory) / name).exists():  # else it is lowered with the weights
-                called = method_archive.operators(method_archive.read(Path(directory) / name, name))
-                missing = [each for each in runtime_limits.without_kernel(called) if not has_own_kernel(each)]
-                if missing:
-                    raise BuildError.at(("runner",), f"there is no kernel for `{missing[0]}`, which `{name}` calls")
+    with library_messages_off():  # the imports write too
+        from etbuild.emit import method_archive, runtime_limits
+        from etbuild.export.layout import ExportFiles
+        from etbuild.runtime.program_files import has_own_kernel
+        from etbuild.steps.lower import lower_templates
+        from etbuild.steps.lowering_options import LoweringOptions
+        from etbuild.steps.saved_export import LoweringJob
+
+        job = LoweringJob(plan.lower_plan, ExportFiles.below(exported), inputs, stage, LoweringOptions())
+        with tempfile.TemporaryDirectory() as directory:
+            lower_templates(job, Path(directory), weights=False)
+            for name in plan.methods:
+                if (Path(directory) / name).exists():  # else it is lowered with the weights
+                    called = method_archive.operators(method_archive.read(Path(directory) / name, name))
+                    missing = [each for each in runtime_limits.without_kernel(called) if not has_own_kernel(each)]
+                    if missing:
+                        raise BuildError.at(("runner",), f"there is no kernel for `{missing[0]}`, which `{name}` calls")
 
 
 def _check_weights(first: First, beside: Path, stage: Stage) -> None:
