@@ -152,7 +152,10 @@ def _build_system(name: str) -> Finding:
             said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=elsewhere, timeout=_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("build system", ABSENT, f"{name}: {path} does not say its version: {error}")
-    return Finding("build system", GOOD, f"{said.stdout.strip()}: {path}")
+    version = said.stdout.strip()
+    if not any(character.isdigit() for character in version):  # Bazel that Debian builds says `bazel no_version`
+        version = f"{name}, which names no version"
+    return Finding("build system", GOOD, f"{version}: {path}")
 
 
 def _cache(directory: Path | None) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ _shtab_etbuild_subparsers=(init targets doctor completion validate plan build wa
 
 _shtab_etbuild_init_option_strings=(-h --help --huggingface --factory --kwargs --adapter --no-check --name --bazel -o)
 _shtab_etbuild_targets_option_strings=(-h --help --check --bazel --buck2)
-_shtab_etbuild_doctor_option_strings=(-h --help --cache-dir --json)
+_shtab_etbuild_doctor_option_strings=(-h --help --cache-dir --all --json)
 _shtab_etbuild_completion_option_strings=(-h --help)
 _shtab_etbuild_validate_option_strings=(-h --help --set --json)
 _shtab_etbuild_plan_option_strings=(-h --help --variant --set --root --source --data --manifest-name --program-name --expect-name --expect-methods --expect-backends --expect-named-data --expect-sharded --expect-inputs --input --same-export --plan --export-plan --lower-plan --compare-plan --method-plan --positions --key-file --depfile --depfile-target)
@@ -192,6 +192,7 @@ _shtab_etbuild_targets___bazel_nargs=0
 _shtab_etbuild_targets___buck2_nargs=0
 _shtab_etbuild_doctor__h_nargs=0
 _shtab_etbuild_doctor___help_nargs=0
+_shtab_etbuild_doctor___all_nargs=0
 _shtab_etbuild_doctor___json_nargs=0
 _shtab_etbuild_completion__h_nargs=0
 _shtab_etbuild_completion___help_nargs=0

@@ -78,6 +78,7 @@ complete -c etbuild -n '_shtab_etbuild_using targets; and test $_shtab_etbuild_n
 complete -c etbuild -n '_shtab_etbuild_using; and test $_shtab_etbuild_npos -eq 0' -a doctor -d 'Show what this machine has for builds, and what it lacks. Looks at Python, packages, backends, build systems, the cache and the disk. Builds nothing.'
 complete -c etbuild -n '_shtab_etbuild_using doctor' -s h -l help -d 'show this help message and exit'
 complete -c etbuild -n '_shtab_etbuild_using doctor' -l cache-dir -xka "(__fish_complete_directories)" -d 'directory of the local cache (default: $ETBUILD_CACHE_DIR, or `etbuild` in the user'"'"'s cache directory)'
+complete -c etbuild -n '_shtab_etbuild_using doctor' -l all -d 'say of each thing that is not here what it needs'
 complete -c etbuild -n '_shtab_etbuild_using doctor' -l json -d 'print JSON'
 complete -c etbuild -n '_shtab_etbuild_using; and test $_shtab_etbuild_npos -eq 0' -a completion -d 'Print the code that completes verbs, options and files in a shell. Write the example into the file that the shell reads when it starts.'
 complete -c etbuild -n '_shtab_etbuild_using completion' -s h -l help -d 'show this help message and exit'

@@ -273,6 +273,7 @@ _shtab_etbuild_diff_defaults_added=0
 _shtab_etbuild_doctor_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--cache-dir[directory of the local cache (default\: \$ETBUILD_CACHE_DIR, or \`etbuild\` in the user\'s cache directory)]:DIR:_files -/"
+  "--all[say of each thing that is not here what it needs]"
   "--json[print JSON]"
 )
 

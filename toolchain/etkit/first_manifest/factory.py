@@ -76,7 +76,7 @@ def _is_mostly_linear(root: torch.nn.Module) -> bool:
 
     kinds = (torch.nn.Linear, torch.nn.MultiheadAttention)
     linear = [each for layer in root.modules() if isinstance(layer, kinds) for each in layer.parameters(recurse=False)]
-    return 2 * sum(each.numel() for each in linear) > sum(each.numel() for each in root.parameters())
+    return bool(2 * sum(each.numel() for each in linear) > sum(each.numel() for each in root.parameters()))
 
 
 def _module(source: str) -> str:
