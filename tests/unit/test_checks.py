@@ -43,6 +43,7 @@ LOWERING: LoweringFacts = {
     "instructions": {},
     "memory": {},
     "named_data": {"weights": {"a": 300, "b": 400}},
+    "blob_weights": {"constants": [], "named_data": {}},
     "sharing": {
         "expected_bytes": 900,
         "shared_bytes": 300,

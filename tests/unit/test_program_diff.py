@@ -23,3 +23,24 @@ def test_blobs_that_have_digests_in_place_of_names_are_folded() -> None:
         "  in the program: 2 blobs removed, 300 B",
         "  in the program: 1 blob added, 50 B",
     ]
+
+
+def test_blobs_have_the_names_of_their_weights_if_one_side_knows_them() -> None:
+    """Blobs of one weight are compared with each other. Those that only have other content are one line."""
+    names = {"a" * 64: ["up"], "b" * 64: ["down"], "scale_" + "c" * 64: ["up"], "d" * 64: ["head", "tied"]}
+    before = {"of": "a build", "blobs": {"in the program": {"a" * 64: 100, "b" * 64: 200, "scale_" + "c" * 64: 4}}}
+    later = {"e" * 64: ["up"], "f" * 64: ["down"]}
+    after = {
+        "of": "a build",
+        "blobs": {"in the program": {"e" * 64: 100, "f" * 64: 250, "scale_" + "c" * 64: 4, "d" * 64: 8}},
+    }
+    for side, known in ((before, names), (after, {**names, **later})):
+        side["names"] = {"constants": [], "named_data": known}
+    assert list(program_diff.text(program_diff.compare(before, after))) == [
+        "blobs:",
+        "  in the program down: 200 B -> 250 B (+50 bytes)",
+        "  in the program head and 1 more: added, 8 B",
+        "  in the program: 1 blob with other content, 100 B: up",
+    ]
+    del after["names"]
+    assert "in the program: 2 blobs added, 350 B" in "\n".join(program_diff.text(program_diff.compare(before, after)))

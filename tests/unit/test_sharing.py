@@ -24,6 +24,20 @@ def test_a_common_blob_is_one_copy() -> None:
     assert found == {"expected_bytes": 400, "shared_bytes": 400, "duplicate_bytes": 0, "duplicates": []}
 
 
+def test_a_blob_has_the_names_of_all_weights_that_it_is_made_of() -> None:
+    """The first is the weight that it takes the place of. Equal weights of several methods have one blob."""
+    one = WeightReader("XnnpackBackend", "x", 100, {"k": 64}, {}, {"k": {("conv.weight", "a_norm.weight")}})
+    other = WeightReader(
+        "XnnpackBackend", "y", 100, {"k": 64}, {}, {"k": {("conv.weight",)}, "scale_l": {("z",), ("b",)}}
+    )
+    own = WeightReader("", "", 0, {}, {}, {"c": {("embed",)}, "d": {("gone",)}})
+    keys = ["k", "scale_l", "unknown", "embed"]
+    assert weight_sharing.blob_weights({"a": [own, one], "b": [other]}, ["m", "c"], keys) == {
+        "constants": [[], ["embed"]],
+        "named_data": {"k": ["conv.weight", "a_norm.weight"], "scale_l": ["b", "z"]},
+    }
+
+
 def test_a_weight_in_two_packings_is_there_twice() -> None:
     found = weight_sharing.measure({"a": [xnnpack({"k": 400}, w=400)], "b": [xnnpack({"l": 400}, w=400)]})
     assert found["duplicate_bytes"] == 400

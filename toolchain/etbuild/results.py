@@ -277,13 +277,24 @@ class WeightDigests(TypedDict):
     tensors: dict[str, Digests]
 
 
+class BlobWeights(TypedDict):
+    """The names of the weights that each blob is made of; empty or missing if they are not known.
+
+    `constants` is in the order of the constants in the program. `named_data` has the keys of the blobs, unless the key
+    is the name of the weight. The first name is that of the weight that a blob takes the place of.
+    """
+
+    constants: list[list[str]]
+    named_data: dict[str, list[str]]
+
+
 class LoweringFacts(WeightDigests):
     """The facts of a lowering: `NAME.lowering.json`.
 
     `template` is the digest of the program without the content of its weights. `with_weights` says of methods why they
     were lowered with this content, so that each checkpoint lowers them. `operators`, `graphs`, `instructions`
     and `memory` are by method. `instructions` has the names of each instruction's nodes in the exported graph.
-    `named_data` has the size in bytes of each blob by tag and key.
+    `named_data` has the size in bytes of each blob by tag and key, and `blob_weights` what blobs are made of.
     """
 
     schema: str
@@ -296,6 +307,7 @@ class LoweringFacts(WeightDigests):
     instructions: dict[str, list[list[str]]]
     memory: dict[str, MemoryPlan]
     named_data: dict[str, Counts]
+    blob_weights: BlobWeights
     sharing: Sharing
     non_finite: dict[str, NonFiniteWeight]
     runtime_limits: list[RuntimeLimit]
@@ -354,8 +366,10 @@ class _Report(TypedDict):
 
 
 class Report(_Report, total=False):
-    """`NAME.report.json`. `notes` and `with_weights` are missing if there are none."""
+    """`NAME.report.json`. `notes` and `with_weights` are missing if there are none, and `blob_weights` if the manifest
+    turns off the list of blobs."""
 
+    blob_weights: BlobWeights
     notes: list[str]
     with_weights: dict[str, str]
 

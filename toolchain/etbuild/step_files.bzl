@@ -154,6 +154,7 @@ STEP_FILES = {
     "etbuild/json_schema.py": ["compare/outside", "export/outside", "lower/outside", "plan/outside", "report/outside"],
     "etbuild/kit.py": ["compare/action", "export/action", "lower/action", "plan/action", "report/action"],
     "etbuild/lower/__init__.py": ["compare", "lower"],
+    "etbuild/lower/blob_weights.py": ["compare", "lower"],
     "etbuild/lower/dequantize.py": ["compare", "lower"],
     "etbuild/lower/dtypes.py": ["compare", "lower"],
     "etbuild/lower/dynamic_sizes.py": ["compare", "lower"],

@@ -11,6 +11,7 @@ from executorch.exir._serialize._serialize import serialize_for_executorch
 from executorch.exir.schema import ExecutionPlan
 from executorch.extension.flat_tensor.serialize.serialize import FlatTensorConfig, FlatTensorSerializer
 
+from etbuild import releases
 from etbuild.emit import mutable_buffers, runtime_limits
 from etbuild.emit.emit_methods import Emitted, MethodFacts
 from etbuild.emit.merge import merge
@@ -37,6 +38,7 @@ class Emission:
         template: The digest of the program without the content of its weights (`program_file.template_digest`).
         memory: The planned memory of each method.
         named_data: For each tag, the size in bytes of each blob by key, read from its files.
+        constants: The digest of each constant in the program.
         limits: What ExecuTorch's own runtime cannot run, or computes wrongly, in the program.
     """
 
@@ -45,6 +47,7 @@ class Emission:
     template: str
     memory: dict[str, MemoryPlan]
     named_data: dict[str, dict[str, int]]
+    constants: list[str]
     limits: list[RuntimeLimit]
 
 
@@ -75,6 +78,7 @@ def write_program(
     segments = named_data.program_alignment(store, alignment)
     serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=segments))
     output = merge(parts, lower_plan.constant_methods)
+    constants = [releases.sha256_of(each.storage).hex() for each in output.program.constant_buffer if each.storage]
     with wrap_errors(lambda error: from_exception(error, BuildError, ("methods",), "writing the program")):
         content, files = serialize_for_executorch(
             output, replace(config, segment_alignment=segments), serializer, store.get_named_data_store_output()
@@ -92,7 +96,7 @@ def write_program(
     template = program_file.template_digest(parsed, {*claims, *facts["bytes"]["named_data"]})
     memory = {plan.name: instructions.memory_plan(plan) for plan in parsed.program.execution_plan}
     _check_memory(parsed.program.execution_plan)
-    return Emission([program, *data.values()], facts, template, memory, by_tag, runtime_limits.find(parsed))
+    return Emission([program, *data.values()], facts, template, memory, by_tag, constants, runtime_limits.find(parsed))
 
 
 def _check_memory(plans: Iterable[ExecutionPlan]) -> None:

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from etbuild.lower import named_data
+from etbuild.lower import blob_weights, named_data
 
 # ExecuTorch inserts these operators before a quantized embedding.
 _PACKING = (torch.ops.quant_fusion._pack_embedding_weight.default, torch.ops.aten.to.dtype)
@@ -113,8 +113,12 @@ def fuse_embeddings(edge: EdgeProgramManager) -> None:
             import executorch.kernels.quantized  # noqa: F401  # registers the operators
 
             fuse = QuantFusionPass(_fix_node_meta_val=True, node_value_dict=_get_node_value_dict(program))
-            others = {node.target for node in fuse(program.graph_module).graph_module.graph.nodes}
-            edge._edge_programs[name] = constant_prop_pass(program, others - set(map(aten_to_edge, _PACKING)))
+            fused, packing = fuse(program.graph_module).graph_module.graph.nodes, set(map(aten_to_edge, _PACKING))
+            for node in fused:
+                if node.target in packing:
+                    blob_weights.note_origin(node, blob_weights.origin_of_result(program, node))
+            others = {node.target for node in fused}
+            edge._edge_programs[name] = constant_prop_pass(program, others - packing)
 
 
 def _is_quantized_embedding(node: Node) -> bool:

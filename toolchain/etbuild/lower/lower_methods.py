@@ -26,6 +26,7 @@ from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import SourceFinder, failed
 from etbuild.lower import (
+    blob_weights,
     dequantize,
     dtypes,
     dynamic_sizes,
@@ -93,6 +94,7 @@ def lower_programs(
         dynamic_sizes.verified_as_symbols(),
         nonzero_rows.row_major(),
         named_data.tag_folded_constants(shards),
+        blob_weights.noted(),
         named_data.alignments_kept(),
         named_data.clashes_told_later(),
         preprocess_results.checked(),

@@ -38,7 +38,8 @@ from torch.export import ExportedProgram
 from etbuild import backends, releases
 from etbuild.errors import BuildError, Problem
 from etbuild.files.program_file import named_data_content
-from etbuild.lower import unbound
+from etbuild.lower import blob_weights, unbound
+from etbuild.lower.weight_sharing import Origin
 from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.model.weights_files import tag_of_shard
 from etbuild.patching import replaced
@@ -102,7 +103,7 @@ def tensor(program: ExportedProgram, name: str) -> torch.Tensor:
 def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
     """Within this context, a constant keeps its tag when XNNPACK folds a BatchNorm into it.
 
-    XNNPACK makes a new constant for this and names it after the old one.
+    XNNPACK makes a new constant for this and names it after the old one. The constant also knows what it is made of.
 
     Args:
         shards: The shard of each tagged parameter or buffer, by name.
@@ -113,11 +114,12 @@ def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
     """
     function = "create_constant_placeholder"
     original = getattr(fuse_batch_norm, function)
-    mixed: list[set[str]] = []
+    mixed: list[Origin] = []
 
     def create(**kwargs: Any) -> torch.fx.Node:
         folded = _folded_weights(kwargs["exp_program"], kwargs["graph"], kwargs["name"])
         node = original(**kwargs)
+        blob_weights.note_origin(node, folded)
         owners = {shards.get(name) for name in folded}
         if len(_tags_of(owners)) > 1:
             mixed.append(folded)
@@ -139,8 +141,11 @@ def _tags_of(shards: set[str | None]) -> set[str | None]:
     return {None if shard is None else tag_of_shard(shard) for shard in shards}
 
 
-def _folded_weights(program: ExportedProgram, graph: torch.fx.Graph, name: str) -> set[str]:
-    """Names of the weights that XNNPACK folds into a new constant: those of the layer in its name and its BatchNorm."""
+def _folded_weights(program: ExportedProgram, graph: torch.fx.Graph, name: str) -> Origin:
+    """Names of the weights that XNNPACK folds into a new constant: those of the layer in its name and its BatchNorm.
+
+    The one in the name of the constant is first, or the bias of the BatchNorm if the layer has none.
+    """
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     sources = [
@@ -149,11 +154,17 @@ def _folded_weights(program: ExportedProgram, graph: torch.fx.Graph, name: str) 
         if node.name in names and name.startswith(names[node.name].replace(".", "_"))
     ]
     if not sources:
-        return set()
-    layers = list(max(sources, key=lambda node: len(names[node.name])).users)
-    norms = [user for layer in layers for user in layer.users if "batch_norm" in str(user.target)]
+        return ()
+    source = max(sources, key=lambda node: len(names[node.name]))
+    layers = list(source.users)
+    norms = [each for layer in layers for each in (layer, *layer.users) if "batch_norm" in str(each.target)]
     operands = {node for layer in [*layers, *norms] for node in layer.all_input_nodes}
-    return {names[node.name] for node in operands if node.name in names}
+    folded = {names[node.name] for node in operands if node.name in names}
+    first = names[source.name]
+    if "_bias" in name[len(first) :]:
+        biases = (norm.args[2] for norm in norms)  # of (input, weight, bias, ...)
+        first = next((names[bias.name] for bias in biases if bias is not None and bias.name in names), first)
+    return (first, *sorted(folded - {first}))
 
 
 def delegates(graph_module: torch.fx.GraphModule) -> Iterator[LoweredBackendModule]:

@@ -18,9 +18,16 @@ module. It is half of that size if the backend stores half precision.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from etbuild.results import Duplicate, Sharing
+from etbuild.results import BlobWeights, Duplicate, Sharing
+
+Origin = tuple[str, ...]
+"""The names of the weights that a blob is made of. The first is the one that it takes the place of."""
+
+MadeOf = dict[str, set[Origin]]
+"""What blobs are made of, by key, or by digest if a blob has no key. Weights with equal content have one blob."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,8 @@ class WeightReader:
         compiled: The size in bytes of what the backend compiled, without its named data; 0 for portable operators.
         named_data: The size in bytes of each of its blobs of named data, by digest.
         weights: The first name and the size in bytes of each weight that it reads, by `identity`.
+        made_of: What its blobs are made of, as far as it is known. Of a backend that does not tell: its weights by
+            digest, since a blob may have the bytes of one.
     """
 
     backend: str
@@ -40,6 +49,7 @@ class WeightReader:
     compiled: int
     named_data: dict[str, int]
     weights: dict[str, tuple[str, int]]
+    made_of: MadeOf = field(default_factory=dict)
 
     @property
     def stored(self) -> int:
@@ -90,6 +100,30 @@ def measure(methods: Methods) -> Sharing:
         "duplicate_bytes": sum(entry["bytes"] for entry in duplicates),
         "duplicates": duplicates,
     }
+
+
+def blob_weights(methods: Methods, constants: Sequence[str], keys: Iterable[str]) -> BlobWeights:
+    """The names of the weights that each blob is made of, as far as they are known.
+
+    Args:
+        methods: The readers of each method.
+        constants: The digests of the constants in the program.
+        keys: The keys of all named data. Portable operators use the name of a weight as the key.
+    """
+    made_of: MadeOf = {}
+    for reader in (reader for listed in methods.values() for reader in listed):
+        for blob, origins in reader.made_of.items():
+            made_of.setdefault(blob, set()).update(origins)
+    names = {blob: _names(origins) for blob, origins in made_of.items()}
+    return {
+        "constants": [names.get(digest, []) for digest in constants],
+        "named_data": {key: names[key] for key in sorted(keys) if names.get(key)},
+    }
+
+
+def _names(origins: set[Origin]) -> list[str]:
+    first = sorted({origin[0] for origin in origins if origin})
+    return [*first, *sorted({name for origin in origins for name in origin}.difference(first))]
 
 
 _Readers = list[tuple[str, WeightReader]]

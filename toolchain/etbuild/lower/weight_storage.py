@@ -11,8 +11,8 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from etbuild import backends, releases
-from etbuild.lower import named_data, unbound
-from etbuild.lower.weight_sharing import WeightReader, identity
+from etbuild.lower import blob_weights, named_data, unbound
+from etbuild.lower.weight_sharing import MadeOf, WeightReader, identity
 from etbuild.model.tensor_bytes import flat_bytes
 
 if TYPE_CHECKING:
@@ -100,21 +100,35 @@ def weight_readers(program: ExportedProgram, digests: Digests, named: Collection
         if node.users and name not in written
     }
     delegates = [_delegate(delegate, digests, named) for delegate in named_data.delegates(program.graph_module)]
-    return [WeightReader("", "", 0, {}, _described(portable, digests)), *delegates]
+    return [WeightReader("", "", 0, {}, _described(portable, digests), _by_digest(program, digests)), *delegates]
 
 
 def _delegate(delegate: LoweredBackendModule, digests: Digests, named: Collection[str]) -> WeightReader:
     program = delegate.original_module
     written = set(program.graph_signature.buffers_to_mutate.values())
     read = {name: named_data.tensor(program, name) for _, name in named_data.weights(program) if name not in written}
-    described = _described(read, digests)
+    described, made_of = _described(read, digests), blob_weights.of_delegate(delegate)
+    if made_of is None:
+        made_of = _by_digest(program, digests)
     compiled, output = delegate.processed_bytes, delegate.named_data_store_output
     storage = backends.stored_weights(delegate.backend_id, compiled, output, named)
     if storage is not None:
         size = storage.size - sum(storage.blobs.values())
-        return WeightReader(delegate.backend_id, storage.program, size, storage.blobs, described)
+        return WeightReader(delegate.backend_id, storage.program, size, storage.blobs, described, made_of)
     blobs = {digests.blob(blob): len(blob) for blob in (output.buffers if output is not None else ())}
-    return WeightReader(delegate.backend_id, digests.blob(compiled), len(compiled), blobs, described)
+    return WeightReader(delegate.backend_id, digests.blob(compiled), len(compiled), blobs, described, made_of)
+
+
+def _by_digest(program: ExportedProgram, digests: Digests) -> MadeOf:
+    """What the constants of a method or a delegate are made of, by their digests."""
+    signature = program.graph_signature
+    targets = {spec.arg.name: spec.target for spec in signature.input_specs if spec.target is not None}
+    made_of: MadeOf = {}
+    for node in program.graph.find_nodes(op="placeholder"):
+        origin, name = blob_weights.origin(program, node), targets.get(node.name)
+        if origin and name is not None and name not in signature.buffers_to_mutate.values():
+            made_of.setdefault(digests.content(named_data.tensor(program, name)), set()).add(origin)
+    return made_of
 
 
 def _described(weights: dict[str, torch.Tensor], digests: Digests) -> dict[str, tuple[str, int]]:

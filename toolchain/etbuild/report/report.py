@@ -42,6 +42,8 @@ def report(plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes
         "sharing": _sharing(lowering["sharing"], plan.report.blobs),
         "checks": checks,
     }
+    if plan.report.blobs:
+        content["blob_weights"] = lowering["blob_weights"]
     if notes:
         content["notes"] = notes
     if lowering["with_weights"]:

@@ -469,6 +469,11 @@ def write_program(
         parts = adapters.filled(parts, weights)
         emission = emit_program.write_program(lower_plan, parts, shards, context.finder, directory)
         methods = {name: of_method for part in parts for name, of_method in sorted(part.facts.items())}
+        readers = {name: of_method.readers for name, of_method in methods.items()}
+        keys = [
+            *emission.program["bytes"]["named_data"],
+            *(key for of_tag in emission.named_data.values() for key in of_tag),
+        ]
         facts: LoweringFacts = {
             "schema": LOWERING_SCHEMA,
             "artifacts": [artifact.facts() for artifact in emission.artifacts],
@@ -480,7 +485,8 @@ def write_program(
             "instructions": {name: of_method.instructions for name, of_method in methods.items()},
             "memory": emission.memory,
             "named_data": emission.named_data,
-            "sharing": weight_sharing.measure({name: of_method.readers for name, of_method in methods.items()}),
+            "blob_weights": weight_sharing.blob_weights(readers, emission.constants, keys),
+            "sharing": weight_sharing.measure(readers),
             "non_finite": {
                 **{name: found for part in parts for name, found in part.non_finite.items()},
                 **counted(weights),

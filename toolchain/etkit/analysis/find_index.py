@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError
-from etbuild.files import json_file
+from etbuild.files import json_file, regular_files
 from etbuild.files.scratch import temporary
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
-    from etbuild.results import Index
+    from etbuild.results import Index, Report
 
 
 def read_index(path: Path) -> tuple[Path, Index]:
@@ -35,6 +37,25 @@ def read_index(path: Path) -> tuple[Path, Index]:
     of_plan = json_file.Format("an index", "plan#plan")
     json_file.check(content["inputs"]["plan"], index_path, of_plan, ("inputs", "plan"))
     return index_path, content
+
+
+def report_beside(path: Path, index: Index) -> Report | None:
+    """The report that an index lists. None if it is not in the same directory, or was changed.
+
+    Args:
+        path: The path of the index.
+        index: Its content.
+    """
+    for artifact in index["artifacts"]:
+        file = regular_files.beside(path, artifact["file"]) if artifact["kind"] == "report" else None
+        if file is None:
+            continue
+        with contextlib.suppress(OSError):
+            data = regular_files.read(file, json_file.MAX_BYTES)
+            if hashlib.sha256(data).hexdigest() == artifact["sha256"]:
+                report: Report = json_file.content(data, file, json_file.Format("a report", "report"))
+                return report
+    return None
 
 
 def _locate(path: Path) -> Path:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from etbuild.errors import printable
-from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Value
+from etbuild.results import BlobWeights, NamedDataFile, ProgramFile, ProgramMethod, Value
+from etkit.analysis import blob_names
+from etkit.analysis.blob_names import NOT_KNOWN
 from etkit.analysis.tables import Table, counted, size, table, value_text
 
 
-def tables(facts: ProgramFile | NamedDataFile) -> list[Table]:
-    """The result of `program_file.describe` as tables for a terminal."""
+def tables(facts: ProgramFile | NamedDataFile, known: BlobWeights = NOT_KNOWN) -> list[Table]:
+    """The result of `program_file.describe` as tables for a terminal. The arguments are those of `text`."""
     head = Table(f"{facts['file']}  {size(facts['size'])}  sha256 {facts['sha256']}", (), [])
     if facts["kind"] == "named_data":
-        return [head, Table("named data", ("key", "size"), _sizes(facts["named_data"]), (1,))]
+        return [head, Table("named data", ("key", "size"), _sizes(facts["named_data"], known), (1,))]
     found = [head]
     for name, method in facts["methods"].items():
         rows = _calls(method)
@@ -23,11 +25,16 @@ def tables(facts: ProgramFile | NamedDataFile) -> list[Table]:
     return found
 
 
-def text(facts: ProgramFile | NamedDataFile) -> str:
-    """Formats the result of `program_file.describe` as a few tables."""
+def text(facts: ProgramFile | NamedDataFile, known: BlobWeights = NOT_KNOWN) -> str:
+    """Formats the result of `program_file.describe` as a few tables.
+
+    Args:
+        facts: The result.
+        known: The weights that blobs of named data are made of, as far as they are known.
+    """
     head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
     if facts["kind"] == "named_data":
-        return "\n\n".join([head, table([("key", "size"), *_sizes(facts["named_data"])])])
+        return "\n\n".join([head, table([("key", "size"), *_sizes(facts["named_data"], known)])])
     parts = [head, *(_method(name, method) for name, method in facts["methods"].items())]
     parts.append(table([("bytes in the program", "blobs", "size"), *_kinds(facts)]))
     if facts["external_keys"]:
@@ -53,8 +60,9 @@ def _calls(method: ProgramMethod) -> list[tuple[str, str]]:
     return rows + [(operator, str(count)) for operator, count in method["operators"].items()]
 
 
-def _sizes(blobs: dict[str, int]) -> list[tuple[str, ...]]:
-    return [(key, size(count)) for key, count in blobs.items()]
+def _sizes(blobs: dict[str, int], known: BlobWeights) -> list[tuple[str, ...]]:
+    named = ((blob_names.shown(key, known["named_data"]), count) for key, count in blobs.items())
+    return [(name, size(count)) for name, count in named]
 
 
 def _signature(name: str, method: ProgramMethod) -> str:

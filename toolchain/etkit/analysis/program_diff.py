@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
-import hashlib
 import io
 import json
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from etbuild.errors import InputError, check_current_directory, format_path
-from etbuild.files import json_file, regular_files
-from etbuild.files.json_diff import ABSENT, Change, changes, is_digest, show
-from etbuild.results import ArtifactFacts, Index, Report
-from etkit.analysis.find_index import read_index
-from etkit.analysis.tables import size, value_text
+from etbuild.files.json_diff import ABSENT, Change, changes, show
+from etbuild.results import ArtifactFacts, Index
+from etkit.analysis import blob_names
+from etkit.analysis.find_index import read_index, report_beside
+from etkit.analysis.tables import counted, size, value_text
 
 Facts = dict[str, Any]
 TOTAL = "bytes of .pte and .ptd"
@@ -31,7 +31,7 @@ def facts(path: Path) -> Facts:
         path: A `.pte`, a `.ptd`, an index, or a directory with one index.
 
     Returns:
-        Sections by name. `of` says what kind of thing the path is.
+        Sections by name. `of` says what kind of thing the path is, and `names` of which weights its blobs are made.
 
     Raises:
         InputError: The path is something else, or the file is damaged.
@@ -51,13 +51,15 @@ def _of_file(path: Path) -> Facts:
 
         described = program_file.describe(path)
     file = {"size": described["size"], "sha256": described["sha256"]}
-    total = _total_beside(path, described["sha256"])
+    total, names = _total_beside(path, described["sha256"]), blob_names.beside(path, described["sha256"])
     if described["kind"] == "named_data":
-        return {"of": "named data", "artifacts": {"the file": file}, "blobs": {"named data": described["named_data"]}}
+        blobs = {"named data": described["named_data"]}
+        return {"of": "named data", "names": names, "artifacts": {"the file": file}, "blobs": blobs}
     if total is None and not described["external_keys"]:
         total = described["size"]
     return {
         "of": "a program",
+        "names": names,
         **_total(total),
         "artifacts": {"the file": file},
         "methods": {name: _method(method) for name, method in described["methods"].items()},
@@ -75,10 +77,11 @@ def _of_index(index: Index, path: Path) -> Facts:
         "constant methods": index["inputs"]["plan"]["constant_methods"],
         "weights": index["tensors"],
     }
-    report = _report_beside(path, index)
+    report = report_beside(path, index)
     if report is not None:
         sections["methods"] = {name: _method(method) for name, method in report["methods"].items()}
         sections["blobs"] = _blobs(report["bytes"])
+        sections["names"] = blob_names.of_report(report)
     return sections
 
 
@@ -111,20 +114,6 @@ def _artifacts(listed: list[ArtifactFacts]) -> Facts:
     return by_name
 
 
-def _report_beside(path: Path, index: Index) -> Report | None:
-    """Returns the report that the index lists. None if it is not in the same directory, or was changed."""
-    for artifact in index["artifacts"]:
-        file = regular_files.beside(path, artifact["file"]) if artifact["kind"] == "report" else None
-        if file is None:
-            continue
-        with contextlib.suppress(OSError):
-            data = regular_files.read(file, json_file.MAX_BYTES)
-            if hashlib.sha256(data).hexdigest() == artifact["sha256"]:
-                report: Report = json_file.content(data, file, json_file.Format("a report", "report"))
-                return report
-    return None
-
-
 def _method(method: Mapping[str, Any]) -> Facts:
     """What is compared of a method of a program or of a report."""
     known = {key: method[key] for key in ("delegates", "operators", "memory") if key in method}
@@ -154,12 +143,24 @@ def compare(before: Facts, after: Facts) -> list[Change]:
     if before["of"] != after["of"]:
         message = f"{before['of']} cannot be compared with {after['of']}"
         raise InputError.of(message, "name two files of one kind: .pte, .ptd, or indexes")
+    names = {
+        key: each for side in (before, after) if "names" in side for key, each in side["names"]["named_data"].items()
+    }
     differing: list[Change] = []
     for section in {**before, **after}:
+        if section == "names":
+            continue
         if section == "total" and not (section in before and section in after):
             continue  # the files of one of them are not known
-        differing += changes(before.get(section, {}), after.get(section, {}), (section,))
+        of_section = changes(before.get(section, {}), after.get(section, {}), (section,))
+        differing += (_named(change, names) if section == "blobs" else change for change in of_section)
     return differing
+
+
+def _named(change: Change, names: Mapping[str, list[str]]) -> Change:
+    """A change of a blob whose path also has the name of its weight."""
+    *path, key = change.path
+    return dataclasses.replace(change, path=(*path, blob_names.shown(str(key), names)))
 
 
 def by_section(differing: list[Change]) -> dict[str, list[Change]]:
@@ -181,20 +182,57 @@ def rows(changes_of_section: list[Change]) -> list[tuple[str, str, str]]:
     """The differences of a section in words: where each is, what it is, and its kind.
 
     Blobs that have digests in place of names are one row for all that were added, and one for all that were removed.
+    Blobs that have only other content are one row.
     """
     found: list[tuple[str, str, str]] = []
-    folded: dict[tuple[str, str], list[int]] = {}
+    by_name: dict[tuple[str, str], list[Change]] = {}
     for change in changes_of_section:
         section, *path = change.path
-        if section == "blobs" and is_digest(str(path[-1])) and change.kind != "changed":
-            where = " ".join(map(str, path[:-1]))
-            folded.setdefault((where, change.kind), []).append(_count(change.before) + _count(change.after))
-        else:
+        keyed = blob_names.split(str(path[-1])) if section == "blobs" and change.kind != "changed" else None
+        if keyed is None:
             found.append((*parts(change), change.kind))
-    for (where, kind), sizes in folded.items():
-        blobs = "1 blob" if len(sizes) == 1 else f"{len(sizes)} blobs"
-        found.append((where, f"{blobs} {kind}, {size(sum(sizes))}", kind))
+        else:
+            by_name.setdefault((" ".join(map(str, path[:-1])), keyed[0]), []).append(change)
+    contents: dict[str, list[tuple[str, int]]] = {}
+    for (where, name), of_name in by_name.items():
+        if name:
+            other, resized = _matched(of_name)
+            contents.setdefault(where, []).extend((name, count) for count in other)
+            found += [(f"{where} {name}", _sizes(*sizes), _kind(*sizes)) for sizes in resized]
+        else:
+            found += _folded(where, of_name)
+    for where, blobs in contents.items():
+        if blobs:
+            listed = ", ".join(name for name, _ in blobs[:_MOST_NAMED]) + (", ..." if blobs[_MOST_NAMED:] else "")
+            what = (
+                f"{counted(len(blobs), 'blob')} with other content, {size(sum(count for _, count in blobs))}: {listed}"
+            )
+            found.append((where, what, "changed"))
     return found
+
+
+_MOST_NAMED = 8
+
+
+def _folded(where: str, blobs: list[Change]) -> Iterator[tuple[str, str, str]]:
+    """A row for all blobs that were added, and one for all that were removed."""
+    for kind in dict.fromkeys(change.kind for change in blobs):
+        sizes = [_count(each.before) + _count(each.after) for each in blobs if each.kind == kind]
+        yield where, f"{counted(len(sizes), 'blob')} {kind}, {size(sum(sizes))}", kind
+
+
+def _matched(blobs: list[Change]) -> tuple[list[int], list[tuple[Any, Any]]]:
+    """The changes of the blobs of one weight: the sizes of those that have only other content, and the sizes before and
+    after of the others."""
+    before = sorted(each.before for each in blobs if each.kind == "removed")
+    after = sorted(each.after for each in blobs if each.kind == "added")
+    other = sorted((Counter(before) & Counter(after)).elements())
+    left = [sorted((Counter(sizes) - Counter(other)).elements()) for sizes in (before, after)]
+    return other, list(zip_longest(*left, fillvalue=ABSENT))
+
+
+def _kind(before: Any, after: Any) -> str:
+    return Change((), before, after).kind
 
 
 def parts(change: Change) -> tuple[str, str]:

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
     with library_messages_off():
         from etbuild.files import program_file
-        from etkit.analysis import inspection
+        from etkit.analysis import blob_names, inspection
 
         if options.html is not None:
             from etbuild.files import artifacts
@@ -45,8 +45,10 @@ def run(options: argparse.Namespace) -> int:
             artifacts.replace(options.html, of_file.page(options.file, options.against))
             return 0
         facts = program_file.describe(options.file)
+        known = blob_names.beside(options.file, facts["sha256"])
     if options.json:
-        print(json.dumps(facts, indent=2, sort_keys=True))
+        named = {} if known is blob_names.NOT_KNOWN else {"blob_weights": known}
+        print(json.dumps({**facts, **named}, indent=2, sort_keys=True))
     else:
-        print_tables(inspection.tables(facts), inspection.text(facts))
+        print_tables(inspection.tables(facts, known), inspection.text(facts, known))
     return 0

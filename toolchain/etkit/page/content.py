@@ -14,6 +14,7 @@ from typing import Any
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.results import (
     ArtifactFacts,
+    BlobWeights,
     GraphNode,
     Index,
     LoweringFacts,
@@ -27,6 +28,7 @@ from etbuild.results import (
     TensorValue,
     Value,
 )
+from etkit.analysis.blob_names import NOT_KNOWN
 from etkit.analysis.profile import Profile
 from etkit.analysis.tables import counted, size, value_text
 from etkit.page import treemap
@@ -183,9 +185,7 @@ def of_build(
         facts={"program": f"{pte['file']}, {size(pte['size'])}", "sha256": pte["sha256"], **_facts(index)},
         methods=methods,
         layers=treemap.layers(weights, modules),
-        blobs=treemap.blobs(
-            program["bytes"], lowering["named_data"], treemap.fitting(lowering["named_data"], weights), modules
-        ),
+        blobs=treemap.blobs(program["bytes"], lowering["named_data"], lowering["blob_weights"], modules),
         duplicates=_duplicates(lowering["sharing"]),
         checks=[
             (f"{check['check']} {check.get('of', '')}".strip(), _number(check["limit"]), _number(check["actual"]))
@@ -203,6 +203,7 @@ def of_program(
     graphs: Mapping[str, MethodGraph],
     memory: Mapping[str, MemoryPlan],
     index: Index | None = None,
+    known: BlobWeights = NOT_KNOWN,
     difference: Difference | None = None,
 ) -> PageContent:
     """What the page of any `.pte` shows.
@@ -212,6 +213,7 @@ def of_program(
         graphs: The graph of each method.
         memory: The planned memory of each method.
         index: The index of the build that made the file, if it is known.
+        known: The weights that its blobs are made of, as far as they are known.
         difference: What differs from another program.
     """
     plans = index["inputs"]["plan"]["methods"] if index is not None else {}
@@ -234,7 +236,9 @@ def of_program(
             for name, method in facts["methods"].items()
         ],
         layers=[],
-        blobs=treemap.blobs(facts["bytes"], {}, {}, {}),
+        blobs=treemap.blobs(
+            facts["bytes"], {}, known, treemap.modules(treemap.weights_of_blobs(facts["bytes"], known))
+        ),
         provenance={"named data": expected, **(_provenance(index) if index is not None else {})},
         difference=difference,
     )

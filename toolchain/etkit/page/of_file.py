@@ -7,7 +7,7 @@ from pathlib import Path
 from etbuild.errors import InputError
 from etbuild.files import flatbuffer, instructions, program_file, regular_files
 from etbuild.results import Index, MemoryPlan, MethodGraph
-from etkit.analysis import find_index
+from etkit.analysis import blob_names, find_index
 from etkit.page import content, render
 from etkit.page.difference import difference
 
@@ -34,7 +34,8 @@ def shown(path: Path, against: Path | None = None) -> content.PageContent:
     drawn, memory = graphs(path)
     index = index_beside(path, facts["sha256"])
     differing = difference(against, path, index[0] if index else None) if against is not None else None
-    return content.of_program(facts, drawn, memory, index[1] if index else None, differing)
+    known = blob_names.beside(path, facts["sha256"])
+    return content.of_program(facts, drawn, memory, index[1] if index else None, known, differing)
 
 
 def graphs(path: Path) -> tuple[dict[str, MethodGraph], dict[str, MemoryPlan]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from etbuild.files.json_diff import is_digest
-from etbuild.results import BlobSizes, MethodGraph, Sharing
+from etbuild.results import BlobSizes, BlobWeights, MethodGraph, Sharing
 
 COLORS = 8  # of groups, in `page.css`
 
@@ -98,18 +98,6 @@ def modules(of: Mapping[str, Weight]) -> dict[str, str]:
     return found
 
 
-def fitting(named_data: Mapping[str, Mapping[str, int]], of: Mapping[str, Weight]) -> dict[str, list[str]]:
-    """The weights whose size is that of a blob, by the digest that is the key of the blob.
-
-    Backends do not say which weight is in a blob, so that its size decides. A packed blob can fit none.
-    """
-    by_size: dict[int, list[str]] = {}
-    for name, weight in of.items():
-        by_size.setdefault(weight.bytes, []).append(name)
-    sizes = {key: count for of_file in named_data.values() for key, count in of_file.items() if is_digest(key)}
-    return {key: by_size[count] for key, count in sizes.items() if count in by_size}
-
-
 def layers(of: Mapping[str, Weight], groups: Mapping[str, str]) -> list[Group]:
     """The weights by module.
 
@@ -124,64 +112,62 @@ def layers(of: Mapping[str, Weight], groups: Mapping[str, str]) -> list[Group]:
     return _grouped(cells, groups)
 
 
+def weights_of_blobs(inside: BlobSizes, known: BlobWeights) -> dict[str, Weight]:
+    """The weights that a program holds by itself, by name: for `modules`, if the graphs do not tell them."""
+    sizes = [(inside["named_data"].get(key, 0), names) for key, names in known["named_data"].items()]
+    sizes += zip(inside["constants"], known["constants"], strict=False)  # a file without a report has no names
+    return {names[0]: Weight(tuple(names[0].split(".")), count, "") for count, names in sizes if names and count}
+
+
 def blobs(
-    inside: BlobSizes,
-    outside: Mapping[str, Mapping[str, int]],
-    held: Mapping[str, list[str]],
-    groups: Mapping[str, str],
+    inside: BlobSizes, outside: Mapping[str, Mapping[str, int]], known: BlobWeights, groups: Mapping[str, str]
 ) -> list[Group]:
-    """The blobs of a program and of its named data, by the modules of the weights that they hold.
+    """The blobs of a program and of its named data, by the modules of the weights that they are made of.
 
     Args:
         inside: The blobs of the program.
         outside: The blobs of its named data: their sizes by tag and key.
-        held: The result of `fitting`; empty if no weight is known.
+        known: The weights that blobs are made of, as far as they are known.
         groups: The result of `modules`; empty if no weight is known.
     """
     named = {"in the program": inside["named_data"], **{f"in `{tag}`": each for tag, each in sorted(outside.items())}}
-    cells = [
-        _blob(key, count, where, held.get(key, [key]), groups)
-        for where, of_file in named.items()
-        for key, count in of_file.items()
-    ]
+    cells = []
+    for where, of_file in named.items():
+        for key, count in of_file.items():
+            names = known["named_data"].get(key, [key] if key in groups else [])
+            other = Cell(key[:12] if is_digest(key) else key, key, count, f"named data {where}")
+            cells.append(_blob(names, groups, "named data", other))
     numbered = {
-        "compiled by backends": ("delegate", inside["delegates"]),
-        "constants": ("constant", inside["constants"]),
-        "initial values": ("state", inside["mutable"]),
+        "compiled by backends": ("delegate", inside["delegates"], []),
+        "constants": ("constant", inside["constants"], known["constants"]),
+        "initial values": ("state", inside["mutable"], []),
     }
-    for group, (kind, sizes) in numbered.items():
-        cells += [
-            (group, Cell(f"{kind} {number}", f"{kind} {number}", count, "in the program"))
-            for number, count in enumerate(sizes)
-        ]
+    for group, (kind, sizes, all_names) in numbered.items():
+        for number, (count, names) in enumerate(zip(sizes, all_names or [[]] * len(sizes), strict=True)):
+            other = Cell(f"{kind} {number}", f"{kind} {number}", count, "in the program")
+            cells.append(_blob(names, groups, group, other))
     return _grouped([each for each in cells if each[1].bytes], groups)
 
 
-def _blob(key: str, count: int, where: str, names: list[str], groups: Mapping[str, str]) -> tuple[str, Cell]:
-    """A blob of named data, and its group."""
-    if not all(name in groups for name in names):
-        return "named data", Cell(key[:12] if is_digest(key) else key, key, count, f"named data {where}")
-    found = {groups[name] for name in names}
-    group = found.pop() if len(found) == 1 else "several modules"
-    if len(names) == 1:
-        note = f"named data {where}" + (", named by its size" if is_digest(key) else "")
-        return group, Cell(_below(group, names[0]), names[0], count, note)
-    note = f"named data {where}; the size fits {len(names)} weights: {', '.join(names[:_MOST_NAMED])}"
-    common = _common(names) or group
-    return group, Cell(_below(group, common), f"in {common}", count, note + (", ..." if names[_MOST_NAMED:] else ""))
+def _blob(names: list[str], groups: Mapping[str, str], other: str, cell: Cell) -> tuple[str, Cell]:
+    """A blob with its group: the module of its first weight; the other one and the cell as it is if none is known."""
+    if not names:
+        return other, cell
+    group = _group(names[0], groups)
+    listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if names[_MOST_NAMED:] else "")
+    note = f"{cell.note}, of {len(names)} weights: {listed}" if len(names) > 1 else cell.note
+    return group, Cell(_below(group, names[0]), names[0], cell.bytes, note)
 
 
 _MOST_NAMED = 8
 
 
-def _common(names: list[str]) -> str:
-    """The module that has all of these weights; empty for the root."""
-    common: list[str] = []
-    for parts in zip(*(name.split(".") for name in names), strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return ".".join(common)
+def _group(name: str, groups: Mapping[str, str]) -> str:
+    """The group of a weight. Of one that lowering has replaced, it is the group of its module."""
+    if name in groups:
+        return groups[name]
+    around = [group for group in groups.values() if name.startswith(f"{group}.")]
+    return max(around, key=len, default=name.partition(".")[0])
 
 
 def _below(group: str, name: str) -> str:

@@ -1,0 +1,53 @@
+"""Names blobs of named data by the weights that they are made of, which the report beside a file tells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from etbuild.errors import InputError
+from etbuild.results import BlobWeights, Report
+from etkit.analysis.find_index import read_index, report_beside
+
+NOT_KNOWN: BlobWeights = {"constants": [], "named_data": {}}
+_KEY = re.compile(r"(?:(.+) )?([a-z_]*[0-9a-f]{64})")
+
+
+def beside(path: Path, sha256: str) -> BlobWeights:
+    """What the report beside a `.pte` or `.ptd` tells; nothing if no index there lists these bytes.
+
+    Args:
+        path: The file.
+        sha256: Its digest.
+    """
+    try:
+        index_path, index = read_index(path)
+        if all(each["sha256"] != sha256 for each in index["artifacts"]):
+            return NOT_KNOWN
+        return of_report(report_beside(index_path, index))
+    except InputError:
+        return NOT_KNOWN
+
+
+def of_report(report: Report | None) -> BlobWeights:
+    """What a report tells; nothing if it lists no blobs."""
+    return NOT_KNOWN if report is None else report.get("blob_weights", NOT_KNOWN)
+
+
+def shown(key: str, known: Mapping[str, list[str]]) -> str:
+    """The name of a blob: its weight, the number of the others, and its key. Without a weight, it is the key.
+
+    Args:
+        key: The key.
+        known: The names of the weights by key.
+    """
+    names = known.get(key, [])
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{others} {key}" if names else key
+
+
+def split(text: str) -> tuple[str, str] | None:
+    """The name and the key in a result of `shown`; the name may be empty. None if the key has no digest."""
+    match = _KEY.fullmatch(text)
+    return None if match is None else (match[1] or "", match[2])
