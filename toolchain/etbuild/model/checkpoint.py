@@ -17,7 +17,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.model.module import FLOATING, named_tensors
 from etbuild.model.packed.kept import Kept
 from etbuild.model.packed.packing import Packing
-from etbuild.model.stored_parts import Joined, Shared, StoredPart
+from etbuild.model.stored_parts import Joined, StoredPart
 from etbuild.model.stored_tensors import spilled
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
@@ -139,8 +139,6 @@ class Checkpoint:
         if self._stored.keys() <= self._expected.keys():
             return
         joined: dict[str, _Stored] = {}
-        uses = Counter(part.name for entry in self._expected.values() for part in entry.stored_as)
-        shared: dict[str, Shared] = {}
         for name, entry in self._expected.items():
             found = {part: self._stored[part.name] for part in entry.stored_as if part.name in self._stored}
             if len(found) < max(1, len(entry.stored_as)):
@@ -150,10 +148,7 @@ class Checkpoint:
                 joined[name] = first
                 continue
             yield from _unlike(name, found)
-            for part, one in found.items():
-                if uses[part.name] > 1:
-                    shared.setdefault(part.name, Shared(one.name, one.opened, uses[part.name]))
-            parts = [(part, shared.get(part.name, one.opened), one.name) for part, one in found.items()]
+            parts = [(part, one.opened, one.name) for part, one in found.items()]
             joined[name] = _Stored(Joined(name, entry.shape, parts), first.file, name)
         used = {part.name for name in joined for part in self._expected[name].stored_as}
         self._stored = {name: one for name, one in self._stored.items() if name not in used}
@@ -196,16 +191,10 @@ class Checkpoint:
             names = self._names[first]
             if wanted is None or not wanted.isdisjoint(names):
                 yield names, self._tensor(first)
-                for stored in self._stored_as(first):
-                    stored.opened.forget(stored.name)
 
     def tensor(self, name: str) -> torch.Tensor:
         """The content of a parameter or buffer. It is read at each call."""
         return self._tensor(first_name(self._expected[name]))
-
-    def _stored_as(self, first: str) -> list[_Stored]:
-        """What the files hold of a parameter, by its first name. They may hold a tied one several times."""
-        return [self._stored[name] for name in self._names[first] if name in self._stored]
 
     def _tensor(self, first: str) -> torch.Tensor:
         name = self._given[first]

@@ -206,37 +206,3 @@ class Joined(TensorFile):
         for part, file, stored in self._stored:
             part.of(joined).copy_(part.taken_from(file.take(stored)))
         return joined
-
-    def forget(self, name: str) -> None:
-        """Frees the parts."""
-        del name
-        for _, file, stored in self._stored:
-            file.forget(stored)
-
-
-class Shared(TensorFile):
-    """A tensor of a file that several tensors of the module are slices of. It is freed when nothing needs it any more.
-
-    Args:
-        name: The name of the tensor.
-        file: The file, which is checked.
-        uses: How many tensors of the module are slices of it.
-    """
-
-    def __init__(self, name: str, file: TensorFile, uses: int) -> None:
-        super().__init__({name: None})
-        self._file, self._uses = file, uses
-
-    def form(self, name: str) -> tuple[str, list[int]]:
-        """The dtype and the shape of all of the tensor."""
-        return self._file.form(name)
-
-    def take(self, name: str) -> torch.Tensor:
-        """All of the tensor."""
-        return self._file.take(name)
-
-    def forget(self, name: str) -> None:
-        """Frees the tensor after the last of those that need it."""
-        self._uses -= 1
-        if not self._uses:
-            self._file.forget(name)

@@ -68,10 +68,6 @@ class TensorFile:
         """A tensor, or the integers of a packed one."""
         return self.take(name)
 
-    def forget(self, name: str) -> None:
-        """Frees a tensor that is not needed any more, if it is in memory."""
-        self._tensors.pop(name, None)
-
 
 class _Safetensors(TensorFile):
     """A safetensors file. Its large tensors are views of the mapped file, and small ones are copies.

@@ -118,12 +118,6 @@ class _Unpacked(TensorFile):
         content = self.content(name)
         return content.dequantized() if isinstance(content, Integers) else content
 
-    def forget(self, name: str) -> None:
-        if name in self._weights:
-            self._weights[name][1].forget()
-        else:
-            self._file.forget(name)
-
 
 def _check_not_empty(parts: Parts, shape: list[int], packing: Packing) -> None:
     """Raises ValueError if a part has no numbers: some libraries write no scales if a group has more columns than the

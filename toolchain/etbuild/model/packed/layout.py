@@ -10,8 +10,6 @@ import torch
 from etbuild.model.packed.integers import Integers
 from etbuild.model.tensor_files import TensorFile
 
-_SMALL = 1 << 12  # elements
-
 
 class Parts(Mapping[str, torch.Tensor]):
     """The stored tensors of one layer, by the ends of their names. They are read when they are asked for.
@@ -22,16 +20,10 @@ class Parts(Mapping[str, torch.Tensor]):
 
     def __init__(self, places: Mapping[str, tuple[TensorFile, str]]) -> None:
         self._places = places
-        self._read: dict[str, torch.Tensor] = {}
 
     def __getitem__(self, end: str) -> torch.Tensor:
-        if end not in self._read:
-            file, name = self._places[end]
-            tensor = file.take(name)
-            if tensor.numel() > _SMALL:  # the shape of a weight, which is in a small one, is asked for twice
-                return tensor
-            self._read[end] = tensor
-        return self._read[end]
+        file, name = self._places[end]
+        return file.take(name)
 
     def __contains__(self, end: object) -> bool:
         return end in self._places  # that of a mapping would read the tensor
@@ -46,12 +38,6 @@ class Parts(Mapping[str, torch.Tensor]):
         """The dtype and the shape of a tensor."""
         file, name = self._places[end]
         return file.form(name)
-
-    def forget(self) -> None:
-        """Frees the tensors."""
-        self._read.clear()
-        for file, name in self._places.values():
-            file.forget(name)
 
 
 @dataclass(frozen=True)
