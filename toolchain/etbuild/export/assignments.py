@@ -274,24 +274,12 @@ def calls_differ(
             takes them.
         sources: The Python modules of the user's code.
     """
-
-    def results(called: torch.nn.Module, first: Any) -> list[list[Any]]:
-        calls: list[list[Any]] = []
-
-        def run() -> None:
-            torch.manual_seed(0)
-            for arguments, keywords in copy.deepcopy([first, inputs]):
-                leaves = pytree.tree_leaves(called(*arguments, **keywords))
-                calls.append([leaf.clone() if _is_tensor(leaf) else leaf for leaf in leaves])
-
-        assigned_when_run(module, run, sources)
-        return calls
-
     for change in (other_inputs, copy.deepcopy):
         try:
-            first = change(inputs)
-            eager, exported = results(root, first), results(program.module(check_guards=False), first)
-            return _are_close(eager[0], exported[0]) and not _are_close(eager[1], exported[1])
+            calls = [change(inputs), inputs]
+            eager = results(module, root, calls, sources)
+            exported = results(module, program.module(check_guards=False), calls, sources)
+            return are_close(eager[0], exported[0]) and not are_close(eager[1], exported[1])
         except PASSING:
             raise
         except Exception:  # noqa: BLE001 - PyTorch cannot make these calls: the model may refuse our inputs
@@ -299,21 +287,50 @@ def calls_differ(
     return False
 
 
-def _are_close(one: list[Any], other: list[Any]) -> bool:
+def results(
+    module: torch.nn.Module, called: Callable[..., Any], calls: Iterable[tuple[Any, Any]], sources: Iterable[ModuleType]
+) -> list[list[Any]]:
+    """What calls return one after the other, each as the leaves of its results. Changes of the module are undone.
+
+    Args:
+        module: The module that is exported.
+        called: What is called.
+        calls: The positional and the keyword inputs of each call. They are copied.
+        sources: The Python modules of the user's code.
+    """
+    found: list[list[Any]] = []
+
+    def run() -> None:
+        torch.manual_seed(0)
+        for inputs in calls:
+            copies: dict[int, torch.Tensor] = {}  # an input may be given twice
+            arguments, keywords = pytree.tree_map_only(
+                torch.Tensor, lambda each, copies=copies: copies.setdefault(id(each), each.detach().clone()), inputs
+            )
+            leaves = pytree.tree_leaves(called(*arguments, **keywords))
+            found.append(pytree.tree_map_only(torch.Tensor, torch.clone, leaves))
+
+    assigned_when_run(module, run, sources)
+    return found
+
+
+def are_close(one: list[Any], other: list[Any]) -> bool:
+    """Whether results are equal, but for what another kernel or another order of operations may round."""
     return len(one) == len(other) and all(map(_is_close, one, other))
 
 
 def _is_close(one: Any, other: Any) -> bool:
-    """Whether two results are equal, but for what another kernel may compute: in relation to the largest element."""
+    """Whether two results are equal, or differ by little in relation to the largest element."""
     if not (_is_tensor(one) and _is_tensor(other)):
         return bool(one == other)
     if one.shape != other.shape:
         return False
-    if one.numel() == 0 or not (one.is_floating_point() and other.is_floating_point()):
-        return bool(torch.equal(one, other)) if not one.is_complex() else bool(torch.allclose(one, other, rtol=1e-3))
-    epsilon = max(torch.finfo(each.dtype).eps for each in (one, other))
-    one, other = one.float(), other.float()
-    scale = float(one.nan_to_num(0, 0, 0).abs().max())
+    both = (one, other)
+    if one.numel() == 0 or not all(each.is_floating_point() or each.is_complex() for each in both):
+        return bool(torch.equal(one, other))
+    epsilon = max(torch.finfo(each.dtype).eps for each in both)
+    one, other = (each.to(torch.complex128 if any(map(torch.is_complex, both)) else torch.float64) for each in both)
+    scale = float(one.abs().nan_to_num(0, 0, 0).max())
     return bool(torch.allclose(one, other, rtol=0, atol=max(1e-4, 8 * epsilon) * scale, equal_nan=True))
 
 

@@ -221,39 +221,13 @@ def _results(
     module: torch.nn.Module, called: Callable[..., Any], inputs: tuple[Any, Any], sources: Iterable[ModuleType]
 ) -> list[Any] | None:
     """What a call returns; None if it fails."""
-    found: list[Any] = []
-
-    def run() -> None:
-        torch.manual_seed(0)
-        arguments, keywords = pytree.tree_map_only(torch.Tensor, _copied, inputs)
-        found.extend(
-            pytree.tree_map_only(torch.Tensor, torch.clone, pytree.tree_leaves(called(*arguments, **keywords)))
-        )
-
     try:
-        assignments.assigned_when_run(module, run, sources)
+        return assignments.results(module, called, [inputs], sources)[0]
     except PASSING:
         raise
     except Exception:  # noqa: BLE001 - the model may refuse these inputs
         return None
-    return found
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
 
 
 def _agree(eager: list[Any], exported: list[Any] | None) -> bool:
-    return exported is not None and len(eager) == len(exported) and all(map(_is_close, eager, exported))
-
-
-def _is_close(one: Any, other: Any) -> bool:
-    """Whether two results are equal, but for what another order of operations may round."""
-    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
-        return bool(one == other)
-    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
-        return one.shape == other.shape and bool(torch.equal(one, other))
-    kind, epsilon = torch.complex128 if one.is_complex() else torch.float64, torch.finfo(one.dtype).eps
-    one, other = one.to(kind), other.to(kind)
-    largest = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
-    return bool(torch.allclose(one, other, rtol=0, atol=max(1e-4, 8 * epsilon) * largest, equal_nan=True))
+    return exported is not None and assignments.are_close(eager, exported)
