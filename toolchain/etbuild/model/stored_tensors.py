@@ -17,6 +17,8 @@ from typing import BinaryIO
 from weakref import WeakValueDictionary
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import _TYPES
 
 from etbuild.errors import BuildError
 from etbuild.model.tensor_bytes import flat_bytes
@@ -26,19 +28,7 @@ _SMALL = 1 << 20  # bytes: a file or a mapping for less would cost more than it 
 _PART = 1 << 24  # bytes of a file that are read back at once
 _ENTRY = 8  # bytes of a page in /proc/self/pagemap
 _CODES = {
-    **{f"F{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
-    **{
-        f"{sign}{bits}": getattr(torch, f"{kind}{bits}")
-        for sign, kind in (("I", "int"), ("U", "uint"))
-        for bits in (8, 16, 32, 64)
-    },
-    "BF16": torch.bfloat16,
-    "BOOL": torch.bool,
-    "C64": torch.complex64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    **_TYPES,
     "F8_E8M0": torch.float8_e8m0fnu,
     "F4": torch.float4_e2m1fn_x2,  # two numbers in a byte, which its shape in the file counts one by one
 }
@@ -61,8 +51,6 @@ class StoredTensors(Mapping[str, torch.Tensor]):
     """
 
     def __init__(self, file: Path) -> None:
-        from safetensors import safe_open
-
         with safe_open(file, "pt"):  # it checks the header, and that it describes all of the file
             pass
         opened = file.open("rb")
