@@ -1,6 +1,6 @@
-"""Writes operators anew that ExecuTorch does not take as they are, and that PyTorch does not decompose.
+"""Changes what ExecuTorch does not take as it is, and PyTorch does not decompose: operators, checks, and sizes.
 
-Each of them is a limit in `tests/conformance/upstream_limits.py`.
+Each operator is a limit in `tests/conformance/upstream_limits.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from etbuild.export.missing_operators import Add, Writer
 
 _aten = torch.ops.aten
 
+_CHECK = _aten._assert_scalar.default
+_ITEMS = (_aten.item.default, _aten._local_scalar_dense.default)
 _MOST_DIMENSIONS = 6
 """XNNPACK takes the parts of a linear layer whose input has more dimensions, and then lowering fails."""
 
@@ -61,7 +63,6 @@ def _fold(add: Add, given: Any, sizes: list[int], kernel: Any, dilation: Any, pa
 
 
 def _original(add: Add, given: Any) -> Any:
-    del add
     return given
 
 
@@ -101,6 +102,74 @@ def _is_channels_last(value: torch.Tensor) -> bool:
     return kind is not None and not value.is_contiguous() and value.is_contiguous(memory_format=kind)
 
 
+def make_lowerable(program: ExportedProgram) -> None:
+    """Removes checks of truths, and replaces operators. Where the limits of sizes say which of two is larger, it puts
+    the number in place of their maximum or minimum: `max(0, 1 - seq)` is 0.
+
+    Args:
+        program: The method. It is changed in place.
+    """
+    _change_graphs(program, _remove_checks)
+    write(program)
+    _change_graphs(program, _decide_sizes)
+
+
+def _change_graphs(program: ExportedProgram, change: Callable[[torch.fx.Graph], bool]) -> None:
+    """Calls a function for the graph of a method and those that it calls. It returns whether it has changed one."""
+    for graph_module in program.graph_module.modules():
+        if isinstance(graph_module, torch.fx.GraphModule) and change(graph_module.graph):
+            graph_module.recompile()
+
+
+def _remove_checks(graph: torch.fx.Graph) -> bool:
+    """Removes checks of tensors of truths, such as those of `torch._check_tensor_all`, and what only they need.
+
+    ExecuTorch removes every check of values, and then cannot compute what a truth was made of for it.
+    """
+    checks = [node for node in graph.find_nodes(op="call_function", target=_CHECK) if _is_of_truth(node)]
+    for node in checks:
+        graph.erase_node(node)
+    if checks:
+        graph.eliminate_dead_code()
+    return bool(checks)
+
+
+def _is_of_truth(check: torch.fx.Node) -> bool:
+    """Whether a check needs the only element of a tensor of truths."""
+    seen: set[torch.fx.Node] = set()
+    left = [check]
+    while left:
+        node = left.pop()
+        if node.target in _ITEMS:
+            if node.all_input_nodes[0].meta["val"].dtype is torch.bool:
+                return True
+        elif node.op == "call_function" and node not in seen:
+            left.extend(node.all_input_nodes)
+        seen.add(node)
+    return False
+
+
+def _decide_sizes(graph: torch.fx.Graph) -> bool:
+    nodes = [node for node in graph.nodes if node.target in (torch.sym_max, torch.sym_min)]
+    decided = {node: size for node in nodes if (size := _only_value(node.meta["val"])) is not None}
+    for node, size in decided.items():
+        for user in [user for user in node.users if user.op != "output"]:
+            user.args, user.kwargs = torch.fx.map_arg(
+                (user.args, user.kwargs), lambda each, node=node, size=size: size if each is node else each
+            )
+        if not node.users:
+            graph.erase_node(node)
+    return bool(decided)
+
+
+def _only_value(size: int | torch.SymInt) -> int | None:
+    """The only value that a size can have; None if it can have several."""
+    if isinstance(size, int):
+        return size
+    limits = size.node.shape_env.bound_sympy(size.node.expr)
+    return int(limits.lower) if limits.is_singleton() else None
+
+
 def write(program: ExportedProgram, writer_of: Callable[[torch.fx.Node], Writer | None] = _writer) -> None:
     """Replaces operators in a program.
 
@@ -108,13 +177,14 @@ def write(program: ExportedProgram, writer_of: Callable[[torch.fx.Node], Writer 
         program: The method. It is changed in place.
         writer_of: What writes an operator anew; None for one that stays. By default those that no backend takes.
     """
-    for graph_module in program.graph_module.modules():
-        if isinstance(graph_module, torch.fx.GraphModule):
-            nodes = [(node, writer) for node in graph_module.graph.nodes if (writer := writer_of(node)) is not None]
-            for node, writer in nodes:
-                _replace(program, graph_module.graph, node, writer)
-            if nodes:
-                graph_module.recompile()
+
+    def change(graph: torch.fx.Graph) -> bool:
+        nodes = [(node, writer) for node in graph.nodes if (writer := writer_of(node)) is not None]
+        for node, writer in nodes:
+            _replace(program, graph, node, writer)
+        return bool(nodes)
+
+    _change_graphs(program, change)
 
 
 def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Node, writer: Writer) -> None:

@@ -25,14 +25,12 @@ from etbuild.exception_text import hints, readable, summary
 from etbuild.export import (
     assignments,
     core_operators,
-    decided_sizes,
     derived_dims,
     every_size,
     example_values,
     method_results,
     old_values,
     strict_names,
-    truth_checks,
     violated_shapes,
 )
 from etbuild.export.example_values import DynamicShapes, dimension_names
@@ -192,9 +190,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         assigned.check_calls(differ, entry, len(prepared.job.plan.methods) == 1)
     method_results.check(program, entry)
     method_results.make_plain(program)
-    truth_checks.remove(program)
-    core_operators.write(program)
-    decided_sizes.write(program)
+    core_operators.make_lowerable(program)
     for name, constant in program.constants.items():
         if isinstance(constant, torch.Tensor) and (constant.is_neg() or constant.is_conj()):
             program.constants[name] = row_major(constant)
@@ -329,9 +325,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
         program = pt2_file.load(archive)
         derived_dims.forget_ranges(program)
         _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
-        truth_checks.remove(program)
-        core_operators.write(program)
-        decided_sizes.write(program)
+        core_operators.make_lowerable(program)
         return old_values.drop_inputs(_bound(program), name)
 
 
