@@ -35,11 +35,11 @@ def overlapping(tensors: Mapping[str, torch.Tensor]) -> dict[str, set[str]]:
     Returns:
         The names of the others, for each of them.
     """
-    extents = {name: extent for name, tensor in tensors.items() if (extent := _extent(tensor)) is not None}
+    extents = {name: extent for name, tensor in tensors.items() if (extent := addresses(tensor))}
     found: dict[str, set[str]] = {}
     before: list[str] = []  # those that may reach beyond the beginning of the next one
-    for name, (start, _) in sorted(extents.items(), key=lambda item: item[1]):
-        before = [other for other in before if extents[other][1] > start]
+    for name, extent in sorted(extents.items(), key=lambda item: (item[1].start, item[1].stop)):
+        before = [other for other in before if extents[other].stop > extent.start]
         for other in before:
             if memory(tensors[name]) != memory(tensors[other]) and _share_elements(tensors[name], tensors[other]):
                 found.setdefault(name, set()).add(other)
@@ -48,12 +48,12 @@ def overlapping(tensors: Mapping[str, torch.Tensor]) -> dict[str, set[str]]:
     return found
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int] | None:
-    """The first address of a tensor, and the one behind its last element; None if it has no memory of its own."""
+def addresses(tensor: torch.Tensor) -> range:
+    """The addresses of the content of a tensor; an empty range if it has no memory of its own."""
     if is_traceable_wrapper_subclass(tensor) or tensor.is_meta or tensor.numel() == 0:
-        return None
+        return range(0)
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
+    return range(tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize)
 
 
 def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -63,9 +63,9 @@ def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype != other.dtype or storage.data_ptr() != other.untyped_storage().data_ptr():
         return True  # they are not seen as parts of one tensor
     first = min(one.storage_offset(), other.storage_offset())
-    ends = [extent[1] for each in (one, other) if (extent := _extent(each)) is not None]
     start = storage.data_ptr() + first * one.itemsize
-    marks = torch.zeros((max(ends) - start) // one.itemsize, dtype=torch.bool)
+    end = max(addresses(each).stop for each in (one, other))
+    marks = torch.zeros((end - start) // one.itemsize, dtype=torch.bool)
     marks.as_strided(one.shape, one.stride(), one.storage_offset() - first).fill_(True)
     return bool(marks.as_strided(other.shape, other.stride(), other.storage_offset() - first).any())
 

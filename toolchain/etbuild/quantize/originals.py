@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from etbuild.model.module import named_tensors
+from etbuild.model.tied_weights import addresses
 from etbuild.processes.memory import give_back
 
 _WORTH = 64 << 20  # bytes: to look for less costs more time than it saves memory
@@ -40,9 +40,9 @@ class Originals:
         """
         self._module = module
         self._originals = [
-            _Original(name, addresses, StorageWeakRef(tensor.untyped_storage()))
+            _Original(name, extent, StorageWeakRef(tensor.untyped_storage()))
             for name, tensor in named_tensors(module).items()
-            if (addresses := _addresses(tensor))
+            if (extent := addresses(tensor))
         ]
         # Tied weights have one entry.
         self._parameters = {id(x): (name, x) for name, x in module.named_parameters()} if free else {}
@@ -71,29 +71,21 @@ class Originals:
             name, parameter = self._parameters.pop(key)
             # The module gets its parameters back, in their shapes. All elements are one number.
             parameter.data = parameter.data.new_zeros(1).expand(parameter.shape)
-            self._freed.append(_Original(name, _addresses(parameter), StorageWeakRef(parameter.untyped_storage())))
+            self._freed.append(_Original(name, addresses(parameter), StorageWeakRef(parameter.untyped_storage())))
         give_back()
 
     def leave(self) -> None:
         """Forgets the weights that the quantized module still has. Call this while it is quantized."""
-        remaining = {_addresses(tensor) for tensor in named_tensors(self._module).values()}
+        remaining = {addresses(tensor) for tensor in named_tensors(self._module).values()}
         self._originals = [each for each in self._originals if each.addresses not in remaining] + self._freed
 
     def read_by(self, program: ExportedProgram) -> list[str]:
         """The names of the weights that an exported method still reads."""
         tensors = {**program.state_dict, **program.constants}.values()
-        read = [_addresses(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        read = [addresses(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
         # Freed memory may have been used again.
         alive = [each for each in self._originals if not each.storage.expired()]
         return [each.name for each in alive if any(_overlap(each.addresses, other) for other in read)]
-
-
-def _addresses(tensor: Any) -> range:
-    """The addresses of the content of a tensor; an empty range if it has none."""
-    if not isinstance(tensor, torch.Tensor) or not tensor.numel():
-        return range(0)
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return range(tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size())
 
 
 def _overlap(one: range, other: range) -> bool:
