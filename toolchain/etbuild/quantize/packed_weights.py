@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +14,6 @@ from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor 
 from torchao.quantization.transform_module import register_quantize_module_handler
 
 from etbuild.model.packed.integers import Integers
-from etbuild.model.packed.kept import Kept
-from etbuild.plan.parts import TorchaoEntry
 
 
 @dataclass
@@ -57,26 +55,3 @@ def quantized(integers: Integers, layer: torch.nn.Module) -> torch.Tensor:
         activation_quantization=Activations.INT8_ASYM_PER_TOKEN if isinstance(layer, torch.nn.Linear) else None,
     )
     return found
-
-
-def wanted(
-    methods: Sequence[Sequence[TorchaoEntry]], kinds: Mapping[str, str], matches: Callable[[str, TorchaoEntry], bool]
-) -> Kept:
-    """The packed weights that methods keep as integers.
-
-    Args:
-        methods: For each method, the entries of `torchao`.
-        kinds: The kind of each layer, by all its names.
-        matches: Whether an entry is for a layer, by the layer's name.
-    """
-
-    def keeping(entries: Sequence[TorchaoEntry]) -> Iterator[str]:
-        for name in kinds:
-            first = next((entry for entry in entries if matches(name, entry)), None)
-            if first is not None and first.keeps:
-                yield f"{name}.weight"
-
-    by_method = [{*keeping(entries)} for entries in methods]
-    every = set.intersection(*by_method) if by_method else set()
-    some = set().union(*by_method)
-    return Kept({f"{name}.weight": kind for name, kind in kinds.items() if f"{name}.weight" in some}, every)

@@ -29,7 +29,7 @@ from etbuild.quantize import experts, plain_linear
 from etbuild.quantize.by_rows import by_rows
 from etbuild.quantize.deferred import CannotDefer, Deferred
 from etbuild.quantize.originals import Filter, Originals
-from etbuild.quantize.packed_weights import KeepIntegers, wanted
+from etbuild.quantize.packed_weights import KeepIntegers
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -200,7 +200,6 @@ def _once(layers: Iterable[torch.nn.Module]) -> Filter:
     waiting = {id(layer) for layer in layers}
 
     def chosen(layer: torch.nn.Module, name: str) -> bool:
-        del name
         is_waiting = id(layer) in waiting
         waiting.discard(id(layer))
         return is_waiting
@@ -259,8 +258,15 @@ def packed_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEn
         methods: For each method, the entries of `torchao`.
     """
     layers = _layers(module)
-    kinds = {name: kind for name, layer in layers.items() if (kind := _kind(layer)) is not None}
-    return wanted(methods, kinds, lambda name, entry: _matches(name, layers[name], entry))
+
+    def is_kept(name: str, entries: Sequence[TorchaoEntry]) -> bool:
+        first = next((entry for entry in entries if _matches(name, layers[name], entry)), None)
+        return first is not None and first.keeps
+
+    by_method = [{name for name in layers if is_kept(name, entries)} for entries in methods]
+    kinds = {f"{name}.weight": str(_kind(layers[name])) for name in layers if any(name in each for each in by_method)}
+    every = set.intersection(*by_method) if by_method else set()
+    return Kept(kinds, {f"{name}.weight" for name in every})
 
 
 def _layers(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
