@@ -151,8 +151,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     if export_plan.carries_content:
         in_weights = {entry.name for entry in tensors if entry.in_weights}
         of_module = {"module": [entry.facts() for entry in tensors]} if in_weights else {}
-        weights = carried(programs, content.keys(), in_weights, export.recipe_of)
-        content, tensors = weights.content, weights.tensors
+        tensors, content = carried(programs, content.keys(), in_weights, export.recipe_of)
         made = [entry.computed["weight"] for entry in tensors if entry.computed is not None]
         if others := [name for name in made if name not in in_weights]:
             raise CannotSave(f"`{others[0]}` is quantized, and is not in the weights files")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass, field
 
 import torch
 from torch.export import ExportedProgram
@@ -17,20 +16,6 @@ from torch.export import ExportedProgram
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tied_weights import memory
 from etbuild.model.weights_files import Recipe, TensorFacts, equal
-
-
-@dataclass
-class Carried:
-    """The tensors of methods.
-
-    Attributes:
-        tensors: Facts about each tensor.
-        content: The tensors by name.
-    """
-
-    tensors: list[TensorFacts] = field(default_factory=list)
-    content: dict[str, torch.Tensor] = field(default_factory=dict)
-
 
 RecipeOf = Callable[[torch.Tensor], Recipe | None]
 """How the content of a tensor is computed later; None if the tensor has its content."""
@@ -97,7 +82,7 @@ def carried(
     of_module: Collection[str],
     in_weights: Collection[str] = (),
     recipe_of: RecipeOf = lambda _: None,
-) -> Carried:
+) -> tuple[list[TensorFacts], dict[str, torch.Tensor]]:
     """Collects the tensors of methods, in the order of the methods' names.
 
     Args:
@@ -105,6 +90,9 @@ def carried(
         of_module: The names of the module's own parameters and buffers.
         in_weights: Those of them whose content comes from weights files.
         recipe_of: How the content of tensors is computed.
+
+    Returns:
+        Facts about each tensor, and the tensors by name.
     """
     found: dict[str, TensorFacts] = {}
     content: dict[str, torch.Tensor] = {}
@@ -121,7 +109,7 @@ def carried(
                 also = _also(name, before, of_module)
                 found[name] = TensorFacts(name, *form, twin, name in in_weights, also, computed=computed)
                 content[name] = tensor.detach()
-    return Carried(list(found.values()), content)
+    return list(found.values()), content
 
 
 def _also(own: str, name: str, of_module: Collection[str]) -> list[str]:

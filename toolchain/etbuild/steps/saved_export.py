@@ -205,5 +205,5 @@ def shards_of(
 
     facts = weights_files.describe(root, export_plan.weights)
     if export_plan.carries_content:
-        facts = carried(programs, [entry.name for entry in facts]).tensors
+        facts, _ = carried(programs, [entry.name for entry in facts])
     return _shards(lower_plan, facts)
