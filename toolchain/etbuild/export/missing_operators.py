@@ -49,23 +49,9 @@ def _searchsorted(
     sorter: None = None,
 ) -> Any:
     """As `bucketize`, with boundaries for each row of values, or the same for all of them."""
-    del sorter
     if boundaries.meta["val"].dim() > 1:
         boundaries = add(_aten.unsqueeze.default, boundaries, -2)
     return _count(add, boundaries, add(_aten.unsqueeze.default, given, -1), out_int32, right or side == "right")
-
-
-def _exp2(add: Add, given: Any) -> Any:
-    return add(_aten.pow.Scalar, 2.0, given)
-
-
-def _are_all_true(add: Add, given: Any) -> Any:
-    """Whether all elements are true, as a check of values asks (`torch._check_tensor_all`)."""
-    return add(_aten.all.default, given)
-
-
-def _is_any_true(add: Add, given: Any) -> Any:
-    return add(_aten.any.default, given)
 
 
 def _round(add: Add, given: Any, *, decimals: int) -> Any:
@@ -189,7 +175,6 @@ _OPTIONS_OF_CONVOLUTIONS = (None, 1, 0, 1, 1)
 
 def _conv3d(add: Add, given: Any, weight: Any, bias: Any = None, *options: Any) -> Any:
     """A convolution whose kernel is as large as its input, as that of patches of a video: a linear layer."""
-    del options
     kernels = add(_aten.flatten.using_ints, weight, 1)
     rows = add(_aten.linear.default, add(_aten.flatten.using_ints, given, 1), kernels, bias)
     return add(_aten.unflatten.int, rows, 1, [kernels.meta["val"].shape[0], 1, 1, 1])
@@ -205,35 +190,33 @@ def _covers_input(node: Any) -> bool:
     return len(before) == len(kernel) and before[2:] == kernel[2:] and not padded and groups == 1
 
 
-def _always(node: torch.fx.Node) -> bool:
-    del node
-    return True
-
-
-_WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool]]] = {
-    _aten._is_all_true.default: (_are_all_true, _always),
-    _aten._is_any_true.default: (_is_any_true, _always),
+_WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]] = {
+    # as checks of values ask (`torch._check_tensor_all`)
+    _aten._is_all_true.default: (lambda add, given: add(_aten.all.default, given), None),
+    _aten._is_any_true.default: (lambda add, given: add(_aten.any.default, given), None),
     _aten.adaptive_max_pool1d.default: (_adaptive_max_pool, _is_known),
     _aten.adaptive_max_pool2d.default: (_adaptive_max_pool, _is_known),
     _aten.adaptive_max_pool3d.default: (_adaptive_max_pool, _is_known),
-    _aten.bilinear.default: (_bilinear, _always),
-    _aten.bucketize.Tensor: (bucketize, _always),
+    _aten.bilinear.default: (_bilinear, None),
+    _aten.bucketize.Tensor: (bucketize, None),
     _aten.conv3d.default: (_conv3d, _covers_input),
     _aten.cumprod.default: (_cumprod, _is_short),
     _aten.embedding_bag.padding_idx: (_embedding_bag, _are_bags_of_one_size),
-    _aten.exp2.default: (_exp2, _always),
-    _aten.special_exp2.default: (_exp2, _always),
+    _aten.exp2.default: (lambda add, given: add(_aten.pow.Scalar, 2.0, given), None),
+    _aten.special_exp2.default: (lambda add, given: add(_aten.pow.Scalar, 2.0, given), None),
     _aten.remainder.Scalar: (_remainder, _is_of_integers),
     _aten.remainder.Tensor: (_remainder, _is_of_integers),
     _aten.round.decimals: (_round, lambda node: node.args[0].meta["val"].is_floating_point()),
     _aten.searchsorted.Tensor: (_searchsorted, lambda node: node.kwargs.get("sorter") is None),
-    _aten.var_mean.correction: (_var_mean, _always),
-    _aten.var_mean.dim: (_var_mean_of_dims, _always),
+    _aten.var_mean.correction: (_var_mean, None),
+    _aten.var_mean.dim: (_var_mean_of_dims, None),
 }
-"""For each operator, its writer and for which nodes the writer can be used."""
+"""For each operator, its writer and for which nodes the writer can be used; None for all."""
 
 
 def writer(node: torch.fx.Node) -> Writer | None:
     """What writes the operator of a node anew; None if nothing does."""
     entry = _WRITERS.get(node.target)
-    return entry[0] if entry is not None and entry[1](node) else None
+    if entry is None or (entry[1] is not None and not entry[1](node)):
+        return None
+    return entry[0]

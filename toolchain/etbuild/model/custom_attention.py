@@ -150,7 +150,6 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no type
 
         Returns those of all tokens, [1, positions, heads, size].
         """
-        del args, kwargs
         _, _, heads, size = self.store.k_cache.shape
         for shape in (key_states.shape, value_states.shape):
             if (shape[0], shape[1], shape[3]) != (1, heads, size):
@@ -167,7 +166,6 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no type
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """The number of positions, and the first one."""
-        del query_length
         return self.length, 0
 
     def get_seq_length(self) -> Any:
@@ -247,7 +245,6 @@ def _mask(
     and key whether the query attends to the key. There is no padding, so that `attention_mask` must be None, or a mask
     that hides nothing.
     """
-    del others
     if attention_mask is not None and not _call.get().has_mask:
         raise unsupported("it has a mask of its own")
     if mask_function is causal_mask_function:

@@ -62,7 +62,6 @@ class Blocks:
 
     def of_image(self, model: Any, image: ImageTokens) -> torch.Tensor:
         """Ones."""
-        del model
         return torch.ones_like(image.tokens[..., :1])
 
     def of_text(self, embeddings: torch.Tensor) -> torch.Tensor:
@@ -134,7 +133,6 @@ class GridPositions:
         self, model: Any, embeddings: torch.Tensor, own: torch.Tensor, cache: Any, position: torch.Tensor
     ) -> dict[str, object]:
         """The positions, int64 [3, 1, seq]."""
-        del embeddings, cache
         distances = own[0].long()
         ends = model.next_positions[position] + distances[:, 3].cumsum(0)
         positions = (ends - distances[:, 3]).unsqueeze(-1) + distances[:, :3]
@@ -170,7 +168,6 @@ class DeepFeatures:
 
     def of_image(self, model: Any, image: ImageTokens) -> torch.Tensor:
         """The values of all layers, one after the other."""
-        del model
         return torch.cat(image.layers, dim=-1)
 
     def of_text(self, embeddings: torch.Tensor) -> torch.Tensor:
@@ -181,7 +178,6 @@ class DeepFeatures:
         self, model: Any, embeddings: torch.Tensor, own: torch.Tensor, cache: Any, position: torch.Tensor
     ) -> dict[str, object]:
         """The values of each layer."""
-        del model, embeddings, cache, position
         return {"deep_features": list(own.split(self._sizes, dim=-1))}
 
 

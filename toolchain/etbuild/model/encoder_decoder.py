@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
 
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.model import static_cache
@@ -55,8 +57,6 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
     Raises:
         InputError: The model has no encoder, or another one than the task says; or a length does not fit it.
     """
-    from transformers.cache_utils import Cache, EncoderDecoderCache
-
     _check(model, wanted, cache)
     output_class = _output_class(model)
     static_cache.add(model, decoder_config(model.config), cache.max_length)
@@ -79,7 +79,7 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
                 self,
                 encoder_outputs=output_class(last_hidden_state=encoder_output),
                 decoder_input_ids=tokens,
-                past_key_values=EncoderDecoderCache(own, Cache(layers=[_given_layer() for _ in own.layers])),
+                past_key_values=EncoderDecoderCache(own, Cache(layers=[_GivenLayer() for _ in own.layers])),
                 use_cache=True,
                 return_dict=True,
             )
@@ -93,7 +93,6 @@ def _output_class(model: Any) -> Any:
     """The class of what the decoder reads: that of the encoder's output, if the encoder returns nothing else for a
     sound without padding. Moonshine's has a mask, which is then None."""
     from torch._subclasses import FakeTensorMode
-    from transformers.modeling_outputs import BaseModelOutput
 
     if model.get_encoder().main_input_name != _WAVEFORM:
         return BaseModelOutput
@@ -107,8 +106,6 @@ def _output_class(model: Any) -> Any:
 def _only_output(model: Any) -> Iterator[None]:
     """Within this context, a decoder may read the encoder's output. Raises BuildError if it reads something else that
     its own encoder returns."""
-    from transformers.modeling_outputs import BaseModelOutput
-
     try:
         yield
     except AttributeError as error:
@@ -127,30 +124,25 @@ def decoder_config(config: Any) -> Any:
     return decoder
 
 
-def _given_layer() -> Any:
+class _GivenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
     """A layer of a cache that keeps nothing: the decoder attends to keys and values that it makes of its inputs."""
-    from transformers.cache_utils import CacheLayerMixin
 
-    class Given(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
-        is_compileable = True
+    is_compileable = True
 
-        def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-            """Does nothing: there are no buffers."""
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Does nothing: there are no buffers."""
 
-        def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
-            del args, kwargs
-            return key_states, value_states
+    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+        return key_states, value_states
 
-        def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-            return query_length, 0
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return query_length, 0
 
-        def get_seq_length(self) -> int:
-            return 0
+    def get_seq_length(self) -> int:
+        return 0
 
-        def get_max_length(self) -> int:
-            return -1
-
-    return Given()
+    def get_max_length(self) -> int:
+        return -1
 
 
 def _check(model: Any, wanted: HuggingFace, cache: DecoderCache) -> None:

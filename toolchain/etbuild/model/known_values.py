@@ -35,7 +35,6 @@ class KnownValues(TorchFunctionMode):  # type: ignore[misc]  # torch has no type
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Calls a function of torch."""
-        del types
         kwargs = kwargs or {}
         leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -128,7 +128,6 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
         """None: `update_conv_state` returns the state and the new tokens."""
-        del layer_idx, state_idx
 
     def update_conv_state(
         self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int | None = None
@@ -170,7 +169,6 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
         self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **others: Any
     ) -> torch.Tensor:
         """Keeps the state of a recurrence, and returns it."""
-        del others
         self._check_taken()
         self.states[layer_idx].write(f"recurrent_{state_idx}", recurrent_states)
         self.updated = True

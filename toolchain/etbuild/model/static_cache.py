@@ -38,7 +38,7 @@ def add(model: Any, config: Any, max_length: int, call: Call | None = None) -> N
 
     kinds = layers_of(config, max_length)
     shown = shown_by_call(model, kinds, max_length, call)
-    cache = StateCache([_layer(max_length) if keeps_keys(kind) else states_only() for kind in kinds])
+    cache = StateCache([_Layer(max_length) if keeps_keys(kind) else states_only() for kind in kinds])
     for layer, seen in zip(cache.layers, shown.layers, strict=True):
         if keeps_keys(layer) and seen.is_initialized:
             layer.lazy_initialization(*(_no_tokens(each) for each in (seen.keys, seen.values)))
@@ -112,21 +112,18 @@ def keeps_keys(layer: Any) -> bool:
     return isinstance(layer, StaticLayer)
 
 
-def _layer(max_length: int) -> Any:
+class _Layer(StaticLayer):  # type: ignore[misc]  # transformers has no types
     """A layer of transformers' static cache that knows whether a call has updated it."""
 
-    class Layer(StaticLayer):  # type: ignore[misc]  # transformers has no types
-        updated = False
+    updated = False
 
-        def update(self, *args: Any, **kwargs: Any) -> Any:
-            self.updated = True
-            return super().update(*args, **kwargs)
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        self.updated = True
+        return super().update(*args, **kwargs)
 
-        def get_seq_length(self) -> Any:
-            found = super().get_seq_length()  # `update` changes this tensor, and a model may have asked before it
-            return found.clone() if isinstance(found, torch.Tensor) else found
-
-    return Layer(max_length)
+    def get_seq_length(self) -> Any:
+        found = super().get_seq_length()  # `update` changes this tensor, and a model may have asked before it
+        return found.clone() if isinstance(found, torch.Tensor) else found
 
 
 def _reads_no_cache(model: Any) -> InputError:

@@ -196,7 +196,6 @@ class Joined(TensorFile):
 
     def form(self, name: str) -> tuple[str, list[int]]:
         """The dtype of the parts, and the shape of the whole."""
-        del name
         _, file, stored = self._stored[0]
         return file.form(stored)[0], self._shape
 

@@ -17,12 +17,7 @@ _LARGEST = 127
 
 
 def layouts(config: Mapping[str, Any]) -> list[Layout]:
-    """The layouts of bitsandbytes.
-
-    Args:
-        config: `quantization_config` of the checkpoint.
-    """
-    del config
+    """The layouts of bitsandbytes."""
     four = (".weight.absmax", ".weight.quant_map", ".weight")
     return [
         Layout(four, lambda parts: [int(size) for size in _state(parts)["shape"]], _of_table, (*_NESTED, *_STATES)),

@@ -16,11 +16,7 @@ _OF_ACTIVATIONS = (".input_scale", ".input_zero_point", ".input_global_scale")
 
 
 def layouts(config: Mapping[str, Any]) -> list[Layout]:
-    """The layouts of compressed-tensors.
-
-    Args:
-        config: `quantization_config` of the checkpoint.
-    """
+    """The layouts of compressed-tensors."""
     groups = config.get("config_groups")
     found = [config, *(groups.values() if isinstance(groups, Mapping) else ())]
     optional = (".weight_zero_point", ".weight_g_idx", ".weight_shape", ".weight_global_scale", *_OF_ACTIVATIONS)

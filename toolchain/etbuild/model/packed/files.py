@@ -30,7 +30,7 @@ _LAYOUTS: Mapping[str, Callable[[Mapping[str, Any]], list[Layout]]] = {
     "mxfp4": floats.mxfp4,
     "torchao": torchao.layouts,
 }
-"""The layouts of each `quant_method`."""
+"""What makes the layouts of each `quant_method`, of `quantization_config` of the checkpoint."""
 _OF_CACHES = (".k_scale", ".v_scale")  # the cache of a program is as the manifest says
 _PLACE: DocumentPath = ("model", "huggingface", "config")
 

@@ -17,11 +17,7 @@ _BLOCKS = "weight_block_size"
 
 
 def fp8(config: Mapping[str, Any]) -> list[Layout]:
-    """The layouts of `fp8` and `fbgemm_fp8`: floats of 8 bits, with a scale for the tensor, each row or each block.
-
-    Args:
-        config: `quantization_config` of the checkpoint.
-    """
+    """The layouts of `fp8` and `fbgemm_fp8`: floats of 8 bits, with a scale for the tensor, each row or each block."""
     block = config.get(_BLOCKS) or ()
 
     def read(parts: Parts) -> torch.Tensor:
@@ -38,12 +34,7 @@ def fp8(config: Mapping[str, Any]) -> list[Layout]:
 
 
 def mxfp4(config: Mapping[str, Any]) -> list[Layout]:
-    """The layout of GPT-OSS: the experts of a layer in one tensor, with rows and columns swapped.
-
-    Args:
-        config: `quantization_config` of the checkpoint.
-    """
-    del config
+    """The layout of GPT-OSS: the experts of a layer in one tensor, with rows and columns swapped."""
 
     def shape(parts: Parts) -> list[int]:
         experts, rows, groups, size = parts.form("_blocks")[1]
@@ -56,12 +47,7 @@ def mxfp4(config: Mapping[str, Any]) -> list[Layout]:
 
 
 def modelopt(config: Mapping[str, Any]) -> list[Layout]:
-    """The layouts of NVIDIA's ModelOpt: NVFP4, and floats of 8 bits.
-
-    Args:
-        config: `quantization_config` of the checkpoint.
-    """
-    del config
+    """The layouts of NVIDIA's ModelOpt: NVFP4, and floats of 8 bits."""
 
     def shape(parts: Parts) -> list[int]:
         rows, columns = parts.form(".weight")[1]

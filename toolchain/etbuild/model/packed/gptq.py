@@ -17,11 +17,7 @@ _AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 def gptq(config: Mapping[str, Any]) -> Layout:
-    """The layout of GPTQ, which packs columns. The first version of the format stores zero points less one.
-
-    Args:
-        config: `quantization_config` of the checkpoint.
-    """
+    """The layout of GPTQ, which packs columns. The first version of the format stores zero points less one."""
     bits: Any = config.get("bits")
     version = config.get("checkpoint_format", "gptq")
 

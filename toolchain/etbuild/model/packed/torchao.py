@@ -16,12 +16,7 @@ _FOUR_BITS = range(-8, 8)
 
 
 def layouts(config: Mapping[str, Any]) -> list[Layout]:
-    """The layout of `Int8Tensor`, `IntxUnpackedToInt8Tensor` and `Float8Tensor`.
-
-    Args:
-        config: `quantization_config` of the checkpoint.
-    """
-    del config
+    """The layout of `Int8Tensor`, `IntxUnpackedToInt8Tensor` and `Float8Tensor`."""
     needed = ("._weight_qdata", "._weight_scale")
     return [Layout(needed, lambda parts: parts.form("._weight_qdata")[1], _read, ("._weight_zero_point",))]
 
