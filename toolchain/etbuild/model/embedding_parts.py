@@ -14,6 +14,7 @@ import torch
 from etbuild.errors import DocumentPath, InputError
 from etbuild.model.image_inputs import ImageTokens
 from etbuild.model.known_values import KnownValues
+from etbuild.model.module import set_methods
 from etbuild.plan.parts import DecoderCache
 
 _TASK: DocumentPath = ("model", "huggingface", "task")
@@ -163,8 +164,7 @@ class DeepFeatures:
             del self, visual_pos_masks  # which tokens belong to an image would decide the shape of a tensor
             return hidden_states + visual_embeds
 
-        methods = {"forward": forward, "_deepstack_process": add, "__module__": kind.__module__}
-        decoder.__class__ = type(kind.__name__, (kind,), methods)
+        set_methods(decoder, forward=forward, _deepstack_process=add)
 
     def of_image(self, model: Any, image: ImageTokens) -> torch.Tensor:
         """The values of all layers, one after the other."""

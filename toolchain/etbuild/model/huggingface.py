@@ -26,6 +26,7 @@ from etbuild.manifest import tasks
 from etbuild.model.empty_parameters import parameters_left_empty
 from etbuild.model.huggingface_config import PATH as _PATH
 from etbuild.model.huggingface_config import is_auto, make_config, nearest
+from etbuild.model.module import set_methods
 from etbuild.plan.parts import HuggingFace
 from etbuild.processes.random_seeds import seed
 
@@ -69,15 +70,15 @@ def create(
             dense.add(model, wanted.dense)
         experts.choose(model)
         if wanted.task is not None and tasks.TASKS[wanted.task].outputs:
-            _set_methods(model, single_call.add(model, wanted))
+            set_methods(model, **single_call.add(model, wanted))
         elif wanted.cache is None:
             _return_tensors(model)
         elif wanted.task in ("seq2seq", "speech-to-text"):
-            _set_methods(model, encoder_decoder.add(model, wanted, wanted.cache))
+            set_methods(model, **encoder_decoder.add(model, wanted, wanted.cache))
         elif wanted.task == "image-text-to-text":
-            _set_methods(model, image_text.add(model, wanted, wanted.cache))
+            set_methods(model, **image_text.add(model, wanted, wanted.cache))
         else:
-            _set_methods(model, {"forward": decoder_cache.add(model, wanted, wanted.cache)})
+            set_methods(model, forward=decoder_cache.add(model, wanted, wanted.cache))
     return model
 
 
@@ -156,13 +157,4 @@ def _return_tensors(model: Any) -> None:
         results = original(self, *inputs, **keywords, return_dict=True)
         return tuple(value for value in results.to_tuple() if value is not None)
 
-    _set_methods(model, {"forward": forward})
-
-
-def _set_methods(model: Any, methods: dict[str, Callable[..., Any]]) -> None:
-    """Gives the model a new class with these methods.
-
-    A function set on the instance would not do: every copy of the model would call it with the original model.
-    """
-    kind = type(model)
-    model.__class__ = type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__})
+    set_methods(model, forward=forward)

@@ -160,6 +160,15 @@ def normalize(module: torch.nn.Module) -> None:
         tensor.data = row_major(tensor.data)
 
 
+def set_methods(module: torch.nn.Module, **methods: Any) -> None:
+    """Gives a module a class of its own with these methods, derived from its class.
+
+    A function set on the instance would not do: every copy of the module would call it with the original module.
+    """
+    kind = type(module)
+    module.__class__ = type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__})
+
+
 def overlaps(module: torch.nn.Module) -> dict[str, set[str]]:
     """The parameters and buffers that shared a part of their memory when the module was made, each with the names of
     the others. `normalize` may have given them memory of their own."""

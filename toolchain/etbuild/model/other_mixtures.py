@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from etbuild.model.module import set_methods
 from etbuild.model.token_loop import each_token
 
 _EXPERTS = 3
@@ -31,15 +32,15 @@ def choose(model: Any) -> None:
     kinds = {type(part) for part in experts}
     if gates and all(map(_chooses_alike, gates)) and all(map(_computes_rows_alike, kinds)):
         for part in gates:
-            _replace_forward(part, _gate)
+            set_methods(part, forward=_gate)
         for part in experts:
             part.is_transposed = False  # as in transformers' interface: the weights are [experts, outputs, inputs]
-            _replace_forward(part, _each_row)
+            set_methods(part, forward=_each_row)
     mixtures = [part for part in model.modules() if _computes_all(part)]
     alike = {kind: _sums_alike(kind, model.config) for kind in {type(part) for part in mixtures}}
     for part in [part for part in mixtures if alike[type(part)]]:
         part.experts.is_transposed = True
-        _replace_forward(part, _chosen_only)
+        set_methods(part, forward=_chosen_only)
 
 
 def restore(model: Any) -> None:
@@ -69,12 +70,6 @@ def _computes_all(part: Any) -> bool:
         and _takes(part.experts, "hidden_states")
         and {"gate_up_proj", "down_proj", "act_fn"} <= {*part.experts._parameters, *part.experts._modules}
     )
-
-
-def _replace_forward(part: Any, forward: Any) -> None:
-    """Gives a module a class of its own: a function of the instance would call the original from each copy."""
-    kind = type(part)
-    part.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
 
 
 def _gate(self: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:

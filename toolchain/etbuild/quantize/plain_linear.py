@@ -12,6 +12,8 @@ from contextlib import suppress
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from etbuild.model.module import set_methods
+
 _ROWS = 2  # of the inputs that are tried
 
 
@@ -25,8 +27,7 @@ def choose(module: torch.nn.Module) -> None:
         kind = type(layer)
         own = isinstance(layer, torch.nn.Linear) and kind.forward is not torch.nn.Linear.forward
         if own and is_traceable_wrapper_subclass(layer.weight) and _computes_alike(layer):
-            names = {"forward": torch.nn.Linear.forward, "__module__": kind.__module__}
-            layer.__class__ = type(kind.__name__, (kind,), names)
+            set_methods(layer, forward=torch.nn.Linear.forward)
 
 
 def _computes_alike(layer: torch.nn.Linear) -> bool:
