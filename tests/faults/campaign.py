@@ -24,6 +24,7 @@ from pathlib import Path
 
 from etbuild.cache.store import Cache
 from etbuild.processes.environment import FIXED
+from etkit.analysis import cache_upkeep
 
 from . import injected
 from .projects import MODEL, artifacts
@@ -221,7 +222,7 @@ class Campaign:
         ended = self.run(MODES[mode])
         if ended.code != 0 or published(self.out) != self.right:
             self._note("wrong artifacts", f"{mode} {what}: the next build: {ended.said}")
-        if mode != "joint" and Cache(self.cache, lambda line: None).verify():
+        if mode != "joint" and cache_upkeep.verify(Cache(self.cache, lambda line: None)):
             self._note("damaged entries", f"{mode} {what}")
         left = [*self.out.glob(".*"), *(self.cache / "tmp").glob("*"), *self.tmp.glob("etbuild-*")]
         if left:

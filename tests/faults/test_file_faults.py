@@ -17,6 +17,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.files import artifacts
+from etkit.analysis import cache_upkeep
 
 from .injected import fail, kill, places, run, tree
 
@@ -151,7 +152,7 @@ def test_no_error_of_the_system_loses_an_entry(kept: Kept, error: int) -> None:
 def test_no_error_of_the_system_makes_upkeep_lose_an_entry(kept: Kept, verb: str, error: int) -> None:
     def work() -> None:
         cache = Cache(kept.root / "cache")
-        getattr(cache, verb)(*([10**9] if verb == "gc" else []))
+        getattr(cache_upkeep, verb)(cache, *([10**9] if verb == "gc" else []))
 
     for place in places(work):
         _, said = run(work, place, fail(error))
@@ -168,14 +169,13 @@ def test_storing_survives_an_error_or_a_kill_at_each_file_operation(kept: Kept, 
         Cache(kept.root / "cache")
         ended, said = run(work, place, fail(error) if error else kill)
         assert ended == -signal.SIGKILL if error is None else said == "" or said.startswith(CLEAR), said
-        again = Cache(kept.root / "cache")
-        assert again.verify() == []
+        assert cache_upkeep.verify(Cache(kept.root / "cache")) == []
         assert list((kept.root / "cache/tmp").iterdir()) == []
 
 
 def test_a_killed_collector_leaves_a_valid_cache(kept: Kept) -> None:
-    for place in places(lambda: kept.cache.gc(0)):
+    for place in places(lambda: cache_upkeep.gc(kept.cache, 0)):
         for key in (KEY, OTHER):
             kept.cache.store("program", key, kept.source, list(FILES))
-        run(lambda: kept.cache.gc(0), place, kill)
-        assert kept.cache.verify() == []  # a record is removed before its blobs
+        run(lambda: cache_upkeep.gc(kept.cache, 0), place, kill)
+        assert cache_upkeep.verify(kept.cache) == []  # a record is removed before its blobs

@@ -18,6 +18,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etkit.analysis import cache_upkeep
 
 from .campaign import Campaign, places, published
 from .disk import Disk
@@ -86,7 +87,7 @@ def test_a_build_on_a_full_disk_fails_clearly_and_loses_no_entry(
         assert code == 0 or f"is there room in {disk.place}?" in said
         assert list(disk.place.glob(".*")) == []
     assert codes == {0, 1}
-    assert Cache(campaign.cache).verify() == []
+    assert cache_upkeep.verify(Cache(campaign.cache)) == []
 
 
 def test_a_full_directory_of_temporary_files_loses_no_entry(
@@ -117,7 +118,7 @@ def test_a_build_without_file_descriptors_fails_clearly_or_succeeds(
     assert "Traceback" not in done.stderr
     assert done.returncode == 0 or "Too many open files" in done.stderr
     assert published(tmp_path / "out") == (campaign.right if done.returncode == 0 else {})
-    assert Cache(campaign.cache).verify() == []
+    assert cache_upkeep.verify(Cache(campaign.cache)) == []
 
 
 def test_concurrent_and_killed_builds_into_one_directory_leave_the_right_program(

@@ -17,6 +17,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.errors import BuildError, InputError
+from etkit.analysis import cache_upkeep
 
 from .disk import Disk
 from .injected import tree
@@ -106,9 +107,9 @@ def test_a_full_cache_keeps_what_it_has(disk: Disk, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         (tmp_path / "out").mkdir()
         assert kept.fetch(tmp_path / "out") == (None if kept.said else FILES)
-        assert kept.cache.verify() == []
+        assert cache_upkeep.verify(kept.cache) == []
         assert list((disk.place / "tmp").iterdir()) == []
-        assert kept.cache.gc(0).size == 0  # freeing space needs no space itself
+        assert cache_upkeep.gc(kept.cache, 0).size == 0  # freeing space needs no space itself
     assert kept.said == []
 
 
@@ -135,7 +136,7 @@ def test_a_blob_that_cannot_be_read_stays(kept: Kept, tmp_path: Path) -> None:
         pytest.skip("files cannot be mounted here")
     try:
         assert kept.fetch(tmp_path / "out") is None
-        found = kept.cache.verify()
+        found = cache_upkeep.verify(kept.cache)
     finally:
         subprocess.run(["umount", blob], check=True)
     reason = os.strerror(errno.EIO)

@@ -75,10 +75,6 @@ def _made(target: str) -> list[bytes]:
             return [json.dumps({"auths": auths, "credHelpers": {"h": "x"}}).encode(), b'{"credsStore": "none-such"}']
         case "lock":
             return [digests.canonical_json(lockfile.lock(make_index(tensors=0)))]
-        case "record":
-            files = [{"name": "net.pte", "size": 1, "sha256": "1" * 64}]
-            schema = "executorch-cache-record/v1"
-            return [json.dumps({"schema": schema, "step": "program", "key": "0" * 64, "files": files}).encode()]
         case "checkpoint_index":
             return [json.dumps({"metadata": {"total_size": 4}, "weight_map": {"w": "a.safetensors"}}).encode()]
         case "model_config":

@@ -316,16 +316,6 @@ def fuzz_lowered_method(data: bytes) -> None:
             method_archive.load(found, Binding(Ingredients({}, {}), 1, path.parent))
 
 
-def fuzz_record(data: bytes) -> None:
-    """A record of the cache whose digest is right."""
-    from etbuild.cache.record import Damaged, read_record
-
-    with contextlib.suppress(Damaged):
-        read_record(data, "program", "0" * 64)
-    with contextlib.suppress(Damaged):
-        read_record(hashlib.sha256(data).hexdigest().encode() + b"\n" + data, "program", "0" * 64)
-
-
 def fuzz_work_protocol(data: bytes) -> None:
     """Requests of Bazel that arrive in two pieces."""
     from etbuild.worker.protocol import Messages, ProtocolError, decode_request

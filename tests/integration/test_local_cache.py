@@ -20,6 +20,7 @@ from etbuild.plan.plan import Plan
 from etbuild.report import checks
 from etbuild.results import CheckResult, LoweringFacts
 from etbuild.steps import export
+from etkit.analysis import cache_upkeep
 
 from .conftest import MANIFEST, MODEL
 
@@ -99,14 +100,14 @@ def test_an_edit_runs_what_it_reaches(
 
 
 def test_a_build_that_fails_is_not_kept(project: Project) -> None:
-    before = project.cache.info().records
+    before = cache_upkeep.info(project.cache).records
     project.write("model.py", MODEL.replace("self.linear(x)", "self.linear(x).missing()"))
     project.build(expect=1)
-    assert project.cache.info().records == before
+    assert cache_upkeep.info(project.cache).records == before
     project.write("model.py", MODEL)
     project.write("model.yaml", WITH_WEIGHTS + "checks: {max_program_bytes: 1}\n")
     project.build(expect=3)
-    assert project.cache.info().records == before
+    assert cache_upkeep.info(project.cache).records == before
 
 
 def test_an_export_from_the_cache_still_knows_its_lines(project: Project) -> None:

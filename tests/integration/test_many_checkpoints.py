@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etkit.analysis import cache_upkeep
 
 MODEL = """\
 import torch
@@ -74,7 +75,7 @@ def test_each_checkpoint_gives_a_program(project: Path, build: Run) -> None:
         ("net.step_1", "cached"),
         ("net.step_2", "cached"),
     ]
-    records = Cache(project / "cache").info().records
+    records = cache_upkeep.info(Cache(project / "cache")).records
     assert (records["export"], records["method"], records["program"]) == (1, 1, 3)
     indexes = [json.loads(path.read_text()) for path in sorted((project / "out").glob("net.step_*.index.json"))]
     assert len({each["template"] for each in indexes}) == 1

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etkit.analysis import cache_upkeep
 
 MODEL = """\
 import torch
@@ -121,11 +122,11 @@ def test_a_new_checkpoint_quantizes_and_binds(project: Path, build: Build) -> No
 def test_hqq_quantizes_only_the_weights_that_changed(project: Path, build: Build) -> None:
     (project / "net.yaml").write_text(MANIFEST.replace("SCALES", "hqq_scale_only"))
     build()
-    quantized = Cache(project / "cache").info().records["quantized"]
+    quantized = cache_upkeep.info(Cache(project / "cache")).records["quantized"]
     assert quantized == 2
     save_file({**tensors(0), "body.2.weight": tensors(1)["body.2.weight"]}, project / "net.safetensors")
     build()
-    assert Cache(project / "cache").info().records["quantized"] == quantized + 1
+    assert cache_upkeep.info(Cache(project / "cache")).records["quantized"] == quantized + 1
     assert (project / "out/net.pte").read_bytes() == quantized_by_the_export(project, build)
 
 

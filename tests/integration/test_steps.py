@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etkit.analysis import cache_upkeep
 from tests.helpers.worker_client import Worker
 from tests.helpers.workspaces import REPOSITORY
 
@@ -424,7 +425,7 @@ def test_a_source_that_changes_while_it_is_built_is_not_kept_under_its_old_diges
     cache = tmp_path / "cache"
     arguments = ["build", str(project.root / "model.yaml"), "--cache-dir", str(cache), "-o", str(project.root / "out")]
     assert main.main(arguments) == 1
-    assert Cache(cache).info().records == {}
+    assert cache_upkeep.info(Cache(cache)).records == {}
     assert list((project.root / "out").iterdir()) == []
 
 

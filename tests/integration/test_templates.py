@@ -27,6 +27,7 @@ from etbuild.lower.named_data import Blob
 from etbuild.lower.recipes import Ingredients, NoRecipe
 from etbuild.model.weights_files import TensorFacts
 from etbuild.patching import replaced
+from etkit.analysis import cache_upkeep
 
 from .conftest import Build, Outcome
 
@@ -114,7 +115,7 @@ def built(build: Build, cache: Path, path: Path, manifest: str = MANIFEST, *more
 
 def lowered(cache: Path) -> dict[str, int]:
     """The number of records of each kind in a cache."""
-    return dict(Cache(cache).info().records)
+    return dict(cache_upkeep.info(Cache(cache)).records)
 
 
 @pytest.mark.parametrize("kind", KINDS)

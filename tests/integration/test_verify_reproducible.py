@@ -13,6 +13,7 @@ from etbuild.cache.store import Cache
 from etbuild.plan.step_plans import LowerPlan
 from etbuild.steps import lower
 from etbuild.steps.saved_export import LoweringJob
+from etkit.analysis import cache_upkeep
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 
@@ -79,12 +80,12 @@ def test_only_a_verified_program_is_kept(build: Build, tmp_path: Path) -> None:
     sound, other = tmp_path / "sound", tmp_path / "other"
     made = verified(build, EXACT, MANIFEST, "--cache-dir", str(sound))
     assert (made.code, made.files) == (0, ["net.index.json", "net.pte", "net.report.json"])
-    assert Cache(sound).info().records == {"program": 1}
+    assert cache_upkeep.info(Cache(sound)).records == {"program": 1}
     model = EXACT.replace("fill_(0.5)", "fill_(len(__file__))")
     made = verified(build, model, PORTABLE, "--cache-dir", str(other))
     assert (made.code, made.files) == (1, [])
     assert "a second build differs in `net.pte`" in made.err
-    assert Cache(other).info().records == {}
+    assert cache_upkeep.info(Cache(other)).records == {}
 
 
 def test_a_difference_that_does_not_reach_the_program_is_named(build: Build) -> None:

@@ -57,7 +57,6 @@ STEP_FILES = {
     "etbuild/backends/xnnpack_operators.py": ["compare/xnnpack", "lower/xnnpack"],
     "etbuild/cache/__init__.py": ["compare/action", "export/action", "lower/action", "plan", "report/action"],
     "etbuild/cache/entries.py": ["compare/action", "export/action", "lower/action", "plan", "report/action"],
-    "etbuild/cache/record.py": ["compare/action", "export/action", "lower/action", "plan", "report/action"],
     "etbuild/cache/store.py": ["compare/action", "export/action", "lower/action", "plan", "report/action"],
     "etbuild/cli/__init__.py": ["compare/action", "export/action", "lower/action", "plan", "report/action"],
     "etbuild/cli/compare.py": ["compare/action"],

@@ -1,28 +1,32 @@
-"""Reads and writes the files of the local cache."""
+"""Reads and writes the files of the local cache: blobs by the digest of their content, and records.
+
+A record lists the files that a step made. It has two lines: the sha256 of the second line, and canonical JSON.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from etbuild.cache.record import DIGEST, Damaged, Entry, Record, Unreadable, read_record
-from etbuild.files import digests, locks, regular_files
-from etbuild.files.scratch import is_scratch, write_error
+from etbuild.files import digests, regular_files
+from etbuild.files.scratch import write_error
 
+_SCHEMA = "executorch-cache-record/v1"
 _BLOCK = 1 << 20
 _CLONE = 0x40049409  # FICLONE of linux/fs.h
 _PATHS = {
     "blobs": re.compile(r"blobs/([0-9a-f]{2})/\1[0-9a-f]{62}"),
     "records": re.compile(r"records/[a-z]+/([0-9a-f]{2})/\1[0-9a-f]{62}"),
-    "locks": re.compile(rf"locks/(gc|[a-z]+-{DIGEST.pattern})"),
+    "locks": re.compile(r"locks/[a-z]+-[0-9a-f]{64}"),
 }
 """For each directory of the cache that keeps files, the paths of its files, relative to the cache."""
 
@@ -33,9 +37,26 @@ KINDS = (*_PATHS, UNFINISHED)
 """The names of the cache's directories."""
 
 
+class Damaged(Exception):
+    """The content of an entry is not what was stored."""
+
+
+class Unreadable(Exception):
+    """An entry cannot be read now. It may be undamaged: a failing disk, or a process without free file descriptors,
+    does not show that its content is wrong."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file in a record: its name, its size in bytes, and its digest."""
+
+    name: str
+    size: int
+    sha256: str
+
+
 def record_path(root: Path, step: str, key: str) -> Path:
     """Returns the path of a key's record."""
-    assert DIGEST.fullmatch(key), key
     return root / "records" / step / key[:2] / key
 
 
@@ -44,70 +65,52 @@ def blob_path(root: Path, sha256: str) -> Path:
     return root / "blobs" / sha256[:2] / sha256
 
 
-def called(root: Path, path: Path) -> str:
-    """Returns the name of a record or a blob for messages."""
-    kind, step, *_ = path.relative_to(root).parts
-    return f"the blob {path.name[:16]}" if kind == "blobs" else f"the record of {step} {path.name[:16]}"
-
-
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Returns the text of an error, without its `errno`."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def find(root: Path) -> tuple[dict[str, list[Path]], list[Path]]:
-    """Lists the files of the cache. Links to directories are not followed.
-
-    Returns:
-        The paths of the cache's own files by kind, and the paths that the cache did not make.
+def find(root: Path, kind: str) -> list[Path]:
+    """Lists the files of a kind that the cache has made, in order. Enters no link to a directory.
 
     Raises:
         OSError: A directory cannot be read.
     """
-    found: dict[str, list[Path]] = {}
-    others: list[Path] = []
-    for kind, pattern in _PATHS.items():
-        found[kind] = []
-        for path in _files_below(root / kind):
-            is_ours = pattern.fullmatch(path.relative_to(root).as_posix())
-            (found[kind] if is_ours else others).append(path)
-    others += sorted(path for path in (root / UNFINISHED).iterdir() if not is_scratch(path.name))
-    return found, others
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    walked = os.walk(root / kind, onerror=fail)
+    paths = sorted(Path(directory, name) for directory, _, names in walked for name in names)
+    return [path for path in paths if _PATHS[kind].fullmatch(path.relative_to(root).as_posix())]
 
 
-def _files_below(directory: Path) -> Iterator[Path]:
-    """Yields what is below a directory and is not a directory itself, in order."""
-    with os.scandir(directory) as entries:
-        listed = sorted(entries, key=lambda entry: entry.name)
-    for entry in listed:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files_below(Path(entry.path))
-        else:
-            yield Path(entry.path)
-
-
-def sizes(paths: Sequence[Path]) -> dict[Path, int]:
-    """Returns the sizes of files in bytes, by path. Leaves out those that another process has removed."""
-    by_path = {}
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            by_path[path] = path.lstat().st_size
-    return by_path
-
-
-def read(path: Path) -> tuple[Record, os.stat_result]:
-    """Returns a record and the `stat` result of its file.
+def read_record(path: Path) -> list[Entry]:
+    """Returns the files that a record lists.
 
     Raises:
-        Damaged: The content is not what was written.
+        Damaged: The content is not what was written, or it belongs to another step or key.
         OSError: The record cannot be read; FileNotFoundError if it does not exist.
     """
-    step, key = path.parts[-3], path.name
     try:
         with regular_files.opened(path) as file:
-            return read_record(file.read(), step, key), os.fstat(file.fileno())
+            digest, _, body = file.read().partition(b"\n")
     except regular_files.NotRegular as error:
         raise Damaged(reason(error)) from None
+    if digest != hashlib.sha256(body).hexdigest().encode():
+        raise Damaged("its digest is wrong")
+    content = json.loads(body)
+    if (content["schema"], content["step"], content["key"]) != (_SCHEMA, path.parts[-3], path.name):
+        raise Damaged("it is the record of something else")
+    return [Entry(**entry) for entry in content["files"]]
+
+
+def write_record(root: Path, step: str, key: str, files: Sequence[Entry], unfinished: Path) -> None:
+    """Writes the record of a key. The last argument and the errors are those of `copy_in`."""
+    content = {"schema": _SCHEMA, "step": step, "key": key, "files": [asdict(entry) for entry in files]}
+    body = digests.canonical_json(content)
+    text = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    _write(record_path(root, step, key), lambda file: file.write(text), unfinished)
 
 
 def check_record(root: Path, path: Path) -> None:
@@ -118,7 +121,7 @@ def check_record(root: Path, path: Path) -> None:
         Unreadable: A blob cannot be opened now.
         OSError: The record cannot be read; FileNotFoundError if it does not exist.
     """
-    for entry in read(path)[0].files:
+    for entry in read_record(path):
         with _open_blob(root, entry.sha256):
             pass
 
@@ -230,16 +233,17 @@ def copy_in(root: Path, source: Path, name: str, unfinished: Path) -> Entry:
             if not _clone(file, target):
                 shutil.copyfileobj(file, target, _BLOCK)
 
-        if _is_sound(path):
+        try:
+            check_blob(path)
             touch(path)
-        else:
-            write(path, copy, unfinished)
+        except (FileNotFoundError, Damaged):
+            _write(path, copy, unfinished)
     digests.learn_written(path, path.stat(), sha256)
     return entry
 
 
-def take(root: Path, source: Path, sha256: str, unfinished: Path) -> None:
-    """Stores a file as a blob by moving it, or by copying it from another file system.
+def move_in(root: Path, source: Path, sha256: str, unfinished: Path) -> None:
+    """Stores a file as a blob by moving it.
 
     Args:
         root: The cache.
@@ -252,28 +256,12 @@ def take(root: Path, source: Path, sha256: str, unfinished: Path) -> None:
     """
     path = blob_path(root, sha256)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        (source / sha256).replace(path)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        copy_in(root, source, sha256, unfinished)
+    shutil.move(source / sha256, unfinished)  # copies it from another file system
+    (unfinished / sha256).replace(path)
 
 
-def _is_sound(path: Path) -> bool:
-    try:
-        check_blob(path)
-    except (FileNotFoundError, Damaged):
-        return False
-    return True
-
-
-def write(path: Path, write_to: Callable[[BinaryIO], object], unfinished: Path) -> None:
-    """Writes a file atomically: to the directory `unfinished` first, with fsync, and then renames it.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+def _write(path: Path, write_to: Callable[[BinaryIO], object], unfinished: Path) -> None:
+    """Writes a file atomically: to the directory `unfinished` first, with fsync, and then renames it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with (unfinished / path.name).open("wb") as file:
         write_to(file)
@@ -294,9 +282,3 @@ def touch(path: Path) -> None:
     """Sets the modification time of an entry to now. Errors are ignored: a read-only cache can still be read."""
     with contextlib.suppress(OSError):
         os.utime(path)
-
-
-def sweep_lock(path: Path) -> None:
-    """Removes the lock file of a key, unless a process holds the lock."""
-    with contextlib.suppress(OSError), locks.locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB, locks.LOCK_FILE):
-        path.unlink()

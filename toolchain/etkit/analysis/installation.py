@@ -160,11 +160,11 @@ def _build_system(name: str) -> Finding:
 
 def _cache(directory: Path | None) -> Iterator[Finding]:
     from etbuild.cache.store import Cache, default_directory
+    from etkit.analysis import cache_upkeep
     from etkit.analysis.tables import size
 
     try:
-        store = Cache(directory or default_directory())
-        info = store.info()
+        info = cache_upkeep.info(Cache(directory or default_directory()))
     except (EtbuildError, OSError) as error:
         yield Finding("cache", BAD, str(error), "name another directory with --cache-dir or $ETBUILD_CACHE_DIR")
         return

@@ -46,9 +46,10 @@ def _open(options: argparse.Namespace) -> Cache:
 
 
 def _info(options: argparse.Namespace) -> int:
+    from etkit.analysis import cache_upkeep
     from etkit.analysis.tables import size, table
 
-    info = _open(options).info()
+    info = cache_upkeep.info(_open(options))
     if options.json:
         print(json.dumps({**dataclasses.asdict(info), "directory": str(info.directory)}, indent=2))
         return 0
@@ -58,7 +59,9 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    damaged = _open(options).verify()
+    from etkit.analysis import cache_upkeep
+
+    damaged = cache_upkeep.verify(_open(options))
     if options.json:
         print(json.dumps(damaged, indent=2))
     else:
@@ -67,10 +70,10 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _gc(options: argparse.Namespace) -> int:
+    from etkit.analysis import cache_upkeep
     from etkit.analysis.tables import size
 
-    limit = _bytes(options.max_size)
-    removed = _open(options).gc(limit)
+    removed = cache_upkeep.gc(_open(options), _bytes(options.max_size))
     if options.json:
         print(json.dumps(dataclasses.asdict(removed), indent=2))
     else:
