@@ -7,13 +7,12 @@ as `os._exit(0)`, a crash, or closing its standard streams.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, Problem, check_current_directory
@@ -38,6 +37,7 @@ def work_for_parent(descriptor: int, handed: list[int], run: Callable[[], int]) 
     from etbuild.processes import handover, sandbox
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets a terminal's Ctrl-C, and passes it on
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     slate = Slate(descriptor)
     os.close(descriptor)
     for each in handed:
@@ -94,13 +94,11 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     descriptors = [slate.descriptor] if handed is None else [slate.descriptor, handed]
     command = environment.command([option.format(",".join(map(str, descriptors))), *arguments])
     sandbox.adopt_orphans()
-    with _Signals() as signals:
-        with blocked(*STOPPING):  # they wait in the new process until it handles them
-            process = subprocess.Popen(command, env=environment.environment(), pass_fds=descriptors)
+    with blocked(*STOPPING, signal.SIGCHLD):  # they wait: here for `_watch`, in the new process until it handles them
+        process = subprocess.Popen(command, env=environment.environment(), pass_fds=descriptors)
         watched = _Watched(process, slate)
         try:
-            _watch(watched, signals, limit)
-            watched.interrupted |= bool(signals.received)
+            _watch(watched, limit)
         finally:
             process.kill()
             process.wait()
@@ -114,23 +112,25 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     raise BuildError([_why(watched, limit, _WORK.get(arguments[0], "the build"))])
 
 
-def _watch(watched: _Watched, signals: _Signals, limit: float | None) -> None:
+def _watch(watched: _Watched, limit: float | None) -> None:
     """Waits until the process has ended or has to be killed."""
+    stopping = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]  # `nohup` ignores SIGHUP
     late_at = None if limit is None else time.monotonic() + limit
     while watched.process.poll() is None:
         now = time.monotonic()
         if watched.kill_at is not None and now >= watched.kill_at:
             return
-        if signals.received and not watched.interrupted:
-            watched.interrupted = True
-            watched.end()
         if late_at is not None and now >= late_at and watched.kill_at is None:
             watched.late = True
             watched.end()
         if watched.kill_at is None and watched.slate.code(watched.process.pid) is not None:
             watched.kill_at = now + GRACE_SECONDS
         moments = [moment for moment in (watched.kill_at, late_at) if moment is not None and moment > now]
-        signals.wait(min([moment - now for moment in moments] + [_LONGEST_SLEEP_SECONDS]))
+        seconds = min([moment - now for moment in moments] + [_LONGEST_SLEEP_SECONDS])
+        received = signal.sigtimedwait([*stopping, signal.SIGCHLD], seconds)
+        if received is not None and received.si_signo in stopping:
+            watched.interrupted = True
+            watched.end()
 
 
 def _why(watched: _Watched, limit: float | None, what: str) -> Problem:
@@ -141,38 +141,3 @@ def _why(watched: _Watched, limit: float | None, what: str) -> Problem:
             f"{what} took longer than {limit:g} s, the limit of `--timeout`, and was stopped{in_words(stage)}"
         )
     return how_it_ended(what, watched.process.returncode, stage)
-
-
-@dataclass
-class _Signals:
-    """Signals that wake this process. `received` has those that ask it to end."""
-
-    received: list[int] = field(default_factory=list)
-    _before: dict[signal.Signals, object] = field(default_factory=dict)
-
-    def __enter__(self) -> _Signals:
-        self._woken, self._wakeup = os.pipe()
-        os.set_blocking(self._wakeup, False)
-        os.set_blocking(self._woken, False)
-        self._other = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        for number in STOPPING:
-            if signal.getsignal(number) != signal.SIG_IGN:  # `nohup`, for example, ignores SIGHUP
-                self._before[number] = signal.signal(number, lambda number, frame: self.received.append(number))
-        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-        signal.set_wakeup_fd(self._other)
-        os.close(self._woken)
-        os.close(self._wakeup)
-
-    def wait(self, seconds: float) -> None:
-        """Waits for a signal, but not longer than a number of seconds."""
-        import select
-
-        if select.select([self._woken], [], [], max(0.0, seconds))[0]:
-            with contextlib.suppress(BlockingIOError):
-                while os.read(self._woken, 4096):
-                    pass
