@@ -209,6 +209,8 @@ def _install_hook() -> None:
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if event in _HANDLERS and _watches:
         _HANDLERS[event](_watches[-1], *arguments)
+    elif event in _DEEDS and _watches:
+        _did(_watches[-1], event, arguments)
 
 
 def _refuse(watch: _Watch, author: Author, what: str, why: str, hint: str) -> None:
@@ -333,69 +335,45 @@ def _file_of_database(name: str) -> str | None:
     return None if name in ("", ":memory:") else name
 
 
-def _connected(watch: _Watch, *arguments: Any) -> None:
-    if isinstance(arguments[-1], (str, bytes)) and _is_own_connection(sys._getframe(2)):
+# What no key covers, whatever its arguments are: in words, why it is refused (None: it is noted), and a hint.
+_NETWORK = ("uses the network", ": the key does not cover its answers", _OUTSIDE)
+_PROCESS = ("starts a process", None, _OUTSIDE)
+_INTERPRETER = ("starts another interpreter", None, "call the code here: nobody sees what it reads there")
+# Python reports these three to no hook. `_telling` makes their functions do so.
+_FORK_EXEC, _SHM_OPEN, _CREATE = (f"etbuild.{name}" for name in ("fork_exec", "shm_open", "create"))
+_DEEDS: dict[str, tuple[str, str | None, str]] = {
+    "builtins.input": ("asks for input", ": the key does not cover the answer", "pass it in the `kwargs`"),
+    **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _NETWORK),
+    "urllib.Request": _NETWORK,
+    # `os.spawnv` and similar functions fork; the child then calls `os.exec`.
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "pty.spawn", _FORK_EXEC), _PROCESS),
+    **dict.fromkeys(("cpython.PyInterpreterState_New", _CREATE), _INTERPRETER),
+    _SHM_OPEN: ("reads shared memory", None, _OUTSIDE),
+}
+
+
+def _did(watch: _Watch, event: str, arguments: tuple[Any, ...]) -> None:
+    frame = sys._getframe(2)
+    what, why, hint = deed = _DEEDS[event]
+    if event == _SHM_OPEN and len(arguments) > 1 and arguments[1] & os.O_CREAT:
         return
-    author = author_of(sys._getframe(2))
-    if author is not None:
-        _refuse(watch, author, "uses the network", ": the key does not cover its answers", _OUTSIDE)
+    # The process that removes shared memory after others have ended.
+    if event == _FORK_EXEC and _is_called_by({"multiprocessing.resource_tracker"}, frame):
+        return
+    # `multiprocessing` connects to a process that it has started. The other side has to know its secret.
+    if deed is _NETWORK and isinstance(arguments[-1], (str, bytes)) and _is_called_by(_CONNECTORS, frame):
+        return
+    author = author_of(frame)
+    if author is not None and why is not None:
+        _refuse(watch, author, what, why, hint)
+    elif author is not None:
+        _note(watch, author.line, what, hint)
 
 
-def _process_started(watch: _Watch, *arguments: Any) -> None:
-    del arguments
-    author = author_of(sys._getframe(2))
-    if author is not None:
-        _note(watch, author.line, "starts a process", _OUTSIDE)
-
-
-def _told_fork_exec(*arguments: Any) -> Any:
-    """Wraps the function with which `multiprocessing` starts a process: Python reports it to no hook.
-
-    `subprocess` reports its processes itself.
-    """
-    if _watches and not _is_tracker(sys._getframe(1)):
-        _process_started(_watches[-1])
-    return _own_fork_exec(*arguments)
-
-
-def _told_shm_open(name: str, flags: int = 0, mode: int = 0o777) -> Any:
-    """Wraps the function that opens shared memory by its name: Python reports it to no hook."""
-    author = None if flags & os.O_CREAT or not _watches else author_of(sys._getframe(1))
-    if author is not None:
-        _note(_watches[-1], author.line, "reads shared memory", _OUTSIDE)
-    return _own_shm_open(name, flags, mode)
-
-
-def _is_tracker(frame: FrameType) -> bool:
-    """Whether the started process is the one that removes shared memory after others have ended."""
-    return frame.f_back is not None and frame.f_back.f_globals.get("__name__") == "multiprocessing.resource_tracker"
-
-
-def _is_own_connection(frame: FrameType | None) -> bool:
-    """Whether `multiprocessing` connects to a process that it has started. The other side has to know its secret."""
-    while frame is not None and frame.f_globals.get("__name__") not in _CONNECTORS:
+def _is_called_by(modules: set[str], frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_globals.get("__name__") not in modules:
         frame = frame.f_back
     return frame is not None
-
-
-def _told_create(*arguments: Any, **named: Any) -> Any:
-    """Wraps the function that makes another interpreter: Python reports it to no hook."""
-    if _watches:
-        _interpreter_started(_watches[-1])
-    return _own_create(*arguments, **named)
-
-
-def _interpreter_started(watch: _Watch) -> None:
-    author = author_of(sys._getframe(2))
-    if author is not None:
-        _note(watch, author.line, "starts another interpreter", "call the code here: nobody sees what it reads there")
-
-
-def _asked(watch: _Watch, *arguments: Any) -> None:
-    del arguments
-    author = author_of(sys._getframe(2))
-    if author is not None:
-        _refuse(watch, author, "asks for input", ": the key does not cover the answer", "pass it in the `kwargs`")
 
 
 def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
@@ -431,12 +409,6 @@ _HANDLERS: dict[str, Callable[..., None]] = {
     "os.rename": _renamed,
     "ctypes.dlopen": _library_opened,
     "sqlite3.connect": _database_opened,
-    "builtins.input": _asked,
-    # `os.spawnv` and similar functions fork; the child then calls `os.exec`.
-    **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "pty.spawn"), _process_started),
-    "cpython.PyInterpreterState_New": _interpreter_started,
-    **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _connected),
-    "urllib.Request": _connected,
 }
 
 
@@ -482,18 +454,26 @@ def _telling() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
         stack.enter_context(replaced(os._Environ, "__iter__", _environment_listed))
-        stack.enter_context(replaced(_posixsubprocess, "fork_exec", _told_fork_exec))
-        stack.enter_context(replaced(_posixshmem, "shm_open", _told_shm_open))
+        stack.enter_context(_reporting(_posixsubprocess, "fork_exec"))
+        stack.enter_context(_reporting(_posixshmem, "shm_open"))
         if _interpreters:
-            stack.enter_context(replaced(_interpreters, "create", _told_create))
+            stack.enter_context(_reporting(_interpreters, "create"))
         for owner, name in native_readers():
             stack.enter_context(told_everywhere(owner, name))
         yield
 
 
-_own_fork_exec = _posixsubprocess.fork_exec
-_own_shm_open = _posixshmem.shm_open
-_own_create: Any = _interpreters.create if _interpreters else None
+def _reporting(module: Any, name: str) -> contextlib.AbstractContextManager[None]:
+    """Makes a function report its calls."""
+    function = getattr(module, name)
+
+    def reporting(*arguments: Any, **named: Any) -> Any:
+        sys.audit(f"etbuild.{name}", *arguments)
+        return function(*arguments, **named)
+
+    return replaced(module, name, reporting)
+
+
 _own_getitem, _own_iter = os._Environ.__getitem__, os._Environ.__iter__
 # Modules of Python's library whose callers decide which variables they read.
 _MAPPINGS = {
