@@ -157,14 +157,8 @@ def publish_together(builds: list[list[Artifact]], directory: Path, removed: Seq
     others = [artifact for artifacts in builds for artifact in artifacts[:-1]]
     names = {artifact.file for artifact in [*indexes, *others]}
     with _scratch_in(directory) as earlier, _publish_lock(directory, fcntl.LOCK_EX):
-        for name in sorted(names.union(removed)):
-            _check_is_free(directory, name)
         outdated = {name for index in indexes for name in _listed(directory, index.file)} - names
-        gone = [
-            *removed,
-            *_other_etrecords(directory, names),
-            *(name for name in outdated if _is_free(directory, name)),
-        ]
+        gone = [*removed, *_other_etrecords(directory, names), *outdated]
         changed = sorted({*names, *gone})
         for name in changed:
             _keep(directory, name, earlier)
@@ -219,25 +213,6 @@ def _other_etrecords(directory: Path, names: set[str]) -> list[str]:
     return sorted(records - names)  # methods have such names, and files of users may have others
 
 
-def _check_is_free(directory: Path, name: str) -> None:
-    """Checks that no directory has the name of a file, and no link or file that of its directory."""
-    try:
-        if stat.S_ISDIR(_path_in(directory, name).lstat().st_mode):
-            raise IsADirectoryError(errno.EISDIR, "Is a directory")
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise write_error(directory / name, error) from error
-
-
-def _is_free(directory: Path, name: str) -> bool:
-    try:
-        _check_is_free(directory, name)
-    except BuildError:  # whatever has this name, no build has made it
-        return False
-    return True
-
-
 def _path_in(directory: Path, name: str) -> Path:
     """The path of an artifact. Raises OSError if its directory, such as that of shards, is a link or a file."""
     path = directory / name
@@ -273,8 +248,8 @@ def _publish_lock(directory: Path, kind: int) -> Iterator[None]:
 def _listed(directory: Path, index: str) -> set[str]:
     """The files that the index of a program lists and whose names are names of artifacts.
 
-    The check of the names protects manifests and sources in the same directory. If the index is missing or is not one
-    of ours, the result is empty.
+    The check of the names protects manifests and sources in the same directory. What is no file, or is in a linked
+    directory, was made by no build. If the index is missing or is not one of ours, the result is empty.
     """
     program = index.rsplit(".", 2)[0]
     try:
@@ -282,7 +257,10 @@ def _listed(directory: Path, index: str) -> set[str]:
         names = [artifact["file"] for artifact in artifacts]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return set()
-    return {name for name in names if isinstance(name, str) and is_artifact_name(name, program)}
+    listed = {name for name in names if isinstance(name, str) and is_artifact_name(name, program)}
+    linked = {name for name in listed if (directory / name.partition("/")[0]).is_symlink()}
+    return {name for name in listed - linked if os.path.isfile(directory / name)}  # noqa: PTH113 - names may be too long
+
 
 
 def is_artifact_name(name: str, program: str) -> bool:
