@@ -41,7 +41,7 @@ def main() -> int:
     if arguments and arguments[0].startswith(_SUPERVISED):
         from etbuild.processes.supervisor import work_for_parent
 
-        descriptor, *handed = map(int, arguments.pop(0).removeprefix(_SUPERVISED).split(","))
+        descriptor, handed = map(int, arguments.pop(0).removeprefix(_SUPERVISED).split(","))
         # The parent knows why this process is interrupted, and says so.
         work_for_parent(descriptor, handed, lambda: _run(arguments, tell_interrupt=lambda: None))
     try:
@@ -77,7 +77,7 @@ def _current_directory() -> str:
 def _supervise(arguments: list[str], limit: float | None) -> None:
     from etbuild.processes.supervisor import supervise
 
-    supervise(f"{_SUPERVISED}{{}}", arguments, limit)
+    supervise(f"{_SUPERVISED}{{}},{{}}", arguments, limit)
 
 
 def _restart(arguments: list[str]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from etbuild.files import digests, regular_files
-from etbuild.files.scratch import write_error
+from etbuild.files.scratch import write_errors
 
 _SCHEMA = "executorch-cache-record/v1"
 _BLOCK = 1 << 20
@@ -166,16 +166,13 @@ def copy_out(root: Path, entry: Entry, directory: Path) -> None:
         BuildError: The copy cannot be written: the output directory failed, not the cache.
     """
     path = directory / entry.name
-    with _open_blob(root, entry.sha256) as blob:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            with path.open("xb") as target:
-                sha256, size = _copy_and_digest(blob, target)
-                target.flush()
-                copied = os.fstat(target.fileno())
-        except OSError as error:
-            raise write_error(path, error) from error
+    with _open_blob(root, entry.sha256) as blob, write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with path.open("xb") as target:
+            sha256, size = _copy_and_digest(blob, target)
+            target.flush()
+            copied = os.fstat(target.fileno())
     if (sha256, size) != (entry.sha256, entry.size):
         with contextlib.suppress(OSError):
             blob_path(root, entry.sha256).unlink()

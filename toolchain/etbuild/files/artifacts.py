@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from etbuild.errors import BuildError
 from etbuild.files import digests, locks, regular_files
-from etbuild.files.scratch import HIDDEN, Scratch, write_error
+from etbuild.files.scratch import HIDDEN, Scratch, write_errors
 from etbuild.foreign_errors import wrap_system_errors
 
 if TYPE_CHECKING:
@@ -80,11 +80,9 @@ def staging(directory: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def _scratch_in(directory: Path) -> Iterator[Path]:
     """A new directory inside a directory, which is made if it is missing. It is removed at the end."""
-    try:
+    with write_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         staged = Scratch(directory, HIDDEN)
-    except OSError as error:
-        raise write_error(directory, error) from error
     with staged, wrap_system_errors():
         yield staged.path
 
@@ -100,11 +98,9 @@ def whole_directory(directory: Path) -> Iterator[Path]:
         content = staged / "content"
         content.mkdir()
         yield content
-        try:
+        with write_errors(directory):
             _set_aside(directory, staged / "before")
             content.rename(directory)
-        except OSError as error:
-            raise write_error(directory, error) from error
 
 
 def _set_aside(directory: Path, aside: Path) -> None:
@@ -174,7 +170,7 @@ def publish_together(builds: list[list[Artifact]], directory: Path, removed: Seq
 
 def _keep(directory: Path, name: str, earlier: Path) -> None:
     """Keeps a file, if it is there, under the same name in another directory. Raises BuildError if that fails."""
-    try:
+    with write_errors(directory / name):
         source, target = _path_in(directory, name), earlier / name
         if os.path.lexists(source):
             target.parent.mkdir(exist_ok=True)
@@ -182,8 +178,6 @@ def _keep(directory: Path, name: str, earlier: Path) -> None:
                 os.link(source, target, follow_symlinks=False)
             except OSError:  # the file system has no links
                 shutil.copy2(source, target, follow_symlinks=False)
-    except OSError as error:
-        raise write_error(directory / name, error) from error
 
 
 def _put_back(earlier: Path, names: Sequence[str], directory: Path) -> None:
@@ -225,10 +219,8 @@ def _path_in(directory: Path, name: str) -> Path:
 def _remove(directory: Path, names: Iterable[str]) -> None:
     """Removes files. Those that are not there are no error."""
     for name in names:
-        try:
+        with write_errors(directory / name):
             _path_in(directory, name).unlink(missing_ok=True)
-        except OSError as error:
-            raise write_error(directory / name, error) from error
 
 
 @contextlib.contextmanager
@@ -262,7 +254,6 @@ def _listed(directory: Path, index: str) -> set[str]:
     return {name for name in listed - linked if os.path.isfile(directory / name)}  # noqa: PTH113 - names may be too long
 
 
-
 def is_artifact_name(name: str, program: str) -> bool:
     """Whether a name is one that the artifacts of a program may have, beside the index. It contains no `..`."""
     artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|tokenizer/\w[\w.-]*|(report|lowering)\.json)"
@@ -270,12 +261,10 @@ def is_artifact_name(name: str, program: str) -> bool:
 
 
 def _move(artifact: Artifact, directory: Path) -> None:
-    try:
+    with write_errors(directory / artifact.file):
         path = _path_in(directory, artifact.file)
         path.parent.mkdir(parents=True, exist_ok=True)
         artifact.path.replace(path)
-    except OSError as error:
-        raise write_error(directory / artifact.file, error) from error
 
 
 def write(
@@ -296,7 +285,7 @@ def write(
         BuildError: The file cannot be written, or reading it back gives other content.
     """
     path = directory / file
-    try:
+    with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as opened:
             written = _SummedFile(opened)
@@ -308,8 +297,6 @@ def write(
             os.fsync(opened.fileno())
         status, sha256 = path.stat(), written.sha256.hexdigest()
         same = _checksum(path) == written.checksum
-    except OSError as error:
-        raise write_error(path, error) from error
     if not same:
         raise BuildError.of(f"{path.name}: the file has other content than was written", "is the disk faulty?")
     digests.learn_written(path, status, sha256)
@@ -356,7 +343,5 @@ def replace_by(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
     """
     with _scratch_in(path.parent) as directory:
         written = write(directory, path.name, "file", write_to)
-        try:
+        with write_errors(path):
             written.path.replace(path)
-        except OSError as error:
-            raise write_error(path, error) from error

@@ -115,10 +115,8 @@ def temporary(word: str) -> Scratch:
         directory = Path(tempfile.gettempdir())
     except FileNotFoundError as error:  # no directory for temporary files is writable
         raise BuildError.of(str(error.strerror), "name a directory that has room in TMPDIR") from error
-    try:
+    with write_errors(directory):
         return Scratch(directory, f"etbuild-{word}-")
-    except OSError as error:
-        raise write_error(directory, error) from error
 
 
 def sweep(parent: Path) -> list[Path]:
@@ -155,6 +153,15 @@ def remove_left(paths: Iterable[str]) -> None:
 def is_scratch(name: str) -> bool:
     """Whether a name has the form of those of `Scratch` directories."""
     return _NAME.fullmatch(name) is not None
+
+
+@contextlib.contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turns errors of the system inside into the `write_error` of a file or directory."""
+    try:
+        yield
+    except OSError as error:
+        raise write_error(path, error) from error
 
 
 def write_error(path: Path, error: OSError) -> BuildError:

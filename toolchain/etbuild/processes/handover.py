@@ -52,11 +52,9 @@ def note(text: str) -> None:
         _notes.append(text)
 
 
-def give() -> int | None:
-    """The descriptor of a file with everything to hand over; None if there is nothing."""
+def give() -> int:
+    """The descriptor of a file with everything to hand over."""
     known = [[*state, sha256] for state, sha256 in digests.known().items()]
-    if not _seen and not _notes and not known:
-        return None
     descriptor = os.memfd_create("etbuild-handover")
     with os.fdopen(descriptor, "w", closefd=False) as file:
         json.dump([_seen, _notes, known], file)

@@ -26,12 +26,12 @@ _LONGEST_SLEEP_SECONDS = 1.0  # writing to the slate sends no signal, so it is c
 _WORK = {"bench": "the benchmark"}  # what a verb does, if it is not building
 
 
-def work_for_parent(descriptor: int, handed: list[int], run: Callable[[], int]) -> NoReturn:
+def work_for_parent(descriptor: int, handed: int, run: Callable[[], int]) -> NoReturn:
     """Runs a command in a process that `supervise` started.
 
     Args:
         descriptor: The descriptor of the slate.
-        handed: The descriptor of what the other process hands over, if there is anything.
+        handed: The descriptor of what the other process hands over.
         run: Runs the command, and returns its exit code.
     """
     from etbuild.processes import handover, sandbox
@@ -40,8 +40,7 @@ def work_for_parent(descriptor: int, handed: list[int], run: Callable[[], int]) 
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     slate = Slate(descriptor)
     os.close(descriptor)
-    for each in handed:
-        handover.take(each)
+    handover.take(handed)
     sandbox.end_with(slate.pid())
     work(slate, run)
 
@@ -69,8 +68,8 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     """Runs this process's command in a new process with fixed surroundings, and watches it.
 
     Args:
-        option: The option that gives descriptors to the new process: the slate's, and that of what is handed over, if
-            there is anything. `{}` in it stands for them.
+        option: The option that gives descriptors to the new process: the slate's, and that of what is handed over.
+            `{},{}` in it stands for them.
         arguments: The arguments of the command.
         limit: The time limit in seconds; None for no limit.
 
@@ -90,9 +89,8 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     sys.stdout.flush()
     sys.stderr.flush()
     slate = Slate.new()
-    handed = handover.give()
-    descriptors = [slate.descriptor] if handed is None else [slate.descriptor, handed]
-    command = environment.command([option.format(",".join(map(str, descriptors))), *arguments])
+    descriptors = [slate.descriptor, handover.give()]
+    command = environment.command([option.format(*descriptors), *arguments])
     sandbox.adopt_orphans()
     with blocked(*STOPPING, signal.SIGCHLD):  # they wait: here for `_watch`, in the new process until it handles them
         process = subprocess.Popen(command, env=environment.environment(), pass_fds=descriptors)
