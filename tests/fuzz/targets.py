@@ -349,9 +349,8 @@ def fuzz_ptd(data: bytes) -> None:
 
 def fuzz_etdump(data: bytes) -> None:
     """The events of a device, as the profile of a method."""
-    from etbuild.files import etdump
     from etbuild.files.instructions import Instruction
-    from etkit.analysis import profile
+    from etkit.analysis import etdump, profile
 
     method = [Instruction("XnnpackBackend", "delegate"), Instruction("aten::cumsum.out", "operator")]
     subject = profile.Subject("net.pte", "forward", method, profile.Origins())

@@ -17,9 +17,9 @@ import pytest
 
 from etbuild import json_schema
 from etbuild.cli import main
-from etbuild.files import etdump
 from etbuild.files.instructions import Instruction
 from etbuild.steps.lowering_options import LoweringOptions
+from etkit.analysis import etdump
 from etkit.analysis import profile as analysis
 from etkit.page import of_file, render
 from tests.helpers import browser

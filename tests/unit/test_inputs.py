@@ -16,6 +16,7 @@ from etbuild.inputs import checkpoints, import_graph, toolchain
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.key import KeyFiles, describe_inputs
 from etbuild.plan.plan import Plan, from_manifest
+from etkit.analysis import explanation
 
 
 def make_plan(factory: str = "model:create", modules: list[str] | None = None, weights: str | None = None) -> Plan:
@@ -214,7 +215,7 @@ def test_a_declared_directory_declares_its_files(tmp_path: Path) -> None:
     ],
 )
 def test_which_files_a_name_stands_for(file: str, name: str, belongs: bool) -> None:
-    assert checkpoints.belongs_to(file, name) is belongs
+    assert explanation.belongs_to(file, name) is belongs
 
 
 @pytest.mark.parametrize("target", ["../w.pt", "/dev/zero", "."])

@@ -90,19 +90,6 @@ def each_with_shards(names: Mapping[str, DocumentPath], inputs: Inputs) -> dict[
     return found
 
 
-def belongs_to(file: str, name: str) -> bool:
-    """Whether a declared file may be one of those that a name in the manifest stands for.
-
-    Args:
-        file: The name of the declared file.
-        name: A name of a file, an index or a folder.
-    """
-    kinds = (".safetensors", ".bin", *INDEX_SUFFIXES)
-    if name.endswith(INDEX_SUFFIXES):
-        return file == name or (PurePosixPath(file).parent == PurePosixPath(name).parent and file.endswith(kinds))
-    return file == name or (file.rpartition("/")[0] == name and file.endswith(kinds))
-
-
 def _in_folder(name: str, place: DocumentPath, inputs: Inputs) -> str:
     """The name of the file or index in a folder. If the name is not that of a folder, the name itself."""
     if inputs.find(name) is not None or not inputs.is_folder(name):

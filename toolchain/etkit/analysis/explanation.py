@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 from etbuild.errors import InputError, format_path
 from etbuild.files.digests import digest
 from etbuild.files.json_diff import Change, changes, show
-from etbuild.inputs.checkpoints import belongs_to
+from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.inputs.key import read_data
 from etbuild.inputs.step_files import OF_PROGRAMS
 from etbuild.plan.plan import Plan
@@ -177,3 +178,12 @@ def _of_toolchain(before: Toolchain, after: Toolchain) -> Iterator[str]:
             yield f"{name} {old['version']} -> {new['version']}"
         elif old != new:
             yield f"{name} {old['version']}: other files in the same version"
+
+
+def belongs_to(file: str, name: str) -> bool:
+    """Whether a declared file may be one of those that a name in the manifest, of a file, an index or a folder, stands
+    for."""
+    kinds = (".safetensors", ".bin", *INDEX_SUFFIXES)
+    if name.endswith(INDEX_SUFFIXES):
+        return file == name or (PurePosixPath(file).parent == PurePosixPath(name).parent and file.endswith(kinds))
+    return file == name or (file.rpartition("/")[0] == name and file.endswith(kinds))

@@ -11,8 +11,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import InputError, printable
-from etbuild.files.etdump import Block, Event
 from etbuild.inputs.source_lines import NO_LINES, Line, SourceLines
+from etkit.analysis.etdump import Block, Event
 from etkit.analysis.tables import Table, table
 
 if TYPE_CHECKING:

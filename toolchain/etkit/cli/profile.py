@@ -119,8 +119,8 @@ def _program(options: argparse.Namespace) -> Iterator[Path]:
 
 
 def _profile(options: argparse.Namespace, files: ProgramFiles, method: str, lowering: LoweringFacts | None) -> Profile:
-    from etbuild.files import artifacts, etdump
-    from etkit.analysis import profile
+    from etbuild.files import artifacts
+    from etkit.analysis import etdump, profile
 
     warm_up = options.warm_up if options.warm_up is not None else 0 if options.dump is not None else 2
     with tempfile.TemporaryDirectory() as scratch:
