@@ -166,28 +166,25 @@ class _Worker:
             view = sandbox.view(request.inputs) if request.inputs and not request.sandbox_dir else None
             self._fork(request, view)
         except (OSError, BuildError) as error:
-            _remove(view)
+            if view is not None:
+                view.remove()
             self._respond(WorkResponse(1, f"etbuild: cannot start a process: {error}\n", request.request_id))
 
     def _fork(self, request: WorkRequest, view: Scratch | None) -> None:
-        parent, output = os.getpid(), os.memfd_create("output")
-        try:
+        parent = os.getpid()
+        with contextlib.ExitStack() as unused:
+            output = os.memfd_create("output")
+            unused.callback(os.close, output)
             slate = Slate.new()
-        except OSError:
-            os.close(output)
-            raise
-        with blocked(*STOPPING):  # a signal between the fork and its entry in `jobs` would lose the fork
-            try:
+            unused.callback(slate.close)
+            with blocked(*STOPPING):  # a signal between the fork and its entry in `jobs` would lose the fork
                 pid = os.fork()
-            except OSError:
-                os.close(output)
-                slate.close()
-                raise
-            if pid == 0:
-                self._work(request, view, parent, output, slate)
-            with contextlib.suppress(OSError):  # both processes do this, and the second call may fail
-                os.setpgid(pid, pid)
-            self.jobs[request.request_id] = _Job(request.request_id, pid, output, slate, view)
+                if pid == 0:
+                    self._work(request, view, parent, output, slate)
+                unused.pop_all()
+                with contextlib.suppress(OSError):  # both processes do this, and the second call may fail
+                    os.setpgid(pid, pid)
+                self.jobs[request.request_id] = _Job(request.request_id, pid, output, slate, view)
 
     def _work(self, request: WorkRequest, view: Scratch | None, parent: int, output: int, slate: Slate) -> NoReturn:
         """Runs the request in the fork."""
@@ -223,12 +220,8 @@ class _Worker:
 
     def _finish(self, job: _Job) -> None:
         """Answers the request of a fork that has ended."""
-        _signal_group(job, signal.SIGKILL)  # ends what it left running; the zombie still reserves the group's number
         del self.jobs[job.request_id]
-        _, status = os.waitpid(job.pid, 0)
-        sandbox.end_orphans({other.pid for other in self.jobs.values()}, seconds=0)  # they had left the group
-        remove_left(job.slate.left())
-        _remove(job.view)
+        status = _end(job, {other.pid for other in self.jobs.values()})
         output = _printed(job.output)
         code, stage = job.slate.code(job.pid), job.slate.stage()
         job.slate.close()
@@ -254,12 +247,9 @@ class _Worker:
         kill_at = time.monotonic() + GRACE_SECONDS
         while time.monotonic() < kill_at and not all(_ended(job) for job in self.jobs.values()):
             time.sleep(0.01)
-        for job in self.jobs.values():
-            _signal_group(job, signal.SIGKILL)
-            os.waitpid(job.pid, 0)
-            remove_left(job.slate.left())
-            _remove(job.view)
-        sandbox.end_orphans(seconds=0)
+        while self.jobs:
+            _, job = self.jobs.popitem()
+            _end(job, {other.pid for other in self.jobs.values()})
 
 
 def _verb(request: WorkRequest) -> str:
@@ -283,9 +273,15 @@ def _signal_group(job: _Job, number: signal.Signals) -> None:
         os.killpg(job.pid, number)
 
 
-def _remove(view: Scratch | None) -> None:
-    if view is not None:
-        view.remove()
+def _end(job: _Job, others: set[int]) -> int:
+    """Ends a fork with everything that it has left, but not the forks of other jobs. Returns its status."""
+    _signal_group(job, signal.SIGKILL)  # the zombie still reserves the group's number
+    _, status = os.waitpid(job.pid, 0)
+    sandbox.end_orphans(others, seconds=0)  # what had left the group
+    remove_left(job.slate.left())
+    if job.view is not None:
+        job.view.remove()
+    return status
 
 
 def _printed(descriptor: int) -> str:
