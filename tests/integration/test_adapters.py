@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from etbuild.model import adapter_config
 from tests.helpers import commands
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build, Outcome
@@ -239,6 +240,16 @@ def test_what_an_adapter_cannot_do_is_an_error(
     built = build(json.dumps(data), files=given, model=MODEL)
     assert built.code in (1, 2)
     assert message in built.err, built.err
+
+
+def test_a_regular_expression_that_never_ends_is_an_error(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_config, "_MATCHING", 0.5)
+    endless = f"({'.*' * 30})*x"
+    tensors = weights(["block.query"], 2, 1)
+    for config in ({"target_modules": endless}, {"target_modules": ["query"], "rank_pattern": {endless: 4}}):
+        built = build(manifest({"math": "math"}), files=files("math", config, tensors), model=MODEL)
+        assert built.code == 2
+        assert "cannot find the layers of its regular expressions: it takes more than 0.5 seconds" in built.err
 
 
 SCALED = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,9 +12,11 @@ from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, Problem
 from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.declared import Inputs
+from etbuild.processes.time_limit import time_limit
 
 ALL_LINEAR = "all-linear"
 N = TypeVar("N", int, float)
+_MATCHING = 10.0  # seconds; to match all layers of a large model takes milliseconds
 
 _DESCRIBING = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
 _OF_TRAINING = {"corda_config", "eva_config", "lora_dropout", "lora_ga_config", "loftq_config", "runtime_config"}
@@ -45,6 +47,28 @@ class AdapterConfig:
     excluded: list[str] | str | None
     ranks: dict[str, int]
     alphas: dict[str, float]
+
+    def wanted(self, layers: Iterable[str], file: str, path: DocumentPath) -> list[str]:
+        """The layers that the adapter changes, as `wants` says.
+
+        Args:
+            layers: The names of all layers.
+            file: The name of the configuration's file.
+            path: The place in the manifest that names it.
+
+        Raises:
+            InputError: To match a regular expression takes too long. PEFT has no limit.
+        """
+        try:
+            with time_limit(_MATCHING):
+                found = [layer for layer in layers if layer and self.wants(layer)]
+                for layer in found:
+                    self.factor_of(layer)
+        except TimeoutError as error:
+            hint = "write the names of the layers as a list, or a simpler regular expression"
+            message = f"`{file}`: cannot find the layers of its regular expressions: {error}"
+            raise InputError.at(path, message, hint) from None
+        return found
 
     def wants(self, layer: str) -> bool:
         """Whether the adapter changes the layer with this name. With `all-linear`, its kind decides too."""

@@ -110,7 +110,7 @@ def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Inputs) -> 
             problems.append(Problem(message, ("model", "adapters", name), "choose another name", at_key=True))
             continue
         config = adapter_config.read(file, path, inputs)
-        wanted = {layer: child for layer, child in layers.items() if layer and config.wants(layer)}
+        wanted = {layer: layers[layer] for layer in config.wanted(layers, file, path)}
         if config.targets == ALL_LINEAR:
             wanted = {layer: child for layer, child in wanted.items() if _in_all_linear(module, child)}
         unlike = [layer for layer, child in wanted.items() if _sizes(child) is None]

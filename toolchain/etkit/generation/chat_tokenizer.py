@@ -14,11 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from etbuild.processes.time_limit import time_limit
-
 from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.extras import install_hint
+from etbuild.processes.time_limit import time_limit
 from etkit.generation.runner_tokenizer import of_runner
 from etkit.generation.tokenizer_files import TEMPLATE, preferred
 
