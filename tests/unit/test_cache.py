@@ -182,6 +182,25 @@ def test_a_record_under_another_name_is_not_used(kept: Kept) -> None:
     assert kept.fetch() == FILES
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"schema": "executorch-cache-record/v1"}'])
+def test_a_file_with_a_right_digest_that_is_not_a_record_is_damage(kept: Kept, body: bytes) -> None:
+    kept.store()
+    kept.record().write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    assert kept.fetch() is None
+    assert "it is not a record" in kept.said[0]
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/escaped", "a/../../escaped"])
+def test_a_name_that_leaves_the_directory_is_refused(kept: Kept, name: str) -> None:
+    kept.store()
+    content = json.loads(kept.record().read_bytes().partition(b"\n")[2])
+    content["files"][0]["name"] = name
+    body = json.dumps(content).encode()
+    kept.record().write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    assert kept.fetch() is None
+    assert not (kept.root / "escaped").exists()
+
+
 def test_the_collector_removes_what_was_not_used_for_longest(kept: Kept) -> None:
     keys = [hashlib.sha256(bytes([number])).hexdigest() for number in range(4)]
     for number, key in enumerate(keys):

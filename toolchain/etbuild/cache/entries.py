@@ -99,10 +99,16 @@ def read_record(path: Path) -> list[Entry]:
         raise Damaged(reason(error)) from None
     if digest != hashlib.sha256(body).hexdigest().encode():
         raise Damaged("its digest is wrong")
-    content = json.loads(body)
-    if (content["schema"], content["step"], content["key"]) != (_SCHEMA, path.parts[-3], path.name):
+    try:
+        content = json.loads(body)
+        found = [Entry(**entry) for entry in content["files"]]
+        is_of_key = (content["schema"], content["step"], content["key"]) == (_SCHEMA, path.parts[-3], path.name)
+        leaves = any(".." in Path(entry.name).parts or Path(entry.name).is_absolute() for entry in found)
+    except (ValueError, KeyError, TypeError):
+        raise Damaged("it is not a record") from None
+    if not is_of_key or leaves:
         raise Damaged("it is the record of something else")
-    return [Entry(**entry) for entry in content["files"]]
+    return found
 
 
 def write_record(root: Path, step: str, key: str, files: Sequence[Entry], unfinished: Path) -> None:

@@ -167,7 +167,9 @@ def opened(name: str, access: Access, accept: Callable[[str], object] | None = N
     path = Path(name)
     if path.is_dir() and layout.is_layout(path):
         content = layout.read(path)
-        paths = {blob.sha256: [layout.blob_path(path, blob)] for blob in content.blobs.values()}
+        paths: dict[str, Sequence[Path]] = {
+            blob.sha256: [layout.blob_path(path, blob)] for blob in content.blobs.values()
+        }
         yield _Files(name, content, paths, partial(layout.check, path))
     elif path.exists():
         builds = sorted(path.glob("*.index.json")) if path.is_dir() else [path]
