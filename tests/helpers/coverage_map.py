@@ -186,7 +186,9 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("packed_checkpoints", "quantization", "quantization_memory", "quantized_architectures")
     ),
     "toolchain/etbuild/releases.py": EVERYTHING,
-    "toolchain/etbuild/report/": _core(*_integration("steps", "source_lines"), "conformance/test_sharing.py"),
+    "toolchain/etbuild/report/": _core(
+        *_integration("not_delegated", "steps", "source_lines"), "conformance/test_sharing.py"
+    ),
     "toolchain/etbuild/results.py": _core(*_integration("steps")),
     "toolchain/etbuild/runtime/": _core(*_integration("bench", "program_tests", "python_interface", "runtime_limits")),
     "toolchain/etbuild/schemas": _core(),

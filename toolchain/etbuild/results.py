@@ -232,13 +232,18 @@ class GraphBlock(TypedDict):
     bytes: int
 
 
-class GraphWeight(TypedDict):
-    """A weight that a method reads. `bytes` is its size in the module, before a backend packs it."""
-
+class _GraphWeight(TypedDict):
     name: str
     dtype: str
     shape: list[int]
     bytes: int
+
+
+class GraphWeight(_GraphWeight, total=False):
+    """A weight that a method reads. `bytes` is its size in the module, before a backend packs it. `parameter` is
+    missing for a buffer."""
+
+    parameter: bool
 
 
 class MethodGraph(TypedDict):
@@ -326,10 +331,42 @@ class CheckResult(_CheckResult, total=False):
     of: str
 
 
+class Refusal(TypedDict):
+    """Calls of an operator that no backend took: how many, in which layers, and what partitioners said about them. The
+    layers of one kind are one pattern."""
+
+    operator: str
+    calls: int
+    layers: list[str]
+    why_not: str
+
+
 class ReportedMethod(MethodSummary, total=False):
-    """A method in the report. `operators` is missing if the manifest turns it off."""
+    """A method in the report. `operators` and `why_not` are missing if the manifest turns them off; `why_not` also if
+    no partitioner gave a reason."""
 
     operators: OperatorCounts
+    why_not: list[Refusal]
+
+
+class LeftInFloats(TypedDict):
+    """Weights that are left in floats, those of one kind under one pattern: how many, their bytes, and why."""
+
+    weights: str
+    count: int
+    bytes: int
+    why: str
+
+
+class ReportedQuantization(TypedDict):
+    """What methods read that the manifest quantizes: the number of weights of two or more dimensions, how many of them
+    are quantized, the bytes of all weights, those of the weights in floats, and the largest of these."""
+
+    weights: int
+    quantized: int
+    bytes: int
+    float_bytes: int
+    in_floats: list[LeftInFloats]
 
 
 class Total(TypedDict):
@@ -366,10 +403,11 @@ class _Report(TypedDict):
 
 
 class Report(_Report, total=False):
-    """`NAME.report.json`. `notes` and `with_weights` are missing if there are none, and `blob_weights` if the manifest
-    turns off the list of blobs."""
+    """`NAME.report.json`. `notes` and `with_weights` are missing if there are none, `blob_weights` if the manifest turns
+    off the list of blobs, and `quantization` if it quantizes no method."""
 
     blob_weights: BlobWeights
+    quantization: ReportedQuantization
     notes: list[str]
     with_weights: dict[str, str]
 

@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 from executorch.exir.backend import utils
+from executorch.exir.backend.canonical_partitioners.config_partitioner import (
+    ConfigerationBasedPartitioner,
+    format_target_name,
+)
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
@@ -21,7 +25,7 @@ from etbuild.lower import named_data
 from etbuild.lower.partition_counts import operator_name
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.patching import replaced
-from etbuild.results import GraphNode, MethodGraph
+from etbuild.results import GraphNode, GraphWeight, MethodGraph
 
 _WHY_NOT = "etbuild_why_not"  # what partitioners say about a node, in its `meta`
 _SETTINGS = ("axis", "block_size", "group_size", "input_dtype", "dtype", "quant_min", "quant_max")
@@ -31,9 +35,12 @@ _SETTINGS = ("axis", "block_size", "group_size", "input_dtype", "dtype", "quant_
 def reasons_kept() -> Iterator[None]:
     """Inside, what partitioners say about a node that they do not take stays with the node.
 
-    ExecuTorch has two classes that partitioners say it to. Both only log it.
+    ExecuTorch has two classes that partitioners say it to. Both only log it. A partitioner with a rule for each
+    operator that it takes, such as XNNPACK's, says nothing about the other operators: what is kept is that it has no
+    rule.
     """
     say, report = utils.WhyNoPartition.__call__, utils.WhyNoPartitionReporter.report_reject
+    match = ConfigerationBasedPartitioner.get_matched_nodes_from_configs
 
     def say_and_keep(self: Any, node: Node, reason: str) -> None:
         _keep(node, reason)
@@ -43,9 +50,17 @@ def reasons_kept() -> Iterator[None]:
         _keep(node, reason)
         report(self, node, reason)
 
+    def match_and_keep(self: Any, program: ExportedProgram) -> Any:
+        rules, no_rule = self.target_partitioner_configs, f"{self.delegation_spec.backend_id} has no rule for it"
+        for node in program.graph.nodes:
+            if node.op == "call_function" and format_target_name(node.target.__name__) not in rules:
+                _keep(node, no_rule)
+        return match(self, program)
+
     with (
         replaced(utils.WhyNoPartition, "__call__", say_and_keep),
         replaced(utils.WhyNoPartitionReporter, "report_reject", report_and_keep),
+        replaced(ConfigerationBasedPartitioner, "get_matched_nodes_from_configs", match_and_keep),
     ):
         yield
 
@@ -100,7 +115,8 @@ class _Described:
         make each output. `given` has the nodes that make a delegate's inputs, by the name of the input."""
         made: dict[Node, list[int]] = {}
         parts: dict[Node, list[list[int]]] = {}  # of a delegate's call
-        read = {node: self._weight(program, node, name) for node, name in named_data.weights(program)}
+        parameters = program.graph_signature.inputs_to_parameters
+        read = {node: self._weight(node, name, node.name in parameters) for node, name in named_data.weights(program)}
         users = set(program.graph_signature.user_inputs)
         for node in program.graph.nodes:
             if node.op == "placeholder":
@@ -159,14 +175,17 @@ class _Described:
         self.graph["nodes"].append(described)
         return len(self.graph["nodes"]) - 1
 
-    def _weight(self, program: ExportedProgram, node: Node, name: str) -> int | None:
+    def _weight(self, node: Node, name: str, parameter: bool) -> int | None:
         if name not in self._weights:
             value = node.meta.get("val")
             if not isinstance(value, torch.Tensor):
                 return None
             self._weights[name] = len(self.graph["weights"])
             dtype, shape = dtype_name(value.dtype), [int(size) for size in value.shape]
-            self.graph["weights"].append({"name": name, "dtype": dtype, "shape": shape, "bytes": value.nbytes})
+            described: GraphWeight = {"name": name, "dtype": dtype, "shape": shape, "bytes": value.nbytes}
+            if parameter:
+                described["parameter"] = True
+            self.graph["weights"].append(described)
         return self._weights[name]
 
 

@@ -14,6 +14,7 @@ from etbuild.exception_text import hints
 from etbuild.inputs import source_lines
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.plan.plan import Plan
+from etbuild.report import refusals
 from etbuild.results import CheckResult, LoweringFacts
 
 _WORDS = {
@@ -54,7 +55,7 @@ def measure(plan: Plan, lowering: LoweringFacts, lines: SourceLines = NO_LINES) 
     measured = [
         entry for check in wanted.keys() & _MEASURES.keys() for entry in _measure(check, wanted[check], lowering)
     ]
-    problems = [_problem(entry, wanted, lowering) for entry in sorted(measured, key=_order) if not _holds(entry)]
+    problems = [_problem(entry, wanted, lowering, lines) for entry in sorted(measured, key=_order) if not _holds(entry)]
     for check in sorted(_asked(plan)):
         findings = list(_FINDERS[check](lowering, lines))
         if check in wanted:
@@ -160,14 +161,17 @@ def _holds(entry: CheckResult) -> bool:
     return bool(entry["actual"] >= entry["limit"])
 
 
-def _problem(entry: CheckResult, wanted: Mapping[str, object], lowering: LoweringFacts) -> Problem:
+def _problem(entry: CheckResult, wanted: Mapping[str, object], lowering: LoweringFacts, lines: SourceLines) -> Problem:
     check, of = entry["check"], entry.get("of")
     by_name = isinstance(wanted[check], dict)
     path: DocumentPath = ("checks", check, entry["of"]) if by_name else ("checks", check)
     named = f" `{of}`" if check == "max_named_data_bytes" and of else f"`{of}`" if of else ""
     actual, limit = entry["actual"], entry["limit"]
     message = _WORDS[check].format(of=named, actual=actual, limit=limit, percent=100 * actual, least=100 * limit)
-    return Problem(message, path, _HINTS[check].format(largest=_largest_duplicate(lowering)))
+    hint = _HINTS[check].format(largest=_largest_duplicate(lowering))
+    if check == "min_delegated":
+        hint = "\n".join([hint, *refusals.told(entry["of"], lowering["graphs"].get(entry["of"]), lines)])
+    return Problem(message, path, hint)
 
 
 def _largest_duplicate(lowering: LoweringFacts) -> str:

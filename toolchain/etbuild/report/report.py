@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from etbuild.plan.plan import Plan
+from etbuild.report import quantization, refusals
 from etbuild.results import (
     CheckResult,
     LoweringFacts,
-    OperatorCounts,
-    ProgramMethod,
     Report,
     ReportedMethod,
     ReportedSizes,
@@ -33,10 +32,7 @@ def report(plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes
     content: Report = {
         "schema": "executorch-report/v2",
         "name": plan.name,
-        "methods": {
-            name: _method(program["methods"][name], lowering["operators"][name], plan.report.operators)
-            for name in sorted(plan.methods)
-        },
+        "methods": {name: _method(name, lowering, plan.report.operators) for name in sorted(plan.methods)},
         "constant_methods": dict(sorted(lowering["constant_methods"].items())),
         "bytes": sizes if plan.report.blobs else _totals(sizes),
         "sharing": _sharing(lowering["sharing"], plan.report.blobs),
@@ -44,6 +40,9 @@ def report(plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes
     }
     if plan.report.blobs:
         content["blob_weights"] = lowering["blob_weights"]
+    quantized = quantization.find(plan, lowering)
+    if quantized is not None:
+        content["quantization"] = quantized
     if notes:
         content["notes"] = notes
     if lowering["with_weights"]:
@@ -51,7 +50,8 @@ def report(plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes
     return content
 
 
-def _method(method: ProgramMethod, operators: OperatorCounts, listed: bool) -> ReportedMethod:
+def _method(name: str, lowering: LoweringFacts, listed: bool) -> ReportedMethod:
+    method = lowering["program"]["methods"][name]
     reported: ReportedMethod = {
         "inputs": method["inputs"],
         "outputs": method["outputs"],
@@ -59,7 +59,9 @@ def _method(method: ProgramMethod, operators: OperatorCounts, listed: bool) -> R
         "memory": method["memory"],
     }
     if listed:
-        reported["operators"] = operators
+        reported["operators"] = lowering["operators"][name]
+        if refused := refusals.find(lowering["graphs"].get(name)):
+            reported["why_not"] = refused
     return reported
 
 

@@ -231,7 +231,6 @@ def export_methods(
         context: What every step needs.
         prepared: Methods that are prepared. They are exported as they are.
     """
-    from etbuild.export import left_in_floats
     from etbuild.export.export_methods import export_method, load_method, prepare, transform
     from etbuild.export.line_traces import recorded
     from etbuild.export.written_buffers import check_overlaps
@@ -252,8 +251,6 @@ def export_methods(
             programs[name] = transform(job, name, program)
     of_module = {name: program for name, program in programs.items() if export_plan.methods[name].program is None}
     check_overlaps(of_module, modules.overlaps)
-    for line in left_in_floats.lines(of_module, [name for name in of_module if export_plan.methods[name].quantize]):
-        print(f"note: {line}", file=sys.stderr)
     if export_plan.carries_content:
         name_apart(programs, modules.recipe_of)
     return programs

@@ -11,7 +11,7 @@ from etbuild.folding import folded
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.plan.plan import Plan
-from etbuild.report import checks, tokenizer
+from etbuild.report import checks, quantization, tokenizer
 from etbuild.report.index import index
 from etbuild.report.report import report
 from etbuild.results import KeyInputs, LoweringFacts
@@ -46,7 +46,11 @@ def check_and_report(
     """
     measured = checks.measure(plan, lowering, lines)
     copies, noted = tokenizer.copy(plan, inputs, described["data"], lowering, directory)
-    problems = [*checks.notes(plan, lowering, lines), *map(Problem, noted)]
+    problems = [
+        *checks.notes(plan, lowering, lines),
+        *quantization.notes(plan, lowering),
+        *map(Problem, noted),
+    ]
     for note in folded(problems):
         print(f"note: {note}", file=sys.stderr)
     notes = [problem.message for problem in problems]

@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
-from etbuild.errors import InputError
 from etbuild.results import BlobWeights, Report
-from etkit.analysis.find_index import read_index, report_beside
 
 NOT_KNOWN: BlobWeights = {"constants": [], "named_data": {}}
 _KEY = re.compile(r"(?:(.+) )?([a-z_]*[0-9a-f]{64})")
-
-
-def beside(path: Path, sha256: str) -> BlobWeights:
-    """What the report beside a `.pte` or `.ptd` tells; nothing if no index there lists these bytes.
-
-    Args:
-        path: The file.
-        sha256: Its digest.
-    """
-    try:
-        index_path, index = read_index(path)
-        if all(each["sha256"] != sha256 for each in index["artifacts"]):
-            return NOT_KNOWN
-        return of_report(report_beside(index_path, index))
-    except InputError:
-        return NOT_KNOWN
 
 
 def of_report(report: Report | None) -> BlobWeights:

@@ -39,25 +39,6 @@ def read_index(path: Path) -> tuple[Path, Index]:
     return index_path, content
 
 
-def report_beside(path: Path, index: Index) -> Report | None:
-    """The report that an index lists. None if it is not in the same directory, or was changed.
-
-    Args:
-        path: The path of the index.
-        index: Its content.
-    """
-    for artifact in index["artifacts"]:
-        file = regular_files.beside(path, artifact["file"]) if artifact["kind"] == "report" else None
-        if file is None:
-            continue
-        with contextlib.suppress(OSError):
-            data = regular_files.read(file, json_file.MAX_BYTES)
-            if hashlib.sha256(data).hexdigest() == artifact["sha256"]:
-                report: Report = json_file.content(data, file, json_file.Format("a report", "report"))
-                return report
-    return None
-
-
 def _locate(path: Path) -> Path:
     if path.is_dir():
         indexes = sorted(path.glob("*.index.json"))
@@ -76,6 +57,50 @@ def _locate(path: Path) -> Path:
     if path.suffix in (".yaml", ".yml"):
         raise InputError.of(f"{path}: a manifest, not an index", "build it, and name its index or the directory")
     return path
+
+
+def index_beside(path: Path, sha256: str) -> tuple[Path, Index] | None:
+    """The index beside a program, if there is one that lists these bytes."""
+    try:
+        found = read_index(path)
+    except InputError:
+        return None
+    return found if any(each["sha256"] == sha256 for each in found[1]["artifacts"]) else None
+
+
+def listed_report(path: Path, index: Index) -> Report | None:
+    """The report that an index lists. None if it is not in the same directory, or was changed.
+
+    Args:
+        path: The index, or a file beside it.
+        index: Its content.
+
+    Raises:
+        InputError: The file is not a report.
+    """
+    for artifact in index["artifacts"]:
+        file = regular_files.beside(path, artifact["file"]) if artifact["kind"] == "report" else None
+        if file is None:
+            continue
+        with contextlib.suppress(OSError):
+            data = regular_files.read(file, json_file.MAX_BYTES)
+            if hashlib.sha256(data).hexdigest() == artifact["sha256"]:
+                report: Report = json_file.content(data, file, json_file.Format("a report", "report"))
+                return report
+    return None
+
+
+def report_beside(path: Path, sha256: str) -> Report | None:
+    """The report beside a `.pte` or `.ptd`, if an index there lists both with these bytes.
+
+    Args:
+        path: The file.
+        sha256: Its digest.
+    """
+    index = index_beside(path, sha256)
+    with contextlib.suppress(InputError):
+        return None if index is None else listed_report(*index)
+    return None
 
 
 def index_of_key(key: str, cache: Cache) -> Index:

@@ -3,43 +3,64 @@
 from __future__ import annotations
 
 from etbuild.errors import printable
-from etbuild.results import BlobWeights, NamedDataFile, ProgramFile, ProgramMethod, Value
+from etbuild.folding import listed
+from etbuild.report import quantization
+from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Refusal, Report, Value
 from etkit.analysis import blob_names
-from etkit.analysis.blob_names import NOT_KNOWN
 from etkit.analysis.tables import Table, counted, size, table, value_text
 
 
-def tables(facts: ProgramFile | NamedDataFile, known: BlobWeights = NOT_KNOWN) -> list[Table]:
-    """The result of `program_file.describe` as tables for a terminal. The arguments are those of `text`."""
+def tables(facts: ProgramFile | NamedDataFile, report: Report | None = None) -> list[Table]:
+    """The result of `program_file.describe` as tables for a terminal, with what the report of the build adds."""
     head = Table(f"{facts['file']}  {size(facts['size'])}  sha256 {facts['sha256']}", (), [])
     if facts["kind"] == "named_data":
-        return [head, Table("named data", ("key", "size"), _sizes(facts["named_data"], known), (1,))]
+        return [head, Table("named data", ("key", "size"), _sizes(facts["named_data"], report), (1,))]
     found = [head]
     for name, method in facts["methods"].items():
         rows = _calls(method)
         rows += [(f"memory of arena {number}", size(count)) for number, count in enumerate(method["memory"], 1)]
         found.append(Table(_signature(name, method), ("calls of", "number"), rows, (1,)))
+        if refused := _refusals(name, report):
+            found.append(_not_delegated(name, refused))
     found.append(Table("bytes in the program", ("blobs", "number", "size"), _kinds(facts), (2,)))
     if facts["external_keys"]:
         found.append(Table("expects in named data", (), [(key,) for key in facts["external_keys"]]))
+    if quantized := _quantization(report):
+        found.append(Table(quantized[0], (), [(line,) for line in quantized[1:]]))
     return found
 
 
-def text(facts: ProgramFile | NamedDataFile, known: BlobWeights = NOT_KNOWN) -> str:
-    """Formats the result of `program_file.describe` as a few tables.
-
-    Args:
-        facts: The result.
-        known: The weights that blobs of named data are made of, as far as they are known.
-    """
+def text(facts: ProgramFile | NamedDataFile, report: Report | None = None) -> str:
+    """Formats the result of `program_file.describe` as a few tables, with what the report of the build adds."""
     head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
     if facts["kind"] == "named_data":
-        return "\n\n".join([head, table([("key", "size"), *_sizes(facts["named_data"], known)])])
-    parts = [head, *(_method(name, method) for name, method in facts["methods"].items())]
+        return "\n\n".join([head, table([("key", "size"), *_sizes(facts["named_data"], report)])])
+    parts = [head, *(_method(name, method, _refusals(name, report)) for name, method in facts["methods"].items())]
     parts.append(table([("bytes in the program", "blobs", "size"), *_kinds(facts)]))
     if facts["external_keys"]:
         parts.append("expects in named data:\n" + "\n".join(f"  {printable(key)}" for key in facts["external_keys"]))
+    if quantized := _quantization(report):
+        parts.append("\n  ".join(map(printable, quantized)))
     return "\n\n".join(parts)
+
+
+def _refusals(name: str, report: Report | None) -> list[Refusal]:
+    method = report["methods"].get(name) if report is not None else None
+    return method.get("why_not", []) if method is not None else []
+
+
+def _not_delegated(method: str, refused: list[Refusal]) -> Table:
+    rows = [(each["operator"], str(each["calls"]), ", ".join(each["layers"]), each["why_not"]) for each in refused]
+    return Table(f"{method}: not delegated", ("operator", "calls", "layers", "reason"), rows, (1,))
+
+
+def _quantization(report: Report | None) -> list[str]:
+    """What `quantize` has reached, and then the weights in floats, one in each line."""
+    found = report.get("quantization") if report is not None else None
+    if found is None:
+        return []
+    rows = [f"{quantization.counted(row)}: {row['why']}" for row in found["in_floats"]]
+    return [quantization.summary(found), *rows]
 
 
 def _kinds(facts: ProgramFile) -> list[tuple[str, ...]]:
@@ -60,8 +81,9 @@ def _calls(method: ProgramMethod) -> list[tuple[str, str]]:
     return rows + [(operator, str(count)) for operator, count in method["operators"].items()]
 
 
-def _sizes(blobs: dict[str, int], known: BlobWeights) -> list[tuple[str, ...]]:
-    named = ((blob_names.shown(key, known["named_data"]), count) for key, count in blobs.items())
+def _sizes(blobs: dict[str, int], report: Report | None) -> list[tuple[str, ...]]:
+    known = blob_names.of_report(report)["named_data"]
+    named = ((blob_names.shown(key, known), count) for key, count in blobs.items())
     return [(name, size(count)) for name, count in named]
 
 
@@ -70,10 +92,14 @@ def _signature(name: str, method: ProgramMethod) -> str:
     return f"{name}({inputs}) -> ({outputs})"
 
 
-def _method(name: str, method: ProgramMethod) -> str:
+def _method(name: str, method: ProgramMethod, refused: list[Refusal]) -> str:
     lines = [_signature(name, method), *(f"  {callee}: {counted(count, 'call')}" for callee, count in _calls(method))]
     if method["memory"]:
         lines.append(f"  memory: {', '.join(map(size, method['memory']))}")
+    lines += ["  not delegated:"] if refused else []
+    for each in refused:
+        layers = f" in {listed(each['layers'])}" if each["layers"] else ""
+        lines.append(f"    {each['operator']}: {counted(each['calls'], 'call')}{layers}: {each['why_not']}")
     return "\n".join(map(printable, lines))
 
 

@@ -17,7 +17,7 @@ from etbuild.errors import InputError, check_current_directory, format_path
 from etbuild.files.json_diff import ABSENT, Change, changes, show
 from etbuild.results import ArtifactFacts, Index
 from etkit.analysis import blob_names
-from etkit.analysis.find_index import read_index, report_beside
+from etkit.analysis.find_index import listed_report, read_index, report_beside
 from etkit.analysis.tables import counted, size, value_text
 
 Facts = dict[str, Any]
@@ -51,7 +51,8 @@ def _of_file(path: Path) -> Facts:
 
         described = program_file.describe(path)
     file = {"size": described["size"], "sha256": described["sha256"]}
-    total, names = _total_beside(path, described["sha256"]), blob_names.beside(path, described["sha256"])
+    names = blob_names.of_report(report_beside(path, described["sha256"]))
+    total = _total_beside(path, described["sha256"])
     if described["kind"] == "named_data":
         blobs = {"named data": described["named_data"]}
         return {"of": "named data", "names": names, "artifacts": {"the file": file}, "blobs": blobs}
@@ -77,7 +78,7 @@ def _of_index(index: Index, path: Path) -> Facts:
         "constant methods": index["inputs"]["plan"]["constant_methods"],
         "weights": index["tensors"],
     }
-    report = report_beside(path, index)
+    report = listed_report(path, index)
     if report is not None:
         sections["methods"] = {name: _method(method) for name, method in report["methods"].items()}
         sections["blobs"] = _blobs(report["bytes"])

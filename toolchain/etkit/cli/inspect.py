@@ -13,7 +13,11 @@ from etbuild.errors import InputError, check_current_directory
 def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_parser(
-        verbs, "inspect", "show what is in a .pte or .ptd", "The file may come from any ExecuTorch build."
+        verbs,
+        "inspect",
+        "show what is in a .pte or .ptd",
+        "The file may come from any ExecuTorch build. If the build's index and report are beside a .pte, it also shows "
+        "why operators were not delegated, and which weights `quantize` left in floats.",
     )
     add_path(parser, "FILE", "a .pte or a .ptd")
     how = parser.add_mutually_exclusive_group()
@@ -36,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
     with library_messages_off():
         from etbuild.files import program_file
-        from etkit.analysis import blob_names, inspection
+        from etkit.analysis import blob_names, find_index, inspection
 
         if options.html is not None:
             from etbuild.files import artifacts
@@ -45,10 +49,11 @@ def run(options: argparse.Namespace) -> int:
             artifacts.replace(options.html, of_file.page(options.file, options.against))
             return 0
         facts = program_file.describe(options.file)
-        known = blob_names.beside(options.file, facts["sha256"])
+        report = find_index.report_beside(options.file, facts["sha256"])
     if options.json:
+        known = blob_names.of_report(report)
         named = {} if known is blob_names.NOT_KNOWN else {"blob_weights": known}
         print(json.dumps({**facts, **named}, indent=2, sort_keys=True))
     else:
-        print_tables(inspection.tables(facts, known), inspection.text(facts, known))
+        print_tables(inspection.tables(facts, report), inspection.text(facts, report))
     return 0

@@ -191,10 +191,11 @@ def _write_page(path: Path, files: ProgramFiles, lowering: LoweringFacts | None,
     from dataclasses import replace
 
     from etbuild.files import artifacts
+    from etkit.analysis.find_index import index_beside
     from etkit.page import of_build, of_file, render
 
     program = files.program
-    reported = of_file.index_beside(program, files.facts["sha256"]) and program.with_suffix(".report.json").is_file()
+    reported = index_beside(program, files.facts["sha256"]) and program.with_suffix(".report.json").is_file()
     if lowering is not None and reported:
         try:
             shown = of_build.shown(program.parent, program.stem, lowering, _lines(program))

@@ -189,7 +189,7 @@ complete -c etbuild -n '_shtab_etbuild_using affected' -l bazel -d 'print a quer
 complete -c etbuild -n '_shtab_etbuild_using affected' -l root -xka "(__fish_complete_directories)" -d 'also search this directory for sources and data, after the directory of the manifest (repeatable)'
 complete -c etbuild -n '_shtab_etbuild_using affected' -l json -d 'print JSON, with the files that are the reason'
 complete -c etbuild -n '_shtab_etbuild_using affected; and test $_shtab_etbuild_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the manifests to choose from'
-complete -c etbuild -n '_shtab_etbuild_using; and test $_shtab_etbuild_npos -eq 0' -a inspect -d 'Show what is in a .pte or .ptd. The file may come from any ExecuTorch build.'
+complete -c etbuild -n '_shtab_etbuild_using; and test $_shtab_etbuild_npos -eq 0' -a inspect -d 'Show what is in a .pte or .ptd. The file may come from any ExecuTorch build. If the build'"'"'s index and report are beside a .pte, it also shows why operators were not delegated, and which weights `quantize` left in floats.'
 complete -c etbuild -n '_shtab_etbuild_using inspect' -s h -l help -d 'show this help message and exit'
 complete -c etbuild -n '_shtab_etbuild_using inspect' -l json -d 'print JSON'
 complete -c etbuild -n '_shtab_etbuild_using inspect' -l html -xka "(__fish_complete_path (commandline -ct))" -d 'write a page about a .pte, one HTML file, to PAGE'

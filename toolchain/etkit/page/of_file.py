@@ -6,7 +6,7 @@ from pathlib import Path
 
 from etbuild.errors import InputError
 from etbuild.files import flatbuffer, instructions, program_file, regular_files
-from etbuild.results import Index, MemoryPlan, MethodGraph
+from etbuild.results import MemoryPlan, MethodGraph
 from etkit.analysis import blob_names, find_index
 from etkit.page import content, render
 from etkit.page.difference import difference
@@ -32,9 +32,9 @@ def shown(path: Path, against: Path | None = None) -> content.PageContent:
     if facts["kind"] != "program":
         raise InputError.of(f"{path}: only a program has a page", "name a .pte")
     drawn, memory = graphs(path)
-    index = index_beside(path, facts["sha256"])
+    index = find_index.index_beside(path, facts["sha256"])
     differing = difference(against, path, index[0] if index else None) if against is not None else None
-    known = blob_names.beside(path, facts["sha256"])
+    known = blob_names.of_report(find_index.report_beside(path, facts["sha256"]))
     return content.of_program(facts, drawn, memory, index[1] if index else None, known, differing)
 
 
@@ -53,12 +53,3 @@ def graphs(path: Path) -> tuple[dict[str, MethodGraph], dict[str, MemoryPlan]]:
             {name: instructions.graph(plan, compiled) for name, plan in plans.items()},
             {name: instructions.memory_plan(plan) for name, plan in plans.items()},
         )
-
-
-def index_beside(path: Path, sha256: str) -> tuple[Path, Index] | None:
-    """The index beside a program, if there is one that lists these bytes."""
-    try:
-        found = find_index.read_index(path)
-    except InputError:
-        return None
-    return found if any(each["sha256"] == sha256 for each in found[1]["artifacts"]) else None

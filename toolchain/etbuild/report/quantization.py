@@ -1,0 +1,141 @@
+"""Which weights are left in floats in methods that the manifest quantizes, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from etbuild.errors import Problem
+from etbuild.plan.parts import Quantize
+from etbuild.plan.plan import Plan
+from etbuild.report.patterns import pattern
+from etbuild.results import GraphNode, GraphWeight, LeftInFloats, LoweringFacts, ReportedQuantization
+
+_TOLD = 0.05  # of the bytes of all weights: a note tells of more bytes in floats
+_LISTED = 50  # in the report
+_NAMED = 5  # in the note
+_PART = ".parametrizations."  # torchao puts tensors with such names in the place of a weight
+_OF_CODE = "reads it in code of its own"
+_INSTEAD = (
+    "torchao replaces the weights of linear layers and embeddings that the model calls. `torch.nn.MultiheadAttention` "
+    "calls no linear layers: write its projections as `torch.nn.Linear`"
+)
+
+
+@dataclass
+class _Weight:
+    """A weight of a method, how the method is quantized, and the operators that read the weight."""
+
+    facts: GraphWeight
+    quantize: Quantize
+    readers: list[GraphNode] = field(default_factory=list)
+
+
+def find(plan: Plan, lowering: LoweringFacts) -> ReportedQuantization | None:
+    """What `quantize` has reached; None if the manifest quantizes no method.
+
+    Args:
+        plan: The plan.
+        lowering: The facts of the lowering.
+    """
+    if not any(method.quantize for method in plan.methods.values()):
+        return None
+    weights = _weights(plan, lowering)
+    quantized = {_whole(name) for name, weight in weights.items() if _is_quantized(name, weight, weights)}
+    left = {name: weight for name, weight in weights.items() if _is_in_floats(name, weight, quantized)}
+    rows: dict[tuple[str, str], LeftInFloats] = {}
+    for name, weight in left.items():
+        kind = pattern(name), _why(name, weight)
+        row = rows.setdefault(kind, {"weights": kind[0], "count": 0, "bytes": 0, "why": kind[1]})
+        row["count"] += 1
+        row["bytes"] += weight.facts["bytes"]
+    return {
+        "weights": len(quantized) + len(left),
+        "quantized": len(quantized),
+        "bytes": sum(weight.facts["bytes"] for weight in weights.values()),
+        "float_bytes": sum(row["bytes"] for row in rows.values()),
+        "in_floats": sorted(rows.values(), key=lambda row: (-row["bytes"], row["weights"], row["why"]))[:_LISTED],
+    }
+
+
+def notes(plan: Plan, lowering: LoweringFacts) -> Iterator[Problem]:
+    """A note if the weights in floats have more than a twentieth of the bytes of all weights."""
+    found = find(plan, lowering)
+    if found is None or found["float_bytes"] <= _TOLD * found["bytes"]:
+        return
+    rows = found["in_floats"]
+    shown = [f"{counted(row)}: {row['why']}" for row in rows[:_NAMED]]
+    more = [f"the report lists {len(rows) - _NAMED} more"] if len(rows) > _NAMED else []
+    instead = [_INSTEAD] if any(_OF_CODE in row["why"] for row in rows[:_NAMED]) else []
+    yield Problem(summary(found), hint="\n".join([*shown, *more, *instead]))
+
+
+def summary(found: ReportedQuantization) -> str:
+    """How many weights are quantized, and how many bytes are not, as one line."""
+    return (
+        f"`quantize` quantized {found['quantized']} of {found['weights']} weights of 2 or more dimensions; "
+        f"{found['float_bytes']:,} of {found['bytes']:,} bytes are left in floats"
+    )
+
+
+def counted(row: LeftInFloats) -> str:
+    """The weights of a row, their number and their bytes."""
+    times = f"{row['count']} weights, " if row["count"] > 1 else ""
+    return f"`{row['weights']}` ({times}{row['bytes']:,} bytes)"
+
+
+def _weights(plan: Plan, lowering: LoweringFacts) -> dict[str, _Weight]:
+    """The weights that quantized methods read, by name."""
+    weights: dict[str, _Weight] = {}
+    for name, method in sorted(plan.methods.items()):
+        graph = lowering["graphs"].get(name)
+        if method.quantize is None or graph is None:
+            continue
+        own = [weights.setdefault(facts["name"], _Weight(facts, method.quantize)) for facts in graph["weights"]]
+        for node in graph["nodes"]:
+            for number in node.get("weights", ()):
+                own[number].readers.append(node)
+    return weights
+
+
+def _whole(name: str) -> str:
+    """The name of a weight, from that of a part of it: `head.weight` for `head.parametrizations.weight.original0`."""
+    layer, of, part = name.partition(_PART)
+    return f"{layer}.{part.partition('.')[0]}" if of else name
+
+
+def _is_quantized(name: str, weight: _Weight, weights: Mapping[str, _Weight]) -> bool:
+    """Whether a tensor is a quantized weight or a part of one.
+
+    PT2E keeps the weight as bytes that an operator dequantizes. torchao's parts are those of a weight without its first
+    part, which lowering may have packed into a constant, or with one that is not in floats.
+    """
+    layer, of, part = name.partition(_PART)
+    if not of:
+        in_bytes = weight.facts["dtype"] in ("int8", "uint8") and len(weight.facts["shape"]) > 1
+        return in_bytes and any("quant" in reader["operator"] for reader in weight.readers)
+    first = weights.get(f"{layer}{of}{part.partition('.')[0]}.original0")
+    return first is None or "float" not in first.facts["dtype"]
+
+
+def _is_in_floats(name: str, weight: _Weight, quantized: set[str]) -> bool:
+    facts = weight.facts
+    part_of_quantized = _PART in name and _whole(name) in quantized
+    return "parameter" in facts and "float" in facts["dtype"] and len(facts["shape"]) > 1 and not part_of_quantized
+
+
+def _why(name: str, weight: _Weight) -> str:
+    """Why a weight is left in floats, as far as the names and the readers tell."""
+    module, _, last = name.rpartition(".")
+    reader = weight.readers[0] if weight.readers else None
+    operator = reader["operator"] if reader is not None else "nothing"
+    layers = [each.get("layer", "") for each in weight.readers]
+    if weight.quantize.pt2e is not None:
+        return f"no quantizer of `pt2e` took its `{operator}`"
+    if last != "weight" or (layers and all(layer and module.startswith(f"{layer}.") for layer in layers)):
+        return f"`{pattern(next(filter(None, layers), module)) or 'the model'}` {_OF_CODE}"
+    if operator == "aten::embedding":
+        return "no entry of `torchao` with `layers: [embedding]` matches it"
+    if len(weight.facts["shape"]) == 2:
+        return "no entry of `torchao` matches it"
+    return f"`{operator}` reads it, and torchao quantizes linear layers and embeddings only"
