@@ -1,8 +1,9 @@
 """The module extension of the rules. Only MODULE.bazel files can use it."""
 
 load("//rules/private:compat.bzl", "reproducible")
+load("//rules/private:extras.bzl", "check_extras")
 load("//rules/private:host_repository.bzl", "host_repository")
-load("//rules/private:packages_repository.bzl", "PACKAGES_ATTRS", "check_extras", "packages_repository")
+load("//rules/private:packages_repository.bzl", "PACKAGES_ATTRS", "packages_repository")
 load("//rules/private:platforms.bzl", "check_platform")
 load("//rules/private:pythons.bzl", "check_version")
 load("//rules/private:toolchains_repository.bzl", "packages_of", "toolchains_repository")

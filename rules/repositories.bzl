@@ -3,9 +3,10 @@
 With a MODULE.bazel file, use `bazel_dep(name = "rules_executorch")` instead of `executorch_repositories`.
 """
 
+load("//rules/private:extras.bzl", "check_extras")
 load("//rules/private:host_repository.bzl", "host_repository")
 load("//rules/private:huggingface_checkpoint.bzl", _huggingface_checkpoint = "huggingface_checkpoint")
-load("//rules/private:packages_repository.bzl", "check_extras", "packages_repository")
+load("//rules/private:packages_repository.bzl", "packages_repository")
 load("//rules/private:platforms.bzl", "check_platform")
 load("//rules/private:pythons.bzl", "check_version")
 load("//rules/private:toolchains_repository.bzl", "packages_of", "toolchains_repository")

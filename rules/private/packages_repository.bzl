@@ -91,21 +91,6 @@ packages_file(
 )
 """
 
-def check_extras(extras, module = ""):
-    """Fails if there is no such extra.
-
-    Args:
-      extras: list of string.
-      module: string, the module that asks for them, for the message; empty for the user's own.
-    """
-    for extra in extras:
-        if extra not in EXTRAS:
-            fail("There is no extra `{}`. Known: {}.{}".format(
-                extra,
-                ", ".join(EXTRAS),
-                " The module `{}` asks for it.".format(module) if module else "",
-            ))
-
 def _locks(repository_ctx):
     """Returns the options of the builder that name locks, each with the path of its lock."""
     attributes = repository_ctx.attr
@@ -226,7 +211,6 @@ def _run_builder(repository_ctx, command):
 
 def _packages_repository_impl(repository_ctx):
     attributes = repository_ctx.attr
-    check_extras(attributes.extras)
     check_platform(attributes.platform)
     check_version(attributes.python_version)
     here = host_platform(repository_ctx)

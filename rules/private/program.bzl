@@ -1,5 +1,6 @@
 """The rule executorch_program: one manifest becomes one program. Users call the macro in programs.bzl."""
 
+load("@rules_executorch_toolchains//:toolchains.bzl", "TOOLCHAINS")
 load(
     "//rules:actions.bzl",
     "EXEC_GROUPS",
@@ -272,6 +273,7 @@ _CONFIGURATION_ATTRS = {
     "toolchain": attr.string(
         doc = "The name of the toolchain that builds the program, of an `executorch.toolchain`. Default: what the flag " +
               "`--@rules_executorch//toolchain:name` says, or the first that runs on the execution platform.",
+        values = [""] + [each.name for each in TOOLCHAINS],
     ),
     "_allowlist_function_transition": attr.label(default = "@bazel_tools//tools/allowlists/function_transition_allowlist"),
 }

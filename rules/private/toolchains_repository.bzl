@@ -11,6 +11,8 @@ load(":toolchains.bzl", "DEFAULT", "TOOLCHAINS")
 
 package(default_visibility = ["//visibility:public"])
 
+exports_files(["toolchains.bzl"])
+
 # The driver of a toolchain is `etbuild_NAME`. That of the default one is @rules_executorch//toolchain:etbuild.
 [toolchain_of_packages(
     name = "executorch_" + each.name,

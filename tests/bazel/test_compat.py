@@ -45,3 +45,15 @@ def test_the_module_extension_says_that_it_is_reproducible(version: str, expecte
     """Otherwise the lockfile of each user would hold its results, such as the addresses of packages."""
     assert evaluate(f"reproducible({version})") == expected
     assert "    return reproducible(module_ctx)\n" in (REPOSITORY / "rules/extensions.bzl").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("hugingface", "huggingface"), ("HuggingFace", "huggingface"), ("openvno", "openvino"), ("sbomb", "sbom")]
+    + [(word, None) for word in ("", "tensorrt", "coreml")],
+)
+def test_a_word_that_somebody_meant(word: str, near: str | None) -> None:
+    source = (REPOSITORY / "rules/private/spelling.bzl").read_text("utf-8")
+    known = ["delta", "ethos-u", "gguf", "huggingface", "openvino", "sbom", "vgf", "watch"]
+    parsed = starlark.parse("spelling.bzl", f"{source}\nnearest({word!r}, {known})", starlark.Dialect.extended())
+    assert starlark.eval(starlark.Module(), parsed, starlark.Globals.extended_by([])) == near

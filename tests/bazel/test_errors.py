@@ -200,6 +200,14 @@ def test_a_version_of_python_is_refused_before_the_packages_are_fetched(checkout
     assert "packages_repository.bzl" not in done.stderr
 
 
+def test_a_toolchain_that_is_not_there(package: Workspace) -> None:
+    """Bazel says it at the target, before anything looks for a toolchain."""
+    package.edit("wrong/BUILD", 'named_data = ["weights"]', 'named_data = ["weights"], toolchain = "nope"')
+    said = errors(package)
+    assert "invalid value in 'toolchain' attribute: has to be one of '' or 'default' instead of 'nope'" in said
+    assert "Traceback" not in said
+
+
 def test_an_extra_that_is_not_there(checkout: Workspace) -> None:
     checkout.edit("WORKSPACE", '"huggingface"', '"hugingface"')
     try:
@@ -207,4 +215,6 @@ def test_an_extra_that_is_not_there(checkout: Workspace) -> None:
     finally:
         checkout.edit("WORKSPACE", '"hugingface"', '"huggingface"')
     assert done.returncode != 0
-    assert re.search(r"There is no extra `hugingface`. Known: .*\bhuggingface, openvino", done.stderr)
+    assert re.search(
+        r"There is no extra `hugingface`. Did you mean `huggingface`\? Known: .*\bhuggingface, openvino", done.stderr
+    )

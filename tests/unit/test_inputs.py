@@ -326,3 +326,31 @@ def test_weights_of_another_format_are_named(tmp_path: Path) -> None:
     (tmp_path / "math/adapter_model.bin").write_bytes(b"1")
     with pytest.raises(InputError, match=r"there is no file `[\w/.]+`\n +there is `math/adapter_model.bin`"):
         Inputs(roots=[tmp_path]).find_data("math/adapter_model.safetensors", ("model", "adapters", "math"))
+
+
+@pytest.mark.parametrize("marker", ["WORKSPACE", "MODULE.bazel"])
+@pytest.mark.parametrize(
+    ("made", "hint"),
+    [
+        ("bazel-bin/weights/rank.safetensors", "add `--root {0}/bazel-bin`"),
+        ("bazel-bin/models/rank/weights/rank.safetensors", "add `--root {0}/bazel-bin/models/rank`"),
+        ("weights/rank.safetensors", "add `--root {0}`"),
+        (None, "if Bazel makes the file, build it first, and add `--root {0}/bazel-bin`"),
+    ],
+)
+def test_a_missing_file_in_a_workspace_is_looked_for_where_bazel_has_it(
+    tmp_path: Path, marker: str, made: str | None, hint: str
+) -> None:
+    package = tmp_path / "models/rank"
+    package.mkdir(parents=True)
+    name = "weights/rank.safetensors"
+    with pytest.raises(InputError) as outside:
+        Inputs(roots=[package]).find_data(name, ("model", "weights"))
+    assert "--root" not in str(outside.value)
+    (tmp_path / marker).touch()
+    if made is not None:
+        (tmp_path / made).parent.mkdir(parents=True)
+        (tmp_path / made).touch()
+    with pytest.raises(InputError) as error:
+        Inputs(roots=[package]).find_data(name, ("model", "weights"))
+    assert str(error.value).endswith(hint.format(tmp_path))

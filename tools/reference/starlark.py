@@ -77,7 +77,11 @@ def _bazel() -> dict[str, Any]:
 
 
 # What files of other repositories define: Bazel's own, and that of host_repository on a machine where nothing is known.
-_FILES = ("@rules_executorch_host//:host.bzl", "@bazel_tools//tools/build_defs/repo:utils.bzl")
+_FILES = (
+    "@rules_executorch_host//:host.bzl",
+    "@rules_executorch_toolchains//:toolchains.bzl",
+    "@bazel_tools//tools/build_defs/repo:utils.bzl",
+)
 _GENERATED: dict[str, Any] = {
     "CC_COMMON": None,
     "CC_INFO": None,
@@ -86,6 +90,7 @@ _GENERATED: dict[str, Any] = {
     "HOST_PLATFORM": None,
     "PACKAGES": [],
     "PY_INFOS": [],
+    "TOOLCHAINS": [],
     "read_netrc": None,
     "use_netrc": None,
 }

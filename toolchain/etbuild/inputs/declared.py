@@ -13,6 +13,7 @@ from etbuild.errors import DocumentPath, InputError, did_you_mean
 from etbuild.exception_text import hints
 from etbuild.files.weights_suffixes import WEIGHTS_SUFFIXES
 
+_WORKSPACE_FILES = ("MODULE.bazel", "REPO.bazel", "WORKSPACE", "WORKSPACE.bazel")
 _LONGEST = 255  # bytes of the name of a file, in any file system in use
 
 
@@ -86,6 +87,21 @@ class Inputs:
         near = difflib.get_close_matches(file, found, n=1)
         return f"did you mean `{'/'.join(filter(None, (folder, near[0])))}`?" if near else None
 
+    def _in_workspace(self, name: str) -> str | None:
+        """A hint for a root in a workspace of Bazel: which other root has the file, or where the files are that Bazel
+        makes. None outside of a workspace."""
+        for root in self.roots[:1]:
+            folder = root.absolute()
+            for workspace in (folder, *folder.parents):
+                if not any(is_file(workspace / each) for each in _WORKSPACE_FILES):
+                    continue
+                made = workspace / "bazel-bin"
+                for place in (workspace, made, made / folder.relative_to(workspace)):
+                    if is_file(place / name):
+                        return f"there is {place / name}: add `--root {place}`"
+                return f"if Bazel makes the file, build it first, and add `--root {made}`"
+        return None
+
     def find_data(self, name: str, path: DocumentPath) -> Path:
         """The data file with this name.
 
@@ -102,7 +118,8 @@ class Inputs:
             message = f"`{name}` is declared as {file}, which {'is not a file' if there else 'does not exist'}"
             raise InputError.at(path, message, "check the path after `=` of `--data`")
         if file is None:
-            where = hints(self._near(name), f"looked in: {', '.join(str(root.absolute()) for root in self.roots)}")
+            looked = f"looked in: {', '.join(str(root.absolute()) for root in self.roots)}"
+            where = hints(self._near(name), looked, self._in_workspace(name))
             hint = did_you_mean(name, self.data) or (where if self.roots else None)
             other = self._of_same_stem(name)
             if other is not None:

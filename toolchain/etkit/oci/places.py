@@ -181,9 +181,12 @@ def opened(name: str, access: Access, accept: Callable[[str], object] | None = N
         }
         missing = [lock.name for lock in locks if not lock.exists()]
         right = [lock for lock, blob in locks.items() if lock.is_file() and file_digest(lock) == blob.sha256]
-        paths = {**made.sources, **{file_digest(each): [each] for each in (*(builds or [path]), *right)}}
-        check = partial(package.check_sources, replace(made, sources=paths))
-        yield _Builds(name, content, paths, check, missing)
+        paths: dict[str, Sequence[Path]] = {
+            **made.sources,
+            **{file_digest(each): [each] for each in (*(builds or [path]), *right)},
+        }
+        check = partial(package.check_sources, replace(made, sources=files))
+        yield _Builds(name, content, files, check, missing)
     else:
         source = reference.parse_missing(name)
 
