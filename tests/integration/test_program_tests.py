@@ -239,6 +239,43 @@ def test_a_program_of_other_weights_fails_and_its_manifest_is_not_blamed(
     assert "lowered again from this manifest, is right" in tested.details["forward/example"]
 
 
+UNLISTED = """\
+tests:
+  cases:
+    loaded: {method: forward, inputs: [{file: x.txt, loader: "loading:numbers"}]}
+"""
+
+
+def test_what_a_test_of_a_build_rule_does_not_list_is_named_with_its_attribute(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the arguments of `executorch_program_test`, which declares all files."""
+    (tmp_path / "net.yaml").write_text(MANIFEST)
+    (tmp_path / "model.py").write_text(textwrap.dedent(MODEL))
+    runfiles = tmp_path / "net_test.runfiles"
+    runfiles.mkdir()
+    (tmp_path / "WORKSPACE").touch()  # a test of Bazel runs below one
+    (runfiles / "loading.py").write_text("def numbers(path): ...\n")
+    (runfiles / "x.txt").write_text("1")
+    assert main.main(["build", str(tmp_path / "net.yaml"), "--no-cache", "-o", str(tmp_path)]) == 0
+    manifest = runfiles / "models/net.yaml"
+    manifest.parent.mkdir()
+    manifest.write_text(MANIFEST + UNLISTED)
+    names = ["--manifest-name=models/net.yaml", "--program-name=net", f"--program={tmp_path}/net.pte"]
+    rule = ["--rule-target=//models:net_test", "--rule-command=bazel run //:etbuild --"]
+    model, data = f"--source=model.py={tmp_path}/model.py", f"--data=x.txt={runfiles}/x.txt"
+    place = "tests.cases.loaded.inputs[0]"
+    for files, said, attributes in (
+        ([model, data], f"{place}.loader: the module `loading` is not among the declared sources", "`srcs` or `deps`"),
+        ([model, f"--source=loading.py={runfiles}/loading.py"], f"{place}.file: there is no file `x.txt`", "`data`"),
+    ):
+        assert main.main(["test", str(manifest), *names, *rule, *files]) == 2
+        told = capsys.readouterr().err
+        assert said in told
+        assert f"to declare it, list it under {attributes} of //models:net_test" in told
+        assert "--root" not in told
+
+
 def test_state_that_is_lost_between_calls_fails(project: Callable[..., Outcome]) -> None:
     tests = """\
 tests:

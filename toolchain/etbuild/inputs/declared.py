@@ -89,9 +89,11 @@ class Inputs:
 
     def _in_workspace(self, name: str) -> str | None:
         """A hint for a root in a workspace of Bazel: which other root has the file, or where the files are that Bazel
-        makes. None outside of a workspace."""
+        makes. None outside of a workspace, and for a target, which lists its files."""
         for root in self.roots[:1]:
             folder = root.absolute()
+            if any(part.endswith(".runfiles") for part in folder.parts):
+                return None
             for workspace in (folder, *folder.parents):
                 if not any(is_file(workspace / each) for each in _WORKSPACE_FILES):
                     continue

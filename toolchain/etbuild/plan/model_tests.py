@@ -126,7 +126,11 @@ class TestPlan(Part):
     def callables(self) -> list[tuple[str, DocumentPath]]:
         """Every `module:callable` that tests run, besides those of the build, with the places that name it."""
         leaves = (found for calls in self.cases.values() for call in calls for found in call.leaves)
-        of_cases = [(name, place) for leaf, place in leaves for name in callables_of([leaf])]
+        of_cases = [
+            (name, (*place, "loader" if isinstance(leaf, FileExample) else "factory"))
+            for leaf, place in leaves
+            for name in callables_of([leaf])
+        ]
         return of_cases + [(metric.factory, (*metric.path, "factory")) for metric in self.metrics]
 
     @property
