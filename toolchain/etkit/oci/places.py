@@ -181,7 +181,7 @@ def opened(name: str, access: Access, accept: Callable[[str], object] | None = N
         }
         missing = [lock.name for lock in locks if not lock.exists()]
         right = [lock for lock, blob in locks.items() if lock.is_file() and file_digest(lock) == blob.sha256]
-        paths: dict[str, Sequence[Path]] = {
+        files: dict[str, Sequence[Path]] = {
             **made.sources,
             **{file_digest(each): [each] for each in (*(builds or [path]), *right)},
         }
