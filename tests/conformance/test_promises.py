@@ -170,7 +170,7 @@ def test_partitions_inside_control_flow_are_lowered(lower: Lower, method: str, t
 def test_a_while_loop_is_refused_before_a_backend_is_called(lower: Lower) -> None:
     outcome, calls = lower(methods(while_loop=f"[{BOTH}]", a=f"[{BOTH}]"), MODEL)
     assert (outcome.code, calls) == (1, [])
-    assert "methods.while_loop.entry: the method has a `while_loop`" in outcome.err
+    assert "methods.while_loop: the method has a `while_loop`" in outcome.err
 
 
 def test_executorch_itself_cannot_emit_a_while_loop() -> None:

@@ -316,6 +316,7 @@ def create():
     made = build(HEAD + method("forward", False), model=model)
     assert (made.code, made.files) == (1, [])
     assert "a second call gives something else than in PyTorch" in made.err
+    assert f"    it is assigned at model.py:10: `{REMEMBERED[what]}`\n" in made.err
 
 
 CASTS = {

@@ -223,6 +223,18 @@ def test_factory_that_returns_the_owner_of_a_module(build: Build) -> None:
     expect(outcome, 1, "`model:Trainer` returned Trainer, not a torch.nn.Module", hint)
 
 
+def test_factory_that_returns_a_class_is_told_to_call_it(build: Build) -> None:
+    kind = MODEL.partition("class ")[2].partition("(")[0]
+    outcome = build(model=f"{MODEL}\ndef create():\n    return {kind}\n")
+    expect(outcome, 1, "returned type, not a torch.nn.Module", f"call it: the factory returns the class `{kind}`")
+
+
+def test_factory_that_returns_the_owner_of_several_modules(build: Build) -> None:
+    model = f"{MODEL}\nclass Pair:\n    def __init__(self, rate):\n        self.one, self.other = create(), create()\n"
+    outcome = build(MANIFEST.replace('"model:create"', '"model:Pair"\n  kwargs: {rate: 1}'), model=model)
+    expect(outcome, 1, "its attributes `one`, `other` are modules: ", "such as `Pair(...).one`")
+
+
 def test_factory_that_is_not_there(build: Build) -> None:
     expect(build(model="def creat():\n    pass\n"), 2, "`model` has no `create`", "did you mean `creat`?")
 
@@ -275,14 +287,14 @@ def test_wrong_input_names_method_and_source_line(build: Build) -> None:
 def test_data_dependent_branch_names_method_and_source_line(build: Build, strict: str) -> None:
     model = MODEL.replace("return self.linear(x).relu()", "if x.sum() > 0:\n            return x\n        return -x")
     outcome = build(MANIFEST.replace("  forward:\n", f"  forward:\n    strict: {strict}\n"), model=model)
-    expect(outcome, 1, "model.yaml:6:3: methods.forward.entry: exporting `forward` failed", "model.py:9", "torch.cond")
+    expect(outcome, 1, "model.yaml:6:3: methods.forward: exporting `forward` failed", "model.py:9", "torch.cond")
     assert "    the line is `if x.sum() > 0:`\n" in outcome.err
 
 
 def test_graph_break_in_strict_export(build: Build) -> None:
     model = MODEL.replace("return self", "torch._dynamo.graph_break()\n        return self")
     outcome = build(MANIFEST.replace("  forward:\n", "  forward:\n    strict: true\n"), model=model)
-    expect(outcome, 1, "methods.forward.entry", "model.py:9")
+    expect(outcome, 1, "methods.forward: ", "model.py:9")
 
 
 DYNAMIC = MANIFEST.replace(
@@ -489,7 +501,7 @@ def test_an_operator_outside_core_aten_is_named(build: Build) -> None:
 def test_a_result_that_no_program_can_hold(build: Build) -> None:
     outcome = build(model=MODEL.replace("self.linear(x).relu()", "x, 'hello'"))
     message = "the method returns 'hello': a program cannot return a str"
-    expect(outcome, 1, f"model.yaml:6:3: methods.forward.entry: {message}", "return tensors, numbers")
+    expect(outcome, 1, f"model.yaml:6:3: methods.forward: {message}", "return tensors, numbers")
 
 
 @pytest.mark.parametrize("made", ["torch.jit.script(Net())", "torch.jit.trace(Net(), torch.ones(2, 8))"])

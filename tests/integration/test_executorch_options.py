@@ -154,7 +154,7 @@ def test_a_method_without_a_tensor_among_its_outputs(build: Build) -> None:
     model = model.replace("        self.count += 1\n", "")
     made = build(MANIFEST.format(options="", method=""), model=model)
     assert made.code == 1
-    assert "model.yaml:6:3: methods.step.entry: the method returns no tensor" in made.err
+    assert "model.yaml:6:3: methods.step: the method returns no tensor" in made.err
 
 
 def test_alignments_reach_the_file(make: Any) -> None:

@@ -87,6 +87,7 @@ STEP_FILES = {
     "etbuild/exception_text.py": ["compare", "export", "lower", "plan", "report"],
     "etbuild/export/__init__.py": ["compare", "export", "lower", "plan", "report/action"],
     "etbuild/export/archive.py": ["compare", "export", "lower", "plan/action", "report/action"],
+    "etbuild/export/assigning_lines.py": ["compare/action", "export", "lower/action", "plan/action", "report/action"],
     "etbuild/export/assignments.py": ["compare/action", "export", "lower/action", "plan/action", "report/action"],
     "etbuild/export/computed_weights.py": ["compare", "lower"],
     "etbuild/export/constant_methods.py": ["export", "lower"],

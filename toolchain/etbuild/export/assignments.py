@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from etbuild.errors import BuildError, DocumentPath, Problem
+from etbuild.exception_text import hints
 from etbuild.export.own_buffers import same_shape, storage, writing_own_buffers
 from etbuild.export.python_state import BUFFERS, PARAMETERS, Change, PythonState
 from etbuild.export.written_buffers import read_tensors
@@ -112,13 +113,20 @@ class Assigned:
         if problems:
             raise BuildError(problems)
 
-    def check_calls(self, differ: Callable[[], bool], path: DocumentPath, only_method: bool) -> None:
+    def check_calls(
+        self,
+        differ: Callable[[], bool],
+        path: DocumentPath,
+        only_method: bool,
+        lines_of: Callable[[Iterable[str]], str | None],
+    ) -> None:
         """Checks what two calls in a row give, and prints notes about what only other methods could see.
 
         Args:
             differ: Whether the second call gives something else than in eager PyTorch: `calls_differ`.
             path: The document path of the method's entry.
             only_method: Whether the program has no other method that may read what this one assigns.
+            lines_of: A hint with the lines of the sources that assign to places with these names.
 
         Raises:
             BuildError: The second call gives something else than in eager PyTorch.
@@ -129,7 +137,7 @@ class Assigned:
             listed = ", ".join(f"`{name}`" for name in sorted(suspects))
             message = "a second call gives something else than in PyTorch: torch.export loses what the first assigns to"
             hint = "register what a call leaves to the next one as a buffer, and write to it with `copy_(...)`"
-            raise BuildError.at(path, f"{message} {listed}", hint)
+            raise BuildError.at(path, f"{message} {listed}", hints(lines_of(suspects), hint))
         notes = [Problem(f"`{path[1]}` assigns to `{name}`: other methods do not see the value") for name in names]
         for note in folded([] if only_method else notes):
             print(f"note: {note}", file=sys.stderr)

@@ -23,6 +23,7 @@ from etbuild.accelerate.exports import exporting
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import hints, readable, summary
 from etbuild.export import (
+    assigning_lines,
     assignments,
     core_operators,
     derived_dims,
@@ -187,7 +188,8 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         assigned.check(program, entry)
         given = (prepared.arguments, prepared.keywords)
         differ = functools.partial(assignments.calls_differ, module, root, program, given, sources)
-        assigned.check_calls(differ, entry, len(prepared.job.plan.methods) == 1)
+        lines_of = functools.partial(assigning_lines.hint, finder=prepared.job.finder)
+        assigned.check_calls(differ, entry, len(prepared.job.plan.methods) == 1, lines_of)
     method_results.check(program, entry)
     method_results.make_plain(program)
     core_operators.make_lowerable(program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from etbuild.exception_text import hints
 from etbuild.files.weights_suffixes import WEIGHTS_SUFFIXES
 
 _WORKSPACE_FILES = ("MODULE.bazel", "REPO.bazel", "WORKSPACE", "WORKSPACE.bazel")
+_COMPARED = 1000  # this many files of a folder are compared with a name that is not there
 _LONGEST = 255  # bytes of the name of a file, in any file system in use
 
 
@@ -76,14 +78,17 @@ class Inputs:
         return next((other for other in others if self.find(other) is not None), None)
 
     def _near(self, name: str) -> str | None:
-        """A hint that names the file of a root whose name is most like this one; None if there is none."""
+        """A hint that names the file of a root whose name is most like this one; None if there is none. Looks at the
+        first files of a large folder only, and proposes no name that messages cannot show."""
         folder, _, file = name.rpartition("/")
         if len(file) > _LONGEST:
             return None
         found: set[str] = set()
         for root in self.roots:
-            with contextlib.suppress(OSError, ValueError):  # a name may be none of a folder
-                found.update(each.name for each in os.scandir(root / folder) if each.is_file())
+            # a name may be none of a folder
+            with contextlib.suppress(OSError, ValueError), os.scandir(root / folder) as files:
+                first = itertools.islice(files, _COMPARED)
+                found.update(each.name for each in first if each.name.isprintable() and each.is_file())
         near = difflib.get_close_matches(file, found, n=1)
         return f"did you mean `{'/'.join(filter(None, (folder, near[0])))}`?" if near else None
 

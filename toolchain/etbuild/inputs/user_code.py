@@ -251,7 +251,17 @@ def failed(action: str, error: BaseException, finder: SourceFinder, line: str | 
         line: The source line to name if the exception passed through no source.
     """
     place = source_line(error, finder) or line
-    return f"{action} failed at {place}" if place else f"{action} failed"
+    return f"{action} failed at {from_here(place, finder)}" if place else f"{action} failed"
+
+
+def from_here(place: str, finder: SourceFinder) -> str:
+    """A line of a source, `net.py:12, in forward`, with the file's path from the working directory, as messages name
+    the manifest. The import path stays if the file is elsewhere."""
+    name = place.partition(":")[0]
+    path, here = finder.sources.get(name), Path.cwd()
+    if path is None or not path.absolute().is_relative_to(here):
+        return place
+    return f"{path.absolute().relative_to(here).as_posix()}{place[len(name) :]}"
 
 
 def source_line(error: BaseException, finder: SourceFinder) -> str | None:

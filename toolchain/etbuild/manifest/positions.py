@@ -35,6 +35,9 @@ def located(error: EtbuildError, positions: Positions) -> EtbuildError:
 
 def _at_default(problem: Problem, positions: Positions) -> Problem:
     path = problem.path or ()
+    method = path[:2]
+    if path == (*method, "entry") and method[:1] == ("methods",) and path not in positions and method in positions:
+        return replace(problem, path=method)  # the name of the method is its entry
     if path[:1] != ("methods",) or len(path) < 4 or path in positions or path[2] not in _DEFAULTS:
         return problem
     default = (*_DEFAULTS[path[2]], *path[3:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,7 @@ from etbuild.processes.random_seeds import seed
 FLOATING = ("float64", "float32", "bfloat16", "float16")
 """The dtypes that `model.dtype` converts. Quantized weights may be stored as 8-bit floats, whose scale is elsewhere."""
 _overlaps: WeakKeyDictionary[torch.nn.Module, dict[str, set[str]]] = WeakKeyDictionary()
+_SHOWN = 5  # attributes of a value that is no module
 _QUANTIZED = re.compile(r"torch\.ao\.nn(\.intrinsic)?\.quantized\b")
 
 
@@ -84,7 +85,7 @@ def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) ->
     module = _as_module(module)
     if not isinstance(module, torch.nn.Module):
         message = f"`{reference}` returned {type(module).__name__}, not a torch.nn.Module"
-        raise BuildError.at(path, message, _held(module, reference))
+        raise BuildError.at(path, message, _instead(module, reference, source.kwargs))
     scripted = [name for name, child in module.named_modules() if isinstance(child, torch.jit.ScriptModule)]
     if scripted:
         child = f"with `{scripted[0]}` in" if scripted[0] else "of"
@@ -101,14 +102,21 @@ def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) ->
     return module
 
 
-def _held(value: Any, reference: str) -> str | None:
-    """A hint that names the modules on the attributes of what a factory returned; None if there are none."""
-    named = getattr(value, "__dict__", {}).items()
-    found = [name for name, each in named if isinstance(each, torch.nn.Module)]
+def _instead(value: Any, reference: str, kwargs: Mapping[str, Any]) -> str | None:
+    """A hint for a factory that returned something else than a module: it names the modules on the attributes of the
+    value, or the class of modules that the value is. None if the value is neither."""
+    if isinstance(value, type):
+        return (
+            f"call it: the factory returns the class `{value.__name__}`" if issubclass(value, torch.nn.Module) else None
+        )
+    found = [name for name, each in getattr(value, "__dict__", {}).items() if isinstance(each, torch.nn.Module)]
     if not found:
         return None
-    instead = f"{reference.partition(':')[2]}().{found[0]}"
-    return f"its attribute `{found[0]}` is a module: write a factory that returns `{instead}`"
+    instead = f"{reference.partition(':')[2]}({'...' if kwargs else ''}).{found[0]}"
+    if len(found) == 1:
+        return f"its attribute `{found[0]}` is a module: write a factory that returns `{instead}`"
+    listed = ", ".join(f"`{name}`" for name in found[:_SHOWN])
+    return f"its attributes {listed} are modules: write a factory that returns one of them, such as `{instead}`"
 
 
 def _is_quantized_eagerly(module: torch.nn.Module) -> bool:

@@ -25,17 +25,44 @@ def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
     Args:
         sources: Import paths of the user's own sources, such as `models/net.py`.
     """
-    disabled = logging.root.manager.disable
-    logging.disable(logging.ERROR)  # an error that ends a build is also raised
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in sources:
-            module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            warnings.filterwarnings("default", module=re.escape(module) + r"\Z")
-        try:
-            yield
-        finally:
-            logging.disable(disabled)
+    _hidden.begin(sources)
+    try:
+        yield
+    finally:
+        _hidden.end()
+
+
+class _Hidden:
+    """Settings of the whole process that hide messages. The first use that begins sets them and the last one that ends
+    puts them back: threads may overlap, and if each restored what it found, the settings could stay."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._uses = 0
+        self._level = 0
+        self._filters: warnings.catch_warnings[None] = warnings.catch_warnings()
+
+    def begin(self, sources: Iterable[str]) -> None:
+        with self._lock:
+            if self._uses == 0:
+                self._level, self._filters = logging.root.manager.disable, warnings.catch_warnings()
+                self._filters.__enter__()
+                logging.disable(logging.ERROR)  # an error that ends a build is also raised
+                warnings.simplefilter("ignore")
+            self._uses += 1
+            for name in sources:
+                module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                warnings.filterwarnings("default", module=re.escape(module) + r"\Z")
+
+    def end(self) -> None:
+        with self._lock:
+            self._uses -= 1
+            if self._uses == 0:
+                self._filters.__exit__(None, None, None)
+                logging.disable(self._level)
+
+
+_hidden = _Hidden()
 
 
 @contextlib.contextmanager

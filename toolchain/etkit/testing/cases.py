@@ -311,7 +311,8 @@ class Tester:
             plain = self._search(self._reference.exported(name, passes=False), call, state)
             if not plain.differences(plain.in_eager(), expected):
                 return f"the passes of `passes.aten` change what `{name}` computes"
-        return f"the exported graph of `{name}` computes something else than the model, before it is lowered"
+        cause = "a branch on `torch.compiler.is_compiling()`, `is_exporting()` or `training` is the usual cause"
+        return f"the exported graph of `{name}` computes something else than the model, before it is lowered: {cause}"
 
     def _search(self, program: ExportedProgram, call: MethodCall, state: dict[str, Any]) -> Search:
         tolerance, quantized = self._tests.methods[call.method].tolerance, self._reference.is_quantized(call.method)
