@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from etbuild.cli import main
 from etbuild.errors import InputError
 from etbuild.model.tensor_files import read_tensors
+from tests.helpers.snippets import snippets
 
 from .tested_net import MANIFEST, MODEL
 
@@ -169,6 +170,19 @@ def wrong(method, program):
 """
 
 
+def shown(start: str) -> str:
+    """Returns the failed test that docs/testing.md shows and that begins so."""
+    [found] = [
+        each.text for each in snippets() if each.page == "docs/testing.md" and each.text.startswith(f"failed   {start}")
+    ]
+    return found
+
+
+def without_space(text: str) -> str:
+    """Returns a text with one space in place of each indentation."""
+    return " ".join(text.split())
+
+
 def edge_pass(operator: str, change: str) -> str:
     return EDGE_PASS.replace("{operator}", operator).replace("{change}", change)
 
@@ -184,6 +198,7 @@ def test_an_operator_that_lowering_changes_is_named_with_its_line(project: Calla
     assert "is `aten.tanh.default`" in detail
     assert "at model.py:10, in forward: `return x + torch.tanh(self.linear(x))`" in detail
     assert "elements are wrong; the worst:" in detail
+    assert without_space(shown("forward/example  the output")) == without_space(f"failed forward/example {detail}")
 
 
 def test_a_tolerance_that_rounding_breaks_is_named_and_the_export_is_not_blamed(
@@ -335,6 +350,8 @@ def test_a_wrong_scale_of_one_layer_of_twelve_is_named(project: Callable[..., Ou
     first = tested.details[tested.failed[0]].splitlines()
     assert first[0].startswith("checks.min_sqnr: ")
     assert "blocks.7.linear (aten.linear.default), at model.py:10, in forward" in first[2], first
+    printed = f"failed forward/example {tested.details['forward/example']}"
+    assert without_space(shown("forward/example  checks.min_sqnr")) == without_space(printed)
 
 
 METRIC = """\

@@ -14,6 +14,7 @@ from etbuild.cli import main
 from etbuild.files.json_diff import changes
 from etbuild.results import Driver, Index, Release
 from etkit.analysis import explanation
+from tests.helpers.snippets import snippets
 
 from .indexes import MANIFEST, edited, make_index, sha256
 
@@ -125,6 +126,16 @@ def test_tensors_that_came_and_went_and_too_many_to_name() -> None:
     words = explanation.differences(BEFORE, after)
     assert words[0] == "weights `net.safetensors`: 10 added, 1 removed"
     assert words[-1] == "    and 3 more"
+
+
+def test_the_page_shows_lines_that_are_printed() -> None:
+    shape = make_index(edited(MANIFEST, "methods", "decode", "example_inputs", 0, "shape", value=[1, 32]))
+    weights = changed("data", **{"net.safetensors": sha256("edited")})
+    for name in ("layer1.weight", "layer3.weight", "layer5.weight"):
+        weights["tensors"]["net.safetensors"][name] = sha256(f"other {name}")
+    driver = toolchain({"version": "0.3.0", "sha256": sha256("driver 3"), "steps": {}})
+    [shown] = [each.text for each in snippets() if each.page == "docs/incremental.md" and "3 of 48" in each.text]
+    assert shown.splitlines() == [explanation.differences(BEFORE, after)[0] for after in (shape, weights, driver)]
 
 
 def test_another_file_with_the_same_tensors() -> None:

@@ -1,4 +1,7 @@
-"""The pages in docs/reference equal those that the tool makes from the sources."""
+"""The pages in docs/reference equal those that the tool makes from the sources.
+
+So the lines of docs/reference/*.md and docs/reference/command-line/*.md are those that the parsers print.
+"""
 
 from __future__ import annotations
 

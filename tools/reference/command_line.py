@@ -65,7 +65,7 @@ def pages() -> dict[str, str]:
 
 
 def _page(title: str, blocks: Iterable[str]) -> str:
-    tested = "text not run: the parsers print these lines"
+    tested = "text run by: tests/unit/test_reference.py"
     return markdown_page(title, "the parsers of toolchain/etbuild/cli", blocks, tested)
 
 
