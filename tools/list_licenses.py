@@ -28,9 +28,9 @@ LOCKS = (
 _HEAD = """\
 # Licences
 
-This page lists the packages that the toolchain installs from its locks. The licence is the one that the package's own
-metadata states. `make licenses` writes this page, and a test compares it with the locks. The extras `cuda` and `vgf`
-are missing, because the developers' environment does not install them.
+This page lists the packages that the toolchain installs from its locks. Each licence is that of the package's metadata.
+`make licenses` writes the page, and a test compares it with the locks. The packages of the extras `cuda` and `vgf` are
+missing, because the developers' environment does not have them.
 
 | package | version | licence | lock |
 |---|---|---|---|
@@ -40,7 +40,7 @@ are missing, because the developers' environment does not install them.
 _PAGE_SCRIPTS = """
 ## Libraries in the page of a program
 
-`etbuild` has these libraries for [the page of a program](reports.md), and each page contains them.
+[The page of a program](reports.md) contains these JavaScript libraries. They are part of `etbuild`, and
 `tools/update_page_scripts.sh` fetches them from npm.
 
 | package | version | licence |
