@@ -403,8 +403,10 @@ class _Report(TypedDict):
 
 
 class Report(_Report, total=False):
-    """`NAME.report.json`. `notes` and `with_weights` are missing if there are none, `blob_weights` if the manifest turns
-    off the list of blobs, and `quantization` if it quantizes no method."""
+    """`NAME.report.json`. `notes` and `with_weights` are missing if there are none.
+
+    `blob_weights` is missing if the manifest turns off the list of blobs, `quantization` if it quantizes no method.
+    """
 
     blob_weights: BlobWeights
     quantization: ReportedQuantization
