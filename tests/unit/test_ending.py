@@ -56,24 +56,10 @@ def test_a_signal_where_python_drops_errors_is_raised_soon_after(where: str) -> 
     assert (done.stdout, done.stderr) == (f"raised {int(signal.SIGTERM)}\n", "")
 
 
-def test_two_signals_where_python_drops_errors_are_raised_soon_after() -> None:
-    twice = "Closes.__del__ = lambda self: [stop(), print('lost')]; sys.setprofile(lambda frame, event, value: "
-    twice += "stop() if event == 'call' and frame.f_code.co_name == '_hook' else None)"
-    done = ran(DROPPED.format(where=f"{twice}; closes = Closes(); del closes; sys.setprofile(None)"))
-    assert (done.stdout, done.stderr) == (f"raised {int(signal.SIGTERM)}\n", "")
-
-
 def test_other_errors_where_python_drops_them_are_still_printed() -> None:
     done = ran(DROPPED.format(where="Closes.__del__ = lambda self: 1 / 0; closes = Closes(); del closes; stop()"))
     assert done.stdout == f"raised {int(signal.SIGTERM)}\n"
     assert "ZeroDivisionError" in done.stderr
-
-
-def test_a_signal_while_python_prints_another_error_is_raised_soon_after() -> None:
-    written = "sys.stderr = type('Stops', (), {'write': lambda self, text: stop(), 'flush': lambda self: None})()"
-    dropped = "Closes.__del__ = lambda self: 1 / 0; closes = Closes(); del closes"
-    done = ran(DROPPED.format(where=f"{written}; {dropped}"))
-    assert (done.stdout, done.stderr) == (f"raised {int(signal.SIGTERM)}\n", "")
 
 
 def test_a_second_signal_ends_a_process_whose_exit_handlers_hang() -> None:

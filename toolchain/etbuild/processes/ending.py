@@ -29,6 +29,7 @@ class Interrupts:
 
     Python prints an error that is raised in a destructor, a callback of a library, or an exit handler, and goes on. An
     error of this class is not lost there: nothing is printed, and the error is raised again shortly after, by a timer.
+    If a second signal comes within these microseconds, what watches the process ends it after a while.
 
     Args:
         error: The type of the error. Its argument is the number of the first signal.
@@ -64,18 +65,12 @@ class Interrupts:
             return
         if number != signal.SIGALRM:
             self.received.append(number)
-        if _runs(Interrupts._hook, frame):  # Python would drop the error there, too
-            self._raise_soon()
-        else:
-            raise self._error(self.received[0])
+        raise self._error(self.received[0])
 
     def _hook(self, dropped: UnraisableHookArgs) -> None:
-        if self.received and dropped.exc_type is self._error:
-            self._raise_soon()
-        else:
+        if not self.received or dropped.exc_type is not self._error:
             self._other_hook(dropped)
-
-    def _raise_soon(self) -> None:
+            return
         signal.signal(signal.SIGALRM, self._raise)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
@@ -85,13 +80,6 @@ class Interrupts:
         self._late = self._late or now
         if now - self._late > _PATIENCE_SECONDS:
             os._exit(INTERRUPTED)
-
-
-def _runs(function: Callable[..., object], frame: FrameType | None) -> bool:
-    """Whether a frame belongs to a call of a function, or to what it calls."""
-    while frame is not None and frame.f_code is not function.__code__:
-        frame = frame.f_back
-    return frame is not None
 
 
 @contextlib.contextmanager

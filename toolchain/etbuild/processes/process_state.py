@@ -10,13 +10,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Handler = Callable[[int, FrameType | None], Any] | int | None
+from typing import Any, TextIO
 
 _HIGH = 500  # code that closes descriptors from 3 on rarely goes this far
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
@@ -27,46 +21,26 @@ def undone() -> Iterator[None]:
     """Restores what code inside changes in the process and the driver needs there: standard streams, the current
     directory, the umask, signal handlers, and warnings that became errors. If code inside has forked, the child ends
     here."""
-    process, directory = os.getpid(), _open_here()
-    mask, filters = _umask(), list(warnings.filters)
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    process, here, mask = os.getpid(), None, os.umask(0o077)
+    os.umask(mask)
+    with contextlib.suppress(OSError):  # the directory was removed
+        here = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    filters, handlers = list(warnings.filters), {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         with streams_kept():
             yield
     finally:
         if os.getpid() != process:
             os._exit(0)
-        _go_back(directory)
-        os.umask(mask)
-        _put_back(handlers)
-        _drop_errors(filters)
-
-
-def _open_here() -> int | None:
-    """A descriptor of the current directory; None if the directory was removed."""
-    try:
-        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return None
-
-
-def _go_back(here: int | None) -> None:
-    if here is not None:
         with contextlib.suppress(OSError):  # a model may have closed this descriptor
-            os.fchdir(here)
-            os.close(here)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def _put_back(handlers: dict[signal.Signals, Handler]) -> None:
-    for number, handler in handlers.items():
-        if signal.getsignal(number) != handler and handler is not None:
-            signal.signal(number, handler)
+            if here is not None:
+                os.fchdir(here)
+                os.close(here)
+        os.umask(mask)
+        for number, handler in handlers.items():
+            if signal.getsignal(number) != handler and handler is not None:
+                signal.signal(number, handler)
+        _drop_errors(filters)
 
 
 def _drop_errors(before: list[Any]) -> None:
