@@ -23,7 +23,7 @@ import functools
 import io
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ from etbuild.model import stored_tensors
 from etbuild.model.method_tensors import RecipeOf, carried
 from etbuild.model.module import loading_code, named_tensors
 from etbuild.model.packed.packing import Packing, packing_of
-from etbuild.model.stored_tensors import StoredTensors
+from etbuild.model.stored_tensors import LazyTensors, StoredTensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.weights_files import TensorFacts, describe, first_name
 from etbuild.plan.step_plans import ExportPlan, read_plan
@@ -453,7 +453,7 @@ def _unread(method: str, error: BaseException) -> InputError:
     return from_exception(error, InputError, path, "cannot read the exported method back", hint)
 
 
-class Content(Mapping[str, torch.Tensor]):
+class Content(LazyTensors):
     """The parameters and buffers of an export by name. Each is read when it is asked for, and nothing here keeps it.
 
     Two tensors with equal content stay separate: ExecuTorch would otherwise treat two caches of zeros as one.
@@ -493,15 +493,6 @@ class Content(Mapping[str, torch.Tensor]):
         else:
             content = self._made[entry.name]
         return torch.nn.Parameter(content, requires_grad=False) if entry.parameter else content
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries  # that of a mapping would read the tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def only(self, names: Collection[str]) -> Content:
         """Those with these names."""

@@ -13,7 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
 
 import torch
@@ -38,7 +38,22 @@ Form = tuple[torch.dtype, list[int]]
 """A dtype and a shape."""
 
 
-class StoredTensors(Mapping[str, torch.Tensor]):
+class LazyTensors(Mapping[str, torch.Tensor]):
+    """Tensors by name, which are read when they are asked for."""
+
+    _entries: Mapping[str, Any]  # what is known about each
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # that of a mapping would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class StoredTensors(LazyTensors):
     """The tensors of a safetensors file by name. Each is read when it is asked for, and nothing here keeps it.
 
     The file stays open: another one may get its name.
@@ -69,15 +84,6 @@ class StoredTensors(Mapping[str, torch.Tensor]):
             return torch.empty(shape, dtype=dtype)
         content = _read(self._opened, self._start + begin, end - begin)
         return content.view(dtype).view(shape)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries  # that of a mapping would read the tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
 
 def write(file: BinaryIO, tensors: Mapping[str, torch.Tensor]) -> None:

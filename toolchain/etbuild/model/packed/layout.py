@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from etbuild.model.packed.integers import Integers
+from etbuild.model.stored_tensors import LazyTensors
 from etbuild.model.tensor_files import TensorFile
 
 
-class Parts(Mapping[str, torch.Tensor]):
+class Parts(LazyTensors):
     """The stored tensors of one layer, by the ends of their names. They are read when they are asked for.
 
     Args:
         places: For each end, the file and the name of the tensor in it.
     """
 
+    _entries: Mapping[str, tuple[TensorFile, str]]
+
     def __init__(self, places: Mapping[str, tuple[TensorFile, str]]) -> None:
-        self._places = places
+        self._entries = places
 
     def __getitem__(self, end: str) -> torch.Tensor:
-        file, name = self._places[end]
+        file, name = self._entries[end]
         return file.take(name)
-
-    def __contains__(self, end: object) -> bool:
-        return end in self._places  # that of a mapping would read the tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
 
     def form(self, end: str) -> tuple[str, list[int]]:
         """The dtype and the shape of a tensor."""
-        file, name = self._places[end]
+        file, name = self._entries[end]
         return file.form(name)
 
 
