@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from etbuild.model.packed import floats
-from etbuild.model.packed.integers import Integers, centered, none_if_zeros, order, unpacked
+from etbuild.model.packed.integers import Integers, by_row, centered, none_if_zeros, order, unpacked
 from etbuild.model.packed.layout import Layout, Parts
 
 _OF_ACTIVATIONS = (".input_scale", ".input_zero_point", ".input_global_scale")
@@ -41,7 +41,7 @@ def _packed(parts: Parts) -> Integers | torch.Tensor:
         return floats.of_four_bits(parts[".weight_packed"], parts[".weight_scale"], parts.get(".weight_global_scale"))
     words, (rows, columns) = parts[".weight_packed"], _shape_of_packed(parts)
     bits = words.shape[1] * 32 // columns
-    scales = _by_row(parts[".weight_scale"].float(), rows)
+    scales = by_row(parts[".weight_scale"].float(), rows)
     zeros = None
     if ".weight_zero_point" in parts:
         zeros = unpacked(parts[".weight_zero_point"].mT, bits, rows).mT
@@ -57,18 +57,12 @@ def _plain(parts: Parts, block: Sequence[int]) -> Integers | torch.Tensor:
     weight, scales = parts[".weight"], parts[".weight_scale"]
     if weight.dtype != torch.int8:
         return floats.scaled(weight, floats.of_exponents(scales) if scales.dtype == torch.uint8 else scales, block)
-    zeros = _by_row(parts[".weight_zero_point"].to(torch.int8), len(weight)) if ".weight_zero_point" in parts else None
+    zeros = by_row(parts[".weight_zero_point"].to(torch.int8), len(weight)) if ".weight_zero_point" in parts else None
     zeros = None if zeros is None else none_if_zeros(zeros)
-    return _integers(weight, _by_row(scales.float(), len(weight)), zeros, 8, parts)
+    return _integers(weight, by_row(scales.float(), len(weight)), zeros, 8, parts)
 
 
 def _integers(
     values: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: int, parts: Parts
 ) -> Integers:
     return Integers(values, scales, zeros, bits, order(parts.get(".weight_g_idx"), scales.shape[1]))
-
-
-def _by_row(numbers: torch.Tensor, rows: int) -> torch.Tensor:
-    """Scales or zero points `[rows, groups]`, of a whole tensor too."""
-    numbers = numbers.reshape(-1, 1) if numbers.dim() < 2 else numbers
-    return numbers.expand(rows, -1).contiguous() if len(numbers) == 1 else numbers

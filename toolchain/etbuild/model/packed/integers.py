@@ -140,6 +140,12 @@ def order(index: torch.Tensor | None, groups: int) -> torch.Tensor | None:
     return None if torch.equal(index, plain) else index
 
 
+def by_row(numbers: torch.Tensor, rows: int) -> torch.Tensor:
+    """Scales or zero points `[rows, groups]`, of a whole tensor too."""
+    numbers = numbers.reshape(-1, 1) if numbers.dim() < 2 else numbers
+    return numbers.expand(rows, -1).contiguous() if len(numbers) == 1 else numbers
+
+
 def none_if_zeros(zeros: torch.Tensor) -> torch.Tensor | None:
     """Zero points; None if all are zero."""
     return zeros if bool(zeros.any()) else None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from etbuild.model.packed import floats
-from etbuild.model.packed.integers import Integers, none_if_zeros
+from etbuild.model.packed.integers import Integers, by_row, none_if_zeros
 from etbuild.model.packed.layout import Layout, Parts
 
 _FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -27,8 +27,7 @@ def _read(parts: Parts) -> Integers | torch.Tensor:
         return floats.scaled(values, scales)
     if values.dtype != torch.int8 or values.dim() != 2:
         raise ValueError(f"{values.dtype} is not the dtype of a class that is read")
-    scales = scales.reshape(-1, 1) if scales.dim() < 2 else scales
-    scales = scales.expand(len(values), -1).contiguous() if len(scales) == 1 else scales
+    scales = by_row(scales, len(values))
     zeros = parts.get("._weight_zero_point")
     if zeros is not None and zeros.is_floating_point():
         raise ValueError("its zero points are floats")
