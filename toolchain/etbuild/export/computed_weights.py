@@ -52,13 +52,11 @@ def read(
     wanted = [entry for entry in saved.tensors if first_name(entry) in firsts]
     computed = {entry.name: entry.computed for entry in wanted if entry.computed is not None}
     before = _read_kept(kept)
-    new: Tensors = {}
-    missing = {
-        digest(entry.computed): entry for entry in wanted if entry.computed is not None and "part" in entry.computed
+    quantized = {
+        digest(recipe): entry for entry in wanted if (recipe := entry.computed) is not None and "part" in recipe
     }
-    missing = {key: entry for key, entry in missing.items() if key not in before}
-    if missing:
-        new = _computed(missing, checkpoint, kept)
+    missing = {key: entry for key, entry in quantized.items() if key not in before}
+    new = _computed(missing, checkpoint, kept) if missing else {}
 
     def tensor(name: str) -> torch.Tensor:
         recipe = computed.get(name)

@@ -42,7 +42,7 @@ from etbuild.inputs.user_code import SourceFinder, failed, load_callable, packag
 from etbuild.model.module import named_tensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import memory, untie
-from etbuild.plan.parts import ExportMethod
+from etbuild.plan.parts import ExportMethod, Pt2e
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.random_seeds import seed
 
@@ -174,8 +174,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         sources = prepared.job.finder.loaded_modules()
         with assignments.watched(module, sources) as assigned:
             program = _exported(prepared, root, shapes, strict)
-        _check_content(program, entry)
-        _check_classes(program, entry, f"call `{_UNWRAP}` in the factory")
+        _check_tensors(program, entry, f"call `{_UNWRAP}` in the factory")
         if assigned.wants_run(program):
             arguments, keywords = assignments.other_inputs((prepared.arguments, prepared.keywords))
             with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.job.finder):
@@ -278,19 +277,18 @@ def _batched(prepared: PreparedMethod) -> DynamicShapes:
 def _quantization(prepared: PreparedMethod) -> Quantization | None:
     """How PT2E quantizes a method, according to the manifest or the recipe; None: it does not."""
     method, context, recipe = prepared.method, prepared.job.context, prepared.job.recipe
-    pt2e = method.pt2e
+    pt2e, arguments, path = method.pt2e, prepared.arguments, (*prepared.path, "quantize", "pt2e")
     of_recipe = recipe.quantization_recipe if recipe is not None else None
     if pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method.from_recipe):
         return None
-    from etbuild.quantize.pt2e import PlannedQuantization, from_plan, from_recipe
+    from etbuild.quantize.pt2e import from_plan, from_recipe
 
-    planned = PlannedQuantization(pt2e, prepared.arguments, (*prepared.path, "quantize", "pt2e"))
     if pt2e is not None and pt2e.quantizers:
-        return from_plan(pt2e, planned, context)
+        return from_plan(pt2e, arguments, path, context)
     if of_recipe is None or not of_recipe.quantizers:
         hint = "add a quantizer: `quantizers: [xnnpack]`"
-        raise InputError.at(planned.path, "the recipe has no quantizers", hint)
-    return from_recipe(of_recipe, planned, context)
+        raise InputError.at(path, "the recipe has no quantizers", hint)
+    return from_recipe(of_recipe, pt2e or Pt2e((), None, None, {}), arguments, path, context)
 
 
 @contextlib.contextmanager
@@ -326,7 +324,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
     with wrap_errors(lambda error: _program_error(error, file, path)):
         program = pt2_file.load(archive)
         derived_dims.forget_ranges(program)
-        _check_classes(program, path, f"export the module again, after `{_UNWRAP}`")
+        _check_tensors(program, path, f"export the module again, after `{_UNWRAP}`")
         core_operators.make_lowerable(program)
         return old_values.drop_inputs(_bound(program), name)
 
@@ -454,20 +452,16 @@ def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
 _FILL = "fill what keeps tensors between calls, such as a cache, in the factory"
 
 
-def _check_content(program: torch.export.ExportedProgram, path: DocumentPath) -> None:
-    """Fails if a method has a fake tensor, which another method computed while it was traced: it has no values."""
+_UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
+
+
+def _check_tensors(program: torch.export.ExportedProgram, path: DocumentPath, hint: str) -> None:
+    """Fails if a method has a fake tensor, which another method computed while it was traced: it has no values; or a
+    tensor subclass that wraps other tensors: it has no bytes to compare or write, and `hint` says what to do."""
     for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
         if isinstance(tensor, FakeTensor):
             message = f"the method reads `{name}`, which another method computes and something keeps"
             raise BuildError.at(path, message, _FILL)
-
-
-_UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
-
-
-def _check_classes(program: torch.export.ExportedProgram, path: DocumentPath, hint: str) -> None:
-    """Fails if a weight is a tensor subclass that wraps other tensors: it has no bytes to compare or write."""
-    for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
         if is_traceable_wrapper_subclass(tensor):
             message = f"`{name}` is a `{type(tensor).__name__}`, not a plain tensor"
             raise BuildError.at(path, message, hint)

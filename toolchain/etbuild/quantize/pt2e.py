@@ -78,44 +78,33 @@ class Quantization:
         return isinstance(self.finds, UserCallable)
 
 
-@dataclass(frozen=True)
-class PlannedQuantization:
-    """The quantization of one method in the plan.
-
-    Attributes:
-        pt2e: The value of `pt2e`; None if the manifest has none.
-        arguments: The positional example inputs.
-        path: The document path of `pt2e`.
-    """
-
-    pt2e: Pt2e | None
-    arguments: tuple[Any, ...]
-    path: DocumentPath
-
-
-def from_plan(pt2e: Pt2e, planned: PlannedQuantization, context: StepContext) -> Quantization:
+def from_plan(pt2e: Pt2e, arguments: tuple[Any, ...], path: DocumentPath, context: StepContext) -> Quantization:
     """Makes the objects that quantize a method as the plan says.
 
     Args:
         pt2e: The value of `pt2e` in the plan. It has quantizers.
-        planned: The quantization of the method.
+        arguments: The positional example inputs.
+        path: The document path of `pt2e`.
         context: The declared inputs of the step.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: A quantizer cannot be made.
     """
+    batches = pt2e.calibration or OwnInputs()
     return Quantization(
-        _quantizer(pt2e, planned.path, context.finder),
-        _training(pt2e, planned.path, context.finder) or _batches(pt2e.calibration or OwnInputs(), planned, context),
-        _passes(pt2e, planned.path, context.finder),
+        _quantizer(pt2e, path, context.finder),
+        _training(pt2e, path, context.finder) or calibration.make(batches, arguments, (*path, "calibration"), context),
+        _passes(pt2e, path, context.finder),
         all(backends.get(entry.backend).fold_quantize for entry in pt2e.quantizers),
         False,
-        (*planned.path, "quantizers"),
+        (*path, "quantizers"),
     )
 
 
-def from_recipe(recipe: QuantizationRecipe, planned: PlannedQuantization, context: StepContext) -> Quantization:
+def from_recipe(
+    recipe: QuantizationRecipe, pt2e: Pt2e, arguments: tuple[Any, ...], path: DocumentPath, context: StepContext
+) -> Quantization:
     """Makes the objects that quantize a method as a recipe says.
 
     The passes of the manifest run after those of the recipe. The manifest's calibration or training, if it has one,
@@ -123,55 +112,52 @@ def from_recipe(recipe: QuantizationRecipe, planned: PlannedQuantization, contex
 
     Args:
         recipe: The recipe. It has quantizers.
-        planned: The quantization of the method. Its plan has no quantizers.
+        pt2e: The value of `pt2e` in the plan. It has no quantizers.
+        arguments: The positional example inputs.
+        path: The document path of `pt2e`.
         context: The declared inputs of the step.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: A callable failed, or the recipe and the manifest do not fit together.
     """
-    path: DocumentPath = ("recipe",)
+    place, own = ("recipe",), _passes(pt2e, path, context.finder)
     passes = {
         hook: [
-            UserCallable("a pass of the recipe", path, function) for function in getattr(recipe, f"{hook}_passes") or []
+            *(UserCallable("a pass of the recipe", place, each) for each in getattr(recipe, f"{hook}_passes") or []),
+            *own.get(hook, ()),
         ]
         for hook in QUANTIZE_HOOKS
     }
-    for hook, calls in _passes(planned.pt2e, planned.path, context.finder).items() if planned.pt2e is not None else ():
-        passes[hook] += calls
     quantizers = list(recipe.quantizers or [])
     quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
-    finds = _ranges_with_recipe(recipe, planned, context)
-    return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, path)
+    finds = _training(pt2e, path, context.finder) or _ranges(recipe, pt2e.calibration, arguments, path, context)
+    return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, place)
 
 
-def _ranges_with_recipe(
-    recipe: QuantizationRecipe, planned: PlannedQuantization, context: StepContext
+def _ranges(
+    recipe: QuantizationRecipe,
+    of_manifest: Calibration | None,
+    arguments: tuple[Any, ...],
+    pt2e_path: DocumentPath,
+    context: StepContext,
 ) -> Batches | UserCallable:
-    path: DocumentPath = ("recipe",)
-    if planned.pt2e is not None and (train := _training(planned.pt2e, planned.path, context.finder)) is not None:
-        return train
-    of_manifest = planned.pt2e.calibration if planned.pt2e is not None else None
+    """What finds the ranges of values if the manifest does not train the method."""
+    path, calibration_path = ("recipe",), (*pt2e_path, "calibration")
     if recipe.is_qat:
         if of_manifest is not None:
             hint = "remove `calibration`, or list quantizers of your own"
-            raise InputError.at(
-                (*planned.path, "calibration"), "the recipe trains the method, so `calibration` has no effect", hint
-            )
+            raise InputError.at(calibration_path, "the recipe trains the method, so `calibration` has no effect", hint)
         if recipe.train_fn is None:
             hint = 'give the recipe a `train_fn`, or write `quantize: {pt2e: {qat: "module:callable"}}`'
             raise BuildError.at(path, "the recipe has `is_qat` but no `train_fn`", hint)
         return UserCallable("the `train_fn` of the recipe", path, recipe.train_fn)
     if of_manifest is not None:
-        return _batches(of_manifest, planned, context)
+        return calibration.make(of_manifest, arguments, calibration_path, context)
     if recipe.calibration_inputs_fn is None:
-        return Batches([planned.arguments], path)
+        return Batches([arguments], path)
     with wrap_user_error(path, "the calibration inputs of the recipe", context.finder):
         return Batches([calibration.as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
-
-
-def _batches(calibrate: Calibration, planned: PlannedQuantization, context: StepContext) -> Batches:
-    return calibration.make(calibrate, planned.arguments, (*planned.path, "calibration"), context)
 
 
 def _training(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> UserCallable | None:
