@@ -62,8 +62,8 @@ from etbuild.model.method_tensors import RecipeOf, carried
 from etbuild.model.module import loading_code, named_tensors
 from etbuild.model.packed.packing import Packing, packing_of
 from etbuild.model.stored_tensors import LazyTensors, StoredTensors
-from etbuild.model.tensor_bytes import row_major
-from etbuild.model.weights_files import TensorFacts, describe, first_name
+from etbuild.model.tensor_bytes import flat_bytes, row_major
+from etbuild.model.weights_files import TensorFacts, describe, equal, first_name
 from etbuild.plan.step_plans import ExportPlan, read_plan
 
 _SCHEMA = "executorch-export/v4"
@@ -71,7 +71,6 @@ _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` r
 # The modules to import for operators of installed distributions, by the namespace of the operators.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
 _PLAIN_CONTAINERS = (tuple, list, dict)
-_FIRST = 1 << 10  # elements of `_bytes`: most tensors have another one than zero among so many
 
 
 @dataclass(frozen=True)
@@ -323,17 +322,16 @@ def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def _is_saved(saved: torch.Tensor, tensor: torch.Tensor) -> bool:
-    same = saved.dtype == tensor.dtype and saved.shape == tensor.shape and torch.equal(_bytes(saved), _bytes(tensor))
+    same = equal(saved, tensor)
     stored_tensors.release(tensor)
-    return bool(same)
+    return same
 
 
 def _is_zeros(tensor: torch.Tensor) -> bool:
     """Whether all bytes of a tensor are zeros."""
-    content = _bytes(tensor)
-    found = not content[:_FIRST].any() and not content.count_nonzero()
+    found = not bool(flat_bytes(tensor).any())
     stored_tensors.release(tensor)
-    return bool(found)
+    return found
 
 
 def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None:
@@ -368,14 +366,6 @@ def _read_constants(directory: Path) -> dict[str, object]:
     form = json_file.Format("the constants of an export", "step#constants")
     constants = json_file.read(plain, form)["constants"] if plain.exists() else {}
     return {**constants, **(load_file(tensors) if tensors.exists() else {})}
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, as elements of eight bytes if there are whole ones: they are compared faster."""
-    flat = row_major(tensor).view(-1)
-    if flat.storage_offset() * flat.itemsize % 8:
-        flat = flat.clone()
-    return flat.view(torch.uint8 if tensor.nbytes % 8 else torch.int64)
 
 
 def read(export: ExportFiles) -> SavedExport:

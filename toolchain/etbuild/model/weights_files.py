@@ -120,7 +120,14 @@ def form(tensor: torch.Tensor) -> str:
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same dtype, shape and bits."""
-    return one is other or (form(one) == form(other) and torch.equal(flat_bytes(one), flat_bytes(other)))
+    return one is other or (form(one) == form(other) and torch.equal(_words(one), _words(other)))
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, as elements of eight bytes if there are whole ones: they are compared faster."""
+    flat = flat_bytes(tensor)
+    flat = flat.clone() if flat.storage_offset() % 8 else flat
+    return flat if len(flat) % 8 else flat.view(torch.int64)
 
 
 def tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str]:
