@@ -264,6 +264,7 @@ STEP_FILES = {
     "etbuild/processes/random_seeds.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/processes/sandbox.py": ["compare/outside", "export/outside", "lower/outside", "plan/outside", "report/outside"],
     "etbuild/processes/supervisor.py": ["compare/action", "export/action", "lower/action", "plan/action", "report/action"],
+    "etbuild/processes/time_limit.py": ["compare", "export", "lower"],
     "etbuild/quantize/__init__.py": ["compare/quantize", "export/quantize", "lower/quantize", "plan/action", "report/action"],
     "etbuild/quantize/by_rows.py": ["compare/quantize", "export/quantize", "lower/quantize"],
     "etbuild/quantize/calibration.py": ["compare/action", "export/quantize", "lower/action", "plan/action", "report/action"],

@@ -25,7 +25,7 @@ _shtab_etbuild_commands() {
     explain:'Show what a key is made of, or why the keys of two builds differ.'
     generate:'Continue a text with a language model. Builds the program, unless the cache has it, and runs it with ExecuTorch'"'"'s runner for language models. The text goes to standard output. With --chat, each line of standard input is a turn.'
     history:'List the versions of programs in a repository, with size, delegation and memory. Reads manifests, indexes and reports only.'
-    init:'Write the first manifest and BUILD target of a model. They are a start: read them, and change them. Replaces no file.'
+    init:'Write the first manifest of a model, and its BUILD target if a workspace of Bazel is there. They are a start: read them, and change them. Replaces no file.'
     inspect:'Show what is in a .pte or .ptd. The file may come from any ExecuTorch build. If the build'"'"'s index and report are beside a .pte, it also shows why operators were not delegated, and which weights `quantize` left in floats.'
     kernels:'Write C++ that registers just the kernels that programs need. ExecuTorch'"'"'s code generator makes it. Compile it for the device and link it with the kernels.'
     lock:'Compare a build with its lockfile, or write the lockfile.'
@@ -273,6 +273,7 @@ _shtab_etbuild_diff_defaults_added=0
 _shtab_etbuild_doctor_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--cache-dir[directory of the local cache (default\: \$ETBUILD_CACHE_DIR, or \`etbuild\` in the user\'s cache directory)]:DIR:_files -/"
+  "--all[say of each thing that is not here what it needs]"
   "--json[print JSON]"
 )
 
@@ -340,7 +341,8 @@ _shtab_etbuild_init_options=(
   "*--adapter[a folder with a LoRA adapter of the model, as PEFT\'s \`save_pretrained\` writes it (repeatable)]:DIR:_files -/"
   "--no-check[do not try whether the model can be exported, and whether the weights fit it]"
   "--name[name of the program (default\: from the folder or the module)]:NAME:"
-  "-o[directory for NAME.yaml and BUILD (default\: the current directory)]:DIR:_files -/"
+  "--bazel[write the BUILD target outside of a workspace of Bazel too]"
+  "-o[directory for NAME.yaml and what goes with it (default\: the current directory)]:DIR:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
