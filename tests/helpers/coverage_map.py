@@ -79,6 +79,9 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/analysis/": _imported(
         *_integration("diff", "inspect", "profile", "variants", "verify_reproducible"), *_bazel("packages")
     ),
+    "toolchain/etkit/analysis/cache_upkeep.py": _tool(
+        *_integration("local_cache"), *_faults("file_faults", "many_builds")
+    ),
     "toolchain/etbuild/api.py": _imported(*_integration("python_interface")),
     "toolchain/etbuild/backends/": _core(
         *_integration("backends", "recipes", "third_party_backend"), "conformance/test_named_data_of_backends.py"
