@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from etbuild.errors import InputError
 from etbuild.inputs.import_graph import read_sources
-from etbuild.inputs.user_code import SourceFinder, importable
+from etbuild.inputs.user_code import importable
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from tests.helpers.examples_drawn import examples
@@ -207,10 +207,10 @@ def layouts() -> st.SearchStrategy[Layout]:
 class Project:
     """The exported methods of the model, with both ways to lower them."""
 
-    def __init__(self, root: Path, finder: SourceFinder) -> None:
+    def __init__(self, root: Path) -> None:
         import torch
 
-        self.root, self.finder = root, finder
+        self.root = root
         namespace: dict[str, Any] = {}
         exec(NET, namespace)
         net = namespace["Net"]()
@@ -233,7 +233,7 @@ class Project:
         (self.root / "model.yaml").write_text(yaml.safe_dump(layout.manifest()))
         lower_plan = from_manifest(validate.load(self.root / "model.yaml").data).lower_plan
         with accelerated():
-            return lower_programs(lower_plan, copy.deepcopy(self.programs), {}, self.finder)
+            return lower_programs(lower_plan, copy.deepcopy(self.programs), {})
 
     def lower_as_written(self, layout: Layout) -> Any:
         """Lowers with ExecuTorch only."""
@@ -258,9 +258,9 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     root = tmp_path_factory.mktemp("layouts")
-    with pytest.MonkeyPatch.context() as patch, importable(read_sources({"demo_backend.py": DEMO}), []) as finder:
+    with pytest.MonkeyPatch.context() as patch, importable(read_sources({"demo_backend.py": DEMO}), []):
         patch.setenv("DEMO_BACKEND_RECORD", str(root / "calls"))
-        yield Project(root, finder)
+        yield Project(root)
 
 
 def described(edge: Any) -> dict[str, Any]:

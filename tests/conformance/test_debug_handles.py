@@ -42,8 +42,8 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     method = {"example_inputs": [{"shape": [3]}], "partitioners": [partitioner]}
     manifest: Any = {"name": "net", "model": {"factory": "net:create"}, "methods": dict.fromkeys(("a", "b"), method)}
     programs = {name: torch.export.export(Net(), (torch.ones(3),)) for name in ("a", "b")}
-    with importable(read_sources({"demo_backend.py": tmp_path / "demo_backend.py"}), []) as finder:
-        yield lower_methods.lower_programs(from_manifest(manifest).lower_plan, programs, {}, finder)
+    with importable(read_sources({"demo_backend.py": tmp_path / "demo_backend.py"}), []):
+        yield lower_methods.lower_programs(from_manifest(manifest).lower_plan, programs, {})
 
 
 EXPECTED = [{0: (1,), 1: (2,)}, {0: (4,)}]  # by its own numbers: `sin` and `cos`, then the last `sin`

@@ -214,8 +214,8 @@ def _(x, path):
 def test_a_declared_operator_may_name_its_arguments_as_it_likes(tmp_path: Path) -> None:
     source = tmp_path / "lookup_ops.py"
     source.write_text(DECLARED)
-    with importable(read_sources({"lookup_ops.py": source}), []) as finder:
-        custom_ops.load(CustomOps((), ("lookup_ops",)), StepContext(Inputs(), finder))
+    with importable(read_sources({"lookup_ops.py": source}), []):
+        custom_ops.load(CustomOps((), ("lookup_ops",)), StepContext(Inputs()))
     assert custom_ops.is_declared("pt2_declared::lookup")
     _operator("torch.ops.pt2_declared.lookup.default")
 

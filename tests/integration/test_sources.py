@@ -58,16 +58,16 @@ def edited(used: UsedSources) -> Iterator[UsedSources]:
 
 def test_an_edit_after_the_digest_does_not_run(edited: UsedSources) -> None:
     digest = KeyFiles.read(Inputs(), edited, {}).digests["sources"]["digested.py"]
-    with importable(edited, []) as finder:
-        create = load_callable("digested:create", finder, ())
+    with importable(edited, []):
+        create = load_callable("digested:create", ())
         assert isinstance(create(), torch.nn.Identity)
         assert sys.modules["digested"].scripted(2) == 4
     assert digest == hashlib.sha256(MODEL.encode()).hexdigest()
 
 
 def test_tracebacks_and_inspect_show_what_runs(edited: UsedSources) -> None:
-    with importable(edited, []) as finder:
-        fail = load_callable("digested:fail", finder, ())
+    with importable(edited, []):
+        fail = load_callable("digested:fail", ())
         assert inspect.getsource(fail).startswith("def fail():\n    raise ValueError")
         assert inspect.getsource(sys.modules["digested"]) == MODEL
         with pytest.raises(ValueError, match="digested") as caught:
@@ -83,8 +83,8 @@ def test_what_is_exported_is_what_runs(tmp_path: Path, strict: bool) -> None:
     (tmp_path / "digested.py").write_text(text, "utf-8")
     used = read_sources({"digested.py": tmp_path / "digested.py"})
     (tmp_path / "digested.py").write_text(OTHER)
-    with importable(used, []) as finder:
-        net = load_callable("digested:Net", finder, ())()
+    with importable(used, []):
+        net = load_callable("digested:Net", ())()
         program = torch.export.export(net, (torch.ones(2),), strict=strict)
     assert torch.equal(program.module()(torch.ones(2)), torch.full((2,), 2.0))
 
@@ -95,8 +95,8 @@ def test_asserts_are_kept_under_any_option_of_python(tmp_path: Path) -> None:
 from pathlib import Path
 from etbuild.inputs.import_graph import read_sources
 from etbuild.inputs.user_code import importable, load_callable
-with importable(read_sources({{"digested.py": Path({str(tmp_path / "digested.py")!r})}}), []) as finder:
-    load_callable("digested:create", finder, ())
+with importable(read_sources({{"digested.py": Path({str(tmp_path / "digested.py")!r})}}), []):
+    load_callable("digested:create", ())
 """
     done = subprocess.run([sys.executable, "-O", "-c", script], capture_output=True, text=True, check=False)
     assert "AssertionError: kept" in done.stderr

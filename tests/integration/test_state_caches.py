@@ -42,7 +42,7 @@ def with_cache(made: Any, directory: Path, kind: str | None) -> Any:
         dense=(),
         normalize=False,
     )
-    context: Any = SimpleNamespace(inputs=Inputs(roots=[directory]), finder=None)
+    context: Any = SimpleNamespace(inputs=Inputs(roots=[directory]))
     cached = huggingface.create(wanted, 0, context).eval()
     cached.load_state_dict(made.state_dict())
     return cached

@@ -83,8 +83,7 @@ def test_the_names_of_sizes_are_explained(text: str, legend: str) -> None:
 
 
 def _error_of_a_quantized_method(error: Exception) -> str:
-    job = SimpleNamespace(finder=SimpleNamespace(name_of=lambda file: None))
-    prepared: Any = SimpleNamespace(job=job, path=("methods", "forward"))
+    prepared: Any = SimpleNamespace(path=("methods", "forward"))
     return str(export_methods._quantized_error(error, prepared))
 
 

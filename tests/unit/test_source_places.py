@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from etbuild.export import assigning_lines
-from etbuild.inputs.user_code import from_here
+from etbuild.inputs.import_graph import UsedSources
+from etbuild.inputs.user_code import SourceFinder, from_here
 
 SOURCE = b"""\
 class Net:
@@ -23,16 +24,28 @@ class Net:
 """
 
 
-def finder(path: Path) -> Any:
-    return SimpleNamespace(sources={"net.py": path}, contents={"net.py": SOURCE})
+Declare = Callable[[Path], None]
 
 
-def test_a_source_below_the_working_directory_has_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def declare(monkeypatch: pytest.MonkeyPatch) -> Declare:
+    def declared(path: Path) -> None:
+        finder = SourceFinder(UsedSources({"net.py": path}, set(), {"net.py": SOURCE}))
+        monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+
+    return declared
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [("models/net.py", "models/net.py"), ("{here}/models/net.py", "models/net.py"), ("../net.py", "net.py")],
+)
+def test_a_source_below_the_working_directory_has_its_path(
+    file: str, shown: str, declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    place = "net.py:3, in forward"
-    assert from_here(place, finder(Path("models/net.py"))) == f"models/{place}"
-    assert from_here(place, finder(tmp_path / "models/net.py")) == f"models/{place}"
-    assert from_here(place, finder(tmp_path.parent / "net.py")) == place
+    declare(tmp_path.parent / "net.py" if file.startswith("..") else Path(file.format(here=tmp_path)))
+    assert from_here("net.py:3, in forward") == f"{shown}:3, in forward"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +57,8 @@ def test_a_source_below_the_working_directory_has_its_path(tmp_path: Path, monke
     ],
 )
 def test_the_line_that_assigns_is_found(
-    names: list[str], hint: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: list[str], hint: str | None, declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert assigning_lines.hint(names, finder(Path("models/net.py"))) == hint
+    declare(Path("models/net.py"))
+    assert assigning_lines.hint(names) == hint

@@ -162,8 +162,8 @@ class Model:
         inputs = self._request.inputs()
         used = used_sources(inputs, self._plan.export_plan)
         seed(self._plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, inputs.data.values()) as finder:
-            yield Reference.of_plan(self._plan, StepContext(inputs, finder))
+        with importable(used, inputs.data.values()):
+            yield Reference.of_plan(self._plan, StepContext(inputs))
 
 
 @dataclass(frozen=True)

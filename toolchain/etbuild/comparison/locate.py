@@ -24,7 +24,6 @@ from etbuild.comparison.graph import arguments, copied, outputs_of
 from etbuild.errors import EtbuildError
 from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
-from etbuild.inputs.user_code import SourceFinder
 from etbuild.plan.parts import Tolerance
 from etbuild.plan.step_plans import LowerPlan
 from etbuild.runtime import child, program_files
@@ -62,12 +61,11 @@ class Search:
     Args:
         plan: How the method was lowered.
         call: The call that goes wrong.
-        finder: The sources.
         lines: The lines of the method's nodes.
     """
 
-    def __init__(self, plan: LowerPlan, call: WrongCall, finder: SourceFinder, lines: SourceLines) -> None:
-        self._plan, self._call, self._finder, self._lines = plan, call, finder, lines
+    def __init__(self, plan: LowerPlan, call: WrongCall, lines: SourceLines) -> None:
+        self._plan, self._call, self._lines = plan, call, lines
         self._inputs = arguments(call.program, call.leaves)
         self._tries = 0
         self._results: list[tuple[list[Any], list[Any]]] = []
@@ -179,7 +177,7 @@ class Search:
         from etbuild.lower.finite_weights import non_finite
         from etbuild.lower.lower_methods import lower_programs
 
-        name, finder = self._call.method, self._finder
+        name = self._call.method
         positional, keywords = self._inputs
         with torch.no_grad():
             program = torch.export.export(module, positional, keywords)
@@ -187,9 +185,9 @@ class Search:
         programs = {name: program}
         weights = non_finite(programs)
         with accelerated():
-            edge = lower_programs(plan, programs, {}, finder)
-            emitted = emit_methods(plan, Lowered(edge, {}, weights, None), finder)
-        return str(write_program(plan, [emitted], {}, finder, directory).artifacts[0].path)
+            edge = lower_programs(plan, programs, {})
+            emitted = emit_methods(plan, Lowered(edge, {}, weights, None))
+        return str(write_program(plan, [emitted], {}, directory).artifacts[0].path)
 
     def _described(self, node: Node, what: str) -> str:
         where = shown(self._lines.of_node(self._call.method, first_name(node)))

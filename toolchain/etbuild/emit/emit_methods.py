@@ -26,7 +26,7 @@ from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.exception_text import hints
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
-from etbuild.inputs.user_code import SourceFinder, failed
+from etbuild.inputs.user_code import failed
 from etbuild.lower import dequantize, dynamic_sizes, failed_nodes, method_graph, named_data, nonzero_rows, passes
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.finite_weights import NonFinite
@@ -132,13 +132,12 @@ class Lowered:
     look: Callable[[ExecutorchProgramManager], None] | None = None
 
 
-def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder) -> Emitted:
+def emit_methods(lower_plan: MethodPlan, lowered: Lowered) -> Emitted:
     """Emits methods.
 
     Args:
         lower_plan: The lower plan.
         lowered: The methods. They are changed in place.
-        finder: Finds declared sources, which may contain passes and planning algorithms.
 
     Raises:
         InputError: The plan names an operator or a callable that does not exist.
@@ -157,7 +156,7 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder)
     compares_content = named_data.claims_compare_content(edge, shards, lower_plan.used_backends)
     claims, requests = named_data.claims(edge, shards, lower_plan.used_backends), list(named_data.requests(edge))
     names = {name: method_graph.names_by_handle(edge.exported_program(name)) for name in facts}
-    manager, output = _to_executorch(lower_plan, lowered, finder)
+    manager, output = _to_executorch(lower_plan, lowered)
     if lowered.look is not None:
         lowered.look(manager)
     for name, of_method in facts.items():
@@ -220,16 +219,14 @@ def _origins(output: EmitterOutput, method: str, names: Mapping[int, list[str]])
     return [list(each) for each in found]
 
 
-def _to_executorch(
-    lower_plan: MethodPlan, lowered: Lowered, finder: SourceFinder
-) -> tuple[ExecutorchProgramManager, EmitterOutput]:
+def _to_executorch(lower_plan: MethodPlan, lowered: Lowered) -> tuple[ExecutorchProgramManager, EmitterOutput]:
     """Runs ExecuTorch's `to_executorch` up to the program's file, which `write_program` writes for all methods."""
     edge, external = lowered.edge, named_data.shard_of if lowered.shards else False
-    early = [*passes.executorch(lower_plan, finder), *([copy_viewed_weights] if lowered.shards else [])]
-    config = backend_config(lower_plan, early, external, finder, lowered.written or ())
+    early = [*passes.executorch(lower_plan), *([copy_viewed_weights] if lowered.shards else [])]
+    config = backend_config(lower_plan, early, external, lowered.written or ())
     dequantize.register_kernels(edge)
     with (
-        wrap_errors(lambda error: _emission_error(error, lower_plan, edge, finder)),
+        wrap_errors(lambda error: _emission_error(error, lower_plan, edge)),
         replaced(_program, "serialize_for_executorch", lambda *arguments: (Cord(), {})),
         dynamic_sizes.verified_as_symbols(),
         nonzero_rows.row_major(),
@@ -274,26 +271,24 @@ def _trained(program: ExportedProgram) -> list[str]:
     )
 
 
-def _emission_error(
-    error: BaseException, lower_plan: MethodPlan, edge: EdgeProgramManager, finder: SourceFinder
-) -> BuildError:
-    if "finite upper bound" in str(error) and (problems := _unlimited_sizes(edge, finder)):
+def _emission_error(error: BaseException, lower_plan: MethodPlan, edge: EdgeProgramManager) -> BuildError:
+    if "finite upper bound" in str(error) and (problems := _unlimited_sizes(edge)):
         return BuildError(problems)
     path, hint = _place_and_hint(str(error), lower_plan, edge)
-    action = failed(f"emitting {', '.join(sorted(edge.methods))}", error, finder)
+    action = failed(f"emitting {', '.join(sorted(edge.methods))}", error)
     programs = {name: edge.exported_program(name) for name in edge.methods}
-    at = source_lines.shown(failed_nodes.lines(error, programs, finder))
+    at = source_lines.shown(failed_nodes.lines(error, programs))
     return from_exception(error, BuildError, path, action, hints(at, hint))
 
 
-def _unlimited_sizes(edge: EdgeProgramManager, finder: SourceFinder) -> list[Problem]:
+def _unlimited_sizes(edge: EdgeProgramManager) -> list[Problem]:
     """A problem for each method with a size that depends on values and has no limit: memory cannot be planned."""
     problems = []
     for name in sorted(edge.methods):
         program = edge.exported_program(name)
         node = dynamic_sizes.first_unlimited(program)
         if node is not None:
-            at = source_lines.shown(failed_nodes.lines_of_nodes([node], {name: program}, finder))
+            at = source_lines.shown(failed_nodes.lines_of_nodes([node], {name: program}))
             message = f"a size of what `{operator_name(node)}` returns depends on values and has no upper limit"
             hint = "memory is planned for the largest size: write `torch._check(x.shape[0] <= LIMIT)` in the model"
             problems.append(Problem(message, ("methods", name), hints(at, hint)))

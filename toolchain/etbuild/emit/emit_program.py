@@ -19,7 +19,6 @@ from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.files import instructions, program_file
 from etbuild.files.artifacts import Artifact, write
 from etbuild.foreign_errors import from_exception, wrap_errors
-from etbuild.inputs.user_code import SourceFinder
 from etbuild.lower import named_data
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.named_data import Claims
@@ -51,16 +50,13 @@ class Emission:
     limits: list[RuntimeLimit]
 
 
-def write_program(
-    lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[str, str], finder: SourceFinder, directory: Path
-) -> Emission:
+def write_program(lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[str, str], directory: Path) -> Emission:
     """Writes the program of emitted methods and its named data, and reads them back.
 
     Args:
         lower_plan: The lower plan.
         parts: The methods, in the order of their names.
         shards: The shard of each parameter that has a tag, by name.
-        finder: Finds declared sources, which may contain a recipe.
         directory: The directory to write to.
 
     Raises:
@@ -73,7 +69,7 @@ def write_program(
         for key, wanted in part.claims.items():
             claims.setdefault(key, set()).update(wanted)
     store = named_data.arrange([request for part in parts for request in part.requests], claims)
-    config = backend_config(lower_plan, [], False, finder)
+    config = backend_config(lower_plan, [], False)
     alignment = config.segment_alignment
     segments = named_data.program_alignment(store, alignment)
     serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=segments))

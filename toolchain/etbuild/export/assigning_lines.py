@@ -6,29 +6,28 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from etbuild.inputs.user_code import SourceFinder, from_here
+from etbuild.inputs.user_code import active_finder, from_here
 
 _SHOWN = 3
 
 
-def hint(names: Iterable[str], finder: SourceFinder) -> str | None:
+def hint(names: Iterable[str]) -> str | None:
     """A hint with the lines that assign to places of objects; None if there are none, or too many to be of use.
 
     Lines of `__init__` are left out: what is looked for is assigned in a call of a method.
 
     Args:
         names: The places, such as `tail.state` and `window[0]`.
-        finder: The declared sources.
     """
     attributes = {re.sub(r"\[.*?\]", "", name).rpartition(".")[2] for name in names}
     found = []
-    for file, content in finder.contents.items():
+    for file, content in active_finder().contents.items():
         try:
             tree, text = ast.parse(content), content.decode("utf-8", "replace").splitlines()
         except (SyntaxError, ValueError):  # it is no Python, or was not imported
             continue
         numbers = sorted({number for name, number in _changes(tree) if name in attributes})
-        found += [f"{from_here(f'{file}:{number}', finder)}: `{text[number - 1].strip()}`" for number in numbers]
+        found += [f"{from_here(f'{file}:{number}')}: `{text[number - 1].strip()}`" for number in numbers]
     return f"it is assigned at {', '.join(found)}" if 0 < len(found) <= _SHOWN else None
 
 

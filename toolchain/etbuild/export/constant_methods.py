@@ -9,17 +9,16 @@ import torch
 
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.files.value_limits import INT64
-from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import dtype_name, row_major
 from etbuild.plan.step_plans import ExportPlan
 
 
-def compute(export_plan: ExportPlan, finder: SourceFinder) -> dict[str, object]:
+def compute(export_plan: ExportPlan) -> dict[str, object]:
     """Calls the factory of each constant method from code.
 
     Args:
         export_plan: The export plan.
-        finder: Finds the declared sources, which contain the factories.
 
     Returns:
         The values by name: numbers, booleans, strings, lists of numbers and booleans, and tensors.
@@ -30,8 +29,8 @@ def compute(export_plan: ExportPlan, finder: SourceFinder) -> dict[str, object]:
     values: dict[str, object] = {}
     for name, entry in sorted(export_plan.constant_methods.items()):
         path = ("constant_methods", name, "factory")
-        factory = load_callable(entry.factory, finder, path)
-        with wrap_user_error(path, f"`{entry.factory}`", finder):
+        factory = load_callable(entry.factory, path)
+        with wrap_user_error(path, f"`{entry.factory}`"):
             value = factory(**entry.kwargs)
         if isinstance(value, torch.Tensor):
             _check_tensor(value, entry.factory, path)

@@ -17,7 +17,7 @@ from etbuild.files.digests import file_digest
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.readable_places import installed_places, lies_in, mapped_libraries
 from etbuild.inputs.step_context import StepContext
-from etbuild.inputs.user_code import SourceFinder, import_module
+from etbuild.inputs.user_code import active_finder, import_module
 from etbuild.plan.parts import CustomOps
 
 # A process can register an operator only once. Export and lowering both load custom operators, and may run in one
@@ -80,14 +80,14 @@ def _load_all(custom_ops: CustomOps, context: StepContext) -> None:
         _check_linked(name, path, mapped_libraries() - before, context)
         _loaded.add(digest)
     for index, name in enumerate(custom_ops.modules):
-        _import(name, context.finder, ("custom_ops", "modules", index))
+        _import(name, ("custom_ops", "modules", index))
 
 
 def _check_linked(name: str, path: DocumentPath, loaded: set[str], context: StepContext) -> None:
     """Checks that the libraries that a declared one links are declared, installed, or part of the system: no key covers
     others."""
     declared = {os.path.realpath(file) for file in context.inputs.data.values()}
-    installed, others = installed_places(map(str, context.finder.sources.values()))
+    installed, others = installed_places(map(str, active_finder().sources.values()))
     directories = installed | others | {sys.prefix, sys.base_prefix, *_SYSTEM}
     for file in sorted(loaded - declared):
         if not lies_in(file, directories):
@@ -95,20 +95,22 @@ def _check_linked(name: str, path: DocumentPath, loaded: set[str], context: Step
             raise BuildError.at(path, f"`{name}` loads {file}, which is not a declared file", hint)
 
 
-def _import(name: str, finder: SourceFinder, path: DocumentPath) -> None:
+def _import(name: str, path: DocumentPath) -> None:
+    finder = active_finder()
     earlier = _imported.get(name)
-    if earlier is not None and earlier.digests == _digests(finder, earlier.digests):
+    if earlier is not None and earlier.digests == _digests(earlier.digests):
         sys.modules.update(earlier.modules)
         finder.persistent.update(earlier.modules)
         return
     before = set(sys.modules)
-    import_module(name, finder, path)
+    import_module(name, path)
     tops = finder.top_level_names()
     modules = {new: sys.modules[new] for new in set(sys.modules) - before if new.split(".")[0] in tops}
     finder.persistent.update(modules)
     names = [finder.name_of(module.__file__) for module in modules.values() if module.__file__]
-    _imported[name] = _Imported(modules, _digests(finder, filter(None, names)))
+    _imported[name] = _Imported(modules, _digests(filter(None, names)))
 
 
-def _digests(finder: SourceFinder, names: Iterable[str]) -> dict[str, str]:
-    return {name: hashlib.sha256(finder.contents[name]).hexdigest() for name in names if name in finder.contents}
+def _digests(names: Iterable[str]) -> dict[str, str]:
+    contents = active_finder().contents
+    return {name: hashlib.sha256(contents[name]).hexdigest() for name in names if name in contents}

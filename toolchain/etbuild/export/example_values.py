@@ -11,7 +11,7 @@ import torch
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
-from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.tensor_files import read_tensors
 from etbuild.plan.parts import (
     ContainerExample,
@@ -79,7 +79,7 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
     if isinstance(example, ValueExample):
         return example.value
     if isinstance(example, FactoryCall):
-        return _from_factory(example, path, context.finder)
+        return _from_factory(example, path)
     if isinstance(example, FileExample) and example.loader is not None:
         return _from_loader(example, example.loader, path, context)
     if isinstance(example, FileExample):
@@ -92,25 +92,25 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
         of_image = example.of_model in ("pixel_values", "embeddings")
         return image_text.example(module, example, path) if of_image else encoder_decoder.example(module, example, path)
     dtype, fill = getattr(torch, example.dtype), example.fill
-    with wrap_user_error(path, "making the example input", context.finder):
+    with wrap_user_error(path, "making the example input"):
         if fill == "arange":
             return torch.arange(torch.Size(example.shape).numel()).reshape(example.shape).to(dtype)
         value = {"zeros": 0, "ones": 1}.get(fill, fill) if isinstance(fill, str) else fill
         return torch.full(example.shape, value, dtype=dtype)
 
 
-def _from_factory(example: FactoryCall, path: DocumentPath, finder: SourceFinder) -> Any:
+def _from_factory(example: FactoryCall, path: DocumentPath) -> Any:
     path = (*path, "factory")
-    factory = load_callable(example.factory, finder, path)
-    with wrap_user_error(path, f"`{example.factory}`", finder):
+    factory = load_callable(example.factory, path)
+    with wrap_user_error(path, f"`{example.factory}`"):
         return _checked(factory(**example.kwargs), f"`{example.factory}` returned", path)
 
 
 def _from_loader(example: FileExample, loader: str, path: DocumentPath, context: StepContext) -> Any:
     file = context.inputs.find_data(example.file, (*path, "file"))
     path = (*path, "loader")
-    load = load_callable(loader, context.finder, path)
-    with wrap_user_error(path, f"`{loader}`", context.finder):
+    load = load_callable(loader, path)
+    with wrap_user_error(path, f"`{loader}`"):
         return _checked(load(file), f"`{loader}` returned", path)
 
 

@@ -38,7 +38,7 @@ from etbuild.export.example_values import DynamicShapes, dimension_names
 from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
-from etbuild.inputs.user_code import SourceFinder, failed, load_callable, package_line, source_line, wrap_user_error
+from etbuild.inputs.user_code import active_finder, failed, load_callable, package_line, source_line, wrap_user_error
 from etbuild.model.module import named_tensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import memory, untie
@@ -65,11 +65,6 @@ class Exporting:
     plan: ExportPlan
     context: StepContext
     recipe: ExportRecipe | None = None
-
-    @property
-    def finder(self) -> SourceFinder:
-        """The declared sources."""
-        return self.context.finder
 
 
 @dataclass(frozen=True)
@@ -127,7 +122,7 @@ def prepare(job: Exporting, name: str, module: torch.nn.Module) -> PreparedMetho
     method, path = job.plan.methods[name], ("methods", name)
     seed(job.plan.model.seed)  # the factories of other methods may have drawn random numbers
     arguments, keywords = example_values.make(method, module, path, job.context)
-    with wrap_user_error((*path, "entry"), f"looking up `{method.entry}`", job.finder):
+    with wrap_user_error((*path, "entry"), f"looking up `{method.entry}`"):
         entry = _resolve(module, method.entry, (*path, "entry"))
         keywords = example_values.in_signature_order(_signature_of(entry), keywords, (*path, "example_kwargs"))
     shapes = DynamicShapes(method, arguments, keywords, path)
@@ -161,9 +156,9 @@ def _quantized_error(error: BaseException, prepared: PreparedMethod) -> BuildErr
     """The error for a quantized method that torch.export refuses."""
     if isinstance(error, every_size.TooManySizes):
         return _too_many_sizes(error, prepared)
-    path, finder = (*prepared.path, "quantize", "pt2e"), prepared.job.finder
-    hint = violated_shapes.hint(str(error)) if violated_shapes.MARK in str(error) else package_line(error, finder)
-    action = failed("exporting the quantized method", error, finder)
+    path = (*prepared.path, "quantize", "pt2e")
+    hint = violated_shapes.hint(str(error)) if violated_shapes.MARK in str(error) else package_line(error)
+    action = failed("exporting the quantized method", error)
     return from_exception(error, BuildError, path, action, hint, said=_message(error))
 
 
@@ -171,13 +166,13 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     method, module, recipe, entry = prepared.method, prepared.module, prepared.job.recipe, (*prepared.path, "entry")
     root, strict = root_of(prepared), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
     with torch.no_grad(), _training(module, training):
-        sources = prepared.job.finder.loaded_modules()
+        sources = active_finder().loaded_modules()
         with assignments.watched(module, sources) as assigned:
             program = _exported(prepared, root, shapes, strict)
         _check_tensors(program, entry, f"call `{_UNWRAP}` in the factory")
         if assigned.wants_run(program):
             arguments, keywords = assignments.other_inputs((prepared.arguments, prepared.keywords))
-            with wrap_user_error(entry, f"running `{method.entry}` on the example inputs", prepared.job.finder):
+            with wrap_user_error(entry, f"running `{method.entry}` on the example inputs"):
                 in_run = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(in_run)
         elif assigned.attributes:  # tracing assigns more than a run; a model may refuse it
@@ -187,7 +182,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         assigned.check(program, entry)
         given = (prepared.arguments, prepared.keywords)
         differ = functools.partial(assignments.calls_differ, module, root, program, given, sources)
-        lines_of = functools.partial(assigning_lines.hint, finder=prepared.job.finder)
+        lines_of = functools.partial(assigning_lines.hint)
         assigned.check_calls(differ, entry, len(prepared.job.plan.methods) == 1, lines_of)
     method_results.check(program, entry)
     method_results.make_plain(program)
@@ -224,7 +219,7 @@ def _exported(
             _signature_of(prepared.entry), prepared.arguments, prepared.keywords, (*prepared.path, "example_inputs")
         )
         running = f"running `{prepared.method.entry}` on the example inputs"
-        with wrap_user_error((*prepared.path, "example_inputs"), running, prepared.job.finder):
+        with wrap_user_error((*prepared.path, "example_inputs"), running):
             root(*prepared.arguments, **prepared.keywords)
         raise _export_error(readable(error), prepared.name, prepared.job) from error
     sys.stderr.write(printed.getvalue())
@@ -258,7 +253,7 @@ def _quantized(prepared: PreparedMethod, quantization: Quantization) -> torch.fx
     else:
         written = {name for name, _ in graph_module.named_buffers()}
     seed(prepared.job.plan.model.seed)
-    return quantize_method(graph_module, quantization, written, prepared.job.finder)
+    return quantize_method(graph_module, quantization, written)
 
 
 def _written(prepared: PreparedMethod) -> set[str]:
@@ -377,7 +372,7 @@ def transform(job: Exporting, name: str, program: torch.export.ExportedProgram) 
         BuildError: A pass failed, or did not return an exported program.
     """
     for reference, path, function in _aten_passes(job):
-        with wrap_user_error(path, f"`{reference}` for the method `{name}`", job.finder):
+        with wrap_user_error(path, f"`{reference}` for the method `{name}`"):
             program = function(name, program)
         if not isinstance(program, torch.export.ExportedProgram):
             message = f"`{reference}` returned {type(program).__name__}, not an ExportedProgram"
@@ -390,7 +385,7 @@ def _aten_passes(job: Exporting) -> Iterator[tuple[str, DocumentPath, Callable[.
         yield "a pass of the recipe", ("recipe",), function
     for index, reference in enumerate(job.plan.passes):
         path = ("passes", "aten", index)
-        yield reference, path, load_callable(reference, job.finder, path)
+        yield reference, path, load_callable(reference, path)
 
 
 def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callable[..., Any]:
@@ -495,7 +490,7 @@ def _check_small_sizes(
     """Fails if a method gives something else than the module for a size of 0 or 1, which torch.export rules out."""
     given, dims = (prepared.arguments, prepared.keywords), [dims for dims, _ in shapes.leaves]
     with torch.no_grad():
-        found = every_size.difference(prepared.module, root, program, given, dims, prepared.job.finder.loaded_modules())
+        found = every_size.difference(prepared.module, root, program, given, dims, active_finder().loaded_modules())
     if found is not None:
         message = f"for inputs of {found}, the exported method gives something else than the model"
         hint = "torch.export assumes that no dynamic size is 0 or 1: write a larger `min`, or change the model"
@@ -527,13 +522,13 @@ _EXPORT_HINTS = (
 
 
 def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError:
-    method, finder = job.plan.methods[name], job.finder
+    method = job.plan.methods[name]
     text = f"{type(error).__name__}: {error}"
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     if violated_shapes.MARK in text:
         hint = hints(violated_shapes.hint(text), _same_dimensions(text, name, job))
-    place = source_line(error, finder) or _quoted_line(str(error), finder)
-    action = failed(f"exporting `{method.entry}`", error, finder, place)
+    place = source_line(error) or _quoted_line(str(error))
+    action = failed(f"exporting `{method.entry}`", error, place)
     path: DocumentPath = ("methods", name, part)
     huggingface = job.plan.model.huggingface
     if huggingface and part == "entry":  # users cannot change the code of the model
@@ -543,7 +538,7 @@ def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError
     elif huggingface and huggingface.task is not None:
         own = f"if `task` has written these shapes, `{huggingface.model_class}` does not take calls of any length: "
         hint = hints(hint, f"{own}leave out `cache` and `task`, or write a factory")
-    more = hints(_text_of(place, finder), hint, package_line(error, finder))
+    more = hints(_text_of(place), hint, package_line(error))
     return from_exception(error, BuildError, path, action, more, said=_message(error))
 
 
@@ -556,10 +551,10 @@ def _same_dimensions(text: str, name: str, job: Exporting) -> str | None:
     return f"{', '.join(others)} {have} this dimension too, and may need the same change" if others else None
 
 
-def _text_of(place: str | None, finder: SourceFinder) -> str | None:
+def _text_of(place: str | None) -> str | None:
     """A hint with the text of a line of a source, from its place: `model.py:12, in forward`."""
     name, _, number = (place or "").partition(",")[0].rpartition(":")
-    lines = finder.contents.get(name, b"").decode("utf-8", "replace").splitlines()
+    lines = active_finder().contents.get(name, b"").decode("utf-8", "replace").splitlines()
     text = lines[int(number) - 1].strip() if number.isdecimal() and 0 < int(number) <= len(lines) else ""
     return f"the line is `{text}`" if text else None
 
@@ -588,11 +583,11 @@ def _with_legend(text: str) -> str:
     return "; ".join([text, *legend])
 
 
-def _quoted_line(text: str, finder: SourceFinder) -> str | None:
+def _quoted_line(text: str) -> str | None:
     """The last line of a declared source that a message quotes. TorchDynamo's messages quote such lines."""
     found = None
     for line in text.splitlines():
-        for name, path in finder.sources.items():
+        for name, path in active_finder().sources.items():
             marker = f'File "{path.absolute()}", line '
             if marker in line:
                 number, _, function = line.split(marker, 1)[1].partition(", ")

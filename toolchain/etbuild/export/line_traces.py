@@ -14,19 +14,20 @@ from typing import Any
 
 from torch.fx.proxy import TracerBase
 
-from etbuild.inputs.user_code import SourceFinder
+from etbuild.inputs.user_code import active_finder
 from etbuild.patching import replaced
 
 _FILTER = "_filter_traceback_frames"  # torch: "can be overridden to customize the frame filtering logic"
 
 
 @contextlib.contextmanager
-def recorded(finder: SourceFinder) -> Iterator[None]:
-    """Returns a context manager in which torch.export records the lines of the sources that `finder` knows."""
+def recorded() -> Iterator[None]:
+    """Returns a context manager in which torch.export records the lines of the declared sources."""
     filtered = getattr(TracerBase, _FILTER, None)
     if filtered is None:  # other releases of torch
         yield
         return
+    finder = active_finder()
     is_source = functools.cache(lambda file: finder.name_of(file) is not None)
 
     def with_sources(self: TracerBase, stack: traceback.StackSummary) -> traceback.StackSummary:

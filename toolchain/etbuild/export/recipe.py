@@ -15,15 +15,12 @@ from etbuild.plan.parts import RecipeCall
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
 
-    from etbuild.inputs.user_code import SourceFinder
 
-
-def load_recipe(recipe: RecipeCall, finder: SourceFinder) -> ExportRecipe:
+def load_recipe(recipe: RecipeCall) -> ExportRecipe:
     """Makes the recipe of a plan. Each call makes a new one, because partitioners and passes may keep state.
 
     Args:
         recipe: The name of the recipe, or its callable, with keyword arguments.
-        finder: Finds the declared sources, which may contain the callable.
 
     Raises:
         InputError: The recipe does not accept the `kwargs`.
@@ -35,8 +32,8 @@ def load_recipe(recipe: RecipeCall, finder: SourceFinder) -> ExportRecipe:
     from etbuild.inputs.user_code import wrap_user_error
 
     path: DocumentPath = ("recipe",)
-    with wrap_user_error(path, f"making the recipe `{recipe.name}`", finder), _refuse_ignored_kwargs(recipe):
-        loaded = _make(recipe, finder)
+    with wrap_user_error(path, f"making the recipe `{recipe.name}`"), _refuse_ignored_kwargs(recipe):
+        loaded = _make(recipe)
     if not isinstance(loaded, ExportRecipe):
         message = f"`{recipe.name}` returned {type(loaded).__name__}, not an ExportRecipe"
         raise BuildError.at(path, message)
@@ -46,12 +43,12 @@ def load_recipe(recipe: RecipeCall, finder: SourceFinder) -> ExportRecipe:
     return loaded
 
 
-def _make(recipe: RecipeCall, finder: SourceFinder) -> Any:
+def _make(recipe: RecipeCall) -> Any:
     name, kwargs = recipe.name, dict(recipe.kwargs)
     if ":" in name:
         from etbuild.inputs.user_code import load_callable
 
-        return load_callable(name, finder, ("recipe",))(**kwargs)
+        return load_callable(name, ("recipe",))(**kwargs)
     if isinstance(kwargs.get("minimum_deployment_target"), str):
         kwargs["minimum_deployment_target"] = _deployment_target(kwargs["minimum_deployment_target"])
     if name in TARGETS:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from etbuild.inputs.declared import Inputs
-    from etbuild.inputs.user_code import SourceFinder
 
 Stage = Callable[[str], AbstractContextManager[Any]]
 """A function that is called with the name of a stage when it starts. The returned context ends with the stage."""
@@ -28,12 +27,10 @@ class StepContext:
 
     Attributes:
         inputs: The declared inputs, which the step may read.
-        finder: The declared sources, which the step may import.
         stage: Is called for each stage, to show progress.
         spill: An existing directory for files that hold large tensors in place of memory; None: they stay in memory.
     """
 
     inputs: Inputs
-    finder: SourceFinder
     stage: Stage = silent
     spill: Path | None = None

@@ -18,17 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from traceback import walk_tb
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from etbuild.errors import ATTRIBUTES_OF_SOURCES, BuildError, DocumentPath, InputError, did_you_mean, printable
 from etbuild.exception_text import chain, first_cause, hints
 from etbuild.files.value_limits import has_surrogate
 from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.source_lines import NO_LINES
 from etbuild.processes.process_state import undone
-
-if TYPE_CHECKING:
-    from etbuild.inputs.import_graph import UsedSources
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -113,8 +111,16 @@ class SourceFinder:
         return next((name for name in self.sources if filename == self.location(name)), None)
 
 
+_NO_SOURCES = SourceFinder(UsedSources())
+
+
+def active_finder() -> SourceFinder:
+    """The finder of the sources that are importable now. One without sources if none are."""
+    return next((finder for finder in sys.meta_path if isinstance(finder, SourceFinder)), _NO_SOURCES)
+
+
 @contextmanager
-def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder]:
+def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[None]:
     """Makes sources importable before anything that is installed. Removes their modules at the end.
 
     Import PyTorch before: what it imports must not come from the sources.
@@ -145,7 +151,7 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[SourceFinder
     files = {finder.location(name): name for name in finder.sources}
     try:
         with undeclared.watched_reads(files, data, used.packages):
-            yield finder
+            yield
     finally:
         sys.dont_write_bytecode = bytecode
         sys.path[:] = path
@@ -179,12 +185,11 @@ def _is_held(value: Any, modules: list[ModuleType]) -> bool:
     return any(value is part for module in modules for part in list(vars(module).values()))
 
 
-def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> Callable[..., Any]:
+def load_callable(reference: str, path: DocumentPath) -> Callable[..., Any]:
     """Imports the callable that `module:callable` names.
 
     Args:
         reference: The text in the manifest.
-        finder: The declared sources.
         path: The place of the text in the manifest.
 
     Raises:
@@ -192,7 +197,7 @@ def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> C
         BuildError: Importing the module failed. The error names the source line.
     """
     module_name, _, attribute = reference.partition(":")
-    value: Any = import_module(module_name, finder, path)
+    value: Any = import_module(module_name, path)
     for part in attribute.split("."):
         if not hasattr(value, part):
             known = [name for name in dir(value) if not name.startswith("_")]
@@ -203,23 +208,22 @@ def load_callable(reference: str, finder: SourceFinder, path: DocumentPath) -> C
     return value  # type: ignore[no-any-return]
 
 
-def import_module(name: str, finder: SourceFinder, path: DocumentPath) -> ModuleType:
+def import_module(name: str, path: DocumentPath) -> ModuleType:
     """Imports a module of the declared sources.
 
     Args:
         name: The name of the module.
-        finder: The declared sources.
         path: The place in the manifest that names the module.
 
     Raises:
         BuildError: Importing it failed. The error names the source line.
     """
-    with wrap_user_error(path, f"importing `{name}`", finder):
+    with wrap_user_error(path, f"importing `{name}`"):
         return importlib.import_module(name)
 
 
 @contextmanager
-def wrap_user_error(path: DocumentPath, action: str, finder: SourceFinder) -> Iterator[None]:
+def wrap_user_error(path: DocumentPath, action: str) -> Iterator[None]:
     """Turns every exception of user code inside into a BuildError that names the manifest's place and the source line.
 
     If the exception did not pass through a declared source, the message names no line.
@@ -227,12 +231,11 @@ def wrap_user_error(path: DocumentPath, action: str, finder: SourceFinder) -> It
     Args:
         path: The place in the manifest that names the code.
         action: What the code does, such as "`model:create`".
-        finder: The declared sources.
     """
 
     def convert(error: BaseException) -> BuildError:
-        hint = hints(_hint(error), package_line(error, finder))
-        made = from_exception(error, BuildError, path, failed(action, error, finder), hint)
+        hint = hints(_hint(error), package_line(error))
+        made = from_exception(error, BuildError, path, failed(action, error), hint)
         if _missing_module(error) is not None:
             made.problems = [replace(problem, attributes=ATTRIBUTES_OF_SOURCES) for problem in made.problems]
         return made
@@ -241,31 +244,31 @@ def wrap_user_error(path: DocumentPath, action: str, finder: SourceFinder) -> It
         yield
 
 
-def failed(action: str, error: BaseException, finder: SourceFinder, line: str | None = None) -> str:
+def failed(action: str, error: BaseException, line: str | None = None) -> str:
     """For a message: "ACTION failed at model.py:12, in forward".
 
     Args:
         action: What was done.
         error: The exception.
-        finder: The declared sources.
         line: The source line to name if the exception passed through no source.
     """
-    place = source_line(error, finder) or line
-    return f"{action} failed at {from_here(place, finder)}" if place else f"{action} failed"
+    place = source_line(error) or line
+    return f"{action} failed at {from_here(place)}" if place else f"{action} failed"
 
 
-def from_here(place: str, finder: SourceFinder) -> str:
+def from_here(place: str) -> str:
     """A line of a source, `net.py:12, in forward`, with the file's path from the working directory, as messages name
     the manifest. The import path stays if the file is elsewhere."""
     name = place.partition(":")[0]
-    path, here = finder.sources.get(name), Path.cwd()
+    path, here = active_finder().sources.get(name), Path.cwd()
     if path is None or not path.absolute().is_relative_to(here):
         return place
     return f"{path.absolute().relative_to(here).as_posix()}{place[len(name) :]}"
 
 
-def source_line(error: BaseException, finder: SourceFinder) -> str | None:
+def source_line(error: BaseException) -> str | None:
     """`model.py:12, in forward`: the innermost line of a declared source that the error or its cause passed through."""
+    finder = active_finder()
     for current in chain(error):
         if isinstance(current, SyntaxError) and (name := finder.name_of(current.filename or "")):
             return f"{name}:{current.lineno}"
@@ -279,12 +282,13 @@ _OF_TENSORS = {*sys.stdlib_module_names, "etbuild", "executorch", "functorch", "
 """Packages below the model: their lines do not say what a model does."""
 
 
-def package_line(error: BaseException, finder: SourceFinder) -> str | None:
+def package_line(error: BaseException) -> str | None:
     """`it was raised in timm.layers.pool, line 12, in forward`: the innermost line of a package that the model calls.
 
     Returns:
         None if a declared source, or PyTorch that it calls, has raised the error.
     """
+    finder = active_finder()
     for frame, number in reversed(list(walk_tb(error.__traceback__))):
         code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
         if finder.name_of(code.co_filename):

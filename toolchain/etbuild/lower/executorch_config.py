@@ -21,7 +21,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.export.recipe import load_recipe
-from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.plan.parts import MemoryPlanning, Names
 from etbuild.plan.step_plans import MethodPlan
 
@@ -83,7 +83,6 @@ def backend_config(
     lower_plan: MethodPlan,
     passes: list[Any],
     external_constants: Callable[[torch.fx.Node], str | None] | bool,
-    finder: SourceFinder,
     also_written: Collection[str] = (),
 ) -> ExecutorchBackendConfig:
     """The configuration of `to_executorch`.
@@ -92,7 +91,6 @@ def backend_config(
         lower_plan: The lower plan.
         passes: Passes that run before memory is planned, after those of the recipe.
         external_constants: ExecuTorch's option `external_constants`.
-        finder: Finds declared sources, which may contain planning algorithms.
         also_written: With `share_mutable_buffers`, the buffers that any method of the program writes to.
 
     Raises:
@@ -102,23 +100,21 @@ def backend_config(
     inplace = _operators(settings.reinplace_extra_ops, ("executorch", "reinplace_extra_ops"))
     fields = {
         **settings.fields(),
-        "memory_planning_pass": _memory_planning(lower_plan, finder, also_written),
+        "memory_planning_pass": _memory_planning(lower_plan, also_written),
         "sym_shape_eval_pass": _SYM_SHAPE_EVAL[settings.sym_shape_eval_pass](),
         "to_out_var_pass": ToOutVarPass(**settings.to_out_var_pass),
         "propagate_device_config": _propagate_device_config(lower_plan),
         "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
     }
     del fields["external_mutable_weights"]  # these weights have tags like all others: see `emit_program`
-    first, fields = _started_from_recipe(lower_plan, fields, finder)
+    first, fields = _started_from_recipe(lower_plan, fields)
     return ExecutorchBackendConfig(**{**fields, "passes": [*first, *passes], "external_constants": external_constants})
 
 
-def _started_from_recipe(
-    lower_plan: MethodPlan, fields: dict[str, object], finder: SourceFinder
-) -> tuple[list[Any], dict[str, object]]:
+def _started_from_recipe(lower_plan: MethodPlan, fields: dict[str, object]) -> tuple[list[Any], dict[str, object]]:
     """Returns the recipe's passes, and the fields. Where the manifest sets no value, a field has the recipe's value."""
     recipe = lower_plan.recipe
-    config = load_recipe(recipe, finder).executorch_backend_config if recipe is not None else None
+    config = load_recipe(recipe).executorch_backend_config if recipe is not None else None
     if recipe is None or config is None:
         return [], fields
     overridden = set(recipe.said["executorch"])
@@ -181,7 +177,7 @@ class SharedMemoryPlanning(LoopMemoryPlanning):
 
 
 def _memory_planning(
-    lower_plan: MethodPlan, finder: SourceFinder, also_written: Collection[str]
+    lower_plan: MethodPlan, also_written: Collection[str]
 ) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
     """Makes new passes, because passes keep state.
 
@@ -189,32 +185,30 @@ def _memory_planning(
     """
     by_method = lower_plan.memory_planning
     passes_by_method = {
-        method: _memory_planning_pass(said, also_written if lower_plan.share_mutable_buffers else None, method, finder)
+        method: _memory_planning_pass(said, also_written if lower_plan.share_mutable_buffers else None, method)
         for method, said in sorted(by_method.items())
     }
     alike = len(set(by_method.values())) == 1
     return next(iter(passes_by_method.values())) if alike else passes_by_method
 
 
-def _memory_planning_pass(
-    said: MemoryPlanning, written: Collection[str] | None, method: str, finder: SourceFinder
-) -> MemoryPlanningPass:
+def _memory_planning_pass(said: MemoryPlanning, written: Collection[str] | None, method: str) -> MemoryPlanningPass:
     name = said.memory_planning_algo
     if name in _ALGORITHMS:
         algorithm: Callable[..., list[int]] = MemoryPlanningAlgorithmSuite([_ALGORITHMS[name]])
     else:
-        algorithm = _algorithm(name, ("methods", method, "memory_planning", "memory_planning_algo"), finder)
+        algorithm = _algorithm(name, ("methods", method, "memory_planning", "memory_planning_algo"))
     options = {**said.fields(), "memory_planning_algo": algorithm}
     return LoopMemoryPlanning(**options) if written is None else SharedMemoryPlanning(written, **options)
 
 
-def _algorithm(reference: str, path: DocumentPath, finder: SourceFinder) -> Callable[..., list[int]]:
+def _algorithm(reference: str, path: DocumentPath) -> Callable[..., list[int]]:
     """Loads a planning algorithm from the declared sources and adds its name to its errors."""
-    function = load_callable(reference, finder, path)
+    function = load_callable(reference, path)
 
     @functools.wraps(function, updated=())
     def plan(*arguments: Any) -> list[int]:
-        with wrap_user_error(path, f"`{reference}`", finder):
+        with wrap_user_error(path, f"`{reference}`"):
             sizes = function(*arguments)
         if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) for size in sizes):
             hint = "return the size in bytes of each memory, as MemoryPlanningAlgorithmSuite of ExecuTorch does"

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 
 from etbuild.exception_text import chain
 from etbuild.inputs.source_lines import SHOWN, Line, SourceLines, first_name
-from etbuild.inputs.user_code import SourceFinder
+from etbuild.inputs.user_code import active_finder
 from etbuild.lower.dtypes import dtype_of
 from etbuild.lower.partition_counts import operator_name
 
@@ -24,7 +24,7 @@ _OF_ASSERTIONS = "insert_deferred_runtime_asserts"  # torch's trace of the nodes
 _METHOD = ("method_name", "name")  # ExecuTorch's variables for the method that it works on
 
 
-def lines(error: BaseException, programs: Mapping[str, ExportedProgram], finder: SourceFinder) -> tuple[Line, ...]:
+def lines(error: BaseException, programs: Mapping[str, ExportedProgram]) -> tuple[Line, ...]:
     """The lines of the model that an error is about. There may be none.
 
     If the nodes are not known, the lines are those of all calls of the operators that the message names.
@@ -32,29 +32,28 @@ def lines(error: BaseException, programs: Mapping[str, ExportedProgram], finder:
     Args:
         error: The error.
         programs: The methods by name: exported, or lowered.
-        finder: Knows the lines of the export, unless the methods still have their stack traces.
     """
     frames = list(_frames(error))
     nodes = _named_nodes(error, frames) or _named_operators(error, _graphs(frames))
-    if frames and finder.name_of(frames[0].f_code.co_filename) is None:  # code of users may fail for any reason
+    if frames and active_finder().name_of(frames[0].f_code.co_filename) is None:
+        # Code of users may fail for any reason.
         nodes = nodes or _in_work(frames)
-    known, method = known_lines(programs, finder), _method(frames, programs)
-    found = lines_of_nodes(nodes, programs, finder, method) or _nearest(nodes, programs, finder, method)
+    known, method = known_lines(programs), _method(frames, programs)
+    found = lines_of_nodes(nodes, programs, method) or _nearest(nodes, programs, method)
     return found or _distinct(
         line
         for method, program in sorted(programs.items())
-        for line in lines_of_nodes(_named_operators(error, _modules(program)), {method: program}, finder)
+        for line in lines_of_nodes(_named_operators(error, _modules(program)), {method: program})
         or [line for name in _operators(error) for line in known.of_operator(method, name)]
     )
 
 
-def sources(programs: Mapping[str, ExportedProgram], dtypes: str, finder: SourceFinder) -> str | None:
+def sources(programs: Mapping[str, ExportedProgram], dtypes: str) -> str | None:
     """Where values of dtypes that ExecuTorch does not compute with come from, for a message.
 
     Args:
         programs: The exported methods by name.
         dtypes: The beginning of the dtypes' names, such as `complex`.
-        finder: Knows the lines of the export, unless the methods still have their stack traces.
 
     Returns:
         A line for each source: an operator that makes such a value from others, a parameter or a buffer. At most three.
@@ -70,7 +69,7 @@ def sources(programs: Mapping[str, ExportedProgram], dtypes: str, finder: Source
             if node.op == "placeholder" and node.name in held:
                 found.setdefault(f"{made} comes from `{held[node.name]}`")
             elif node.op == "call_function":
-                lines = lines_of_nodes([node], {method: program}, finder)
+                lines = lines_of_nodes([node], {method: program})
                 at = "".join(f" at {line}" for line in lines[:1])
                 found.setdefault(f"{made} comes from `{_name(node)}`{at}")
     return "\n".join(list(found)[:SHOWN]) or None
@@ -79,7 +78,6 @@ def sources(programs: Mapping[str, ExportedProgram], dtypes: str, finder: Source
 def _nearest(
     nodes: Collection[torch.fx.Node],
     programs: Mapping[str, ExportedProgram],
-    finder: SourceFinder,
     method: str | None,
 ) -> tuple[Line, ...]:
     """The lines of the operators that nodes take their inputs from: a pass of a backend has made these nodes, so that
@@ -88,7 +86,7 @@ def _nearest(
     while now:
         now = list(dict.fromkeys(each for node in now for each in node.all_input_nodes if each not in seen))
         seen.update(now)
-        found = lines_of_nodes(now, programs, finder, method)
+        found = lines_of_nodes(now, programs, method)
         if found:
             return found
     return ()
@@ -103,7 +101,6 @@ def operator_in_work(error: BaseException) -> str | None:
 def lines_of_nodes(
     nodes: Collection[torch.fx.Node],
     programs: Mapping[str, ExportedProgram],
-    finder: SourceFinder,
     method: str | None = None,
 ) -> tuple[Line, ...]:
     """The lines of nodes of any graph that was made from a method.
@@ -111,18 +108,18 @@ def lines_of_nodes(
     Args:
         nodes: The nodes.
         programs: The methods by name.
-        finder: Knows the lines of the export.
         method: The method of the nodes; None if it may be any of them.
     """
-    known = known_lines(programs, finder)
+    known = known_lines(programs)
     methods = [method] if method is not None else list(programs)
     return _distinct(line for name in methods for node in nodes for line in known.of_node(name, first_name(node)))
 
 
-def known_lines(programs: Mapping[str, ExportedProgram], finder: SourceFinder) -> SourceLines:
+def known_lines(programs: Mapping[str, ExportedProgram]) -> SourceLines:
     """The lines of methods: their own, if they were exported in this process, or those of the export's file."""
     traces = {node.meta.get("stack_trace") for program in programs.values() for node in program.graph.nodes}
     own = any(trace is not None and _OF_ASSERTIONS not in trace for trace in traces)
+    finder = active_finder()
     return SourceLines.of_programs(programs, finder.name_of) if own else finder.lines
 
 

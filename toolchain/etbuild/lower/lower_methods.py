@@ -24,7 +24,7 @@ from etbuild.export.archive import EXPERTS
 from etbuild.export.recipe import load_recipe
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
-from etbuild.inputs.user_code import SourceFinder, failed
+from etbuild.inputs.user_code import failed
 from etbuild.lower import (
     blob_weights,
     dequantize,
@@ -54,7 +54,6 @@ def lower_programs(
     lower_plan: MethodPlan,
     programs: dict[str, ExportedProgram],
     shards: dict[str, str],
-    finder: SourceFinder,
     etrecord: bool = False,
 ) -> EdgeProgramManager:
     """Lowers methods together.
@@ -63,7 +62,6 @@ def lower_programs(
         lower_plan: The lower plan.
         programs: The exported program of each method, by name. They are changed in place.
         shards: The named-data shard of each parameter that has a tag, by name.
-        finder: Finds declared sources, which may contain partitioners and passes.
         etrecord: Whether ExecuTorch keeps the graphs before partitioning for an ETRecord. It does not change the
             program.
 
@@ -74,7 +72,7 @@ def lower_programs(
     """
     methods = sorted(programs)  # the order of methods reaches the bytes
     dynamic = dynamic_sizes.of_inputs(programs)
-    _check_while_loops(programs, finder)
+    _check_while_loops(programs)
     dtypes.check_quantized(lower_plan, programs)
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
@@ -85,12 +83,12 @@ def lower_programs(
             programs[name],
             {dtype for backend in _backends(lower_plan, name) for dtype in backends.get(backend).exact_gelu_only},
         )
-    recipe = _recipe(lower_plan, finder)
-    lists = partitioners.make(lower_plan, programs, finder)
-    edge_passes = passes.edge(lower_plan, programs, finder, recipe)
+    recipe = _recipe(lower_plan)
+    lists = partitioners.make(lower_plan, programs)
+    edge_passes = passes.edge(lower_plan, programs, recipe)
     named = lower_plan.used_backends
     with (
-        wrap_errors(lambda error: _lowering_error(error, programs, finder)),
+        wrap_errors(lambda error: _lowering_error(error, programs)),
         dynamic_sizes.verified_as_symbols(),
         nonzero_rows.row_major(),
         named_data.tag_folded_constants(shards),
@@ -113,7 +111,7 @@ def lower_programs(
         )
         lists.claims.check(edge)
     dequantize.fuse_embeddings(edge)
-    edge = passes.edge_manager(lower_plan, edge, finder, recipe)
+    edge = passes.edge_manager(lower_plan, edge, recipe)
     old_buffers.copy(edge)
     dynamic_sizes.check(dynamic, edge)
     _check_written_parameters(edge)
@@ -123,7 +121,7 @@ def lower_programs(
     return edge
 
 
-def to_edge(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> EdgeProgramManager:
+def to_edge(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> EdgeProgramManager:
     """Converts methods to the edge dialect and runs the edge passes, so that a user can look at the result.
 
     Lowering does not start from this result, because backends may need operators that are decomposed here.
@@ -131,24 +129,23 @@ def to_edge(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder
     Args:
         lower_plan: The lower plan.
         programs: The exported program of each method, by name. They are not changed.
-        finder: Finds declared sources, which may contain passes.
 
     Raises:
         InputError: The plan names an operator or a callable that does not exist.
         BuildError: The edge dialect or a pass refuses a method.
     """
-    methods, recipe = sorted(programs), _recipe(lower_plan, finder)
+    methods, recipe = sorted(programs), _recipe(lower_plan)
     # Not checked: the graphs still contain operators that only backends take.
     config = edge_compile_config(lower_plan, recipe, [{"_check_ir_validity": False}])
-    with wrap_errors(lambda error: _lowering_error(error, programs, finder)):
+    with wrap_errors(lambda error: _lowering_error(error, programs)):
         copies = {name: copy.deepcopy(programs[name]) for name in methods}
-        edge_passes = passes.edge(lower_plan, copies, finder, recipe)
+        edge_passes = passes.edge(lower_plan, copies, recipe)
         edge = exir.to_edge(copies, compile_config=config)
         return edge.transform(edge_passes) if any(edge_passes.values()) else edge
 
 
-def _recipe(lower_plan: MethodPlan, finder: SourceFinder) -> LoweringRecipe | None:
-    return load_recipe(lower_plan.recipe, finder).lowering_recipe if lower_plan.recipe is not None else None
+def _recipe(lower_plan: MethodPlan) -> LoweringRecipe | None:
+    return load_recipe(lower_plan.recipe).lowering_recipe if lower_plan.recipe is not None else None
 
 
 def _backends(lower_plan: MethodPlan, name: str) -> list[str]:
@@ -161,7 +158,7 @@ def _backends(lower_plan: MethodPlan, name: str) -> list[str]:
 _INSTEAD_OF_LOOPS = "use `scan` or `map` over a known number of steps, or let the application call the method in a loop"
 
 
-def _check_while_loops(programs: dict[str, ExportedProgram], finder: SourceFinder) -> None:
+def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:
     """Fails if a method has a `while_loop`.
 
     ExecuTorch 1.5 does not delegate operators inside a `while_loop` and cannot emit one. This check reports it before
@@ -171,7 +168,7 @@ def _check_while_loops(programs: dict[str, ExportedProgram], finder: SourceFinde
         Problem(
             "the method has a `while_loop`, which ExecuTorch cannot put into a program",
             ("methods", name, "entry"),
-            hints(source_lines.shown(failed_nodes.lines_of_nodes(loops, {name: program}, finder)), _INSTEAD_OF_LOOPS),
+            hints(source_lines.shown(failed_nodes.lines_of_nodes(loops, {name: program})), _INSTEAD_OF_LOOPS),
         )
         for name, program in sorted(programs.items())
         for module in program.graph_module.modules()
@@ -322,7 +319,7 @@ _HINTS = (
 )
 
 
-def _lowering_error(error: BaseException, programs: Mapping[str, ExportedProgram], finder: SourceFinder) -> BuildError:
+def _lowering_error(error: BaseException, programs: Mapping[str, ExportedProgram]) -> BuildError:
     methods = sorted(programs)
     cause = first_cause(error)
     text = f"{type(error).__name__}: {error} {cause}"
@@ -332,10 +329,10 @@ def _lowering_error(error: BaseException, programs: Mapping[str, ExportedProgram
     why = _why(error)
     if cause is not error:
         why += f" Cause: {summary(cause, 300)}"
-    action = failed(f"lowering {', '.join(named or methods)}", error, finder)
-    at = source_lines.shown(failed_nodes.lines(error, programs, finder))
+    action = failed(f"lowering {', '.join(named or methods)}", error)
+    at = source_lines.shown(failed_nodes.lines(error, programs))
     unsupported = next((dtypes for dtypes, words in _UNSUPPORTED.items() if hint == words), None)
-    origin = unsupported and failed_nodes.sources(programs, unsupported, finder)
+    origin = unsupported and failed_nodes.sources(programs, unsupported)
     return from_exception(error, BuildError, path, action, hints(at, origin, hint), said=why)
 
 

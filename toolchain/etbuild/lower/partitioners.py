@@ -16,7 +16,7 @@ from etbuild.backends import call_slots
 from etbuild.backends.call_slots import Item
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.export.recipe import load_recipe
-from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.lower.partition_counts import PartitionLint
 from etbuild.lower.preprocess_results import backend_class
 from etbuild.lower.separability import Claims, looks_at_all_methods
@@ -70,13 +70,12 @@ class _One(NamedTuple):
     hint: str | None
 
 
-def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder) -> ProgramPartitioners:
+def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> ProgramPartitioners:
     """Makes ExecuTorch's partitioner list of each method. Partitioners of one backend have the same index in all lists.
 
     Args:
         lower_plan: The lower plan.
         programs: The exported program of each method, by name.
-        finder: Finds declared sources, which may contain partitioners.
 
     Raises:
         InputError: A backend refuses the value of an option, the plan names a callable that does not exist, or the
@@ -86,8 +85,8 @@ def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: S
     claims = Claims()
     partitioners = {
         name: [
-            *(_of_recipe(lower_plan, name, finder) if method.from_recipe else ()),
-            *_of_manifest(lower_plan, (name, programs[name]), finder, claims),
+            *(_of_recipe(lower_plan, name) if method.from_recipe else ()),
+            *_of_manifest(lower_plan, (name, programs[name]), claims),
         ]
         for name, method in sorted(lower_plan.methods.items())
     }
@@ -114,15 +113,13 @@ def _watched(slot: dict[str, _One]) -> dict[str, Partitioner]:
     return {name: lint.watched(one.partitioner, name, one.item.path) for name, one in slot.items()}
 
 
-def _of_manifest(
-    lower_plan: MethodPlan, method: tuple[str, ExportedProgram], finder: SourceFinder, claims: Claims
-) -> Iterator[_One]:
+def _of_manifest(lower_plan: MethodPlan, method: tuple[str, ExportedProgram], claims: Claims) -> Iterator[_One]:
     for index, entry in enumerate(lower_plan.methods[method[0]].partitioners):
         backend, options = backends.get(entry.backend), entry.options
         if not backend.has_partitioner:
             continue
         path = ("methods", method[0], "partitioners", index)
-        partitioner = _create(entry, method, path, finder)
+        partitioner = _create(entry, method, path)
         item = _item(entry, partitioner, path, lower_plan.used_backends)
         if backend.separable and backends.owner(backend.name) is not None:
             partitioner = claims.watched(partitioner, backend.name, method[0], path)
@@ -130,8 +127,8 @@ def _of_manifest(
         yield _One(partitioner, item, paired, backend.pairing_hint)
 
 
-def _of_recipe(lower_plan: MethodPlan, method: str, finder: SourceFinder) -> Iterator[_One]:
-    wanted = load_recipe(lower_plan.recipe, finder).lowering_recipe if lower_plan.recipe is not None else None
+def _of_recipe(lower_plan: MethodPlan, method: str) -> Iterator[_One]:
+    wanted = load_recipe(lower_plan.recipe).lowering_recipe if lower_plan.recipe is not None else None
     from_recipe = wanted.partitioners if wanted is not None else None
     named = lower_plan.used_backends
     seen: Counter[str] = Counter()
@@ -188,16 +185,14 @@ def _backend_id(partitioner: Partitioner) -> str | None:
     return str(names.pop()) if len(names) == 1 else None
 
 
-def _create(
-    entry: BackendEntry, method: tuple[str, ExportedProgram], path: DocumentPath, finder: SourceFinder
-) -> Partitioner:
+def _create(entry: BackendEntry, method: tuple[str, ExportedProgram], path: DocumentPath) -> Partitioner:
     def load(reference: str) -> Any:
-        return load_callable(reference, finder, (*path, "options", "factory"))
+        return load_callable(reference, (*path, "options", "factory"))
 
     name, program = method
     backend, context = backends.get(entry.backend), backends.Context(name, load, program)
     making = f"making the partitioner of `{backend.name}`"
-    with wrap_user_error(path, making, finder), backends.options_at((*path, "options")):
+    with wrap_user_error(path, making), backends.options_at((*path, "options")):
         partitioner = backend.create_partitioner(entry.options, context)
     if not isinstance(partitioner, Partitioner):
         message = f"the partitioner of `{entry.backend}` is {type(partitioner).__name__}, not a Partitioner"

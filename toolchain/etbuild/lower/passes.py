@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx.passes.infra.pass_manager import PassManager
 
 from etbuild.errors import BuildError, DocumentPath
-from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.plan.parts import Names
 from etbuild.plan.step_plans import MethodPlan
 
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 
 def edge(
-    lower_plan: MethodPlan, programs: dict[str, ExportedProgram], finder: SourceFinder, recipe: LoweringRecipe | None
+    lower_plan: MethodPlan, programs: dict[str, ExportedProgram], recipe: LoweringRecipe | None
 ) -> dict[str, list[Any]]:
     """The passes that run on each method in the edge dialect before it is partitioned.
 
     Args:
         lower_plan: The lower plan.
         programs: The exported program of each method, by name.
-        finder: Finds the declared sources, which contain the callables.
         recipe: The recipe, if the manifest names one.
 
     Returns:
@@ -42,22 +41,21 @@ def edge(
     of_recipe = recipe and recipe.edge_transform_passes
     by_method: dict[str, list[Any]] = {}
     for name, program in sorted(programs.items()):
-        for reference, path, function in _callables("edge", lower_plan.passes.edge, finder, of_recipe):
-            with wrap_user_error(path, f"`{reference}` for the method `{name}`", finder):
+        for reference, path, function in _callables("edge", lower_plan.passes.edge, of_recipe):
+            with wrap_user_error(path, f"`{reference}` for the method `{name}`"):
                 result = function(name, program)
             by_method.setdefault(name, []).extend(_checked(result, reference, path))
     return by_method
 
 
 def edge_manager(
-    lower_plan: MethodPlan, lowered: EdgeProgramManager, finder: SourceFinder, recipe: LoweringRecipe | None
+    lower_plan: MethodPlan, lowered: EdgeProgramManager, recipe: LoweringRecipe | None
 ) -> EdgeProgramManager:
     """Runs the passes for lowered methods: those of the recipe, then those of the manifest.
 
     Args:
         lower_plan: The lower plan.
         lowered: The lowered methods.
-        finder: Finds the declared sources, which contain the callables.
         recipe: The recipe, if the manifest names one.
 
     Returns:
@@ -67,8 +65,8 @@ def edge_manager(
         BuildError: A callable or a pass failed, or a callable did not return passes.
     """
     of_recipe = recipe and recipe.edge_manager_transform_passes
-    for reference, path, function in _callables("edge_manager", lower_plan.passes.edge_manager, finder, of_recipe):
-        with wrap_user_error(path, f"`{reference}`", finder):
+    for reference, path, function in _callables("edge_manager", lower_plan.passes.edge_manager, of_recipe):
+        with wrap_user_error(path, f"`{reference}`"):
             result = function(lowered)
             passes = result if isinstance(result, dict) else _checked(result, reference, path)
             if isinstance(result, dict):
@@ -77,32 +75,31 @@ def edge_manager(
     return lowered
 
 
-def executorch(lower_plan: MethodPlan, finder: SourceFinder) -> list[Any]:
+def executorch(lower_plan: MethodPlan) -> list[Any]:
     """The manifest's passes that run on each method before its memory is planned.
 
     Args:
         lower_plan: The lower plan.
-        finder: Finds the declared sources, which contain the callables.
 
     Raises:
         BuildError: A callable failed, or did not return a list of passes.
     """
     passes = []
-    for reference, path, function in _callables("executorch", lower_plan.passes.executorch, finder):
-        with wrap_user_error(path, f"`{reference}`", finder):
+    for reference, path, function in _callables("executorch", lower_plan.passes.executorch):
+        with wrap_user_error(path, f"`{reference}`"):
             result = function()
         passes += _checked(result, reference, path)
     return passes
 
 
 def _callables(
-    hook: str, references: Names, finder: SourceFinder, of_recipe: Sequence[Callable[..., Any]] | None = None
+    hook: str, references: Names, of_recipe: Sequence[Callable[..., Any]] | None = None
 ) -> list[tuple[str, DocumentPath, Callable[..., Any]]]:
     first: list[tuple[str, DocumentPath, Callable[..., Any]]] = [
         ("a pass of the recipe", ("recipe",), function) for function in of_recipe or ()
     ]
     paths = [(reference, ("passes", hook, index)) for index, reference in enumerate(references)]
-    return [*first, *((reference, path, load_callable(reference, finder, path)) for reference, path in paths)]
+    return [*first, *((reference, path, load_callable(reference, path)) for reference, path in paths)]
 
 
 def _checked(result: Any, reference: str, path: DocumentPath) -> list[Any]:

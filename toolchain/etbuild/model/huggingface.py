@@ -61,7 +61,7 @@ def create(
 
     cls = _class(transformers, wanted.model_class)
     seed(first_seed)
-    with wrap_user_error((*_PATH, "config"), f"making a `{wanted.model_class}` of the configuration", context.finder):
+    with wrap_user_error((*_PATH, "config"), f"making a `{wanted.model_class}` of the configuration"):
         config = make_config(transformers, cls, wanted.config, context.inputs)
         if wanted.task == "image-text-to-text":
             image_text.check(config)

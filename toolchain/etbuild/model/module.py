@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs.step_context import StepContext
-from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import overlapping
 from etbuild.plan.parts import ModuleSource
@@ -45,10 +45,10 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
         return huggingface.create(source.huggingface, source.seed, context, source.dtype, loaded).eval()
     if source.factory is None:
         return torch.nn.Module()
-    module = _call_factory(source, source.factory, context.finder)
+    module = _call_factory(source, source.factory)
     if source.dtype is not None:
         _convert(module, getattr(torch, source.dtype))
-    with wrap_user_error(("model", "factory"), f"`eval()` of what `{source.factory}` returned", context.finder):
+    with wrap_user_error(("model", "factory"), f"`eval()` of what `{source.factory}` returned"):
         return _for_inference(module)
 
 
@@ -74,11 +74,11 @@ def _for_inference(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def _call_factory(source: ModuleSource, reference: str, finder: SourceFinder) -> torch.nn.Module:
+def _call_factory(source: ModuleSource, reference: str) -> torch.nn.Module:
     path = ("model", "factory")
-    factory = load_callable(reference, finder, path)
+    factory = load_callable(reference, path)
     seed(source.seed)
-    with wrap_user_error(path, f"`{reference}`", finder):
+    with wrap_user_error(path, f"`{reference}`"):
         module = factory(**source.kwargs)
     if isinstance(module, dict):
         module = _joined({name: _as_module(each) for name, each in module.items()}, reference)

@@ -92,8 +92,8 @@ def make(calibration: Calibration, arguments: tuple[Any, ...], path: DocumentPat
     if isinstance(calibration, OwnInputs):
         return Batches([arguments], path)
     factory_path = (*path, "factory")
-    create = load_callable(calibration.factory, context.finder, factory_path)
-    with wrap_user_error(factory_path, f"`{calibration.factory}`", context.finder):
+    create = load_callable(calibration.factory, factory_path)
+    with wrap_user_error(factory_path, f"`{calibration.factory}`"):
         batches = [as_batch(batch) for batch in create(**calibration.kwargs)]
     if not batches:
         raise BuildError.at(factory_path, f"`{calibration.factory}` returned no batches")

@@ -25,7 +25,7 @@ from etbuild import backends
 from etbuild.accelerate.exports import quantizing
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.inputs.step_context import StepContext
-from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
 from etbuild.plan.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e
 from etbuild.quantize import calibration
@@ -93,9 +93,9 @@ def from_plan(pt2e: Pt2e, arguments: tuple[Any, ...], path: DocumentPath, contex
     """
     batches = pt2e.calibration or OwnInputs()
     return Quantization(
-        _quantizer(pt2e, path, context.finder),
-        _training(pt2e, path, context.finder) or calibration.make(batches, arguments, (*path, "calibration"), context),
-        _passes(pt2e, path, context.finder),
+        _quantizer(pt2e, path),
+        _training(pt2e, path) or calibration.make(batches, arguments, (*path, "calibration"), context),
+        _passes(pt2e, path),
         all(backends.get(entry.backend).fold_quantize for entry in pt2e.quantizers),
         False,
         (*path, "quantizers"),
@@ -121,7 +121,7 @@ def from_recipe(
         InputError: A declared input is missing or does not fit.
         BuildError: A callable failed, or the recipe and the manifest do not fit together.
     """
-    place, own = ("recipe",), _passes(pt2e, path, context.finder)
+    place, own = ("recipe",), _passes(pt2e, path)
     passes = {
         hook: [
             *(UserCallable("a pass of the recipe", place, each) for each in getattr(recipe, f"{hook}_passes") or []),
@@ -131,7 +131,7 @@ def from_recipe(
     }
     quantizers = list(recipe.quantizers or [])
     quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
-    finds = _training(pt2e, path, context.finder) or _ranges(recipe, pt2e.calibration, arguments, path, context)
+    finds = _training(pt2e, path) or _ranges(recipe, pt2e.calibration, arguments, path, context)
     return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, place)
 
 
@@ -156,18 +156,18 @@ def _ranges(
         return calibration.make(of_manifest, arguments, calibration_path, context)
     if recipe.calibration_inputs_fn is None:
         return Batches([arguments], path)
-    with wrap_user_error(path, "the calibration inputs of the recipe", context.finder):
+    with wrap_user_error(path, "the calibration inputs of the recipe"):
         return Batches([calibration.as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
 
 
-def _training(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> UserCallable | None:
+def _training(pt2e: Pt2e, path: DocumentPath) -> UserCallable | None:
     reference, qat_path = pt2e.qat, (*path, "qat")
-    return UserCallable(f"`{reference}`", qat_path, load_callable(reference, finder, qat_path)) if reference else None
+    return UserCallable(f"`{reference}`", qat_path, load_callable(reference, qat_path)) if reference else None
 
 
-def _passes(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> dict[str, list[UserCallable]]:
+def _passes(pt2e: Pt2e, path: DocumentPath) -> dict[str, list[UserCallable]]:
     def call(reference: str, here: DocumentPath) -> UserCallable:
-        return UserCallable(f"`{reference}`", here, load_callable(reference, finder, here))
+        return UserCallable(f"`{reference}`", here, load_callable(reference, here))
 
     return {
         hook: [call(reference, (*path, "passes", hook, index)) for index, reference in enumerate(references)]
@@ -175,9 +175,7 @@ def _passes(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> dict[str, l
     }
 
 
-def quantize_method(
-    graph_module: GraphModule, how: Quantization, written: set[str], finder: SourceFinder
-) -> GraphModule:
+def quantize_method(graph_module: GraphModule, how: Quantization, written: set[str]) -> GraphModule:
     """Quantizes the operators of a method. The result must be exported again.
 
     Args:
@@ -185,43 +183,42 @@ def quantize_method(
         how: The quantization.
         written: The buffers that the method writes to when it runs, such as a cache. Their content is restored after
             calibration or training.
-        finder: Finds the declared sources, for the lines that errors name.
 
     Raises:
         BuildError: A quantizer, a pass or the training failed, the method failed on its calibration inputs, or the
             quantizers do not fit the method.
     """
-    graph_module = _run_passes("pre_prepare", graph_module, how, finder)
-    before = _first_outputs(graph_module, how, written, finder)
-    with wrap_user_error(how.path, "preparing the method", finder), quantizing():
+    graph_module = _run_passes("pre_prepare", graph_module, how)
+    before = _first_outputs(graph_module, how, written)
+    with wrap_user_error(how.path, "preparing the method"), quantizing():
         prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
     _check_prepared(prepared, how.path)
     _check_finite(prepared, how.path)
-    _check_unchanged(before, _first_outputs(prepared, how, written, finder), how.path)
-    prepared = _run_passes("post_prepare", prepared, how, finder)
+    _check_unchanged(before, _first_outputs(prepared, how, written), how.path)
+    prepared = _run_passes("post_prepare", prepared, how)
     with _undone(prepared, written):
         if isinstance(how.finds, UserCallable):
             _check_trainable(prepared, how.finds.path)
-            _train(prepared, how.finds, finder)
+            _train(prepared, how.finds)
         else:
-            _calibrate(prepared, how.finds, finder)
-    prepared = _run_passes("pre_convert", prepared, how, finder)
-    with wrap_user_error(how.path, "quantizing the method", finder):
+            _calibrate(prepared, how.finds)
+    prepared = _run_passes("pre_convert", prepared, how)
+    with wrap_user_error(how.path, "quantizing the method"):
         converted = _convert(prepared, how.fold)
-    return _run_passes("post_convert", converted, how, finder)
+    return _run_passes("post_convert", converted, how)
 
 
-def _quantizer(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> Quantizer:
+def _quantizer(pt2e: Pt2e, path: DocumentPath) -> Quantizer:
     quantizers = []
     for index, entry in enumerate(pt2e.quantizers):
         entry_path = (*path, "quantizers", index)
         backend = backends.get(entry.backend)
 
         def load(reference: str, entry_path: DocumentPath = entry_path) -> Any:
-            return load_callable(reference, finder, (*entry_path, "options", "factory"))
+            return load_callable(reference, (*entry_path, "options", "factory"))
 
         making = f"making the quantizer of `{entry.backend}`"
-        with wrap_user_error(entry_path, making, finder), backends.options_at((*entry_path, "options")):
+        with wrap_user_error(entry_path, making), backends.options_at((*entry_path, "options")):
             context = backends.QuantizerContext(pt2e.qat is not None, load)
             quantizer = backend.create_quantizer(entry.options, context)
         if not isinstance(quantizer, Quantizer):
@@ -231,9 +228,9 @@ def _quantizer(pt2e: Pt2e, path: DocumentPath, finder: SourceFinder) -> Quantize
     return quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
 
 
-def _run_passes(hook: str, graph_module: GraphModule, how: Quantization, finder: SourceFinder) -> GraphModule:
+def _run_passes(hook: str, graph_module: GraphModule, how: Quantization) -> GraphModule:
     for call in how.passes[hook]:
-        with wrap_user_error(call.path, call.name, finder):
+        with wrap_user_error(call.path, call.name):
             graph_module = call.function(graph_module)
         if not isinstance(graph_module, GraphModule):
             message = f"{call.name} returned {type(graph_module).__name__}, not a torch.fx.GraphModule"
@@ -252,10 +249,10 @@ def _undone(prepared: GraphModule, written: set[str]) -> Iterator[None]:
                 buffer.copy_(before[name])
 
 
-def _calibrate(prepared: GraphModule, on: Batches, finder: SourceFinder) -> None:
+def _calibrate(prepared: GraphModule, on: Batches) -> None:
     with torch.no_grad():
         for index, batch in enumerate(on.batches):
-            with wrap_user_error(on.path, f"running the method on batch {index} of its calibration", finder):
+            with wrap_user_error(on.path, f"running the method on batch {index} of its calibration"):
                 prepared(*batch)
 
 
@@ -280,15 +277,13 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
         raise BuildError.at(path, message, hint)
 
 
-def _first_outputs(
-    graph_module: GraphModule, how: Quantization, written: set[str], finder: SourceFinder
-) -> list[torch.Tensor]:
+def _first_outputs(graph_module: GraphModule, how: Quantization, written: set[str]) -> list[torch.Tensor]:
     """What a method computes for its first batch: the tensors of floating point. Empty if it is trained."""
     batch = () if isinstance(how.finds, UserCallable) else next(iter(how.finds.batches), ())
     if not batch:
         return []
     inputs = pytree.tree_map_only(torch.Tensor, torch.clone, batch)  # the method may write to its inputs
-    running = wrap_user_error(how.finds.path, "running the method on batch 0 of its calibration", finder)
+    running = wrap_user_error(how.finds.path, "running the method on batch 0 of its calibration")
     with _undone(graph_module, written), torch.random.fork_rng(devices=[]), torch.no_grad(), running:
         torch.manual_seed(0)
         outputs = pytree.tree_leaves(graph_module(*inputs))
@@ -342,10 +337,10 @@ def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
         raise BuildError.at(path, message, hint)
 
 
-def _train(prepared: GraphModule, train: UserCallable, finder: SourceFinder) -> None:
+def _train(prepared: GraphModule, train: UserCallable) -> None:
     for parameter in prepared.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    with wrap_user_error(train.path, train.name, finder), torch.enable_grad():
+    with wrap_user_error(train.path, train.name), torch.enable_grad():
         allow_exported_model_train_eval(prepared)
         move_exported_model_to_train(prepared)
         train.function(prepared)

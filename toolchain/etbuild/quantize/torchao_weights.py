@@ -21,7 +21,7 @@ from torchao.quantization import (
 from torchao.utils import unwrap_tensor_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
-from etbuild.inputs.user_code import SourceFinder, load_callable, wrap_user_error
+from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.packed import kept
 from etbuild.model.packed.kept import Kept
 from etbuild.plan.parts import TorchaoEntry
@@ -51,7 +51,6 @@ class Quantized:
         module: torch.nn.Module,
         changes: Sequence[Change],
         path: DocumentPath,
-        finder: SourceFinder,
         free: bool = False,
         deferred: Deferred | None = None,
     ) -> None:
@@ -61,7 +60,6 @@ class Quantized:
             module: The module.
             changes: The configurations of torchao, in the order in which they are applied.
             path: The document path of the quantization.
-            finder: Finds the declared sources, for the lines that errors name.
             free: Whether to free the weights that are quantized, because no method needs them.
             deferred: Gets what is computed when the content of the weights is known. None: it is known.
 
@@ -74,7 +72,7 @@ class Quantized:
         before, self._originals = _State(module), Originals(module, free and deferred is None)
         try:
             with by_rows() if deferred is None else deferred.quantizing(module):
-                _quantize(module, changes, self._originals, finder)
+                _quantize(module, changes, self._originals)
             plain_linear.choose(module)
             # ExecuTorch's backends expect plain tensors. XNNPACK would read torchao's tensor subclasses as fp32, and
             # the program would silently compute wrong results.
@@ -137,7 +135,6 @@ def quantize_weights(
     module: torch.nn.Module,
     entries: Sequence[TorchaoEntry],
     path: DocumentPath,
-    finder: SourceFinder,
     free: bool,
     called: Collection[torch.nn.Module],
     deferred: Deferred | None = None,
@@ -148,7 +145,6 @@ def quantize_weights(
         module: The module with its weights.
         entries: The entries of `torchao` in the plan.
         path: The document path of `torchao`.
-        finder: Finds declared sources, which may contain configurations.
         free: Whether to free the weights that are quantized, because no method needs them.
         called: The layers of the modules that the methods call. Of the others, those that cannot be quantized are left
             as they are: the factory may have made them for other methods.
@@ -179,15 +175,15 @@ def quantize_weights(
             of_experts = experts.QuantizeExperts(_BITS[entry.config], entry.group_size, entry.scales)
             changes.append((of_experts, _once(mixtures), path_of_config))
         if others or not mixtures:
-            changes.append((keep or _config(entry, entry_path, finder), _once(others), path_of_config))
-    return Quantized(module, changes, path, finder, free, deferred)
+            changes.append((keep or _config(entry, entry_path), _once(others), path_of_config))
+    return Quantized(module, changes, path, free, deferred)
 
 
-def _quantize(module: torch.nn.Module, changes: Sequence[Change], originals: Originals, finder: SourceFinder) -> None:
+def _quantize(module: torch.nn.Module, changes: Sequence[Change], originals: Originals) -> None:
     for config, filter_fn, path in changes:
         # Without a filter, torchao quantizes linear layers.
         chosen = () if filter_fn is None else (originals.watched(filter_fn),)
-        with wrap_user_error(path, f"quantizing with {type(config).__name__}", finder):
+        with wrap_user_error(path, f"quantizing with {type(config).__name__}"):
             quantize_(module, config, *chosen)
         originals.free()
 
@@ -301,11 +297,11 @@ def _rows(layer: torch.nn.Module) -> list[int]:
     return [int(weight.shape[-1]) for weight in (mixture.values() or (layer.weight,))]
 
 
-def _config(entry: TorchaoEntry, path: DocumentPath, finder: SourceFinder) -> AOBaseConfig:
+def _config(entry: TorchaoEntry, path: DocumentPath) -> AOBaseConfig:
     if entry.from_code:
         config_path = (*path, "config")
-        create = load_callable(entry.config, finder, config_path)
-        with wrap_user_error(config_path, f"`{entry.config}`", finder):
+        create = load_callable(entry.config, config_path)
+        with wrap_user_error(config_path, f"`{entry.config}`"):
             config = create(**entry.kwargs)
         if not isinstance(config, AOBaseConfig):
             message = f"`{entry.config}` returned {type(config).__name__}, not a configuration of torchao"

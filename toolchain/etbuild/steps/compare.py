@@ -249,7 +249,7 @@ class _Exported:
                 content = content.only(content.keys() - large.keys())
             with accelerated() if self.job.options.accelerate else nullcontext():
                 in_memory = {**content.loaded(), **self.adapters}
-                loaded = load_methods(self.saved, in_memory, names, self.context.finder)
+                loaded = load_methods(self.saved, in_memory, names)
         for name in names:
             program = loaded[name]
             leaves = (
@@ -322,6 +322,6 @@ def _where(job: LoweringJob[ComparePlan], context: StepContext, method: Compared
         program, tolerance = method.program, method.settings.tolerance
         call = WrongCall(method.name, program, wrong.leaves, wrong.state, tolerance, is_quantized(program))
         try:
-            return Search(job.plan, call, context.finder, job.export.lines).run()
+            return Search(job.plan, call, job.export.lines).run()
         except Exception as error:  # noqa: BLE001 - whatever happens while it searches, the program is wrong
             return f"the search for the operator failed: {summary(error)}"

@@ -19,7 +19,7 @@ from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.toolchain import check_installed
-from etbuild.inputs.user_code import SourceFinder, importable
+from etbuild.inputs.user_code import active_finder, importable
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
@@ -80,20 +80,20 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
         from etbuild.processes.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, inputs.data.values()) as finder, graphs_numbered():
-            context = StepContext(inputs, finder, stage, directory)
+        with importable(used, inputs.data.values()), graphs_numbered():
+            context = StepContext(inputs, stage, directory)
             custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):
                 root = create_module(export_plan, context)
             for line in packing_notes(root, export_plan):
                 print(f"note: {line}", file=sys.stderr)
-            computed = {**_contract(export_plan, root, inputs), **constant_methods.compute(export_plan, finder)}
+            computed = {**_contract(export_plan, root, inputs), **constant_methods.compute(export_plan)}
             reason = archive.reexport_reason(export_plan, root)
             if reason is None:
-                modules = Modules(root, export_plan, finder, deferred=export_plan.weights)
+                modules = Modules(root, export_plan, deferred=export_plan.weights)
                 try:
                     programs = export_methods(export_plan, modules, context)
-                    lines = SourceLines.of_programs(programs, finder.name_of)
+                    lines = SourceLines.of_programs(programs, active_finder().name_of)
                     new = archive.NewExport(root, programs, computed, used, lines, modules.recipe_of)
                     archive.write(directory, export_plan, new)
                 except archive.CannotSave as error:
@@ -210,7 +210,7 @@ def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepCont
     prepared = {}
     for name, method in sorted(export_plan.methods.items()):
         if method.program is None:
-            with context.stage(f"prepare {name}"), recorded(context.finder), modules.of(name) as (module, _):
+            with context.stage(f"prepare {name}"), recorded(), modules.of(name) as (module, _):
                 prepared[name] = prepare(_exporting(export_plan, context), name, module)
     return prepared
 
@@ -239,7 +239,7 @@ def export_methods(
     programs = {}
     for name, method in sorted(export_plan.methods.items()):
         action = "quantize and export" if method.quantize and name not in prepared else "export"
-        with context.stage(f"{action} {name}"), recorded(context.finder):
+        with context.stage(f"{action} {name}"), recorded():
             if method.program is not None:
                 job = _exporting(export_plan, context)
                 program = load_method(export_plan, name, context.inputs)
@@ -260,7 +260,7 @@ def _exporting(export_plan: ExportPlan, context: StepContext) -> Exporting:
     """The context for exporting one method. Each method gets its own recipe object."""
     from etbuild.export.export_methods import Exporting
 
-    recipe = load_recipe(export_plan.recipe, context.finder) if export_plan.recipe is not None else None
+    recipe = load_recipe(export_plan.recipe) if export_plan.recipe is not None else None
     return Exporting(export_plan, context, recipe)
 
 
@@ -272,7 +272,6 @@ class Modules:
         self,
         module: torch.nn.Module,
         export_plan: ExportPlan,
-        finder: SourceFinder,
         *,
         free: bool = True,
         deferred: bool = False,
@@ -280,14 +279,12 @@ class Modules:
         """Args:
         module: The module with its weights.
         export_plan: How its methods are quantized.
-        finder: The sources.
         free: Whether the weights before quantization may be freed when no method needs them. The module cannot be
             used without quantization afterwards.
         deferred: Whether the content of the weights is not known yet, and quantized weights are computed later.
         """
         self._module = module
         self._export_plan = export_plan
-        self._finder = finder
         self._quantized: dict[str, Quantized] = {}
         self._are_deferred = deferred
         self._deferred: Deferred | None = None
@@ -345,7 +342,7 @@ class Modules:
         assert quantize is not None
         path = ("methods", name, "quantize", "torchao")
         called = [layer for module in self._called(name) for layer in module.modules()]
-        how = quantize.torchao, path, self._finder, self._free, called
+        how = quantize.torchao, path, self._free, called
         if not self._are_deferred:
             return quantize_weights(self._module, *how)
         from etbuild.export.archive import CannotSave
@@ -374,11 +371,11 @@ class Modules:
 
     def _quantize_by_recipe(self) -> Quantized | None:
         assert self._export_plan.recipe is not None
-        wanted = load_recipe(self._export_plan.recipe, self._finder).quantization_recipe
+        wanted = load_recipe(self._export_plan.recipe).quantization_recipe
         configs = wanted and wanted.ao_quantization_configs
         if not configs:
             return None
         from etbuild.quantize.torchao_weights import Quantized
 
         changes = [(config.ao_base_config, config.filter_fn, ("recipe",)) for config in configs]
-        return Quantized(self._module, changes, ("recipe",), self._finder, self._free)
+        return Quantized(self._module, changes, ("recipe",), self._free)

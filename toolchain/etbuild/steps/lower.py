@@ -239,15 +239,15 @@ def _emitted(part: MethodPlan, export: _Export) -> tuple[Emitted, dict[str, str]
     from etbuild.lower import finite_weights
     from etbuild.lower.lower_methods import lower_programs
 
-    saved, finder = export.saved, export.context.finder
-    programs = load_methods(saved, export.content, part.methods, finder)
+    saved = export.saved
+    programs = load_methods(saved, export.content, part.methods)
     kinds = finite_weights.kinds(programs)
     weights, read = (
         finite_weights.counted(export.content, kinds),
         adapters.read_by(programs, adapters.names(part, export.shards)),
     )
-    edge = lower_programs(part, programs, export.shards, finder)
-    emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written), finder)
+    edge = lower_programs(part, programs, export.shards)
+    emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written))
     adapters.check_kept(emitted, read)
     return emitted, kinds
 
@@ -421,15 +421,15 @@ def _lower_together(
     if saved.export_plan is None:
         with job.stage("read the export and the weights"), accelerated() if job.options.accelerate else nullcontext():
             content, shards = open_weights(job, saved)
-            programs = load_methods(saved, content.loaded(), job.plan.methods, context.finder)
+            programs = load_methods(saved, content.loaded(), job.plan.methods)
     else:
         shards, programs = export_with_weights(job.plan, saved.export_plan, context)
     weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(job.plan, shards))
     with artifacts.staging(directory) as scratch, _acceleration(job.options, scratch):
         with job.stage(f"lower {', '.join(programs)}"):
-            edge = lower_programs(job.plan, programs, shards, context.finder, etrecord=on_emitted is not None)
+            edge = lower_programs(job.plan, programs, shards, etrecord=on_emitted is not None)
         with job.stage("emit"):
-            emitted = emit_methods(job.plan, Lowered(edge, shards, weights, None, on_emitted), context.finder)
+            emitted = emit_methods(job.plan, Lowered(edge, shards, weights, None, on_emitted))
             adapters.check_kept(emitted, read)
         reasons = {} if reason is None else dict.fromkeys(job.plan.methods, reason)
         return write_program(job.plan, [emitted], shards, context, directory, reasons)
@@ -467,7 +467,7 @@ def write_program(
     with context.stage("write the program"):
         weights = adapter_weights.read(lower_plan.adapters, adapters.names(lower_plan, shards), context.inputs)
         parts = adapters.filled(parts, weights)
-        emission = emit_program.write_program(lower_plan, parts, shards, context.finder, directory)
+        emission = emit_program.write_program(lower_plan, parts, shards, directory)
         methods = {name: of_method for part in parts for name, of_method in sorted(part.facts.items())}
         readers = {name: of_method.readers for name, of_method in methods.items()}
         keys = [

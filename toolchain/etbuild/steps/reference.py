@@ -61,7 +61,7 @@ class Reference:
             BuildError: Preparing or quantizing a method failed.
         """
         self._plan, self._root, self.context = plan.export_plan, root, context
-        self._modules = Modules(root, self._plan, context.finder, free=False)
+        self._modules = Modules(root, self._plan, free=False)
         self._prepared = prepare_methods(self._plan, self._modules, context)
         for one in self._prepared.values():
             if one.quantized is not None:
@@ -161,7 +161,7 @@ class Reference:
 
     @cached_property
     def _float(self) -> tuple[Mapping[str, PreparedMethod], Modules]:
-        modules = Modules(self._root, self._float_plan, self.context.finder, free=False)
+        modules = Modules(self._root, self._float_plan, free=False)
         return prepare_methods(self._float_plan, modules, self.context), modules
 
     @cached_property
@@ -177,7 +177,7 @@ class Reference:
     def _call(self, prepared: Mapping[str, PreparedMethod], modules: Modules, call: MethodCall) -> list[Any]:
         positional, keywords = pytree.tree_map(copied, call.inputs)
         path = ("methods", call.method)
-        with torch.no_grad(), wrap_user_error(path, f"running `{call.method}`", self.context.finder):
+        with torch.no_grad(), wrap_user_error(path, f"running `{call.method}`"):
             if call.method in self._files:
                 return outputs_of(self._files_as_modules[call.method](*positional, **keywords))
             with modules.of(call.method):

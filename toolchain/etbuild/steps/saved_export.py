@@ -13,7 +13,7 @@ from etbuild.export.layout import ExportFiles
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import read_sources
 from etbuild.inputs.step_context import Stage, StepContext
-from etbuild.inputs.user_code import SourceFinder, importable
+from etbuild.inputs.user_code import active_finder, importable
 from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.processes import arithmetic
 from etbuild.processes.import_without_gc import import_without_gc
@@ -105,9 +105,9 @@ def opened_export(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, S
         from etbuild.processes.random_seeds import seed
 
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
-        with importable(read_sources(saved.sources), job.inputs.data.values()) as finder, graphs_numbered():
-            finder.lines = job.export.lines
-            yield saved, StepContext(job.inputs, finder, job.stage)
+        with importable(read_sources(saved.sources), job.inputs.data.values()), graphs_numbered():
+            active_finder().lines = job.export.lines
+            yield saved, StepContext(job.inputs, job.stage)
 
 
 def open_weights(
@@ -165,21 +165,21 @@ def _shards(lower_plan: MethodPlan, facts: list[TensorFacts]) -> dict[str, str]:
 
 
 def load_methods(
-    saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str], finder: SourceFinder
+    saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str]
 ) -> dict[str, ExportedProgram]:
     """Reads exported methods, with their weights and the modules that they need. Errors are those of `archive`."""
     from etbuild.export import archive
 
-    _import_modules(saved, finder)
+    _import_modules(saved)
     return archive.load_methods(saved, content, names)
 
 
-def _import_modules(saved: SavedExport, finder: SourceFinder) -> None:
+def _import_modules(saved: SavedExport) -> None:
     """Imports the modules that define the graphs' operators and types that do not belong to PyTorch."""
     from etbuild.inputs.user_code import import_module
 
     for name in saved.imports:
-        import_module(name, finder, ("model", "factory"))
+        import_module(name, ("model", "factory"))
 
 
 def export_with_weights(
@@ -192,7 +192,7 @@ def export_with_weights(
     with context.stage("create the module"):
         root = create_module(export_plan, context, lower_plan.weights)
         adapter_weights.check(lower_plan.adapters, weights_files.describe(root, False), context.inputs)
-    programs = export_methods(export_plan, Modules(root, export_plan, context.finder), context)
+    programs = export_methods(export_plan, Modules(root, export_plan), context)
     return shards_of(lower_plan, export_plan, root, programs), programs
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from etbuild.accelerate.lowering import accelerated, importing
-from etbuild.inputs import import_graph, step_files, toolchain
+from etbuild.inputs import step_files, toolchain
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ def _warm_lowering() -> None:
     """Lowers a tiny program. The first lowering of a process takes longer, to fill caches."""
     with _quiet_and_alone(), importing():
         from etbuild.emit import emit_program  # noqa: F401
-        from etbuild.inputs.user_code import SourceFinder
         from etbuild.lower import lower_methods
         from etbuild.plan.plan import from_manifest
 
@@ -89,9 +88,7 @@ def _warm_lowering() -> None:
         manifest: Manifest = {"name": "tiny", "model": {"factory": "tiny:create"}, "methods": {"forward": method}}
         plan = from_manifest(manifest).lower_plan
         with accelerated():
-            lower_methods.lower_programs(
-                plan, {"forward": _tiny_program()}, {}, SourceFinder(import_graph.UsedSources())
-            ).to_executorch()
+            lower_methods.lower_programs(plan, {"forward": _tiny_program()}, {}).to_executorch()
 
 
 def _tiny_program() -> ExportedProgram:

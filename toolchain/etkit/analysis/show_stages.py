@@ -67,8 +67,8 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
             from etbuild.export import custom_ops
             from etbuild.export import export_methods as export  # noqa: F401
             from etbuild.lower import lower_methods  # noqa: F401
-        with importable(used, inputs.data.values()) as finder:
-            context = StepContext(inputs, finder, stage)
+        with importable(used, inputs.data.values()):
+            context = StepContext(inputs, stage)
             custom_ops.load(plan.custom_ops, context)
             for number, (name, write) in enumerate(_walk(plan, context), 1):
                 target = directory / f"{number}-{name}"
@@ -95,12 +95,12 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     from etbuild.steps.saved_export import shards_of
     from etkit.analysis.inspection import text
 
-    exporting, lowering, finder = plan.export_plan, plan.lower_plan, context.finder
-    constants = {**lowering.constant_methods, **constant_methods.compute(exporting, finder)}
+    exporting, lowering = plan.export_plan, plan.lower_plan
+    constants = {**lowering.constant_methods, **constant_methods.compute(exporting)}
     lowering = lowering.replace(constant_methods=constants)
     with context.stage("create the module"):
         root = create_module(exporting, context, lowering.weights)
-    modules = Modules(root, exporting, finder)
+    modules = Modules(root, exporting)
     yield "source_transform", partial(_write_modules, exporting, modules)
     prepared = prepare_methods(exporting, modules, context)
     graphs = {name: _readable(one.quantized) for name, one in prepared.items() if one.quantized is not None}
@@ -108,16 +108,16 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     programs = export_methods(exporting, modules, context, prepared)
     yield "export", partial(_write_programs, programs)
     with context.stage("to edge"):
-        edge = lower_methods.to_edge(lowering, programs, finder)
+        edge = lower_methods.to_edge(lowering, programs)
     yield "to_edge", partial(_write_texts, _edge_graphs(edge))
     shards = shards_of(lowering, exporting, root, programs)
     weights = non_finite(programs)
     with context.stage("lower"):
-        edge = lower_methods.lower_programs(lowering, programs, shards, finder)
+        edge = lower_methods.lower_programs(lowering, programs, shards)
     yield "lower", partial(_write_texts, _edge_graphs(edge))
 
     def emit(directory: Path) -> None:
-        emitted = emit_methods(lowering, Lowered(edge, shards, weights, None), finder)
+        emitted = emit_methods(lowering, Lowered(edge, shards, weights, None))
         artifacts = write_program(lowering, [emitted], shards, context, directory, {})
         shown = [text(describe(artifact.path)) for artifact in artifacts if artifact.kind in ("program", "named_data")]
         _write_texts({lowering.name: "\n\n".join([*shown, ""])}, directory)

@@ -46,8 +46,8 @@ def of_manifest(
         declared = inputs.only(data_in_key(inputs, plan.data_names))
         with library_messages_off(used.sources), stdout_for_results():
             seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-            with importable(used, declared.data.values()) as finder:
-                return _of_reference(plan, tests, StepContext(declared, finder, stage), sizes)
+            with importable(used, declared.data.values()):
+                return _of_reference(plan, tests, StepContext(declared, stage), sizes)
 
     with stage("make the example inputs"):
         found: dict[str, list[Any]] = child.result("making the example inputs", make)

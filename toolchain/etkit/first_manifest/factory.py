@@ -56,10 +56,10 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
     plan = from_manifest({"name": name, "model": model, "methods": methods})
     inputs = Inputs(roots=[beside])
     used = used_sources(inputs, plan.export_plan)
-    with stdout_for_results(), importable(used, []) as finder:
+    with stdout_for_results(), importable(used, []):
         from etbuild.model import module as modules
 
-        root = modules.create(plan.model, StepContext(inputs, finder))
+        root = modules.create(plan.model, StepContext(inputs))
         hint = LINEAR if _is_mostly_linear(root) else CALIBRATE
         lines, remarks = _methods_of(root, {_module(source) for source in used.sources})
         folders = dict.fromkeys([beside, *(path.parent for path in used.sources.values())])

@@ -160,14 +160,14 @@ def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, 
     from etbuild.inputs.user_code import importable
     from etbuild.processes.library_output import library_messages_off, stdout_for_results
 
-    with library_messages_off(used.sources), stdout_for_results(), importable(used, []) as finder:
+    with library_messages_off(used.sources), stdout_for_results(), importable(used, []):
         from etbuild.model import module
         from etbuild.model.checkpoint import Checkpoint
         from etbuild.model.packed.packing import packing_of
         from etbuild.model.weights_files import describe_state
         from etbuild.plan.parts import WeightsFile
 
-        root = module.create(plan.model, StepContext(inputs, finder), True)
+        root = module.create(plan.model, StepContext(inputs), True)
         facts, cast = describe_state(root), plan.model.dtype is not None
         weights = tuple(map(WeightsFile.read, checkpoints))
         Checkpoint(weights, inputs, facts, cast, root, packing_of(root))

@@ -21,7 +21,7 @@ from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, P
 from etbuild.export import example_values
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import StepContext
-from etbuild.inputs.user_code import load_callable, wrap_user_error
+from etbuild.inputs.user_code import active_finder, load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan import model_tests as planned
 from etbuild.plan.model_tests import Metric, TestPlan, TextTest
@@ -317,9 +317,8 @@ class Tester:
     def _search(self, program: ExportedProgram, call: MethodCall, state: dict[str, Any]) -> Search:
         tolerance, quantized = self._tests.methods[call.method].tolerance, self._reference.is_quantized(call.method)
         wrong = WrongCall(call.method, program, call.leaves, state, tolerance, quantized)
-        finder = self._context.finder
-        lines = SourceLines.of_programs({call.method: program}, finder.name_of)
-        return Search(self._plan.lower_plan, wrong, finder, lines)
+        lines = SourceLines.of_programs({call.method: program}, active_finder().name_of)
+        return Search(self._plan.lower_plan, wrong, lines)
 
     def _layers(self, call: MethodCall) -> str:
         try:
@@ -354,14 +353,14 @@ class Tester:
 
     def _value(self, metric: Metric, run: _RunModel | None) -> float:
         """The value of a metric for the program, or for what runs the model in PyTorch."""
-        path, finder = (*metric.path, "factory"), self._context.finder
+        path = (*metric.path, "factory")
         data = None
         if metric.data is not None:
             data = self._context.inputs.find_data(metric.data, (*metric.path, "data"))
-        compute = load_callable(metric.factory, finder, path)
+        compute = load_callable(metric.factory, path)
         with tempfile.TemporaryDirectory() as scratch:
             called = Caller(Session(self._files, Path(scratch)).call if run is None else _eager(self._reference, run))
-            with wrap_user_error(path, f"`{metric.factory}`", finder):
+            with wrap_user_error(path, f"`{metric.factory}`"):
                 value = compute(called, data, **metric.kwargs)
                 if isinstance(value, (str, bytes)):
                     raise TypeError(f"it returned {value!r}, not a number")

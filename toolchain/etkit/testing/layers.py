@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from etbuild.comparison import accuracy
 from etbuild.inputs.source_lines import Line, SourceLines, first_name
+from etbuild.inputs.user_code import active_finder
 from etbuild.steps.reference import MethodCall, Reference
 
 _SHOWN = 5
@@ -55,7 +56,7 @@ def measure(reference: Reference, call: MethodCall) -> list[Layer]:
         exact.run(*call.leaves, enable_io_processing=False)
         forced = _Forced(quantized.module(check_guards=False), _expected(exact))
         forced.run(*call.leaves, enable_io_processing=False)
-    lines = SourceLines.of_programs({call.method: plain}, reference.context.finder.name_of)
+    lines = SourceLines.of_programs({call.method: plain}, active_finder().name_of)
     nodes = {node.name: node for node in plain.graph.nodes}
     found = [_layer(nodes[name], ratio, call.method, lines) for name, ratio in forced.ratios.items()]
     return sorted((each for each in found if not math.isinf(each.sqnr) or each.sqnr < 0), key=lambda each: each.sqnr)

@@ -98,8 +98,8 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
 
         arithmetic.leave_out_other_libraries()
         seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, declared.data.values()) as finder:
-            yield Tester(plan, tests, files, StepContext(declared, finder, options.stage), options)
+        with importable(used, declared.data.values()):
+            yield Tester(plan, tests, files, StepContext(declared, options.stage), options)
 
 
 def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Result]:
