@@ -210,6 +210,7 @@ def test_rules_that_do_not_fit_are_named(tmp_path: Path, rules: dict[str, Any], 
         ("model", "model", []),
         ("amodel.x", "model.*", None),
         ("a" * 5000, "*a" * 40 + "b", None),
+        (".layers." * 200_000, "*.layers.*.weight", None),
     ],
 )
 def test_stars_stand_for_as_little_as_they_can(name: str, pattern: str, texts: list[str] | None) -> None:

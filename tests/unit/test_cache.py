@@ -190,11 +190,17 @@ def test_a_file_with_a_right_digest_that_is_not_a_record_is_damage(kept: Kept, b
     assert "it is not a record" in kept.said[0]
 
 
-@pytest.mark.parametrize("name", ["../escaped", "/escaped", "a/../../escaped"])
-def test_a_name_that_leaves_the_directory_is_refused(kept: Kept, name: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("name", name) for name in ("../escaped", "/escaped", "a/../../escaped", "a\0b", 5)),
+        *(("sha256", sha256) for sha256 in (5, "", "/escaped", "A" * 64)),
+    ],
+)
+def test_a_record_that_leads_out_of_the_directories_is_refused(kept: Kept, field: str, value: object) -> None:
     kept.store()
     content = json.loads(kept.record().read_bytes().partition(b"\n")[2])
-    content["files"][0]["name"] = name
+    content["files"][0][field] = value
     body = json.dumps(content).encode()
     kept.record().write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     assert kept.fetch() is None
@@ -376,6 +382,15 @@ def test_maintenance_follows_no_link(kept: Kept, precious: Precious, work: str) 
         getattr(cache_upkeep, work)(kept.cache)
     assert precious.state() == precious.before
     assert work == "gc" or kept.fetch() == FILES
+
+
+@pytest.mark.parametrize("folder", ["blobs", "records", "locks", "tmp"])
+def test_a_cache_with_a_link_for_one_of_its_directories_is_refused(kept: Kept, precious: Precious, folder: str) -> None:
+    shutil.rmtree(kept.root / "cache" / folder)
+    (kept.root / "cache" / folder).symlink_to(precious.root)
+    with pytest.raises(InputError, match=f"cannot be used as a cache: `{folder}` is a link"):
+        Cache(kept.root / "cache")
+    assert precious.state() == precious.before
 
 
 def test_the_cache_itself_may_be_a_link(kept: Kept) -> None:

@@ -51,6 +51,14 @@ def _refused(*guards: str, suggested: str = "") -> str:
         (_refused("n <= 400: (1 + (((-1) + SIZE) // 2)) != 1."), "write {dim: n, min: 3, max: 400}"),
         (_refused("5 <= n <= 800: SIZE <= 64", suggested="n = Dim('n', max=64)"), "write {dim: n, min: 5, max: 64}"),
         (_refused("2 <= n: SIZE != 7."), "write {dim: n, min: 8}"),
+        (
+            _refused(
+                "n <= 131072: 10 <= SIZE",
+                "n <= 131072: SIZE <= 100000",
+                suggested="n = Dim('n', min=10, max=100000)",
+            ),
+            "write {dim: n, min: 10, max: 100000}",
+        ),
         (_refused("n <= 8: min(3, SIZE) == 3."), "write {dim: n, min: 3, max: 8}"),
         (
             _refused("2 <= n <= 8: SIZE <= L['y'].size()[0]", suggested="n = Dim('n', max=4)"),

@@ -163,6 +163,13 @@ def test_an_index_that_lists_files_through_a_link_removes_nothing(tmp_path: Path
     assert (out / "a.dir").is_symlink()
 
 
+def test_an_index_may_list_names_that_no_file_can_have(tmp_path: Path) -> None:
+    name = f"a.{'t' * 300}.ptd"
+    (tmp_path / "a.index.json").write_text(json.dumps({"artifacts": [{"file": name}, {"file": f"{name[:-4]}/1.ptd"}]}))
+    publish(tmp_path, {"a.pte": b"new", "a.index.json": b"{}"})
+    assert tree(tmp_path) == {"a.pte": b"new", "a.index.json": b"{}"}
+
+
 def test_an_index_removes_nothing_but_artifacts(tmp_path: Path) -> None:
     for name in ("a.py", "a.yaml", "a.safetensors", "a.index.json.bak"):
         (tmp_path / name).write_bytes(b"mine")

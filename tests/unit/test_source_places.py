@@ -24,13 +24,13 @@ class Net:
 """
 
 
-Declare = Callable[[Path], None]
+Declare = Callable[..., None]
 
 
 @pytest.fixture
 def declare(monkeypatch: pytest.MonkeyPatch) -> Declare:
-    def declared(path: Path) -> None:
-        finder = SourceFinder(UsedSources({"net.py": path}, set(), {"net.py": SOURCE}))
+    def declared(path: Path, source: bytes = SOURCE) -> None:
+        finder = SourceFinder(UsedSources({"net.py": path}, set(), {"net.py": source}))
         monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
 
     return declared
@@ -62,3 +62,18 @@ def test_the_line_that_assigns_is_found(
     monkeypatch.chdir(tmp_path)
     declare(Path("models/net.py"))
     assert assigning_lines.hint(names) == hint
+
+
+def test_lines_that_only_read_are_not_shown(declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    declare(Path("net.py"), b"def f(self, x):\n    y = self.state.mul(2) + self.state.mean()\n    self.state.add_(x)\n")
+    assert assigning_lines.hint(["state"]) == "it is assigned at net.py:3: `self.state.add_(x)`"
+
+
+@pytest.mark.parametrize("before", [b"'\x0c'", "'\u2028'".encode(), b"T = " + b"1 + " * 1500 + b"1"])
+def test_odd_sources_have_their_lines(
+    before: bytes, declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    declare(Path("net.py"), before + b"\ndef f(self, x):\n    self.state = x\n")
+    assert assigning_lines.hint(["state"]) == "it is assigned at net.py:3: `self.state = x`"

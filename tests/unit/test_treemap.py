@@ -43,3 +43,10 @@ def test_a_module_with_more_than_half_of_the_bytes_is_cut_into_its_own() -> None
     groups = treemap.modules(WEIGHTS)
     assert set(groups.values()) == {"embed", "layers.0", "layers.1", "head"}
     assert len({group.color for group in treemap.layers(WEIGHTS, groups)}) == len(set(groups.values()))
+
+
+def test_names_for_another_number_of_constants_are_not_used() -> None:
+    """A report may be of another program."""
+    inside: BlobSizes = {"constants": [4, 6, 8], "mutable": [], "delegates": [], "named_data": {}}
+    found = treemap.blobs(inside, {}, KNOWN, treemap.modules(WEIGHTS))
+    assert [cell.name for group in found for cell in group.cells] == ["constant 0", "constant 1", "constant 2"]

@@ -290,6 +290,18 @@ def test_a_process_that_is_started_is_known(name: str, tmp_path: Path, capfd: py
     assert capfd.readouterr().err.count(", starts a process, which the key does not cover") == 1
 
 
+def test_another_interpreter_is_known(tmp_path: Path) -> None:
+    """In a process of its own: with a second interpreter, PyTorch's autograd refuses to work in a process."""
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+
+    def found() -> set[str]:
+        with undeclared.unkeyed() as found:
+            run(tmp_path, f"import {name} as interpreters\ninterpreters.destroy(interpreters.create())", name)
+        return set(found)
+
+    assert forked.run({"interpreters": found}, 1) == {"interpreters": {"starts another interpreter"}}
+
+
 def test_shared_memory_does_not_count_as_a_started_process(tmp_path: Path) -> None:
     """Python starts its own process that removes leftover shared memory."""
 

@@ -22,6 +22,7 @@ from etbuild.files.scratch import write_errors
 
 _SCHEMA = "executorch-cache-record/v1"
 _BLOCK = 1 << 20
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _CLONE = 0x40049409  # FICLONE of linux/fs.h
 _PATHS = {
     "blobs": re.compile(r"blobs/([0-9a-f]{2})/\1[0-9a-f]{62}"),
@@ -103,12 +104,18 @@ def read_record(path: Path) -> list[Entry]:
         content = json.loads(body)
         found = [Entry(**entry) for entry in content["files"]]
         is_of_key = (content["schema"], content["step"], content["key"]) == (_SCHEMA, path.parts[-3], path.name)
-        leaves = any(".." in Path(entry.name).parts or Path(entry.name).is_absolute() for entry in found)
+        odd = any(_is_odd(entry) for entry in found)
     except (ValueError, KeyError, TypeError):
         raise Damaged("it is not a record") from None
-    if not is_of_key or leaves:
+    if not is_of_key or odd:
         raise Damaged("it is the record of something else")
     return found
+
+
+def _is_odd(entry: Entry) -> bool:
+    """Whether its name leads out of a directory, or its digest has another form."""
+    name = Path(entry.name)
+    return ".." in name.parts or name.is_absolute() or "\0" in entry.name or not _DIGEST.fullmatch(entry.sha256)
 
 
 def write_record(root: Path, step: str, key: str, files: Sequence[Entry], unfinished: Path) -> None:

@@ -18,6 +18,7 @@ The directory itself may be a link. `etkit.analysis.cache_upkeep` counts, checks
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sys
@@ -72,6 +73,8 @@ class Cache:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for kind in entries.KINDS:
                 (self.directory / kind).mkdir(exist_ok=True)
+                if (self.directory / kind).is_symlink():  # its files are not ours to remove
+                    raise NotADirectoryError(errno.ENOTDIR, f"`{kind}` is a link")
             sweep(self.unfinished)
             with self.locked(GC, fcntl.LOCK_SH):
                 pass

@@ -81,6 +81,8 @@ def _taken_ranges(text: str) -> dict[str, tuple[str | None, str | None]]:
         run = _longest_run(_fitting(conditions, name, range(first, last + 1)))
         if len(run) > 1 and (run[0], run[-1]) != (first, last):  # else the guards fit, and torch does not see it
             smallest = low if run[0] == first else str(run[0])
+            if run[-1] == last < int(high or 0):
+                continue  # the guards may refuse larger sizes
             largest = high if run[-1] == last else str(run[-1])
             found[name] = (smallest or None, largest or None)
     return found

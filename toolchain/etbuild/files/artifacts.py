@@ -250,8 +250,9 @@ def _listed(directory: Path, index: str) -> set[str]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return set()
     listed = {name for name in names if isinstance(name, str) and is_artifact_name(name, program)}
-    linked = {name for name in listed if (directory / name.partition("/")[0]).is_symlink()}
-    return {name for name in listed - linked if os.path.isfile(directory / name)}  # noqa: PTH113 - names may be too long
+    # Functions of os.path take names that are too long.
+    linked = {name for name in listed if "/" in name and os.path.islink(directory / name.partition("/")[0])}  # noqa: PTH114
+    return {name for name in listed - linked if os.path.isfile(directory / name)}  # noqa: PTH113
 
 
 def is_artifact_name(name: str, program: str) -> bool:

@@ -43,6 +43,8 @@ from etbuild.processes.environment import dropped, is_fixed, stays_set
 from etbuild.processes.process_state import high_copy
 
 _posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
+# What makes interpreters from Python 3.13 on. Earlier versions report it to audit hooks.
+_interpreters: Any = importlib.import_module("_interpreters") if sys.version_info >= (3, 13) else None
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules
 _OF_THE_MACHINE = ("/etc/", "/usr/share/")  # libraries read their configuration here
 _HARDWARE = ("/dev/", "/proc/", "/sys/")  # libraries look here for processors and devices
@@ -336,14 +338,16 @@ def _file_of_database(name: str) -> str | None:
 # What no key covers, whatever its arguments are: in words, why it is refused (None: it is noted), and a hint.
 _NETWORK = ("uses the network", ": the key does not cover its answers", _OUTSIDE)
 _PROCESS = ("starts a process", None, _OUTSIDE)
-# Python reports these two to no hook. `_telling` makes their functions do so.
-_FORK_EXEC, _SHM_OPEN = "etbuild.fork_exec", "etbuild.shm_open"
+_INTERPRETER = ("starts another interpreter", None, "call the code here: nobody sees what it reads there")
+# Python reports these three to no hook. `_telling` makes their functions do so.
+_FORK_EXEC, _SHM_OPEN, _CREATE = (f"etbuild.{name}" for name in ("fork_exec", "shm_open", "create"))
 _DEEDS: dict[str, tuple[str, str | None, str]] = {
     "builtins.input": ("asks for input", ": the key does not cover the answer", "pass it in the `kwargs`"),
     **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _NETWORK),
     "urllib.Request": _NETWORK,
     # `os.spawnv` and similar functions fork; the child then calls `os.exec`.
     **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "pty.spawn", _FORK_EXEC), _PROCESS),
+    **dict.fromkeys(("cpython.PyInterpreterState_New", _CREATE), _INTERPRETER),
     _SHM_OPEN: ("reads shared memory", None, _OUTSIDE),
 }
 
@@ -452,6 +456,8 @@ def _telling() -> Iterator[None]:
         stack.enter_context(replaced(os._Environ, "__iter__", _environment_listed))
         stack.enter_context(_reporting(_posixsubprocess, "fork_exec"))
         stack.enter_context(_reporting(_posixshmem, "shm_open"))
+        if _interpreters:
+            stack.enter_context(_reporting(_interpreters, "create"))
         for owner, name in native_readers():
             stack.enter_context(told_everywhere(owner, name))
         yield

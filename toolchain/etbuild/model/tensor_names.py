@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
@@ -56,8 +55,23 @@ def _renamed(name: str, entry: WeightsFile, place: DocumentPath) -> str:
 
 def stars(name: str, pattern: str) -> list[str] | None:
     """The texts that the `*` of a pattern stand for, each as short as possible; None if the pattern does not match."""
-    found = re.fullmatch("(.*?)".join(map(re.escape, pattern.split("*"))), name, re.DOTALL)
-    return None if found is None else [*found.groups()]
+    # A regular expression could take very long: names of tensors are as long as a file likes.
+    first, *others = pattern.split("*")
+    if not others:
+        return [] if name == pattern else None
+    if not name.startswith(first):
+        return None
+    texts, start = [], len(first)
+    for literal in others[:-1]:
+        at = name.find(literal, start)
+        if at < 0:
+            return None
+        texts.append(name[start:at])
+        start = at + len(literal)
+    end = len(name) - len(others[-1])
+    if end < start or not name.endswith(others[-1]):
+        return None
+    return [*texts, name[start:end]]
 
 
 def _filled(pattern: str, texts: list[str]) -> str:

@@ -91,7 +91,12 @@ def _weights(plan: Plan, lowering: LoweringFacts) -> dict[str, _Weight]:
         graph = lowering["graphs"].get(name)
         if method.quantize is None or graph is None:
             continue
-        own = [weights.setdefault(facts["name"], _Weight(facts, method.quantize)) for facts in graph["weights"]]
+        own = []
+        for facts in graph["weights"]:
+            found = weights.setdefault(facts["name"], _Weight(facts, method.quantize))
+            if found.facts != facts:  # methods of different programs may have different weights of one name
+                found = weights[f"{facts['name']}@{name}"] = _Weight(facts, method.quantize)
+            own.append(found)
         for node in graph["nodes"]:
             for number in node.get("weights", ()):
                 own[number].readers.append(node)

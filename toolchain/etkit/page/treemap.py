@@ -143,7 +143,8 @@ def blobs(
         "initial values": ("state", inside["mutable"], []),
     }
     for group, (kind, sizes, all_names) in numbered.items():
-        for number, (count, names) in enumerate(zip(sizes, all_names or [[]] * len(sizes), strict=True)):
+        known_names = all_names if len(all_names) == len(sizes) else [[]] * len(sizes)  # a report may be of other bytes
+        for number, (count, names) in enumerate(zip(sizes, known_names, strict=True)):
             other = Cell(f"{kind} {number}", f"{kind} {number}", count, "in the program")
             cells.append(_blob(names, groups, group, other))
     return _grouped([each for each in cells if each[1].bytes], groups)

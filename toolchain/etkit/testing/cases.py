@@ -336,7 +336,10 @@ class Tester:
             measured["value_unquantized"] = self._value_in_pytorch(metric, self._reference.run_float)
         problems = _broken(metric, measured)
         if problems:  # is the program wrong, or is the model not good enough?
-            measured["value_in_pytorch"] = self._value_in_pytorch(metric, self._reference.run)
+            try:
+                measured["value_in_pytorch"] = self._value_in_pytorch(metric, self._reference.run)
+            except EtbuildError as error:
+                problems.append(f"the metric could not be computed in PyTorch: {error}")
         numbers = ", ".join(f"{_NAMES_OF_VALUES[key]} {value:.6g}" for key, value in measured.items())
         return Result(name, "failed" if problems else "passed", "; ".join([numbers, *problems]), measured=measured)
 
