@@ -398,6 +398,26 @@ def test_a_metric_that_fails_tells_the_value_in_pytorch(project: Callable[..., O
     assert (float(found[1]) != pytest.approx(float(found[2]), rel=1e-3)) is bool(wrong), detail
 
 
+ONLY_THE_PROGRAM = """\
+    def largest(program, data):
+        if type(program._call).__name__ == "function":  # that of the program is a method
+            raise ValueError("the model cannot do this")
+        (output,) = program.method("forward")(__import__("torch").ones(2, 8))
+        return output.abs().max()
+    """
+
+
+def test_a_metric_that_fails_keeps_its_value_if_pytorch_has_none(project: Callable[..., Outcome]) -> None:
+    manifest = MANIFEST + "checks: {metric: {factory: 'scores:largest', min: 1000}}\n"
+    detail = project(manifest, "--filter", "checks/metric/*", scores=ONLY_THE_PROGRAM).details[
+        "checks/metric/scores:largest"
+    ]
+    assert re.match(
+        r"value [0-9.]+; the smallest allowed is 1000; the metric could not be computed in PyTorch: ", detail
+    )
+    assert "the model cannot do this" in detail
+
+
 def test_a_broken_check_of_the_build_is_a_failed_test(project: Callable[..., Outcome]) -> None:
     tested = project(MANIFEST + "checks: {max_program_bytes: 10}\n")
     assert tested.code == 3

@@ -30,6 +30,11 @@ class _Weight:
     quantize: Quantize
     readers: list[GraphNode] = field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        """Its name in the module."""
+        return self.facts["name"]
+
 
 def find(plan: Plan, lowering: LoweringFacts) -> ReportedQuantization | None:
     """What `quantize` has reached; None if the manifest quantizes no method.
@@ -41,11 +46,11 @@ def find(plan: Plan, lowering: LoweringFacts) -> ReportedQuantization | None:
     if not any(method.quantize for method in plan.methods.values()):
         return None
     weights = _weights(plan, lowering)
-    quantized = {_whole(name) for name, weight in weights.items() if _is_quantized(name, weight, weights)}
-    left = {name: weight for name, weight in weights.items() if _is_in_floats(name, weight, quantized)}
+    quantized = {_whole(weight.name) for weight in weights.values() if _is_quantized(weight, weights)}
+    left = [weight for weight in weights.values() if _is_in_floats(weight, quantized)]
     rows: dict[tuple[str, str], LeftInFloats] = {}
-    for name, weight in left.items():
-        kind = pattern(name), _why(name, weight)
+    for weight in left:
+        kind = pattern(weight.name), _why(weight)
         row = rows.setdefault(kind, {"weights": kind[0], "count": 0, "bytes": 0, "why": kind[1]})
         row["count"] += 1
         row["bytes"] += weight.facts["bytes"]
@@ -85,7 +90,8 @@ def counted(row: LeftInFloats) -> str:
 
 
 def _weights(plan: Plan, lowering: LoweringFacts) -> dict[str, _Weight]:
-    """The weights that quantized methods read, by name."""
+    """The weights that quantized methods read, by name. Other weights of the same name, of a method with a program of
+    its own, are by name and method."""
     weights: dict[str, _Weight] = {}
     for name, method in sorted(plan.methods.items()):
         graph = lowering["graphs"].get(name)
@@ -94,7 +100,7 @@ def _weights(plan: Plan, lowering: LoweringFacts) -> dict[str, _Weight]:
         own = []
         for facts in graph["weights"]:
             found = weights.setdefault(facts["name"], _Weight(facts, method.quantize))
-            if found.facts != facts:  # methods of different programs may have different weights of one name
+            if found.facts != facts:
                 found = weights[f"{facts['name']}@{name}"] = _Weight(facts, method.quantize)
             own.append(found)
         for node in graph["nodes"]:
@@ -109,13 +115,13 @@ def _whole(name: str) -> str:
     return f"{layer}.{part.partition('.')[0]}" if of else name
 
 
-def _is_quantized(name: str, weight: _Weight, weights: Mapping[str, _Weight]) -> bool:
+def _is_quantized(weight: _Weight, weights: Mapping[str, _Weight]) -> bool:
     """Whether a tensor is a quantized weight or a part of one.
 
     PT2E keeps the weight as bytes that an operator dequantizes. torchao's parts are those of a weight without its first
     part, which lowering may have packed into a constant, or with one that is not in floats.
     """
-    layer, of, part = name.partition(_PART)
+    layer, of, part = weight.name.partition(_PART)
     if not of:
         in_bytes = weight.facts["dtype"] in ("int8", "uint8") and len(weight.facts["shape"]) > 1
         return in_bytes and any("quant" in reader["operator"] for reader in weight.readers)
@@ -123,15 +129,15 @@ def _is_quantized(name: str, weight: _Weight, weights: Mapping[str, _Weight]) ->
     return first is None or "float" not in first.facts["dtype"]
 
 
-def _is_in_floats(name: str, weight: _Weight, quantized: set[str]) -> bool:
+def _is_in_floats(weight: _Weight, quantized: set[str]) -> bool:
     facts = weight.facts
-    part_of_quantized = _PART in name and _whole(name) in quantized
+    part_of_quantized = _PART in weight.name and _whole(weight.name) in quantized
     return "parameter" in facts and "float" in facts["dtype"] and len(facts["shape"]) > 1 and not part_of_quantized
 
 
-def _why(name: str, weight: _Weight) -> str:
+def _why(weight: _Weight) -> str:
     """Why a weight is left in floats, as far as the names and the readers tell."""
-    module, _, last = name.rpartition(".")
+    module, _, last = weight.name.rpartition(".")
     reader = weight.readers[0] if weight.readers else None
     operator = reader["operator"] if reader is not None else "nothing"
     layers = [each.get("layer", "") for each in weight.readers]

@@ -17,7 +17,7 @@ from etbuild.errors import InputError, check_current_directory, format_path
 from etbuild.files.json_diff import ABSENT, Change, changes, show
 from etbuild.results import ArtifactFacts, Index
 from etkit.analysis import blob_names
-from etkit.analysis.find_index import listed_report, read_index, report_beside
+from etkit.analysis.find_index import index_beside, listed_report, read_index, report_beside
 from etkit.analysis.tables import counted, size, value_text
 
 Facts = dict[str, Any]
@@ -93,11 +93,8 @@ def _total(size: int | None) -> Facts:
 
 def _total_beside(path: Path, sha256: str) -> int | None:
     """The size of the program to which a file belongs, by the index beside it; None if none lists these bytes."""
-    try:
-        index = read_index(path)[1]
-    except InputError:
-        return None
-    return _size_of(index) if any(each["sha256"] == sha256 for each in index["artifacts"]) else None
+    found = index_beside(path, sha256)
+    return None if found is None else _size_of(found[1])
 
 
 def _size_of(index: Index) -> int:

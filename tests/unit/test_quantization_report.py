@@ -1,0 +1,30 @@
+"""Which weights `quantize` left in floats, as the report says it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from etbuild.report import quantization
+
+
+def test_weights_of_one_name_in_two_programs_count_as_two() -> None:
+    """Methods whose programs come from files may have different weights with the same name."""
+
+    def graph(size: int) -> dict[str, Any]:
+        shape = [size, 4, 1]
+        weight = {"name": "conv.weight", "dtype": "float32", "shape": shape, "bytes": 16 * size, "parameter": True}
+        node = {"operator": "aten::convolution", "inputs": [], "layer": "conv", "weights": [0]}
+        return {"nodes": [node], "blocks": [], "weights": [weight]}
+
+    method = SimpleNamespace(quantize=SimpleNamespace(pt2e=object(), torchao=()))
+    plan: Any = SimpleNamespace(methods={"first": method, "same": method, "second": method})
+    lowering: Any = {"graphs": {"first": graph(1), "same": graph(1), "second": graph(100)}}
+    why = "no quantizer of `pt2e` took its `aten::convolution`"
+    assert quantization.find(plan, lowering) == {
+        "weights": 2,
+        "quantized": 0,
+        "bytes": 1616,
+        "float_bytes": 1616,
+        "in_floats": [{"weights": "conv.weight", "count": 2, "bytes": 1616, "why": why}],
+    }
