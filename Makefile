@@ -62,11 +62,13 @@ PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(WORKSPACE_BAZEL); \
   CHROMIUM=$$browser DOCKER_REGISTRY=$$registry SKOPEO=$$skopeo NGINX=$$nginx BAZEL=$$bazel \
   $(VENV)/bin/python -m pytest --numprocesses 2 $(NOT_BAZEL)
 
-# The commit that the files are compared with. Without one, each test file runs a sample.
+# The commit that the files are compared with. Without one, a sample of all tests runs.
 BASE ?= $$(tools/find_base.sh)
+# How long the tests may take on one processor, besides tests/unit and tests/fuzz.
+TEST_SECONDS ?= 900
 
 test: venv $(BUILDGRID)/ready $(BROWSER)/ready
-	base=$(BASE); $(PYTEST) --changed-since "$$base"
+	base=$(BASE); $(PYTEST) --changed-since "$$base" --seconds $(TEST_SECONDS)
 
 # With the long forms of tests, which have the marker `soak`.
 test-all: venv $(BUILDGRID)/ready $(BROWSER)/ready

@@ -16,8 +16,8 @@ from etbuild.processes import arithmetic
 from tests.helpers import changes
 from tests.helpers.commands import build, worker
 from tests.helpers.once import made_once
-from tests.helpers.sample import not_in_sample, of_part
-from tests.helpers.schedule import LongestFirst, Stopwatch, file_of, is_short, sort_longest_first
+from tests.helpers.sample import SECONDS, check_names, chosen, of_part
+from tests.helpers.schedule import LongestFirst, Stopwatch, file_of, sort_longest_first
 from tests.helpers.worker_client import Worker
 
 os.environ.update(arithmetic.VARIABLES)  # as the command line does; must come before a test imports torch
@@ -84,13 +84,20 @@ MARKERS = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
     parser.addoption(
-        "--update-seconds", action="store_true", help="write tests/seconds.json anew, which orders the files"
+        "--update-seconds", action="store_true", help="write the seconds of the tests that run to tests/seconds.json"
     )
     parser.addoption(
         "--changed-since",
         metavar="COMMIT",
-        help="run the tests of what changed since a commit: CONTRIBUTING.md says which. With '' each file runs a "
-        "sample. The default is to run all cases",
+        help="run the tests of what changed since a commit: CONTRIBUTING.md says which. With '' a sample of all tests "
+        "runs. The default is to run all cases",
+    )
+    parser.addoption(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="how long the tests of --changed-since may take on one processor, besides tests/unit and tests/fuzz "
+        "(default: %(default).0f)",
     )
 
 
@@ -100,8 +107,6 @@ _SELECTION = pytest.StashKey[changes.Selection]()
 def pytest_configure(config: pytest.Config) -> None:
     since = config.getoption("--changed-since")
     if config.getoption("--update-seconds") and not hasattr(config, "workerinput"):
-        if since is not None:  # the seconds of a sample would call a long file short
-            raise pytest.UsageError("--update-seconds measures whole files: leave out --changed-since")
         config.pluginmanager.register(Stopwatch())
     if since is None:
         return
@@ -134,12 +139,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(marker)
     named = any("::" in argument for argument in config.args)  # who names a test wants to run it
     if (selection := config.stash.get(_SELECTION, None)) and not named:
-        sampled = [item for item in items if file_of(item.nodeid) in selection.sampled]
-        runs = selection.whole | selection.sampled
-        absent = {item for item in items if file_of(item.nodeid) not in runs}
-        absent |= set(not_in_sample(sampled, all_cases=not config.getoption("--lf", False), is_short=is_short))
-        config.hook.pytest_deselected(items=[item for item in items if item in absent])
-        items[:] = [item for item in items if item not in absent]
+        always = {item for item in items if changes.is_always_whole(file_of(item.nodeid))}
+        reached = [item for item in items if file_of(item.nodeid) in selection.whole | selection.sampled]
+        if not config.getoption("--lf", False):  # which leaves out cases
+            check_names(items)
+        runs = always | chosen(
+            [item for item in reached if item not in always], selection.whole, seconds=config.getoption("--seconds")
+        )
+        config.hook.pytest_deselected(items=[item for item in items if item not in runs])
+        items[:] = [item for item in items if item in runs]
     if hasattr(config, "workerinput"):
         sort_longest_first(items)
 

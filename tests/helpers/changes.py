@@ -11,9 +11,6 @@ from typing import Any
 
 from tests.helpers.coverage_map import ALWAYS_WHOLE, COVERED_BY, EVERYTHING, Row
 
-WIDEST = 0.5
-"""The largest part of the test files that run every case. All cases of all files take longer than a change may wait."""
-
 
 class UnknownCommit(Exception):
     """Git cannot compare the files with the commit. The message says why."""
@@ -24,16 +21,14 @@ class Selection:
     """The files of tests that run.
 
     Attributes:
-        whole: Those that run every case.
-        sampled: Those that run their sample.
+        whole: Those that are about the change.
+        sampled: Further ones that the change can reach.
         unknown: Changed paths that the table does not know. They may reach everything.
-        too_wide: Whether the change is about most test files. Then each runs its sample, so that the time has a limit.
     """
 
     whole: frozenset[str]
     sampled: frozenset[str]
     unknown: tuple[str, ...] = ()
-    too_wide: bool = False
 
 
 def changed_paths(repository: Path, commit: str) -> list[str]:
@@ -59,7 +54,7 @@ def select(repository: Path, changed: Iterable[str] | None) -> Selection:
 
     Args:
         repository: The root of the repository.
-        changed: The paths that changed. None if nobody knows: then each file runs its sample.
+        changed: The paths that changed. None if nobody knows: then no file is about the change.
     """
     sources = {str(path.relative_to(repository)): path for path in sorted((repository / "tests").rglob("*.py"))}
     files = [path for path in sources if is_test_file(path)]
@@ -82,16 +77,18 @@ def select(repository: Path, changed: Iterable[str] | None) -> Selection:
         tests = row or EVERYTHING
         whole |= set(_of(tests.whole, files))
         sampled |= set(_of(tests.sample, files))
-    too_wide = len(whole - always) > len(set(files) - always) * WIDEST
-    if too_wide:
-        whole, sampled = always, set(files)
-    return Selection(frozenset(whole), frozenset(sampled - whole), tuple(unknown), too_wide)
+    return Selection(frozenset(whole), frozenset(sampled - whole), tuple(unknown))
 
 
 def row_of(path: str, table: Mapping[str, Row] = COVERED_BY) -> Row | None:
     """Returns the row for a path: that of the longest name which is the path, or a folder of it, or how it begins."""
     names = [name for name in table if path.startswith(name)]
     return table[max(names, key=len)] if names else None
+
+
+def is_always_whole(path: str) -> bool:
+    """Whether all tests of a file run after each change."""
+    return any(is_below(path, f"tests/{place}") for place in ALWAYS_WHOLE)
 
 
 def is_test_file(path: str) -> bool:
@@ -146,15 +143,17 @@ def _reached(path: str, users: Mapping[str, set[str]]) -> set[str]:
 
 def describe(selection: Selection, since: str | None) -> str:
     """Says in a few lines what a selection leaves out."""
-    counts = f"{len(selection.whole)} test files run whole, {len(selection.sampled)} a sample, no others"
+    always = sum(map(is_always_whole, selection.whole))
+    counts = (
+        f"{always} test files run whole, and as many cases as --seconds allows: first those of "
+        f"{len(selection.whole) - always} files about the change, then a sample of {len(selection.sampled)} others"
+    )
     if since is None:
-        return f"no commit to compare with, so each test file runs a sample: {counts}"
+        return f"no commit to compare with: {counts}"
     lines = [f"changed since {since[:12]}: {counts}"]
     if selection.unknown:
         paths = ", ".join(selection.unknown)
         lines.append(f"tests/helpers/coverage_map.py does not know what covers {paths}, which may be everything")
-    if selection.too_wide:
-        lines.append("the change is about most test files, so each runs a sample: `make test-all` runs every case")
     return "\n".join(lines)
 
 
@@ -165,4 +164,4 @@ def to_worker(selection: Selection) -> dict[str, Any]:
 
 def from_controller(sent: Mapping[str, Any]) -> Selection:
     """Returns the selection that `to_worker` sent."""
-    return Selection(frozenset(sent["whole"]), frozenset(sent["sampled"]), tuple(sent["unknown"]), sent["too_wide"])
+    return Selection(frozenset(sent["whole"]), frozenset(sent["sampled"]), tuple(sent["unknown"]))

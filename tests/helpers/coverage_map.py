@@ -1,6 +1,6 @@
 """Which tests cover which paths of the repository.
 
-A row has the tests that run whole, and those that run a sample, after a change below a path. A test holds that each
+A row has the tests that are about a path, and further ones that a change below it can reach. A test holds that each
 folder and each package of the driver has a row, and that what a step of a build runs reaches every test. A path without
 a row may reach everything. Of Python files below `tests/`, only those need rows that no test imports: the imports say
 which tests use the others.
@@ -22,8 +22,8 @@ class Row:
     """The tests of a path, as folders and files below `tests/`.
 
     Attributes:
-        whole: Those about what changed. They run every case.
-        sample: Further ones that what changed can reach. They run a sample. No others run.
+        whole: Those about what changed. Every case runs, if they do not take too long together.
+        sample: Further ones that what changed can reach, of which a sample runs. No others run.
     """
 
     whole: tuple[str, ...] = ()

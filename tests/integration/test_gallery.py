@@ -11,7 +11,6 @@ from tests import gallery
 pytest.importorskip("transformers")
 
 
-@pytest.mark.sample(one_of=10)
 @pytest.mark.parametrize("name", gallery.NAMES)
 def test_a_program_computes_what_eager_pytorch_computes(name: str, tmp_path: Path) -> None:
     row = gallery.measure(name, tmp_path)

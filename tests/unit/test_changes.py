@@ -105,8 +105,8 @@ def test_a_commit_that_is_not_there_is_an_error(repository: Path) -> None:
         (["toolchain/etbuild/lower/passes.py"], set(), OTHERS),
         (["toolchain/etbuild/lower/passes.py", "toolchain/etkit/cpp/embed.py"], {CPP}, OTHERS - {CPP}),
         (["pyproject.toml"], set(), OTHERS),
-        (["toolchain/requirements-gguf.lock"], set(), OTHERS),
-        (["a new folder/file"], set(), OTHERS),
+        (["toolchain/requirements-gguf.lock"], OTHERS, set()),
+        (["a new folder/file"], OTHERS, set()),
         (["a folder that was removed/file"], set(), set()),
         ([INIT], {INIT}, set()),
         (["tests/integration/test_that_was_removed.py"], set(), set()),
@@ -116,8 +116,8 @@ def test_a_commit_that_is_not_there_is_an_error(repository: Path) -> None:
         (["tests/helpers/outer.py"], {CPP}, set()),
         (["tests/helpers/inner.py"], {CPP, REGISTRY}, set()),
         (["tests/integration/script.py"], {CPP, INIT}, set()),
-        (["tests/helpers/script.py"], set(), OTHERS),
-        (["tests/conftest.py"], set(), OTHERS),
+        (["tests/helpers/script.py"], OTHERS, set()),
+        (["tests/conftest.py"], OTHERS, set()),
         (["tests/helpers/coverage_map.py"], set(), set()),
         (None, set(), OTHERS),
     ],
@@ -129,20 +129,19 @@ def test_the_tests_of_a_change(changed: list[str] | None, whole: set[str], sampl
 
 
 def test_a_run_says_what_it_leaves_out(repository: Path) -> None:
-    assert describe(select(repository, ["docs/speed.md", CPP]), "0123456789abcdef") == (
-        "changed since 0123456789ab: 2 test files run whole, 0 a sample, no others"
+    assert describe(select(repository, [CPP, "toolchain/etkit/oci/layout.py"]), "0123456789abcdef") == (
+        "changed since 0123456789ab: 1 test files run whole, and as many cases as --seconds allows: "
+        "first those of 2 files about the change, then a sample of 0 others"
     )
     unknown = describe(select(repository, ["a new folder/file"]), "1").splitlines()
-    assert unknown == [
-        "changed since 1: 1 test files run whole, 5 a sample, no others",
-        "tests/helpers/coverage_map.py does not know what covers a new folder/file, which may be everything",
-        "the change is about most test files, so each runs a sample: `make test-all` runs every case",
+    assert unknown[1:] == [
+        "tests/helpers/coverage_map.py does not know what covers a new folder/file, which may be everything"
     ]
-    assert describe(select(repository, None), None).startswith("no commit to compare with, so each test file runs a")
+    assert describe(select(repository, None), None).endswith("of 0 files about the change, then a sample of 5 others")
 
 
 def test_workers_get_what_the_controller_selected(repository: Path) -> None:
-    selection = Selection(frozenset({CPP, INIT}), frozenset({REGISTRY}), ("a new file",), too_wide=True)
+    selection = Selection(frozenset({CPP, INIT}), frozenset({REGISTRY}), ("a new file",))
     assert changes.from_controller(changes.to_worker(selection)) == selection
 
 
@@ -189,7 +188,7 @@ def test_without_history_there_is_nothing_to_compare_with(repository: Path, tmp_
 
 
 def test_each_package_and_each_folder_has_a_row() -> None:
-    """So that a new one is not forgotten. Until it has a row, each file runs at least its sample."""
+    """So that a new one is not forgotten. Until it has a row, a change of it counts as a change of everything."""
     paths = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     files = [path for path in paths.stdout.split("\0") if path and not re.fullmatch(r"tests/.*\.py", path)]
     assert [path for path in files if changes.row_of(path) is None] == []

@@ -1,4 +1,4 @@
-"""The sample of a test file: it is fixed, never empty, and the same for tests that share what they need."""
+"""The cases of a run that has a limited time: those about the change first, and the same ones on each machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.helpers.sample import drawn, not_in_sample
+from tests.helpers.sample import check_names, chosen, drawn, sample
 
 pytest_plugins = ["pytester"]
 
@@ -16,111 +16,116 @@ import pytest
 
 PARTS = ("left", "right")
 
-@pytest.mark.sample(one_of=3, always=["a"])
-@pytest.mark.parametrize("name", "abcdef")
-def test_letters(name): ...
+@pytest.mark.sample(always=["a"])
+@pytest.mark.parametrize("name", "abc")
+def test_letters_100(name): ...
 
-@pytest.mark.sample(one_of=3)
-@pytest.mark.parametrize("name", "bcdef")
-def test_the_same_letters(name): ...
+@pytest.mark.sample(always=True)
+@pytest.mark.parametrize("name", "ab")
+def test_all_letters_1(name): ...
 
-@pytest.mark.sample(one_of=1)
-@pytest.mark.parametrize("name", "abcdef")
-def test_all_letters(name): ...
-
-@pytest.mark.sample(one_of=None)
-def test_never(): ...
+@pytest.mark.sample(never=True)
+def test_never_0(): ...
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.sample(one_of=2, part=name, parts=PARTS)) for name in PARTS
+    pytest.param(name, marks=pytest.mark.sample(part=name, parts=PARTS)) for name in PARTS
 ])
-def test_parts(name): ...
+def test_parts_0(name): ...
 
-@pytest.mark.sample(one_of=2, part="left", parts=PARTS)
-def test_left(): ...
+@pytest.mark.sample(part="left", parts=PARTS)
+def test_left_0(): ...
 
-@pytest.mark.sample(one_of=2, part="right", parts=PARTS)
-def test_right(): ...
-
-@pytest.mark.parametrize("number", range(8))
-def test_numbers(number): ...
+@pytest.mark.sample(part="right", parts=PARTS)
+def test_right_0(): ...
 
 @pytest.mark.parametrize("number", range(8))
-def test_the_same_numbers(number): ...
+def test_numbers_2(number): ...
 
-def test_one(): ...
+@pytest.mark.parametrize("number", range(8))
+def test_the_same_numbers_3(number): ...
 
-def test_two(): ...
+def test_one_4(): ...
 
-@pytest.mark.quick
-def test_quick(): ...
+def test_two_40(): ...
 """
-UNMARKED = ("test_numbers", "test_the_same_numbers", "test_one", "test_two")
+ALWAYS = {"test_letters_100[a]", "test_all_letters_1[a]", "test_all_letters_1[b]"}
 
 
-def sample(pytester: pytest.Pytester, *, short: bool = False) -> set[str]:
-    pytester.makeini("[pytest]\nmarkers =\n  sample\n  quick")
-    items = pytester.getitems(TESTS)
-    absent = not_in_sample(items, is_short=lambda file: short)
-    return {item.name for item in items} - {item.name for item in absent}
+def seconds_of(item: pytest.Item) -> float:
+    """The seconds of these tests are in their names."""
+    return float(item.name.partition("[")[0].rpartition("_")[2])
 
 
 @pytest.fixture
-def taken(pytester: pytest.Pytester) -> set[str]:
-    """The names of the tests in the sample."""
-    return sample(pytester)
+def items(pytester: pytest.Pytester) -> list[pytest.Item]:
+    pytester.makeini("[pytest]\nmarkers =\n  sample")
+    return pytester.getitems(TESTS)
 
 
-def cases(taken: set[str], test: str) -> set[str]:
-    return {name.partition("[")[2] for name in taken if name.partition("[")[0] == test}
+def names(items: set[pytest.Item]) -> set[str]:
+    return {item.name for item in items}
 
 
-def test_a_matrix_has_its_share_of_cases_and_those_that_are_always_there(taken: set[str]) -> None:
-    assert len(cases(taken, "test_letters")) == 1 + 2
-    assert "test_letters[a]" in taken
-    assert cases(taken, "test_all_letters") == {f"{name}]" for name in "abcdef"}
+def taken(items: list[pytest.Item], seconds: float) -> set[str]:
+    return names(sample(items, seconds, seconds_of))
 
 
-def test_the_same_cases_of_two_tests_are_taken(taken: set[str]) -> None:
-    assert cases(taken, "test_letters") - {"a]"} == cases(taken, "test_the_same_letters")
-    assert cases(taken, "test_numbers") == cases(taken, "test_the_same_numbers")
+def test_what_is_always_there_needs_no_time(items: list[pytest.Item]) -> None:
+    assert taken(items, 0) == ALWAYS
 
 
-def test_a_part_is_taken_wherever_it_is_named(taken: set[str]) -> None:
-    left, right = {"test_parts[left]", "test_left"}, {"test_parts[right]", "test_right"}
-    assert taken & (left | right) in (left, right)
+def test_the_shortest_cases_are_taken_as_long_as_there_is_time(items: list[pytest.Item]) -> None:
+    short = taken(items, 102 + 4)
+    assert short - taken(items, 102) == {"test_one_4"}
+    assert len(taken(items, 102 + 4 + 3 * 5)) == len(short) + 3 * 2
+    assert names(set(items)) - taken(items, 10_000) == {"test_never_0"} | other_part(items)
 
 
-def test_a_file_has_a_fifth_of_its_cases_unless_it_is_short(taken: set[str], pytester: pytest.Pytester) -> None:
-    different = {name.replace("the_same_", "") for name in taken if name.startswith(UNMARKED)}
-    assert len(different) == 2  # of eight numbers and two tests without
-    of_short = sample(pytester, short=True)
-    assert len([name for name in of_short if name.startswith(UNMARKED)]) == 2 * 8 + 2
-    assert cases(of_short, "test_letters") == cases(taken, "test_letters")
+def other_part(items: list[pytest.Item]) -> set[str]:
+    left, right = {"test_parts_0[left]", "test_left_0"}, {"test_parts_0[right]", "test_right_0"}
+    found = taken(items, 102) & (left | right)
+    assert found in (left, right)
+    return right if found == left else left
 
 
-def test_a_sample_may_have_all_of_a_test_or_nothing(taken: set[str]) -> None:
-    assert "test_quick" in taken
-    assert "test_never" not in taken
+def test_the_same_cases_of_two_tests_are_taken(items: list[pytest.Item]) -> None:
+    numbers = {name.replace("the_same_", "").replace("_3", "_2") for name in taken(items, 102 + 4 + 3 * 5)}
+    assert len([name for name in numbers if name.startswith("test_numbers")]) == 3
+
+
+def test_each_file_has_the_same_time(pytester: pytest.Pytester) -> None:
+    for name, cases in (("first", "abcdef"), ("second", "ab"), ("third", "abc")):
+        pytester.makepyfile(
+            **{
+                f"test_{name}": f"""
+            import pytest
+            @pytest.mark.parametrize("name", {cases!r})
+            def test_1(name): ...
+        """
+            }
+        )
+    several, _ = pytester.inline_genitems()
+    files = [item.nodeid.partition("::")[0] for item in sample(several, 8, seconds_of)]
+    assert sorted(files) == ["test_first.py"] * 3 + ["test_second.py"] * 2 + ["test_third.py"] * 3
+
+
+def test_what_is_about_the_change_is_whole_if_there_is_time(items: list[pytest.Item]) -> None:
+    whole = {items[0].nodeid.partition("::")[0]}
+    every = sum(map(seconds_of, items))
+    assert chosen(items, whole, seconds=every * 1.5, seconds_of=seconds_of) == set(items)
+    assert names(chosen(items, whole, seconds=159, seconds_of=seconds_of)) == taken(items, 106)
+    assert names(chosen(items, (), seconds=106, seconds_of=seconds_of)) == taken(items, 106)
 
 
 def test_a_case_that_is_not_there_is_an_error(pytester: pytest.Pytester) -> None:
-    items = pytester.getitems(TESTS.replace('["a"]', '["z"]'))
-    with pytest.raises(pytest.UsageError, match=r"test_letters: there is no case 'z'"):
-        not_in_sample(items)
+    pytester.makeini("[pytest]\nmarkers =\n  sample")
+    with pytest.raises(pytest.UsageError, match=r"test_letters_100: there is no case 'z'"):
+        check_names(pytester.getitems(TESTS.replace('["a"]', '["z"]')))
 
 
 def test_what_is_drawn_depends_on_the_names_and_nothing_else() -> None:
     """Not on their order, and not on the process, as `hash` does."""
-    names = [f"case {number}" for number in range(10)]
-    code = f"from tests.helpers.sample import drawn; print(sorted(drawn({names[::-1]}, 3)))"
+    several = [f"case {number}" for number in range(10)]
+    code = f"from tests.helpers.sample import drawn; print(drawn({several[::-1]}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{sorted(drawn(names, 3))}\n"
-    assert len(drawn(names, 3)) == 4
-    assert drawn(["only"], 3) == {"only"}
-
-
-def test_a_further_name_changes_at_most_one_of_those_drawn() -> None:
-    names = [f"case {number}" for number in range(30)]
-    for count in range(1, 30):
-        assert len(drawn(names[:count], 3) - drawn(names[: count + 1], 3)) <= 1
+    assert done.stdout == f"{drawn(several)}\n"
