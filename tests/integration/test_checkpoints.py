@@ -39,7 +39,7 @@ class Net(torch.nn.Module):
 
 def read(root: Path, *weights: Any, cast: bool = False, net: torch.nn.Module | None = None) -> dict[str, torch.Tensor]:
     """The content of the module's tensors, read from checkpoints below a directory."""
-    entries = tuple(map(WeightsFile.read, weights))
+    entries = tuple(map(WeightsFile.from_json, weights))
     return Checkpoint(entries, Inputs(roots=[root]), describe_state(net or Net()), cast).by_name()
 
 

@@ -146,7 +146,7 @@ def read(
     if tied:
         one, other = (module.get_submodule(name) for name in TIED)
         other.weight = one.weight
-    weights = (WeightsFile.read(folder.name),)
+    weights = (WeightsFile.from_json(folder.name),)
     checkpoint = Checkpoint(
         weights, Inputs(roots=[folder.parent]), describe_state(module), True, module, packing_of(module)
     )

@@ -58,7 +58,7 @@ def planned(tmp_path: Path, text: str) -> Plan:
 
 
 def test_errors_of_weights_are_at_their_key() -> None:
-    one, other = WeightsFile.read("a.pt"), WeightsFile.read({"file": "b.pt", "ignore": ["x"]})
+    one, other = WeightsFile.from_json("a.pt"), WeightsFile.from_json({"file": "b.pt", "ignore": ["x"]})
     assert weights_names((one,)) == {"a.pt": ("model", "weights")}
     assert weights_names((one, other))["b.pt"] == ("model", "weights", 1, "file")
 

@@ -8,6 +8,7 @@ import pytest
 
 from etbuild.plan.part import Part
 from etbuild.plan.parts import (
+    BackendEntry,
     BatchesFile,
     ContainerExample,
     Dim,
@@ -83,6 +84,12 @@ def test_a_subclass_has_the_fields_of_its_base_first() -> None:
 def test_example_inputs_and_their_json(document: dict[str, Any], part: Part) -> None:
     assert read_example(document) == part
     assert part.to_json() == document
+
+
+def test_a_key_that_is_missing_has_its_default() -> None:
+    assert BackendEntry.from_json("xnnpack") == BackendEntry.from_json({"backend": "xnnpack"})
+    assert BackendEntry.from_json("xnnpack").to_json() == {"backend": "xnnpack", "options": {}}
+    assert read_example({"shape": [1]}) == TensorExample((1,), "float32", "zeros")
 
 
 def test_dynamic_shapes_have_the_form_of_their_input() -> None:

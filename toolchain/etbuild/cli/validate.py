@@ -28,13 +28,13 @@ def run(options: argparse.Namespace) -> int:
     """Prints every problem of every file."""
     from etbuild.cli.terminal import print_error
     from etbuild.manifest import validate
-    from etbuild.plan.normalize import normalized
+    from etbuild.plan.plan import from_manifest
 
     problems, given = [], settings(options)
     for path in options.manifests:
         try:
             for loaded in validate.load_each(path, settings=given):
-                normalized(loaded.data)
+                from_manifest(loaded.data)
         except InputError as error:
             problems += error.problems
     if options.json:

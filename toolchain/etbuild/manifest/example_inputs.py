@@ -32,24 +32,11 @@ def normalized(method: Method) -> dict[str, object]:
     shapes, by_name = method.get("dynamic_shapes", [None] * len(inputs)), method.get("dynamic_kwargs_shapes", {})
     named = dynamic_shapes.named_dims([shapes, by_name])
     return {
-        "example_inputs": [reduced(example) for example in inputs],
-        "example_kwargs": {name: reduced(example) for name, example in keywords.items()},
+        "example_inputs": inputs,
+        "example_kwargs": keywords,
         "dynamic_shapes": [dynamic_shapes.normalized(each, named) for each in shapes],
         "dynamic_kwargs_shapes": {name: dynamic_shapes.normalized(by_name.get(name), named) for name in keywords},
     }
-
-
-def reduced(example: ExampleInput) -> ExampleInput:
-    """One input for the plan, with all defaults."""
-    if "dict" in example:
-        return {"dict": {key: reduced(part) for key, part in example["dict"].items()}}
-    if "list" in example:
-        return {"list": [reduced(part) for part in example["list"]]}
-    if "tuple" in example:
-        return {"tuple": [reduced(part) for part in example["tuple"]]}
-    if "shape" in example:
-        return {"dtype": "float32", "fill": "zeros", **example}
-    return {"kwargs": {}, **example} if "factory" in example else example
 
 
 def check(method: Method, path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:

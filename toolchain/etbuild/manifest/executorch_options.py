@@ -1,8 +1,8 @@
-"""Checks the manifest's options for ExecuTorch, which have ExecuTorch's names, and normalizes them for the plan."""
+"""Checks the manifest's options for ExecuTorch, which have ExecuTorch's names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from etbuild.errors import DocumentPath, Problem, unknown
 from etbuild.manifest.sections import Manifest, Method
@@ -10,68 +10,10 @@ from etbuild.manifest.sections import Manifest, Method
 HOOKS = ("aten", "edge", "edge_manager", "executorch")
 """The points at which passes run, in order. The first one is in the export."""
 
-EDGE_COMPILE: dict[str, bool | list[str]] = {
-    "check_ir_validity": True,
-    "skip_dim_order": False,
-    "core_aten_ops_exception_list": [],
-    "preserve_ops": [],
-}
-_DEVICE = {"skip_h2d_for_method_inputs": False, "skip_d2h_for_method_outputs": False}
-_TO_OUT_VAR = {"ignore_to_out_var_failure": False}
-_MEMORY: dict[str, str | bool | int] = {
-    "memory_planning_algo": "greedy",
-    "allow_lifetime_and_storage_overlap": False,
-    "alloc_graph_input": True,
-    "alloc_graph_output": True,
-    "alloc_mutable_buffers": True,
-    "alignment": 16,
-}
-_EXECUTORCH: dict[str, object] = {
-    "extract_delegate_segments": True,
-    "segment_alignment": 128,
-    "constant_tensor_alignment": None,
-    "delegate_alignment": None,
-    "sym_shape_eval_pass": "constraint_based",
-    "remove_view_copy": True,
-    "external_mutable_weights": False,
-    "emit_mutable_buffer_names": False,
-    "do_quant_fusion_and_const_prop": False,
-    "run_reinplace_pass": False,
-    "reinplace_extra_ops": [],
-    "enable_non_cpu_memory_planning": True,
-}
 _WITHOUT_EFFECT = {
     "emit_stacktrace": (True, "exports have no stack traces, since stack traces hold paths of the machine"),
     "dynamic_memory_planning_mode": ("symbolic", "ExecuTorch 1.5 always plans for upper bounds"),
 }
-
-
-def normalized(manifest: Manifest) -> dict[str, object]:
-    """The plan's `edge_compile`, `executorch`, `passes` and `share_mutable_buffers`, with all defaults."""
-    given = manifest.get("executorch", {})
-    executorch = {**_EXECUTORCH, **{key: value for key, value in given.items() if key in _EXECUTORCH}}
-    passes = manifest.get("passes", {})
-    return {
-        "edge_compile": _sorted_operators({**EDGE_COMPILE, **manifest.get("edge_compile", {})}),
-        "executorch": {
-            **_sorted_operators(executorch),
-            "to_out_var_pass": {**_TO_OUT_VAR, **given.get("to_out_var_pass", {})},
-            "propagate_device_config": {**_DEVICE, **given.get("propagate_device_config", {})},
-        },
-        "passes": {hook: passes.get(hook, []) for hook in HOOKS},
-        "share_mutable_buffers": manifest.get("share_mutable_buffers", False),
-    }
-
-
-def normalized_memory(manifest: Manifest, method: Method) -> dict[str, str | bool | int]:
-    """A method's `memory_planning` in the plan, with all defaults."""
-    common = manifest.get("executorch", {}).get("memory_planning", {})
-    return {**_MEMORY, **common, **method.get("memory_planning", {})}
-
-
-def _sorted_operators(options: Mapping[str, object]) -> dict[str, object]:
-    """Sorts lists of operators, because ExecuTorch ignores their order."""
-    return {key: sorted(set(value)) if isinstance(value, list) else value for key, value in options.items()}
 
 
 def check(data: Manifest, methods: dict[str, Method]) -> Iterator[Problem]:

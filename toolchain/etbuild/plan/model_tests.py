@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from etbuild.errors import DocumentPath
-from etbuild.manifest import example_inputs, sections
 from etbuild.manifest.model_tests import TEXT, metrics
-from etbuild.manifest.sections import Checks, Manifest, Options, Tests
+from etbuild.manifest.sections import Case, Checks, Manifest, Options, Tests
 from etbuild.plan.part import Part
 from etbuild.plan.parts import (
     Example,
@@ -17,7 +16,6 @@ from etbuild.plan.parts import (
     callables_of,
     leaves_of,
     pairs,
-    read_example,
 )
 
 
@@ -45,10 +43,10 @@ class MethodTests(Part):
 class CallSpec(Part):
     """A call of a method with inputs of the manifest."""
 
-    method: str
-    inputs: tuple[Example, ...]
-    kwargs: dict[str, Example]
     path: DocumentPath
+    method: str
+    inputs: tuple[Example, ...] = ()
+    kwargs: dict[str, Example] = {}
 
     @property
     def leaves(self) -> Iterator[tuple[Leaf, DocumentPath]]:
@@ -63,22 +61,22 @@ class Metric(Part):
     """A number that a callable of the declared sources computes with the program, and its limits.
 
     Attributes:
+        path: Its place in the manifest.
         factory: The callable, as `module:callable`.
         data: The name of the declared input that it reads; None if there is none.
         kwargs: Its keyword arguments.
         min: The smallest value that passes; None for no limit.
         max: The largest value that passes; None for no limit.
         max_change: The largest difference to the value of the model without quantization; None for no limit.
-        path: Its place in the manifest.
     """
 
-    factory: str
-    data: str | None
-    kwargs: Options
-    min: float | None
-    max: float | None
-    max_change: float | None
     path: DocumentPath
+    factory: str
+    data: str | None = None
+    kwargs: Options = {}
+    min: float | None = None
+    max: float | None = None
+    max_change: float | None = None
 
 
 class TextTest(Part):
@@ -95,12 +93,12 @@ class TextTest(Part):
     """
 
     file: str
-    tokens: int
-    max_perplexity: float | None
-    max_perplexity_change: float | None
-    max_divergence: float | None
-    min_same_choices: float | None
-    min_equal_tokens: int | None
+    tokens: int = 512
+    max_perplexity: float | None = None
+    max_perplexity_change: float | None = None
+    max_divergence: float | None = None
+    min_same_choices: float | None = None
+    min_equal_tokens: int | None = None
 
 
 class TestPlan(Part):
@@ -162,26 +160,9 @@ def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
         methods={name: _method(name, tests, checks) for name in sorted(methods)},
         seed=tests.get("seed", 0),
         cases={name: _calls(case, ("tests", "cases", name)) for name, case in tests.get("cases", {}).items()},
-        metrics=tuple(_metric(metric, path) for path, metric in metrics(checks).items()),
-        text=_text(checks["text"]) if "text" in checks else None,
+        metrics=tuple(Metric.from_json({**metric, "path": path}) for path, metric in metrics(checks).items()),
+        text=TextTest.from_json(checks["text"]) if "text" in checks else None,
     )
-
-
-def _text(text: sections.TextCheck) -> TextTest:
-    return TextTest(
-        file=text["file"],
-        tokens=text.get("tokens", 512),
-        max_perplexity=text.get("max_perplexity"),
-        max_perplexity_change=text.get("max_perplexity_change"),
-        max_divergence=text.get("max_divergence"),
-        min_same_choices=text.get("min_same_choices"),
-        min_equal_tokens=text.get("min_equal_tokens"),
-    )
-
-
-def _metric(metric: sections.Metric, path: DocumentPath) -> Metric:
-    limits = metric.get("min"), metric.get("max"), metric.get("max_change")
-    return Metric(metric["factory"], metric.get("data"), metric.get("kwargs", {}), *limits, path)
 
 
 def _method(name: str, tests: Tests, checks: Checks) -> MethodTests:
@@ -201,13 +182,6 @@ def _of_method(bound: float | dict[str, float] | None, name: str) -> float | Non
     return bound.get(name) if isinstance(bound, dict) else bound
 
 
-def _calls(case: sections.Case, path: DocumentPath) -> tuple[CallSpec, ...]:
-    if "calls" not in case:
-        return (_call(case, path),)
-    return tuple(_call(call, (*path, "calls", index)) for index, call in enumerate(case["calls"]))
-
-
-def _call(call: sections.Call, path: DocumentPath) -> CallSpec:
-    inputs = tuple(read_example(example_inputs.reduced(each)) for each in call.get("inputs", []))
-    kwargs = {key: read_example(example_inputs.reduced(each)) for key, each in call.get("kwargs", {}).items()}
-    return CallSpec(method=call["method"], inputs=inputs, kwargs=kwargs, path=path)
+def _calls(case: Case, path: DocumentPath) -> tuple[CallSpec, ...]:
+    places = {(*path, "calls", index): call for index, call in enumerate(case.get("calls", []))} or {path: case}
+    return tuple(CallSpec.from_json({**call, "path": place}) for place, call in places.items())

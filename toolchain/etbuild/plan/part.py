@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, cast, get_args, get_origin
 
 if TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
@@ -17,7 +19,7 @@ else:
 
 
 P = TypeVar("P", bound="Part")
-Readers = Mapping[str, Callable[[Any], Any]]
+Reader = Callable[[Any], Any]
 
 
 @dataclass_transform(frozen_default=True)
@@ -28,24 +30,26 @@ class Part:
     because `dataclass` compiles six methods for each class. For the 34 classes of plans this takes 15 ms, each time a
     command reads a plan.
 
-    As JSON, a part is an object with a key for each field, unless its class says otherwise.
+    As JSON, a part is an object with a key for each field, unless its class says otherwise. The type of a field says
+    how its JSON is read: lists become tuples, and objects parts. `Annotated` names a function for another type.
     """
 
     _FIELDS: ClassVar[tuple[str, ...]] = ()
-    _READERS: ClassVar[Readers] = {}
-    """Functions that make a field's value from its JSON. Other fields hold plain values, and tuples for lists."""
-    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {}
-    """Fields that JSON leaves out while they have this value, so that manifests that do not use them keep their key."""
+    _DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    _LEFT_OUT: ClassVar[tuple[str, ...]] = ()
+    """Fields that JSON leaves out while they have their default, so that manifests that do not use them keep their
+    key."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, kw_only: bool = False) -> None:  # `kw_only` is for type checkers
         own = [name for name, kind in inspect.get_annotations(cls).items() if not kind.startswith("ClassVar")]
         cls._FIELDS = tuple(dict.fromkeys([*cls._FIELDS, *own]))
+        cls._DEFAULTS = {**cls._DEFAULTS, **{name: vars(cls)[name] for name in own if name in vars(cls)}}
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        given = {**dict(zip(self._FIELDS, values, strict=False)), **named}
-        if len(given) != len(values) + len(named) or given.keys() != set(self._FIELDS):
+        given = dict(zip(self._FIELDS, values, strict=False))
+        self.__dict__.update({**self._DEFAULTS, **given, **named})
+        if len(given) < len(values) or given.keys() & named.keys() or self.__dict__.keys() != set(self._FIELDS):
             raise TypeError(f"{type(self).__name__} takes {', '.join(self._FIELDS)}, each once")
-        self.__dict__.update(given)
 
     if not TYPE_CHECKING:  # with this method, type checkers would allow setting any attribute
 
@@ -78,25 +82,32 @@ class Part:
         return kind(**{name: self.__dict__[name] for name in kind._FIELDS if name not in others}, **others)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Makes a part from a JSON object.
+    def from_json(cls, document: Any) -> Self:
+        """Makes a part from its JSON. A field that is missing has its default.
 
         Args:
-            document: The object. It fits the schema of plans.
+            document: An object, unless the class says otherwise. It fits the schema of plans.
 
         Raises:
             ValueError: It has a key that is no field.
         """
+        readers = cls._readers()
         for key in document:
-            if key not in cls._FIELDS:
+            if key not in readers:
                 raise ValueError(f"`{key}` is not a key of `{cls.__name__}`")
-        given = {**cls._LEFT_OUT, **document}
-        return cls(**{name: cls._READERS.get(name, plain)(given[name]) for name in cls._FIELDS})
+        return cls(**{name: readers[name](value) for name, value in document.items()})
 
-    def to_json(self) -> dict[str, object]:
+    @classmethod
+    @functools.cache
+    def _readers(cls) -> dict[str, Reader]:
+        kinds = {name: kind for base in reversed(cls.__mro__) for name, kind in _kinds(base).items()}
+        return {name: _reader(kinds[name]) for name in cls._FIELDS}
+
+    def to_json(self) -> Any:
         """The part as JSON data, the reverse of `from_json`."""
         fields = self.fields().items()
-        return {name: _json(value) for name, value in fields if (name, value) not in self._LEFT_OUT.items()}
+        left_out = {name for name, value in fields if name in self._LEFT_OUT and value == self._DEFAULTS[name]}
+        return {name: _json(value) for name, value in fields if name not in left_out}
 
 
 def _json(value: Any) -> Any:
@@ -107,27 +118,30 @@ def _json(value: Any) -> Any:
     return [_json(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def plain(value: Any) -> Any:
-    """Reads plain values, and lists of them as tuples."""
-    return tuple(value) if isinstance(value, list) else value
+@functools.cache
+def _kinds(cls: type) -> dict[str, Any]:
+    """The types of the fields that a class itself has."""
+    return inspect.get_annotations(cls, eval_str=True)
 
 
-def same(value: Any) -> Any:
-    """Reads any JSON and leaves it as it is."""
+def _reader(kind: Any) -> Reader:
+    """The function that makes a value of a type from its JSON. It leaves plain values, and those of several types, as
+    they are."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return cast("Reader", arguments[1])
+    if origin in (Union, UnionType):
+        kinds = [each for each in arguments if each is not NoneType]
+        read = _reader(kinds[0]) if len(kinds) == 1 else _same
+        return lambda value: None if value is None else read(value)
+    if origin is tuple:
+        read = _reader(arguments[0])
+        return lambda value: tuple(map(read, value))
+    if origin in (dict, Mapping):
+        read = _reader(arguments[1])
+        return lambda value: {key: read(part) for key, part in value.items()}
+    return kind.from_json if isinstance(kind, type) and issubclass(kind, Part) else _same
+
+
+def _same(value: Any) -> Any:
     return value
-
-
-def optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A reader that returns None for `null`, and otherwise uses the given reader."""
-    return lambda value: None if value is None else read(value)
-
-
-def each_of(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A reader for a list or a mapping. The given reader reads its elements."""
-
-    def parts(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: read(part) for key, part in value.items()}
-        return tuple(read(part) for part in value)
-
-    return parts

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from etbuild import backends
 from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
 from etbuild.manifest.sections import Compare, Options, Ranges
-from etbuild.plan.part import Part, Readers, each_of, optional, plain, same
+from etbuild.plan.part import Part
 
 QUANTIZE_HOOKS = ("pre_prepare", "post_prepare", "pre_convert", "post_convert")
 """The points of quantization at which passes over a method run, in order."""
@@ -25,15 +25,15 @@ class FactoryCall(Part):
     """
 
     factory: str
-    kwargs: Options
+    kwargs: Options = {}
 
 
 class TensorExample(Part):
     """A tensor as example input: its sizes, the PyTorch name of its dtype, and the value of its elements."""
 
     shape: tuple[int, ...]
-    dtype: str
-    fill: str | float
+    dtype: str = "float32"
+    fill: str | float = "zeros"
 
 
 class FileExample(Part):
@@ -45,17 +45,15 @@ class FileExample(Part):
         loader: The `module:callable` that reads the file; None if the driver does.
     """
 
-    _LEFT_OUT: ClassVar[Options] = {"key": None, "loader": None}
+    _LEFT_OUT = ("key", "loader")
 
     file: str
-    key: str | None
-    loader: str | None
+    key: str | None = None
+    loader: str | None = None
 
 
 class ValueExample(Part):
     """An example input that is not a tensor: a number, a boolean, a string or None."""
-
-    _READERS: ClassVar[Readers] = {"value": same}
 
     value: object
 
@@ -68,10 +66,10 @@ class ModelExample(Part):
         length: The size of its dimension of tokens, or the length of a sound; None if the configuration says that too.
     """
 
-    _LEFT_OUT: ClassVar[Options] = {"length": None}
+    _LEFT_OUT = ("length",)
 
     of_model: str
-    length: int | None
+    length: int | None = None
 
 
 class ContainerExample(Part):
@@ -91,7 +89,6 @@ class ContainerExample(Part):
         return {self.kind: content if self.kind == "dict" else list(content.values())}
 
 
-Example = TensorExample | FactoryCall | FileExample | ValueExample | ModelExample | ContainerExample
 Leaf = TensorExample | FactoryCall | FileExample | ValueExample | ModelExample
 CONTAINERS = ("list", "tuple", "dict")
 
@@ -112,6 +109,11 @@ def read_example(document: Mapping[str, Any]) -> Example:
     return next((kinds[key] for key in kinds if key in document), TensorExample).from_json(document)
 
 
+Example = Annotated[
+    TensorExample | FactoryCall | FileExample | ValueExample | ModelExample | ContainerExample, read_example
+]
+
+
 class Dim(Part):
     """A dynamic dimension. Its size is `times * SIZE + plus`, where SIZE is the size of the dimension that it names.
 
@@ -124,14 +126,14 @@ class Dim(Part):
         plus: Different from 0 only for a derived dimension.
     """
 
-    _LEFT_OUT: ClassVar[Options] = {"multiple_of": 1, "times": 1, "plus": 0}
+    _LEFT_OUT = ("multiple_of", "times", "plus")
 
     dim: str
     min: int
     max: int | None
-    multiple_of: int
-    times: int
-    plus: int
+    multiple_of: int = 1
+    times: int = 1
+    plus: int = 0
 
     @property
     def text(self) -> str:
@@ -141,22 +143,29 @@ class Dim(Part):
         return f"{times}{self.dim}" + (f" {sign} {abs(self.plus)}" if self.plus else "")
 
 
-Shapes = Dim | tuple["Shapes", ...] | dict[str, "Shapes"] | None
-"""Dynamic shapes, in the form of their input. None means that everything is fixed."""
-
-
 def read_shapes(document: Any) -> Shapes:
     """Reads dynamic shapes from their JSON."""
     if isinstance(document, dict) and isinstance(document.get("dim"), str):
         return Dim.from_json(document)
-    return None if document is None else each_of(read_shapes)(document)
+    if isinstance(document, dict):
+        return {key: read_shapes(part) for key, part in document.items()}
+    return None if document is None else tuple(map(read_shapes, document))
+
+
+Shapes = Annotated[Dim | tuple["Shapes", ...] | dict[str, "Shapes"] | None, read_shapes]
+"""Dynamic shapes, in the form of their input. None means that everything is fixed."""
 
 
 class BackendEntry(Part):
     """A partitioner or a quantizer: the name of its backend, and the backend's options."""
 
     backend: str
-    options: Options
+    options: Options = {}
+
+    @classmethod
+    def from_json(cls, document: str | Mapping[str, Any]) -> BackendEntry:
+        """Reads an object, or the name of a backend without options."""
+        return super().from_json({"backend": document} if isinstance(document, str) else document)
 
     @property
     def callables(self) -> Names:
@@ -177,21 +186,21 @@ class TorchaoEntry(Part):
         modules: Patterns for the names of layers.
         layers: Kinds of layers.
         group_size: For a named configuration, the number of weights of a row that share a scale; None for the whole
-            row.
+            row. The default is 32 for weights of 4 bits.
         kwargs: Keyword arguments of the callable.
         scales: For a named configuration, how torchao finds the scales; None for its default.
         fitting: Whether layers with rows that are not a multiple of `group_size` are left to later entries.
     """
 
-    _LEFT_OUT: ClassVar[Options] = {"scales": None, "fitting": False}
+    _LEFT_OUT = ("scales", "fitting")
 
     config: str
-    modules: Names
-    layers: Names
-    group_size: int | None
-    kwargs: Options
-    scales: str | None
-    fitting: bool
+    modules: Names = ("*",)
+    layers: Names = ("linear",)
+    group_size: int | None = None
+    kwargs: Options = {}
+    scales: str | None = None
+    fitting: bool = False
 
     @property
     def from_code(self) -> bool:
@@ -206,9 +215,10 @@ class TorchaoEntry(Part):
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TorchaoEntry:
         """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""
-        return super().from_json({"group_size": None, "kwargs": {}, **document})
+        sizes = {"8da4w": 32, "int4": 32}
+        return super().from_json({"group_size": sizes.get(document["config"]), **document})
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> Any:
         """The object with either `kwargs` or `group_size`."""
         content = super().to_json()
         del content["group_size" if self.from_code else "kwargs"]
@@ -223,17 +233,14 @@ class BatchesFile(Part):
         keys: For each input, the name of its tensor in the file; None if the file has one tensor for the only input.
     """
 
-    _LEFT_OUT: ClassVar[Options] = {"keys": None}
+    _LEFT_OUT = ("keys",)
 
     file: str
-    keys: Names | None
+    keys: Names | None = None
 
 
 class OwnInputs(Part):
     """Calibration on the example inputs."""
-
-
-Calibration = FactoryCall | BatchesFile | OwnInputs
 
 
 def read_calibration(document: Mapping[str, Any]) -> Calibration:
@@ -241,6 +248,9 @@ def read_calibration(document: Mapping[str, Any]) -> Calibration:
     if "file" in document:
         return BatchesFile.from_json(document)
     return FactoryCall.from_json(document) if "factory" in document else OwnInputs.from_json(document)
+
+
+Calibration = Annotated[FactoryCall | BatchesFile | OwnInputs, read_calibration]
 
 
 class Pt2e(Part):
@@ -252,12 +262,6 @@ class Pt2e(Part):
         qat: The `module:callable` that trains the method; None for no training.
         passes: Callables by hook, one of `QUANTIZE_HOOKS`.
     """
-
-    _READERS: ClassVar[Readers] = {
-        "quantizers": each_of(BackendEntry.from_json),
-        "calibration": optional(read_calibration),
-        "passes": each_of(plain),
-    }
 
     quantizers: tuple[BackendEntry, ...]
     calibration: Calibration | None
@@ -280,10 +284,8 @@ class Pt2e(Part):
 class Quantize(Part):
     """How a method is quantized: by torchao before its export, and by PT2E after it (None if PT2E is not used)."""
 
-    _READERS: ClassVar[Readers] = {"torchao": each_of(TorchaoEntry.from_json), "pt2e": optional(Pt2e.from_json)}
-
-    torchao: tuple[TorchaoEntry, ...]
-    pt2e: Pt2e | None
+    torchao: tuple[TorchaoEntry, ...] = ()
+    pt2e: Pt2e | None = None
 
     @property
     def callables(self) -> Iterator[str]:
@@ -302,11 +304,11 @@ class DecoderCache(Part):
         max_seq_length: The largest number of tokens in one call; None for `max_length`.
     """
 
-    _LEFT_OUT: ClassVar[Options] = {"kind": None, "max_seq_length": None}
+    _LEFT_OUT = ("kind", "max_seq_length")
 
     max_length: int
-    kind: str | None
-    max_seq_length: int | None
+    kind: str | None = None
+    max_seq_length: int | None = None
 
     @property
     def longest_call(self) -> int:
@@ -322,16 +324,15 @@ class ConfigFile(Part):
         set: Values that replace those of the file, by key. A dot leads into a nested configuration.
     """
 
-    _READERS: ClassVar[Readers] = {"set": same}
-    _LEFT_OUT: ClassVar[Options] = {"set": {}}
+    _LEFT_OUT = ("set",)
 
     file: str
-    set: Options
+    set: Options = {}
 
 
 def _read_config(document: str | Options) -> ConfigFile | Options:
     if isinstance(document, str):
-        return ConfigFile(document, {})
+        return ConfigFile(document)
     return ConfigFile.from_json(document) if "file" in document else document
 
 
@@ -348,9 +349,9 @@ class DenseLayer(Part):
 
     in_features: int
     out_features: int
-    bias: bool
-    activation: str
-    residual: bool
+    bias: bool = True
+    activation: str = "Identity"
+    residual: bool = False
 
 
 class HuggingFace(Part):
@@ -371,29 +372,21 @@ class HuggingFace(Part):
             if there are none.
     """
 
-    _READERS: ClassVar[Readers] = {
-        "config": _read_config,
-        "cache": optional(DecoderCache.from_json),
-        "dense": each_of(DenseLayer.from_json),
-        "generation_config": same,
-    }
-    _LEFT_OUT: ClassVar[Options] = {
-        **dict.fromkeys(("max_source_length", "pooling", "task", "attention", "logits", "generation_config")),
-        "dense": (),
-        "normalize": False,
-    }
+    _LEFT_OUT = (
+        *("max_source_length", "pooling", "dense", "normalize", "task", "attention", "logits", "generation_config"),
+    )
 
     model_class: str
-    config: ConfigFile | Options
-    cache: DecoderCache | None
-    max_source_length: int | None
-    pooling: str | None
-    dense: tuple[DenseLayer, ...]
-    normalize: bool
-    task: str | None
-    attention: str | None
-    logits: str | None
-    generation_config: str | Options | None
+    config: Annotated[ConfigFile | Options, _read_config] = {}
+    cache: DecoderCache | None = None
+    max_source_length: int | None = None
+    pooling: str | None = None
+    dense: tuple[DenseLayer, ...] = ()
+    normalize: bool = False
+    task: str | None = None
+    attention: str | None = None
+    logits: str | None = None
+    generation_config: str | Options | None = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> HuggingFace:
@@ -429,15 +422,14 @@ class ModuleSource(Part):
             with.
     """
 
-    _READERS: ClassVar[Readers] = {"huggingface": optional(HuggingFace.from_json)}
-    _LEFT_OUT: ClassVar[Options] = {"dtype": None}
+    _LEFT_OUT: ClassVar[tuple[str, ...]] = ("dtype",)
 
-    factory: str | None
-    huggingface: HuggingFace | None
-    kwargs: Options
-    seed: int
-    modules: Names
-    dtype: str | None
+    factory: str | None = None
+    huggingface: HuggingFace | None = None
+    kwargs: Options = {}
+    seed: int = 0
+    modules: Names = ()
+    dtype: str | None = None
 
 
 class WeightsFile(Part):
@@ -451,18 +443,18 @@ class WeightsFile(Part):
         optional: Patterns for names in the module that the checkpoint may lack.
     """
 
-    _LEFT_OUT: ClassVar[Options] = {"key": None, "rename": {}, "ignore": (), "optional": ()}
+    _LEFT_OUT = ("key", "rename", "ignore", "optional")
 
     file: str
-    key: str | None
-    rename: dict[str, str]
-    ignore: Names
-    optional: Names
+    key: str | None = None
+    rename: dict[str, str] = {}
+    ignore: Names = ()
+    optional: Names = ()
 
     @classmethod
-    def read(cls, document: str | Mapping[str, Any]) -> WeightsFile:
-        """Reads an entry of `weights`: a name, or an object with rules."""
-        return cls.from_json({"file": document} if isinstance(document, str) else document)
+    def from_json(cls, document: str | Mapping[str, Any]) -> WeightsFile:
+        """Reads a name, or an object with rules."""
+        return super().from_json({"file": document} if isinstance(document, str) else document)
 
     def to_json(self) -> Any:
         """The name of the file, or an object if there are rules."""
@@ -483,15 +475,10 @@ class AdapterFiles(Part):
 class Model(ModuleSource):
     """Where the module comes from, the checkpoints that contain its weights, and its adapters by name."""
 
-    _READERS: ClassVar[Readers] = {
-        **ModuleSource._READERS,
-        "weights": each_of(WeightsFile.read),
-        "adapters": each_of(AdapterFiles.from_json),
-    }
-    _LEFT_OUT: ClassVar[Options] = {**ModuleSource._LEFT_OUT, "adapters": {}}
+    _LEFT_OUT = (*ModuleSource._LEFT_OUT, "adapters")
 
-    weights: Weights
-    adapters: dict[str, AdapterFiles]
+    weights: Weights = ()
+    adapters: dict[str, AdapterFiles] = {}
 
 
 class RecipeCall(Part):
@@ -515,8 +502,6 @@ class RecipeCall(Part):
 class Recipe(RecipeCall):
     """A recipe, and for each of ExecuTorch's configurations the fields that the manifest sets itself."""
 
-    _READERS: ClassVar[Readers] = {"said": each_of(plain)}
-
     said: dict[str, Names]
 
 
@@ -536,18 +521,18 @@ class NamedData(Part):
         adapter: Whether they are those of an adapter, with the name of the tag. Then no other tag can have them.
     """
 
-    _LEFT_OUT: ClassVar[Options] = {"adapter": False}
+    _LEFT_OUT = ("adapter",)
 
     parameters: Names
     shard_size: int | None
-    adapter: bool
+    adapter: bool = False
 
 
 class CustomOps(Part):
     """The sources of operators that do not belong to PyTorch: declared shared libraries, and Python modules."""
 
-    libraries: Names
-    modules: Names
+    libraries: Names = ()
+    modules: Names = ()
 
     @property
     def library_names(self) -> dict[str, DocumentPath]:
@@ -558,44 +543,44 @@ class CustomOps(Part):
 class LowerPasses(Part):
     """Callables that return passes, for each point of lowering at which ExecuTorch accepts passes."""
 
-    edge: Names
-    edge_manager: Names
-    executorch: Names
+    edge: Names = ()
+    edge_manager: Names = ()
+    executorch: Names = ()
 
 
 class Passes(LowerPasses):
     """The passes of lowering, and the callables that change a method after its export."""
 
-    aten: Names
+    aten: Names = ()
 
 
 class EdgeCompile(Part):
     """Fields of ExecuTorch's `EdgeCompileConfig`. Operators have the form `namespace::name` or
     `namespace::name.overload`."""
 
-    check_ir_validity: bool
-    skip_dim_order: bool
-    core_aten_ops_exception_list: Names
-    preserve_ops: Names
+    check_ir_validity: bool = True
+    skip_dim_order: bool = False
+    core_aten_ops_exception_list: Names = ()
+    preserve_ops: Names = ()
 
 
 class Executorch(Part):
     """Fields of ExecuTorch's `ExecutorchBackendConfig`, with its names."""
 
-    extract_delegate_segments: bool
-    segment_alignment: int
-    constant_tensor_alignment: int | None
-    delegate_alignment: int | None
-    sym_shape_eval_pass: str
-    remove_view_copy: bool
-    external_mutable_weights: bool
-    emit_mutable_buffer_names: bool
-    do_quant_fusion_and_const_prop: bool
-    run_reinplace_pass: bool
-    reinplace_extra_ops: Names
-    enable_non_cpu_memory_planning: bool
     to_out_var_pass: dict[str, bool]
     propagate_device_config: dict[str, bool | dict[str, bool]]
+    extract_delegate_segments: bool = True
+    segment_alignment: int = 128
+    constant_tensor_alignment: int | None = None
+    delegate_alignment: int | None = None
+    sym_shape_eval_pass: str = "constraint_based"
+    remove_view_copy: bool = True
+    external_mutable_weights: bool = False
+    emit_mutable_buffer_names: bool = False
+    do_quant_fusion_and_const_prop: bool = False
+    run_reinplace_pass: bool = False
+    reinplace_extra_ops: Names = ()
+    enable_non_cpu_memory_planning: bool = True
 
     def of_method(self, name: str) -> Executorch:
         """A copy without what is only read for other methods, or for the file of the whole program."""
@@ -616,19 +601,19 @@ class Executorch(Part):
 class MemoryPlanning(Part):
     """Arguments of ExecuTorch's `MemoryPlanningPass`, with its names."""
 
-    memory_planning_algo: str
-    allow_lifetime_and_storage_overlap: bool
-    alloc_graph_input: bool
-    alloc_graph_output: bool
-    alloc_mutable_buffers: bool
-    alignment: int
+    memory_planning_algo: str = "greedy"
+    allow_lifetime_and_storage_overlap: bool = False
+    alloc_graph_input: bool = True
+    alloc_graph_output: bool = True
+    alloc_mutable_buffers: bool = True
+    alignment: int = 16
 
 
 class ReportOptions(Part):
     """Whether the report lists the counts of operators, and each blob."""
 
-    operators: bool
-    blobs: bool
+    operators: bool = True
+    blobs: bool = True
 
 
 class ExportMethod(Part):
@@ -637,7 +622,6 @@ class ExportMethod(Part):
     Attributes:
         program: The declared file with the exported method; None if the method is exported from the module.
         entry: The callable of the module that the method calls.
-        adapter: The adapter that it computes with; None for none.
         strict: Whether the export is strict.
         quantize: How it is quantized; None if it is not.
         example_inputs: The positional inputs.
@@ -645,20 +629,13 @@ class ExportMethod(Part):
         dynamic_shapes: The dynamic shapes of each positional input.
         dynamic_kwargs_shapes: The dynamic shapes of each keyword input.
         from_recipe: What the recipe decides, some of `recipes.DECIDES`.
+        adapter: The adapter that it computes with; None for none.
     """
 
-    _READERS: ClassVar[Readers] = {
-        "quantize": optional(Quantize.from_json),
-        "example_inputs": each_of(read_example),
-        "example_kwargs": each_of(read_example),
-        "dynamic_shapes": each_of(read_shapes),
-        "dynamic_kwargs_shapes": each_of(read_shapes),
-    }
-    _LEFT_OUT: ClassVar[Options] = {"adapter": None}
+    _LEFT_OUT = ("adapter",)
 
     program: str | None
     entry: str
-    adapter: str | None
     strict: bool
     quantize: Quantize | None
     example_inputs: tuple[Example, ...]
@@ -666,6 +643,7 @@ class ExportMethod(Part):
     dynamic_shapes: tuple[Shapes, ...]
     dynamic_kwargs_shapes: dict[str, Shapes]
     from_recipe: Names
+    adapter: str | None = None
 
     @property
     def pt2e(self) -> Pt2e | None:
@@ -733,8 +711,6 @@ def leaves_of(example: Example, path: DocumentPath) -> Iterator[tuple[Leaf, Docu
 class LowerMethod(Part):
     """What lowering a method depends on: its partitioners, and whether those of the recipe come before them."""
 
-    _READERS: ClassVar[Readers] = {"partitioners": each_of(BackendEntry.from_json)}
-
     partitioners: tuple[BackendEntry, ...]
     from_recipe: bool
 
@@ -742,14 +718,8 @@ class LowerMethod(Part):
 class Method(ExportMethod):
     """A whole method: how it is exported, its partitioners, and how its memory is planned."""
 
-    _READERS: ClassVar[Readers] = {
-        **ExportMethod._READERS,
-        "partitioners": each_of(BackendEntry.from_json),
-        "memory_planning": MemoryPlanning.from_json,
-    }
-
-    partitioners: tuple[BackendEntry, ...]
-    memory_planning: MemoryPlanning
+    partitioners: tuple[BackendEntry, ...] = ()
+    memory_planning: MemoryPlanning = MemoryPlanning()
 
     @property
     def of_lowering(self) -> LowerMethod:
@@ -779,8 +749,6 @@ class MethodComparison(Part):
         ranges: The smallest and the largest random number of the first inputs; None for the default.
         leave_out: Why the method is not compared; None if it is.
     """
-
-    _READERS: ClassVar[Readers] = {"tolerance": optional(Tolerance.from_json), "ranges": each_of(plain)}
 
     tolerance: Tolerance | None
     ranges: tuple[tuple[float, float] | None, ...]

@@ -7,9 +7,8 @@ plan, which contains what the step may read: see `plan.step_plans`. The report's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated
 
 from etbuild import backends
 from etbuild.errors import DocumentPath
@@ -18,7 +17,6 @@ from etbuild.manifest.executorch_options import HOOKS
 from etbuild.manifest.runners import RUNNER_CONSTANTS
 from etbuild.manifest.sections import Checks, Manifest, Metadata
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
-from etbuild.plan.part import Readers, each_of, optional, plain
 from etbuild.plan.parts import (
     BackendEntry,
     CustomOps,
@@ -56,8 +54,7 @@ def from_manifest(manifest: Manifest) -> Plan:
     return Plan.from_json(normalized(manifest))
 
 
-def _read_constant(value: Any) -> object:
-    return FactoryCall.from_json(value) if isinstance(value, dict) else value
+Constant = Annotated[object, lambda value: FactoryCall.from_json(value) if isinstance(value, dict) else value]
 
 
 class Plan(Lowered):
@@ -84,27 +81,13 @@ class Plan(Lowered):
 
     SCHEMA = PLAN_SCHEMA
     DEFINITION = "plan#plan"
-    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"metadata": None, "runner": None, "tokenizer": None}
-    _READERS: ClassVar[Readers] = {
-        "model": Model.from_json,
-        "methods": each_of(Method.from_json),
-        "recipe": optional(Recipe.from_json),
-        "constant_methods": each_of(_read_constant),
-        "named_data": each_of(NamedData.from_json),
-        "custom_ops": CustomOps.from_json,
-        "passes": Passes.from_json,
-        "edge_compile": EdgeCompile.from_json,
-        "executorch": Executorch.from_json,
-        "report": ReportOptions.from_json,
-        "tokenizer": optional(plain),
-        "metadata": optional(plain),
-    }
+    _LEFT_OUT = ("metadata", "runner", "tokenizer")
 
     name: str
     model: Model
     methods: dict[str, Method]
     recipe: Recipe | None
-    constant_methods: dict[str, object]
+    constant_methods: dict[str, Constant]
     named_data: dict[str, NamedData]
     custom_ops: CustomOps
     passes: Passes
@@ -113,9 +96,9 @@ class Plan(Lowered):
     share_mutable_buffers: bool
     report: ReportOptions
     checks: Checks
-    runner: str | None
-    tokenizer: Names | None
-    metadata: Metadata | None
+    runner: str | None = None
+    tokenizer: Names | None = None
+    metadata: Metadata | None = None
 
     @property
     def _quantizers(self) -> dict[DocumentPath, BackendEntry]:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from etbuild import backends
 from etbuild.errors import DocumentPath, InputError
-from etbuild.manifest.executorch_options import EDGE_COMPILE
-from etbuild.plan.part import Part, Readers, each_of, optional
+from etbuild.plan.part import Part
 from etbuild.plan.parts import (
     BackendEntry,
     CustomOps,
@@ -36,7 +35,6 @@ from etbuild.plan.parts import (
     RecipeCall,
     Runner,
     Weights,
-    WeightsFile,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +51,7 @@ class Document(Part):
     """The schema of its JSON, as `json_schema.validator` takes it."""
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
+    def from_json(cls, document: Any) -> Self:
         """Reads the plan, whose `schema` was checked."""
         return super().from_json({key: document[key] for key in document if key not in cls._NOT_READ})
 
@@ -191,40 +189,31 @@ class ExportPlan(Document):
         weights: Whether lowering reads the weights from files. If so, the export leaves them out.
         read_weights: The checkpoints that the export itself reads, because the exported methods contain what it makes
             from them, because a checkpoint may lack some weights, or because it is a GGUF file, which needs the module.
-        adapters: The declared file with the configuration of each adapter, by the adapter's name.
         methods: The methods by name.
         custom_ops: Operators that do not belong to PyTorch.
         recipe: ExecuTorch's export recipe.
         passes: Callables that change a method after its export.
         constant_methods: The constant methods whose values a callable computes, by name.
         lowering_callables: Callables whose sources lowering needs, sorted.
+        adapters: The declared file with the configuration of each adapter, by the adapter's name.
         runner: The contract of the runner that runs the program; None if there is none.
     """
 
     SCHEMA = "executorch-export-plan/v1"
     DEFINITION = "plan#exportPlan"
-    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"runner": None, "adapters": {}}
-    _READERS: ClassVar[Readers] = {
-        "model": ModuleSource.from_json,
-        "read_weights": each_of(WeightsFile.read),
-        "methods": each_of(ExportMethod.from_json),
-        "custom_ops": CustomOps.from_json,
-        "recipe": optional(RecipeCall.from_json),
-        "constant_methods": each_of(FactoryCall.from_json),
-        "runner": optional(Runner.from_json),
-    }
+    _LEFT_OUT = ("runner", "adapters")
 
     model: ModuleSource
     weights: bool
     read_weights: Weights
-    adapters: dict[str, str]
     methods: dict[str, ExportMethod]
     custom_ops: CustomOps
     recipe: RecipeCall | None
     passes: Names
     constant_methods: dict[str, FactoryCall]
     lowering_callables: Names
-    runner: Runner | None
+    adapters: dict[str, str] = {}
+    runner: Runner | None = None
 
     @cached_property
     def carries_content(self) -> bool:
@@ -256,7 +245,7 @@ class ExportPlan(Document):
         return found
 
 
-class MethodPlan(Lowered):
+class MethodPlan(Lowered, kw_only=True):
     """What lowering one method by itself depends on, in addition to the exported method.
 
     Attributes:
@@ -277,21 +266,10 @@ class MethodPlan(Lowered):
     DEFINITION = "plan#methodPlan"
     # The file of a `LowerPlan` may be read as this plan.
     _NOT_READ: ClassVar[tuple[str, ...]] = ("schema", "name", "adapters", "constant_methods")
-    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {"cast": False}
-    _READERS: ClassVar[Readers] = {
-        "weights": each_of(WeightsFile.read),
-        "methods": each_of(LowerMethod.from_json),
-        "recipe": optional(Recipe.from_json),
-        "named_data": each_of(NamedData.from_json),
-        "custom_ops": CustomOps.from_json,
-        "edge_compile": EdgeCompile.from_json,
-        "passes": LowerPasses.from_json,
-        "executorch": Executorch.from_json,
-        "memory_planning": each_of(MemoryPlanning.from_json),
-    }
+    _LEFT_OUT: ClassVar[tuple[str, ...]] = ("cast",)
 
     weights: Weights
-    cast: bool
+    cast: bool = False
     methods: dict[str, LowerMethod]
     recipe: Recipe | None
     named_data: dict[str, NamedData]
@@ -310,7 +288,7 @@ class MethodPlan(Lowered):
     @property
     def has_default_edge_compile(self) -> bool:
         """Whether the configuration of the edge dialect is ExecuTorch's default."""
-        return self.edge_compile.to_json() == EDGE_COMPILE
+        return self.edge_compile == EdgeCompile()
 
     @property
     def without_weights(self) -> MethodPlan:
@@ -326,7 +304,7 @@ class MethodPlan(Lowered):
         )
 
 
-class LowerPlan(MethodPlan):
+class LowerPlan(MethodPlan, kw_only=True):
     """What lowering depends on, in addition to the exported methods: a `MethodPlan` of all methods, and more.
 
     Attributes:
@@ -337,11 +315,11 @@ class LowerPlan(MethodPlan):
 
     DEFINITION = "plan#lowerPlan"
     _NOT_READ: ClassVar[tuple[str, ...]] = ("schema",)
-    _LEFT_OUT: ClassVar[Mapping[str, Any]] = {**MethodPlan._LEFT_OUT, "adapters": {}}
+    _LEFT_OUT = (*MethodPlan._LEFT_OUT, "adapters")
 
     name: str
     constant_methods: dict[str, object]
-    adapters: dict[str, str]
+    adapters: dict[str, str] = {}
 
     @cached_property
     def weights_names(self) -> dict[str, DocumentPath]:
@@ -364,7 +342,6 @@ class ComparePlan(LowerPlan):
     """
 
     DEFINITION = "plan#comparePlan"
-    _READERS: ClassVar[Readers] = {**MethodPlan._READERS, "comparisons": each_of(MethodComparison.from_json)}
 
     work: int
     comparisons: dict[str, MethodComparison]

@@ -169,7 +169,7 @@ def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, 
 
         root = module.create(plan.model, StepContext(inputs), True)
         facts, cast = describe_state(root), plan.model.dtype is not None
-        weights = tuple(map(WeightsFile.read, checkpoints))
+        weights = tuple(map(WeightsFile.from_json, checkpoints))
         Checkpoint(weights, inputs, facts, cast, root, packing_of(root))
 
 
