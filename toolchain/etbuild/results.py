@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict, final
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, final
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
 Digests = dict[str, str]
 """sha256 in hex, by name."""
@@ -26,15 +29,12 @@ class Driver(Release):
     steps: Digests
 
 
-class _Python(TypedDict):
-    python: str
-    distributions: dict[str, Release]
-
-
-class Python(_Python, total=False):
+class Python(TypedDict):
     """What runs the driver and the model's code. `startup` is missing if no code runs when Python starts."""
 
-    startup: Digests
+    python: str
+    distributions: dict[str, Release]
+    startup: NotRequired[Digests]
 
 
 class Toolchain(Python):
@@ -64,31 +64,25 @@ class KeyInputs(FileDigests):
     toolchain: Toolchain
 
 
-class _ArtifactFacts(TypedDict):
+class ArtifactFacts(TypedDict):
+    """A file of a build: its name, kind, size in bytes and digest. Only named data has a tag."""
+
     file: str
     kind: str
     size: int
     sha256: str
-
-
-class ArtifactFacts(_ArtifactFacts, total=False):
-    """A file of a build: its name, kind, size in bytes and digest. Only named data has a tag."""
-
-    tag: str
-
-
-class _TensorValue(TypedDict):
-    dtype: str
-    shape: list[int]
-    dynamic: bool
+    tag: NotRequired[str]
 
 
 @final
-class TensorValue(_TensorValue, total=False):
+class TensorValue(TypedDict):
     """An input or output that is a tensor. The sizes in its shape are upper bounds if it is dynamic. `dim_order` holds
     its dimensions from the outermost one in memory, if it is not row-major."""
 
-    dim_order: list[int]
+    dtype: str
+    shape: list[int]
+    dynamic: bool
+    dim_order: NotRequired[list[int]]
 
 
 @final
@@ -173,16 +167,13 @@ class Duplicate(TypedDict):
     readers: list[str]
 
 
-class _Sharing(TypedDict):
+class Sharing(TypedDict):
+    """How many bytes of weights methods share, and how many are stored more than once."""
+
     expected_bytes: int
     shared_bytes: int
     duplicate_bytes: int
-
-
-class Sharing(_Sharing, total=False):
-    """How many bytes of weights methods share, and how many are stored more than once."""
-
-    duplicates: list[Duplicate]
+    duplicates: NotRequired[list[Duplicate]]
 
 
 class NonFiniteWeight(TypedDict):
@@ -203,12 +194,7 @@ class RuntimeLimit(TypedDict):
     hint: str
 
 
-class _GraphNode(TypedDict):
-    operator: str
-    inputs: list[int]
-
-
-class GraphNode(_GraphNode, total=False):
+class GraphNode(TypedDict):
     """A call of an operator in a lowered method, or an input or output of the method (`input`, `output`).
 
     `inputs` has the numbers of the nodes that it reads. What is empty is missing. `name`: its name in the exported
@@ -217,12 +203,14 @@ class GraphNode(_GraphNode, total=False):
     of an operator that dequantizes.
     """
 
-    name: str
-    layer: str
-    block: int
-    weights: list[int]
-    why_not: list[str]
-    quantization: dict[str, Any]
+    operator: str
+    inputs: list[int]
+    name: NotRequired[str]
+    layer: NotRequired[str]
+    block: NotRequired[int]
+    weights: NotRequired[list[int]]
+    why_not: NotRequired[list[str]]
+    quantization: NotRequired[dict[str, Any]]
 
 
 class GraphBlock(TypedDict):
@@ -232,18 +220,15 @@ class GraphBlock(TypedDict):
     bytes: int
 
 
-class _GraphWeight(TypedDict):
+class GraphWeight(TypedDict):
+    """A weight that a method reads. `bytes` is its size in the module, before a backend packs it. `parameter` is
+    missing for a buffer."""
+
     name: str
     dtype: str
     shape: list[int]
     bytes: int
-
-
-class GraphWeight(_GraphWeight, total=False):
-    """A weight that a method reads. `bytes` is its size in the module, before a backend packs it. `parameter` is
-    missing for a buffer."""
-
-    parameter: bool
+    parameter: NotRequired[bool]
 
 
 class MethodGraph(TypedDict):
@@ -319,16 +304,13 @@ class LoweringFacts(WeightDigests):
     constant_methods: dict[str, Any]
 
 
-class _CheckResult(TypedDict):
+class CheckResult(TypedDict):
+    """A check of the manifest with its limit and the measured value; `of` is the method or tag that was measured."""
+
     check: str
     limit: float
     actual: float
-
-
-class CheckResult(_CheckResult, total=False):
-    """A check of the manifest with its limit and the measured value; `of` is the method or tag that was measured."""
-
-    of: str
+    of: NotRequired[str]
 
 
 class Refusal(TypedDict):
@@ -392,7 +374,12 @@ class ReportedTotals(TypedDict):
     external: dict[str, Total]
 
 
-class _Report(TypedDict):
+class Report(TypedDict):
+    """`NAME.report.json`. `notes` and `with_weights` are missing if there are none.
+
+    `blob_weights` is missing if the manifest turns off the list of blobs, `quantization` if it quantizes no method.
+    """
+
     schema: str
     name: str
     methods: dict[str, ReportedMethod]
@@ -400,18 +387,10 @@ class _Report(TypedDict):
     bytes: ReportedSizes | ReportedTotals
     sharing: Sharing
     checks: list[CheckResult]
-
-
-class Report(_Report, total=False):
-    """`NAME.report.json`. `notes` and `with_weights` are missing if there are none.
-
-    `blob_weights` is missing if the manifest turns off the list of blobs, `quantization` if it quantizes no method.
-    """
-
-    blob_weights: BlobWeights
-    quantization: ReportedQuantization
-    notes: list[str]
-    with_weights: dict[str, str]
+    blob_weights: NotRequired[BlobWeights]
+    quantization: NotRequired[ReportedQuantization]
+    notes: NotRequired[list[str]]
+    with_weights: NotRequired[dict[str, str]]
 
 
 class BuildInputs(TypedDict):
@@ -422,9 +401,12 @@ class BuildInputs(TypedDict):
     tensors: dict[str, Digests]
 
 
-class _Index(BuildInputs):
+class Index(BuildInputs):
     """`NAME.index.json`. `named_data` has the digest of each tag's file, or a list of them for a tag with shards.
-    `template` is the digest of the program without the content of its weights."""
+
+    `template` is the digest of the program without the content of its weights. `with_weights` is missing if each
+    checkpoint can use the template of each method.
+    """
 
     schema: str
     name: str
@@ -434,12 +416,7 @@ class _Index(BuildInputs):
     template: str
     artifacts: list[ArtifactFacts]
     named_data: dict[str, str | list[str]]
-
-
-class Index(_Index, total=False):
-    """`NAME.index.json`. `with_weights` is missing if each checkpoint can use the template of each method."""
-
-    with_weights: dict[str, str]
+    with_weights: NotRequired[dict[str, str]]
 
 
 class LockedArtifact(TypedDict):
