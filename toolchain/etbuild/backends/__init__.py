@@ -2,11 +2,15 @@
 
 Other packages add their own backends with an entry point of the group `etbuild.backends`, which names a subclass of
 `Backend`. If a name is not one of the driver's backends, the driver loads the entry point with that name, and no other.
+All functions raise an InputError if the package of a backend is broken, or if a method of the backend fails.
+
+A `delegate_id` is ExecuTorch's name of a backend, and `names` are the backends that a plan names.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import sys
@@ -72,17 +76,18 @@ _CLASSES = {
 }
 
 
+@functools.cache
+def _built_in(place: str) -> BuiltInBackend:
+    module, _, kind = place.rpartition(".")
+    backend: BuiltInBackend = make(getattr(importlib.import_module(f"{__name__}.{module}"), kind))
+    return backend
+
+
 class _BuiltIn(Mapping[str, BuiltInBackend]):
     """The driver's own backends, by name. Each module is imported when its backend is first used."""
 
-    def __init__(self) -> None:
-        self._backends: dict[str, BuiltInBackend] = {}
-
     def __getitem__(self, name: str) -> BuiltInBackend:
-        if name not in self._backends:
-            module, _, kind = _CLASSES[name].rpartition(".")
-            self._backends[name] = make(getattr(importlib.import_module(f"{__name__}.{module}"), kind))
-        return self._backends[name]
+        return _built_in(_CLASSES[name])
 
     def __contains__(self, name: object) -> bool:
         return name in _CLASSES
@@ -102,11 +107,7 @@ FROM_SOURCES = "custom"
 
 
 def find(name: str) -> Backend | None:
-    """Returns the backend of this name, from the driver or from another package. None if there is none.
-
-    Raises:
-        InputError: The package of the backend is broken.
-    """
+    """Returns the backend of this name, from the driver or from another package. None if there is none."""
     return BACKENDS.get(name) or entry_points.load(name)
 
 
@@ -116,11 +117,7 @@ def known() -> set[str]:
 
 
 def get(name: str) -> Backend:
-    """Returns the backend of a name that `check` has accepted.
-
-    Raises:
-        InputError: There is no such backend, or its package is broken.
-    """
+    """Returns the backend of a name that `check` has accepted. Any other name is an InputError."""
     backend = find(name)
     if backend is None:
         raise InputError([_unknown(name, ())])
@@ -130,15 +127,8 @@ def get(name: str) -> Backend:
 def ask(backend: Backend, method: str, *arguments: Any, path: DocumentPath | None = None) -> Any:
     """Calls a method of a backend, such as `shown_name`, and checks its answer.
 
-    Args:
-        backend: The backend.
-        method: The name of the method.
-        arguments: The arguments of the method.
-        path: The document path that the method is asked about.
-
-    Raises:
-        InputError: The method failed or its answer has a wrong type, and the backend is one of a package. The error
-            names the backend.
+    If the method fails or its answer has a wrong type, and the backend is one of a package, the error names the
+    backend, at `path`.
     """
     with _named(backend.name, f"it was asked for `{method}`", path):
         answer = getattr(backend, method)(*arguments)
@@ -226,26 +216,15 @@ def claims(name: str) -> Backend:
 def callables(name: str, options: Options, method: str = "callables") -> tuple[str, ...]:
     """Returns each `module:callable` of the declared sources that the options of a partitioner or a quantizer name.
 
-    A backend that is not installed has none: an index of a build elsewhere may name it.
-
-    Args:
-        name: The name of the backend.
-        options: The options.
-        method: `callables` for a partitioner, `quantizer_callables` for a quantizer.
-
-    Raises:
-        InputError: A backend of a package raised an error.
+    A backend that is not installed has none: an index of a build elsewhere may name it. `method` is `callables` for a
+    partitioner, and `quantizer_callables` for a quantizer.
     """
     backend = find(name)
     return () if backend is None else ask(backend, method, options)
 
 
 def grouping_key(name: str, options: Options, path: DocumentPath) -> str:
-    """Returns a key for the partitioner entry at `path`. The backend may be called once for entries with equal keys.
-
-    Raises:
-        InputError: A backend of a package raised an error, or its key is not JSON data.
-    """
+    """Returns a key for the partitioner entry at `path`. The backend may be called once for entries with equal keys."""
     return _as_key(ask(get(name), "grouping_key", options, path=path))
 
 
@@ -254,26 +233,18 @@ def ask_recognizing(partitioner: Any, names: Iterable[str], method: str) -> Any:
 
     Args:
         partitioner: ExecuTorch's `Partitioner`, which a recipe or a factory made.
-        names: The backends that a plan names. The backend is looked for among them and the driver's own.
+        names: The backend is looked for among these and the driver's own.
         method: The name of the method.
 
     Returns:
         The answer. None if no backend recognizes the partitioner.
-
-    Raises:
-        InputError: A backend of a package raised an error.
     """
     backend = next((one for one in _ours_and(names) if ask(one, "recognizes", partitioner)), None)
     return None if backend is None else ask(backend, method, partitioner)
 
 
 def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
-    """Returns the backend that compiled a delegate. None if it is neither the driver's own nor one of `names`.
-
-    Args:
-        delegate_id: ExecuTorch's name of the backend.
-        names: The backends that a plan names.
-    """
+    """Returns the backend that compiled a delegate. None if it is neither the driver's own nor one of `names`."""
     return next((backend for backend in _ours_and(names) if backend.delegate_id == delegate_id), None)
 
 
@@ -293,30 +264,20 @@ def _ours_and(names: Iterable[str]) -> list[Backend]:
 
 def named_data_is_weights(delegate_id: str, names: Iterable[str]) -> bool:
     """Returns whether a delegate's named data depends only on its weights. False for the backends of packages, since
-    the driver cannot check their claim. `names` are the backends that a plan names."""
+    the driver cannot check their claim."""
     backend = of_delegate(delegate_id, names)
     return isinstance(backend, BuiltInBackend) and backend.named_data_is_weights
 
 
 def loads_everywhere(delegate_id: str, names: Iterable[str]) -> bool:
-    """Returns whether ExecuTorch's runtime can load the delegates on the machine that built them, whatever it has.
-    `names` are the backends that a plan names."""
+    """Returns whether ExecuTorch's runtime can load the delegates on the machine that built them, whatever it has."""
     backend = of_delegate(delegate_id, names)
     return isinstance(backend, BuiltInBackend) and backend.loads_everywhere
 
 
 def stored_weights(delegate_id: str, compiled: bytes, named_data: Any, names: Iterable[str]) -> StoredWeights | None:
-    """Returns where a delegate keeps its weights. None if `compiled` and each blob of `named_data` count as a whole.
-
-    Args:
-        delegate_id: ExecuTorch's name of the backend.
-        compiled: The compiled partition.
-        named_data: The delegate's `NamedDataStoreOutput`, if it has one.
-        names: The backends that a plan names.
-
-    Raises:
-        InputError: A backend of a package raised an error.
-    """
+    """Returns what `Backend.stored_weights` says of a delegate. None if `compiled` and each blob of `named_data` count
+    as a whole."""
     backend = of_delegate(delegate_id, names)
     return None if backend is None else ask(backend, "stored_weights", compiled, named_data)
 
@@ -329,11 +290,8 @@ def check_delegated(
     Args:
         name: The name of the backend.
         options: The options of its partitioner.
-        delegated: The operators inside the method's delegates, by ExecuTorch's name of their backend.
+        delegated: The operators inside the method's delegates, by `delegate_id`.
         path: The document path of the options.
-
-    Raises:
-        InputError: A backend of a package raised an error.
     """
     backend = get(name)
     operators = set(delegated.get(backend.delegate_id or "", ()))
@@ -404,9 +362,6 @@ def missing(name: str, path: DocumentPath, options: Options | None = None) -> li
         name: The name of the backend.
         path: The document path.
         options: The options of a partitioner, for what they need in addition. None: what the backend always needs.
-
-    Raises:
-        InputError: The backend is one of a package, and it raised an error.
     """
     backend = get(name)
     with _named(name, "it looked for what it needs", path):
@@ -417,12 +372,7 @@ def missing(name: str, path: DocumentPath, options: Options | None = None) -> li
 
 @contextlib.contextmanager
 def lowering_context(names: Iterable[str], partitioners: Partitioners) -> Iterator[None]:
-    """Returns a context manager in which methods can be lowered together.
-
-    Args:
-        names: The backends that a plan names.
-        partitioners: The partitioners of each method.
-    """
+    """Returns a context manager in which methods can be lowered together, with their partitioners."""
     # A custom partitioner, or a recipe from the sources, may use one of the driver's backends.
     named = {*names}
     loaded = {name for name in of_driver(named) if BACKENDS[name].loaded_marker in sys.modules}

@@ -393,13 +393,14 @@ class BuiltInBackend(Backend):
                 cls.quantizer_schema = json_schema.file(f"quantizer-{cls.name}")
 
 
-_BOOLEANS = (
-    *("separable", "compiles_templates", "takes_weight_only_linear", "ignores_zero_points", "whole_program"),
-    *("takes_the_rest", "delegates_to_any", "fold_quantize"),
-)
-_STRINGS = ("delegate_id", "pairing_hint", "mutable_buffers_hint")
-_TUPLES = {"needs": Need, "distributions": str, "same_options": str, "exact_gelu_only": str}
-
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "str": (lambda value: isinstance(value, str), "a string"),
+    "bool": (lambda value: isinstance(value, bool), "True or False"),
+    "str | None": (lambda value: isinstance(value, str | None), "a string or None"),
+    "tuple[str, ...]": (lambda value: _is_tuple_of(str, value), "a tuple of strings"),
+    "tuple[Need, ...]": (lambda value: _is_tuple_of(Need, value), "a tuple of `etbuild.backends.Need`"),
+}
+"""For types of attributes: whether a value has the type, and its name in messages."""
 
 _Made = TypeVar("_Made", bound=Backend)
 
@@ -435,18 +436,14 @@ def _check_names(backend: Backend) -> None:
 
 
 def _check_types(backend: Backend) -> None:
-    def check(name: str, fits: bool, expected: str) -> None:
-        if not fits:
+    for name, value in vars(Backend).items():
+        if callable(value) and not callable(getattr(backend, name)):
+            raise InterfaceError(f"`{name}` has to be a method")
+    for name, kind in Backend.__annotations__.items():
+        fits, expected = _KINDS.get(kind, (lambda value: True, ""))
+        if not fits(getattr(backend, name)):
             raise InterfaceError(f"`{name}` has to be {expected}")
 
-    for name, value in vars(Backend).items():
-        check(name, not callable(value) or callable(getattr(backend, name)), "a method")
-    for name in _BOOLEANS:
-        check(name, isinstance(getattr(backend, name), bool), "True or False")
-    check("name", isinstance(backend.name, str), "a string")
-    for name in _STRINGS:
-        check(name, isinstance(getattr(backend, name), str | None), "a string or None")
-    for name, kind in _TUPLES.items():
-        value = getattr(backend, name)
-        fits = isinstance(value, tuple) and all(isinstance(each, kind) for each in value)
-        check(name, fits, f"a tuple of {'strings' if kind is str else '`etbuild.backends.Need`'}")
+
+def _is_tuple_of(kind: type, value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, kind) for each in value)
