@@ -228,12 +228,11 @@ def test_partitions_are_merged_as_executorch_merges_them(seed: int) -> None:
     groups = [calls[start : start + 3] for start in range(0, len(calls), 3)]
     partitioner = GroupBasedPartitioner(module, create_op_support(lambda modules, node: True), groups)
     partitions = {number: Partition(number, nodes) for number, nodes in enumerate(groups)}
+    merge = GroupBasedPartitioner._can_merge_partitions
+    with merge_by_sets.merge_by_sets():
+        switched = GroupBasedPartitioner._can_merge_partitions
     answers = [
-        (
-            merge(partitioner, one, other, partitions),
-            merge_by_sets._can_merge(partitioner, one, other, partitions),
-        )
-        for merge in [GroupBasedPartitioner._can_merge_partitions]
+        (merge(partitioner, one, other, partitions), switched(partitioner, one, other, partitions))
         for one in partitions
         for other in partitions
     ]

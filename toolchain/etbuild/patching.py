@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +25,11 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, original)
+
+
+def replacing(owner: Any, name: str) -> Callable[[Any], Callable[[], AbstractContextManager[None]]]:
+    """Decorates a function: a call makes a context in which the function itself is this attribute of the owner."""
+    return lambda function: functools.partial(replaced, owner, name, function)
 
 
 class _StandIn(ModuleType):

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import functools
 import re
-from contextlib import AbstractContextManager
 from typing import Any
 
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from etbuild.patching import replaced
+from etbuild.patching import replacing
 
 # ExecuTorch replaces operators that it keeps whole by copies in a library of its own.
 _QUANTIZES = re.compile(
@@ -35,11 +34,8 @@ def _quantizes(operator: Any) -> bool:
     return all(each.alias_info is None for each in (*operator._schema.arguments, *operator._schema.returns))
 
 
-def cache_quantization() -> AbstractContextManager[None]:
-    """Returns a context manager in which the cache holds operators of quantization too."""
-
-    def validate(self: FakeTensorMode, func: Any, args: Any, kwargs: Any) -> None:
-        if not _quantizes(func):
-            _validate(self, func, args, kwargs)
-
-    return replaced(FakeTensorMode, "_validate_cache_key", validate)
+@replacing(FakeTensorMode, "_validate_cache_key")
+def cache_quantization(self: FakeTensorMode, func: Any, args: Any, kwargs: Any) -> None:
+    """Also lets the cache hold what an operator of quantization returns."""
+    if not _quantizes(func):
+        _validate(self, func, args, kwargs)

@@ -8,14 +8,13 @@ the table stays as it is, so it is not traced again.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 from executorch.exir.program import _program
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from etbuild.patching import replaced
+from etbuild.patching import replaced, replacing
 
 _decompose = ExportedProgram.run_decompositions
 _make_edge_programs = _program._gen_edge_manager_for_partitioners
@@ -27,20 +26,17 @@ def _has_any(program: ExportedProgram, operators: Any) -> bool:
     return any(node.op == "call_function" and node.target in operators for graph in graphs for node in graph.nodes)
 
 
-def decompose_if_needed() -> AbstractContextManager[None]:
-    """Returns a context manager in which programs are traced only if there is something to decompose."""
+@replacing(_program, "_gen_edge_manager_for_partitioners")
+def decompose_if_needed(*arguments: Any) -> Any:
+    """Makes edge programs. A method is traced only if there is something to decompose."""
+    functional: ExportedProgram | None = None
 
-    def make_edge_programs(*arguments: Any) -> Any:
-        functional: ExportedProgram | None = None
+    def run_decompositions(self: ExportedProgram, decomp_table: Any = None) -> ExportedProgram:
+        nonlocal functional
+        if self is functional and decomp_table and not _has_any(self, decomp_table):
+            return self
+        functional = _decompose(self, decomp_table)
+        return functional
 
-        def run_decompositions(self: ExportedProgram, decomp_table: Any = None) -> ExportedProgram:
-            nonlocal functional
-            if self is functional and decomp_table and not _has_any(self, decomp_table):
-                return self
-            functional = _decompose(self, decomp_table)
-            return functional
-
-        with replaced(ExportedProgram, "run_decompositions", run_decompositions):
-            return _make_edge_programs(*arguments)
-
-    return replaced(_program, "_gen_edge_manager_for_partitioners", make_edge_programs)
+    with replaced(ExportedProgram, "run_decompositions", run_decompositions):
+        return _make_edge_programs(*arguments)

@@ -7,24 +7,19 @@ looked at once, and two sets are compared.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
 from torch.fx.passes.utils import fuser_utils
 
-from etbuild.patching import replaced
+from etbuild.patching import replacing
 
 
-def _can_merge(self: Any, one: int, other: int, partitions: dict[int, Any]) -> bool:
+@replacing(GroupBasedPartitioner, "_can_merge_partitions")
+def merge_by_sets(self: Any, one: int, other: int, partitions: dict[int, Any]) -> bool:
     """Whether no path leads from the two partitions out and back in."""
     nodes = {*partitions[one].nodes, *partitions[other].nodes}
     users = {user for node in nodes for user in node.users} - nodes
     if not all(nodes.isdisjoint(self.dependency_viewer.downstreams_of(user)) for user in users):
         return False
     return bool(fuser_utils.validate_partition(list(nodes)))
-
-
-def merge_by_sets() -> AbstractContextManager[None]:
-    """Returns a context manager in which partitions are merged faster."""
-    return replaced(GroupBasedPartitioner, "_can_merge_partitions", _can_merge)

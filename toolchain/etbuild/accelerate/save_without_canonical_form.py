@@ -6,19 +6,14 @@ made to test whether it can be made. Reading the file back does not need it.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 from torch._export.serde import serialize
 
-from etbuild.patching import replaced
+from etbuild.patching import replacing
 
 
-def _as_it_is(program: Any, constants: set[str] | None = None) -> Any:
-    del constants
+@replacing(serialize, "canonicalize")
+def save_without_canonical_form(program: Any, constants: set[str] | None = None) -> Any:
+    """The program as it is."""
     return program
-
-
-def save_without_canonical_form() -> AbstractContextManager[None]:
-    """Returns a context manager in which `torch.export.save` makes no canonical form."""
-    return replaced(serialize, "canonicalize", _as_it_is)

@@ -7,19 +7,14 @@ never changes after its creation, so sharing the object is equal to copying it.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 from torch.fx.traceback import NodeSource
 
-from etbuild.patching import replaced
+from etbuild.patching import replacing
 
 
-def _itself(source: NodeSource, memo: dict[int, Any]) -> NodeSource:
-    del memo
+@replacing(NodeSource, "__deepcopy__")
+def share_provenance(source: NodeSource, memo: dict[int, Any]) -> NodeSource:
+    """The object itself in place of a deep copy."""
     return source
-
-
-def share_provenance() -> AbstractContextManager[None]:
-    """Returns a context manager in which deep-copying a `NodeSource` returns the object itself."""
-    return replaced(NodeSource, "__deepcopy__", _itself)

@@ -11,18 +11,18 @@ their storage are shared. Others are copied as before.
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from torch.export import ExportedProgram
 
-from etbuild.patching import replaced
+from etbuild.patching import replacing
 
 
-def _copy(cls: type, program: ExportedProgram, compile_specs: list[Any]) -> ExportedProgram:
-    del cls, compile_specs
+@replacing(XnnpackBackend, "copy_exported_program_for_preprocess")
+def share_weights(program: ExportedProgram, compile_specs: list[Any]) -> ExportedProgram:
+    """A copy of a program, with its own weights."""
     tensors = [*program.state_dict.values(), *program.constants.values()]
     return copy.deepcopy(program, {id(tensor): tensor for tensor in tensors if _fills_its_storage(tensor)})
 
@@ -33,8 +33,3 @@ def _fills_its_storage(tensor: Any) -> bool:
         and tensor.is_contiguous()
         and bool(tensor.untyped_storage().nbytes() == tensor.nbytes)
     )
-
-
-def share_weights() -> AbstractContextManager[None]:
-    """Returns a context manager in which XNNPACK lowers without copying weights."""
-    return replaced(XnnpackBackend, "copy_exported_program_for_preprocess", classmethod(_copy))

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from contextlib import AbstractContextManager
 
 import torch
 from executorch.exir import lowered_backend_module
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import _Namespace
 
-from etbuild.patching import replaced
+from etbuild.patching import replacing
 
 # `torch.fx.passes.tools_common.legalize_graph` puts these first: checks of sizes come before the nodes that depend on
 # them.
@@ -94,6 +93,4 @@ def _renew(graph: Graph, order: list[Node]) -> None:
             read.users.setdefault(node)
 
 
-def sort_in_place() -> AbstractContextManager[None]:
-    """Returns a context manager in which ExecuTorch partitions methods with `sort` instead of `legalize_graph`."""
-    return replaced(lowered_backend_module, "legalize_graph", sort)
+sort_in_place = replacing(lowered_backend_module, "legalize_graph")(sort)

@@ -6,7 +6,6 @@ nothing: the program then takes no other size.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,26 +17,21 @@ from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from etbuild.errors import BuildError, Problem
-from etbuild.patching import replaced
+from etbuild.patching import replacing
 
 Sizes = dict[str, dict[tuple[int, int], str]]
 """By method: the names of inputs with dynamic sizes, by their numbers and those of the dimensions. Passes may change a
 name: `input`, for example, becomes `input_1`."""
 
 
-@contextlib.contextmanager
-def verified_as_symbols() -> Iterator[None]:
-    """Returns a context manager in which ExecuTorch's verifier fixes no sizes.
+@replacing(arg_validator, "len")
+def verified_as_symbols(values: Any) -> int:
+    """A length for ExecuTorch's verifier that fixes no size.
 
     It asks for the length of a list of tensors that an operator returns, such as `split`. What it takes for the list is
     the first tensor, whose length is a size. It needs none: an empty list may have any dtype.
     """
-
-    def length(values: Any) -> int:
-        return 0 if isinstance(values, torch.Tensor) else len(values)
-
-    with replaced(arg_validator, "len", length):
-        yield
+    return 0 if isinstance(values, torch.Tensor) else len(values)
 
 
 def first_unlimited(program: ExportedProgram) -> torch.fx.Node | None:

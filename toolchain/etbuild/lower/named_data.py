@@ -42,7 +42,7 @@ from etbuild.lower import blob_weights, unbound
 from etbuild.lower.weight_sharing import Origin
 from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.model.weights_files import tag_of_shard
-from etbuild.patching import replaced
+from etbuild.patching import replaced, replacing
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
@@ -239,37 +239,28 @@ def claims_compare_content(edge: EdgeProgramManager, shards: dict[str, str], nam
     )
 
 
-@contextmanager
-def alignments_kept() -> Iterator[None]:
-    """Within this context, a store respects every alignment that a key is added with.
+_add, _collect = NamedDataStore.add_named_data, _program.collect_named_data_store_from_exported_program
+
+
+@replacing(NamedDataStore, "add_named_data")
+def alignments_kept(
+    store: NamedDataStore, key: str, data: Any, alignment: int | None = 1, *rest: Any, **named: Any
+) -> None:
+    """Adds a blob to a store, which respects every alignment that a key is added with.
 
     ExecuTorch says that it does so, but keeps only the first alignment.
     """
-    add = NamedDataStore.add_named_data
-
-    def add_named_data(
-        store: NamedDataStore, key: str, data: Any, alignment: int | None = 1, *rest: Any, **named: Any
-    ) -> None:
-        known = [entries[key] for entries in (store.pte_data, *store.external_data.values()) if key in entries]
-        add(store, key, data, alignment, *rest, **named)
-        for entry in known:
-            entry.alignment = math.lcm(entry.alignment, alignment or 1)
-
-    with replaced(NamedDataStore, "add_named_data", add_named_data):
-        yield
+    known = [entries[key] for entries in (store.pte_data, *store.external_data.values()) if key in entries]
+    _add(store, key, data, alignment, *rest, **named)
+    for entry in known:
+        entry.alignment = math.lcm(entry.alignment, alignment or 1)
 
 
-@contextmanager
-def clashes_told_later() -> Iterator[None]:
-    """Within this context, ExecuTorch ignores conflicts in named data. `arrange` reports them with their origin."""
-    collect = _program.collect_named_data_store_from_exported_program
-
-    def collect_what_fits(program: ExportedProgram, store: NamedDataStore) -> None:
-        with suppress(ValueError):
-            collect(program, store)
-
-    with replaced(_program, "collect_named_data_store_from_exported_program", collect_what_fits):
-        yield
+@replacing(_program, "collect_named_data_store_from_exported_program")
+def clashes_told_later(program: ExportedProgram, store: NamedDataStore) -> None:
+    """Collects named data and ignores conflicts in it. `arrange` reports them with their origin."""
+    with suppress(ValueError):
+        _collect(program, store)
 
 
 class Blob:

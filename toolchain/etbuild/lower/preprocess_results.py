@@ -6,7 +6,6 @@ a result in the graph. If a result has the wrong type, it fails later with an er
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 
 from etbuild import releases
 from etbuild.errors import BuildError, Problem
-from etbuild.patching import replaced
+from etbuild.patching import replaced, replacing
 
 _HINT = (
     "`preprocess_multimethod` must return a dict from the names of the given methods to lists with "
@@ -32,40 +31,32 @@ def backend_class(backend_id: str) -> type[BackendDetails] | None:
     return by_name.get(backend_id)
 
 
-@contextlib.contextmanager
-def checked() -> Iterator[None]:
-    """Within this context, a backend's results are checked as soon as it returns them.
+_lower_all = backend_api.lower_all_submodules_to_backend
+
+
+@replacing(backend_api, "lower_all_submodules_to_backend")
+def checked(backend: str, *arguments: Any) -> None:
+    """Calls a backend, and checks its results as soon as it returns them.
 
     Raises:
-        BuildError: A backend did not return one valid result for each partition. It is raised from ExecuTorch's call of
-            the backend, and names the backend.
+        BuildError: The backend did not return one valid result for each partition. The error names the backend.
     """
-    lower_all = backend_api.lower_all_submodules_to_backend
-
-    def lower_all_checked(backend: str, *arguments: Any) -> None:
-        owner = backend_class(backend)
-        with _results_checked(owner) if owner is not None else contextlib.nullcontext():
-            lower_all(backend, *arguments)
-
-    with replaced(backend_api, "lower_all_submodules_to_backend", lower_all_checked):
-        yield
-
-
-@contextlib.contextmanager
-def _results_checked(owner: type[BackendDetails]) -> Iterator[None]:
+    owner = backend_class(backend)
+    if owner is None:
+        _lower_all(backend, *arguments)  # raises ExecuTorch's own error
+        return
     preprocess = owner.preprocess_multimethod
 
-    def preprocess_multimethod(cls: Any, programs: Mapping[str, Sequence[Any]], specs: Any) -> Any:
-        del cls
+    def preprocess_multimethod(programs: Mapping[str, Sequence[Any]], specs: Any) -> Any:
         counts = {method: len(partitions) for method, partitions in programs.items()}  # a backend may change `programs`
         results = preprocess(programs, specs)
-        problems = list(_problems(owner.__name__, counts, results))
+        problems = list(_problems(backend, counts, results))
         if problems:
             raise BuildError(problems)
         return results
 
-    with replaced(owner, "preprocess_multimethod", classmethod(preprocess_multimethod)):
-        yield
+    with replaced(owner, "preprocess_multimethod", preprocess_multimethod):
+        _lower_all(backend, *arguments)
 
 
 def _problems(backend: str, counts: dict[str, int], results: Any) -> Iterator[Problem]:
