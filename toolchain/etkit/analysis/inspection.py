@@ -7,27 +7,7 @@ from etbuild.folding import listed
 from etbuild.report import quantization
 from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Refusal, Report, Value
 from etkit.analysis import blob_names
-from etkit.analysis.tables import Table, counted, size, table, value_text
-
-
-def tables(facts: ProgramFile | NamedDataFile, report: Report | None = None) -> list[Table]:
-    """The result of `program_file.describe` as tables for a terminal, with what the report of the build adds."""
-    head = Table(f"{facts['file']}  {size(facts['size'])}  sha256 {facts['sha256']}", (), [])
-    if facts["kind"] == "named_data":
-        return [head, Table("named data", ("key", "size"), _sizes(facts["named_data"], report), (1,))]
-    found = [head]
-    for name, method in facts["methods"].items():
-        rows = _calls(method)
-        rows += [(f"memory of arena {number}", size(count)) for number, count in enumerate(method["memory"], 1)]
-        found.append(Table(_signature(name, method), ("calls of", "number"), rows, (1,)))
-        if refused := _refusals(name, report):
-            found.append(_not_delegated(name, refused))
-    found.append(Table("bytes in the program", ("blobs", "number", "size"), _kinds(facts), (2,)))
-    if facts["external_keys"]:
-        found.append(Table("expects in named data", (), [(key,) for key in facts["external_keys"]]))
-    if quantized := _quantization(report):
-        found.append(Table(quantized[0], (), [(line,) for line in quantized[1:]]))
-    return found
+from etkit.analysis.tables import counted, size, table, value_text
 
 
 def text(facts: ProgramFile | NamedDataFile, report: Report | None = None) -> str:
@@ -47,11 +27,6 @@ def text(facts: ProgramFile | NamedDataFile, report: Report | None = None) -> st
 def _refusals(name: str, report: Report | None) -> list[Refusal]:
     method = report["methods"].get(name) if report is not None else None
     return method.get("why_not", []) if method is not None else []
-
-
-def _not_delegated(method: str, refused: list[Refusal]) -> Table:
-    rows = [(each["operator"], str(each["calls"]), ", ".join(each["layers"]), each["why_not"]) for each in refused]
-    return Table(f"{method}: not delegated", ("operator", "calls", "layers", "reason"), rows, (1,))
 
 
 def _quantization(report: Report | None) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild.errors import InputError, printable
 from etbuild.inputs.source_lines import NO_LINES, Line, SourceLines
 from etkit.analysis.etdump import Block, Event
-from etkit.analysis.tables import Table, table
+from etkit.analysis.tables import table
 
 if TYPE_CHECKING:
     from etbuild.files.instructions import Instruction
@@ -295,44 +295,40 @@ def heading(profile: Profile) -> str:
     )
 
 
-def tables(profile: Profile) -> list[Table]:
-    """The profile as tables: the operators, the slowest instructions, and the parts of delegates."""
+def text(profile: Profile) -> str:
+    """The profile as text: the operators, the slowest instructions, and the parts of delegates."""
     unit = profile.unit
-    by_operator = [
+    by_operator = [("operator", "instructions", unit, "share")]
+    by_operator += [
         (_named(each), str(each.instructions), number(each.time.median), f"{each.share:.1%}")
         for each in profile.operators
     ]
     outside = profile.outside.median
     of_call = share(outside, profile.total.median)
     by_operator.append(("(outside of instructions)", "", number(outside), f"{of_call:.1%}"))
-    by_instruction = [
+    by_instruction = [("number", "operator", unit, "share", "layer", "line")]
+    by_instruction += [
         (str(each.number), _named(each), number(each.time.median), f"{each.share:.1%}", each.layer, _where(each))
-        for each in profile.instructions[:_SHOWN]
+        for each in profile.instructions
     ]
-    parts = [
+    parts = [("instruction", "part", unit, "share")]
+    parts += [
         (str(each.number), part.name, number(part.time.median), f"{part.share:.1%}")
         for each in profile.instructions
         for part in sorted(each.parts, key=lambda part: -part.time.median)
     ]
-    slowest = _titled("slowest instructions", len(profile.instructions))
-    inside = _titled("inside of delegates", len(parts))
-    found = [
-        Table("time by operator", ("operator", "instructions", unit, "share"), by_operator, (1, 2, 3)),
-        Table(slowest, ("number", "operator", unit, "share", "layer", "line"), by_instruction, (0, 2, 3)),
-        Table(inside, ("instruction", "part", unit, "share"), parts[:_SHOWN], (0, 2, 3)),
+    shown = [
+        heading(profile),
+        f"time by operator\n{table(by_operator)}",
+        _first("slowest instructions", by_instruction),
     ]
-    return found if parts else found[:-1]
+    return "\n\n".join(shown if len(parts) == 1 else [*shown, _first("inside of delegates", parts)])
 
 
-def _titled(title: str, count: int) -> str:
-    return f"{title} ({_SHOWN} of {count})" if count > _SHOWN else title
-
-
-def text(profile: Profile) -> str:
-    """The profile as text."""
-    return "\n\n".join(
-        [heading(profile), *(f"{each.title}\n{table([each.columns, *each.rows])}" for each in tables(profile))]
-    )
+def _first(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """The first rows of a table, below its title and its heading."""
+    count = len(rows) - 1
+    return f"{title}{f' ({_SHOWN} of {count})' if count > _SHOWN else ''}\n{table(rows[: _SHOWN + 1])}"
 
 
 def _named(each: TimedOperator | TimedInstruction) -> str:

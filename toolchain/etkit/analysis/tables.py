@@ -1,35 +1,11 @@
-"""Tables for people, and facts as text. A terminal shows tables with colours and in its width."""
+"""Tables and facts as text for people."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from etbuild.errors import printable
 from etbuild.results import Value
-
-COLOURS = {"added": "green", "removed": "red", "changed": "yellow"}
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table. Its cells may hold text from untrusted files: it is escaped.
-
-    Attributes:
-        title: What stands above it.
-        columns: The headings of the columns; empty for a table without a heading.
-        rows: The rows.
-        numbers: The columns that hold numbers, which are aligned to the right.
-        styles: For each row, how it is shown, such as `green`; empty if no row has a style.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: Sequence[int] = ()
-    styles: Sequence[str] = ()
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -38,38 +14,6 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
-
-
-def print_tables(tables: Sequence[Table], text: str) -> None:
-    """Prints tables on a terminal, and elsewhere the same as plain text."""
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        show(tables)
-    else:
-        print(text)
-
-
-def show(tables: Sequence[Table]) -> None:
-    """Prints tables on the terminal. A cell that is too wide for it is continued on the next line."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as Shown
-    from rich.text import Text
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    for number, each in enumerate(tables):
-        if number:
-            console.print()
-        console.print(Text(printable(each.title), style="bold", overflow="fold"))
-        if not each.rows:
-            continue
-        width = max(len(each.columns), *map(len, each.rows))
-        shown = Shown(box=box.SIMPLE_HEAD, show_header=bool(each.columns), header_style="dim", pad_edge=False)
-        for column in range(width):
-            heading = each.columns[column] if each.columns else ""
-            shown.add_column(heading, justify="right" if column in each.numbers else "left", overflow="fold")
-        for row, style in zip(each.rows, [*each.styles, *[""] * len(each.rows)], strict=False):
-            shown.add_row(*(Text(printable(cell)) for cell in row), style=style or None)
-        console.print(shown)
 
 
 def counted(number: int | str, what: str) -> str:

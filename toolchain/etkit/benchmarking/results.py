@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from etbuild.runtime.program_files import ProgramFiles
-from etkit.analysis.tables import Table, size
+from etkit.analysis.tables import size, table
 from etkit.benchmarking import inputs, intervals
 from etkit.benchmarking.intervals import Verdict
 from etkit.benchmarking.runs import Run, Timing
@@ -140,8 +140,8 @@ def _typical(values: Sequence[int | None]) -> int | None:
 # Text
 
 
-def tables(found: Mapping[str, Any]) -> list[Table]:
-    """Two tables for people: times, and loading and memory.
+def text(found: Mapping[str, Any]) -> str:
+    """Two tables for people: times, and loading and memory. Below them, what was measured, and the comparisons.
 
     Args:
         found: What `as_json` returned.
@@ -150,25 +150,18 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
     times: list[tuple[str, ...]] = [
         ("calls of", "count", "min", "median", "p90", "p99", "max", "mean (95 % interval)", "tokens/s")
     ]
-    costs: list[tuple[str, ...]] = [
-        ("process of", "load program", "load method", "peak memory", "kept", "planned", "threads")
-    ]
-    seen = set()
+    costs: dict[str, tuple[str, ...]] = {}
     for phase in found["phases"]:
         for role in ("program", "against") if several else ("program",):
             name = phase["phase"] + (f" ({phase['tokens']} tokens)" if phase.get("tokens", 0) > 1 else "")
             file = f" of {found[role]['file']}" + (" (other)" if role == "against" else "") if several else ""
             times.append((name + file, *_times(phase[role])))
             cost = (phase["method"] if "tokens" not in phase else "the decoder") + file
-            if cost not in seen:
-                costs.append((cost, *_costs(phase[role])))
-            seen.add(cost)
+            costs.setdefault(cost, (cost, *_costs(phase[role])))
     if all(not row[-1] for row in times[1:]):
         times = [row[:-1] for row in times]
-    return [
-        Table(title, rows[0], rows[1:], range(1, len(rows[0])))
-        for title, rows in (("times", times), ("loading and memory", costs))
-    ]
+    heading = ("process of", "load program", "load method", "peak memory", "kept", "planned", "threads")
+    return "\n".join([table(times), "", table([heading, *costs.values()]), "", *_notes(found), *_verdicts(found)])
 
 
 def _times(measured: Mapping[str, Any]) -> Iterator[str]:
@@ -197,7 +190,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} µs"
 
 
-def notes(found: Mapping[str, Any]) -> list[str]:
+def _notes(found: Mapping[str, Any]) -> list[str]:
     """Lines that say what was measured."""
     machine, settings = found["machine"], found["settings"]
     lines = [
@@ -217,7 +210,7 @@ def notes(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def verdicts(found: Mapping[str, Any]) -> list[str]:
+def _verdicts(found: Mapping[str, Any]) -> list[str]:
     """A line for each comparison."""
     return [
         f"{each['phase']}: {Verdict(*(each['verdict'][key] for key in ('change', 'low', 'high')))}"

@@ -215,7 +215,7 @@ def _measure(
         artifacts.replace(options.svg, plot.draw([files.program.name for files in programs], found).encode())
     if options.json not in (None, "-"):
         artifacts.replace(Path(options.json), f"{json.dumps(facts, indent=2)}\n".encode())
-    print(json.dumps(facts, indent=2)) if options.json == "-" else _print(facts)
+    print(json.dumps(facts, indent=2)) if options.json == "-" else print(results.text(facts))
     return _judge(facts, options.max_slowdown)
 
 
@@ -289,15 +289,6 @@ def _of_manifest(
 
 
 # The results
-
-
-def _print(facts: dict[str, Any]) -> None:
-    from etkit.analysis.tables import print_tables, table
-    from etkit.benchmarking import results
-
-    tables = results.tables(facts)
-    print_tables(tables, "\n\n".join(table([each.columns, *each.rows]) for each in tables))
-    print("\n".join(["", *results.notes(facts), *results.verdicts(facts)]))
 
 
 def _judge(facts: dict[str, Any], limit: float | None) -> int:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from etbuild.cli.options import add_flag, add_parser
-
-if TYPE_CHECKING:
-    from etbuild.files.json_diff import Change
-    from etkit.analysis.tables import Table
 
 
 def add(verbs: Any) -> None:
@@ -26,29 +23,20 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the differences."""
+    """Prints the differences. A terminal shows them in colours."""
+    from etbuild.cli.terminal import GREEN, RED, paint
     from etbuild.errors import printable
     from etkit.analysis import program_diff
-    from etkit.analysis.tables import print_tables
 
     differing = program_diff.compare(program_diff.facts(options.before), program_diff.facts(options.after))
     if options.json:
         print(json.dumps(program_diff.as_json(differing), indent=2))
-    elif differing:
-        print_tables(_tables(differing), "\n".join(map(printable, program_diff.text(differing))))
-    else:
+    elif not differing:
         print("no differences")
+    else:
+        colours = {"added": GREEN, "removed": RED, "changed": "\033[33m"}
+        for section, changes in program_diff.by_section(differing).items():
+            print(f"{section}:")
+            for where, what, kind in program_diff.rows(changes):
+                print(paint(printable(f"  {where}: {what}"), colours[kind], sys.stdout))
     return 1 if differing and options.exit_code else 0
-
-
-def _tables(differing: list[Change]) -> list[Table]:
-    """The differences, a table for each section."""
-    from etkit.analysis.program_diff import by_section, rows
-    from etkit.analysis.tables import COLOURS, Table
-
-    tables = []
-    for title, changes in by_section(differing).items():
-        shown = rows(changes)
-        cells = [(where, what) for where, what, _ in shown]
-        tables.append(Table(title, ("what", "difference"), cells, (), [COLOURS[kind] for *_, kind in shown]))
-    return tables

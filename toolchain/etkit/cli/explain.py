@@ -74,19 +74,17 @@ def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
 
 def _print_tree(build: BuildInputs, as_json: bool) -> None:
     from etkit.analysis import explanation
-    from etkit.analysis.tables import Table, print_tables, table
+    from etkit.analysis.tables import table
 
     if as_json:
         print(json.dumps({"key": build["key"], "inputs": build["inputs"]}, indent=2, sort_keys=True))
         return
     rows = [("  " * depth + name, sha256, note) for depth, name, sha256, note in explanation.tree(build["inputs"])]
-    heading = ("input", "sha256", "")
-    print_tables([Table(f"key {build['key']}", heading, rows)], table([heading, *rows]))
+    print(table([("input", "sha256", ""), *rows]))
 
 
 def _print_differences(before: BuildInputs, after: BuildInputs, as_json: bool) -> None:
     from etkit.analysis import explanation
-    from etkit.analysis.tables import Table, print_tables
 
     same = before["key"] == after["key"]
     lines = explanation.differences(before, after)
@@ -97,8 +95,5 @@ def _print_differences(before: BuildInputs, after: BuildInputs, as_json: bool) -
     elif same:
         print(f"the same key: {before['key']}")
     else:
-        title = f"{before['key']} -> {after['key']}"
-        changed = Table(title, ("difference",), [(line,) for line in lines])
-        again = Table("to run again", (), [(step,) for step in steps])
-        text = "\n".join([title, *map(printable, lines), f"to run again: {'; '.join(steps)}"])
-        print_tables([changed, again], text)
+        print(f"{before['key']} -> {after['key']}")
+        print("\n".join([*map(printable, lines), f"to run again: {'; '.join(steps)}"]))

@@ -33,7 +33,6 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the facts of a file."""
     from etbuild.processes.library_output import library_messages_off
-    from etkit.analysis.tables import print_tables
 
     check_current_directory()
     if options.against is not None and options.html is None:
@@ -55,5 +54,5 @@ def run(options: argparse.Namespace) -> int:
         named = {} if known is blob_names.NOT_KNOWN else {"blob_weights": known}
         print(json.dumps({**facts, **named}, indent=2, sort_keys=True))
     else:
-        print_tables(inspection.tables(facts, report), inspection.text(facts, report))
+        print(inspection.text(facts, report))
     return 0

@@ -65,7 +65,6 @@ def run(options: argparse.Namespace) -> int:
         with library_messages_off():
             from etbuild.runtime import program_files
             from etkit.analysis import profile
-            from etkit.analysis.tables import Table, print_tables
         files = program_files.read(program, options.named_data)
         method = options.method or _only(files)
         files.method(method)
@@ -73,10 +72,7 @@ def run(options: argparse.Namespace) -> int:
         found = _profile(options, files, method, lowering)
         if options.html is not None:
             _write_page(options.html, files, lowering, found)
-    if options.json:
-        print(json.dumps(profile.as_json(found), indent=2))
-    else:
-        print_tables([Table(profile.heading(found), (), []), *profile.tables(found)], profile.text(found))
+    print(json.dumps(profile.as_json(found), indent=2) if options.json else profile.text(found))
     return 0
 
 
