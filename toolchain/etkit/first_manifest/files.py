@@ -19,17 +19,11 @@ _SHOWN = 100  # characters of a name in a file
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a folder, as a manifest in the directory `beside` names them.
-
-    Attributes:
-        folder: The folder.
-        beside: The directory of the manifest.
-        others: Further directories that the build searches, after that of the manifest. The first one that the folder
-            is below counts.
-    """
+    """The files of a folder, as a manifest in the directory `beside` names them."""
 
     folder: Path
-    beside: Path
+    beside: Path  # the directory of the manifest
+    # further directories that the build searches, after that of the manifest; the first above the folder counts
     others: tuple[Path, ...]
 
     @property

@@ -51,19 +51,12 @@ class NoAccess(InputError):
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request for a small document.
-
-    Attributes:
-        status: Its status.
-        headers: Its headers.
-        data: Its body.
-        next: The address of the next part of a list; None if there is none.
-    """
+    """The answer to a request for a small document."""
 
     status: int
     headers: Mapping[str, str]
-    data: bytes
-    next: str | None
+    data: bytes  # its body
+    next: str | None  # the address of the next part of a list; None if there is none
 
     @property
     def media_type(self) -> str:

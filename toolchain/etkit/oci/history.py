@@ -22,19 +22,12 @@ _REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # tags that list what refers to 
 
 @dataclass(frozen=True)
 class Version:
-    """A package of a repository.
-
-    Attributes:
-        digest: Its digest.
-        tags: The tags that name it.
-        created: Its date, if it has the annotation.
-        programs: Its programs by name.
-    """
+    """A package of a repository."""
 
     digest: str
-    tags: list[str]
-    created: str | None
-    programs: dict[str, Facts] = field(default_factory=dict)
+    tags: list[str]  # the tags that name it
+    created: str | None  # its date, if it has the annotation
+    programs: dict[str, Facts] = field(default_factory=dict)  # its programs by name
 
 
 def read(repository: Repository, jobs: int) -> tuple[list[Version], list[str]]:

@@ -26,17 +26,11 @@ _DOCKER_HOSTS = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 @dataclass(frozen=True)
 class Login:
-    """A login for a registry.
+    """A login for a registry."""
 
-    Attributes:
-        user: The name of the user.
-        password: The password.
-        identity_token: A token that the server of tokens takes in place of both.
-    """
-
-    user: str = ""
+    user: str = ""  # the name of the user
     password: str = ""
-    identity_token: str | None = None
+    identity_token: str | None = None  # a token that the server of tokens takes in place of both
 
 
 def api_host(registry: str) -> str:

@@ -47,19 +47,12 @@ _PROGRAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}(\.[A-Za-z0-9_-]{1,1
 
 @dataclass(frozen=True)
 class Program:
-    """A program of a package.
+    """A program of a package."""
 
-    Attributes:
-        name: The name of the program.
-        manifest: Its manifest.
-        index: The index of its build: the config of the manifest.
-        layers: Its other files by name.
-    """
-
-    name: str
+    name: str  # the name of the program
     manifest: Descriptor
-    index: Descriptor
-    layers: Mapping[str, Descriptor]
+    index: Descriptor  # the index of its build: the config of the manifest
+    layers: Mapping[str, Descriptor]  # its other files by name
 
     @property
     def files(self) -> dict[str, Descriptor]:
@@ -69,36 +62,22 @@ class Program:
 
 @dataclass(frozen=True)
 class Statement:
-    """The provenance of a program, as an artifact that refers to its manifest.
+    """The provenance of a program, as an artifact that refers to its manifest."""
 
-    Attributes:
-        manifest: Its own manifest.
-        subject: The manifest of the program.
-        blobs: Its blobs: the statement, and an empty config.
-        builder: The builder that it names.
-    """
-
-    manifest: Descriptor
-    subject: Descriptor
-    blobs: Sequence[Descriptor]
-    builder: str
+    manifest: Descriptor  # its own manifest
+    subject: Descriptor  # the manifest of the program
+    blobs: Sequence[Descriptor]  # its blobs: the statement, and an empty config
+    builder: str  # the builder that it names
 
 
 @dataclass(frozen=True)
 class Package:
-    """Programs that travel together.
+    """Programs that travel together."""
 
-    Attributes:
-        root: The image index over the programs. For a single program out of a package: its manifest.
-        programs: The programs.
-        statements: The provenance of the programs.
-        documents: The content of the image index, the manifests and the indexes, by sha256.
-    """
-
-    root: Descriptor
+    root: Descriptor  # the image index over the programs. For a single program out of a package: its manifest.
     programs: list[Program]
-    statements: list[Statement]
-    documents: Mapping[str, bytes]
+    statements: list[Statement]  # the provenance of the programs
+    documents: Mapping[str, bytes]  # the content of the image index, the manifests and the indexes, by sha256
 
     def index(self, program: Program) -> Index:
         """The index of a program."""

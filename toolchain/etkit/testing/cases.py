@@ -49,19 +49,12 @@ _RANDOM_HINT = "random inputs may not fit the model: write `ranges` or `random: 
 
 @dataclass(frozen=True)
 class Case:
-    """Calls one after the other, which begin with fresh state.
+    """Calls one after the other, which begin with fresh state."""
 
-    Attributes:
-        name: The name of the test.
-        calls: The calls.
-        is_random: Whether the inputs are random.
-        paths: The place of each call in the manifest; empty if the manifest has no such case.
-    """
-
-    name: str
+    name: str  # the name of the test
     calls: Sequence[MethodCall]
-    is_random: bool = False
-    paths: Sequence[DocumentPath] = ()
+    is_random: bool = False  # whether the inputs are random
+    paths: Sequence[DocumentPath] = ()  # the place of each call in the manifest; empty if the manifest has no such case
 
 
 class Tester:
