@@ -7,11 +7,8 @@ from types import TracebackType
 
 
 class TransferProgress:
-    """A bar on standard error, if that is a terminal. Several threads may report to it.
-
-    Args:
-        word: What is done, such as `pulling`.
-    """
+    """A bar on standard error, if that is a terminal. Several threads may report to it. It begins with a word such as
+    `pulling`."""
 
     def __init__(self, word: str) -> None:
         self._bar = None

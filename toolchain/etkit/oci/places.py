@@ -43,10 +43,6 @@ class Place(ABC):
     def load(self, blob: Descriptor, limit: int) -> bytes:
         """The content of a file of a program, which has its digest.
 
-        Args:
-            blob: The file.
-            limit: The largest size in bytes.
-
         Raises:
             EtbuildError: It is too large, cannot be read, or has other content.
         """

@@ -9,12 +9,8 @@ from etkit.page.content import Difference
 
 
 def difference(other: Path, program: Path, index: Path | None) -> Difference:
-    """What differs from another program.
-
-    Args:
-        other: The other program: a `.pte`, an index, or a directory that holds one index.
-        program: The `.pte` that the page shows.
-        index: Its index, if there is one. It is compared if `other` is no `.pte`.
+    """What differs from another program. The other one is a `.pte`, an index, or a directory with one. The index of
+    this program is compared if the other is no `.pte`.
 
     Raises:
         InputError: A file is damaged, or the two are of different kinds.

@@ -70,12 +70,6 @@ def divergences(scores: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 def measure(plan: Plan, text: TextTest, files: ProgramFiles, context: StepContext) -> dict[str, float]:
     """Compares a program with transformers. Call it in a process of its own.
 
-    Args:
-        plan: What the program was built from.
-        text: The text.
-        files: The program.
-        context: The declared inputs.
-
     Returns:
         `perplexity` and `perplexity_transformers`; the mean `divergence` and the `largest_divergence` in nats;
         `same_choices`, from 0 to 1; `equal_tokens`, from 0 to 32; and `tokens`, the number of compared ones.
@@ -109,12 +103,7 @@ def measure(plan: Plan, text: TextTest, files: ProgramFiles, context: StepContex
 
 
 def broken(text: TextTest, measured: dict[str, float]) -> list[str]:
-    """The limits that measurements break. A number that is not finite breaks each limit on it.
-
-    Args:
-        text: The limits.
-        measured: What `measure` returned.
-    """
+    """The limits that measurements break. A number that is not finite breaks each limit on it."""
     change = measured["perplexity"] / measured["perplexity_transformers"] - 1
     most = [
         ("max_perplexity", measured["perplexity"], text.max_perplexity),
@@ -131,11 +120,7 @@ def broken(text: TextTest, measured: dict[str, float]) -> list[str]:
 
 
 def summary(measured: dict[str, float]) -> str:
-    """The measurements for people, in one line.
-
-    Args:
-        measured: What `measure` returned.
-    """
+    """The measurements for people, in one line."""
     return (
         f"perplexity {measured['perplexity']:.5g} (transformers {measured['perplexity_transformers']:.5g}), "
         f"divergence {measured['divergence']:.3g} (largest {measured['largest_divergence']:.3g}), "
