@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from etbuild.errors import BuildError, InputError
 from etbuild.files import artifacts, regular_files
 from etbuild.files.artifacts import Artifact
 from etbuild.files.digests import file_digest
@@ -96,27 +97,26 @@ def write(path: Path, data: bytes) -> None:
         raise write_error(path, error) from error
 
 
-def copy(source: Path, blob: Descriptor, target: Path) -> bool:
-    """Copies a file, and compares the copy with its digest. Does nothing if the copy is there.
-
-    Returns:
-        Whether it has the content. If not, there is no copy.
+def copy(source: Path, blob: Descriptor, target: Path, hint: str) -> None:
+    """Copies a file, unless the copy is there. The hint says what to do if it has other content than the blob.
 
     Raises:
-        OSError: The source cannot be read.
-        BuildError: The copy cannot be written.
+        InputError: The source cannot be read.
+        BuildError: It has other content, or the copy cannot be written.
     """
     if target.exists():
-        return True
-    with regular_files.opened(source) as file:
-        if os.fstat(file.fileno()).st_size != blob.size:
-            return False
+        return
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(regular_files.opened(source))
+        except OSError as error:
+            raise InputError.of(f"{source}: cannot be read: {error.strerror}", hint) from None
         try:
             with target.open("xb") as copied:
                 shutil.copyfileobj(file, copied, _BLOCK)
-            if file_digest(target) == blob.sha256:
-                return True
+            same = file_digest(target) == blob.sha256
         except OSError as error:
             raise write_error(target, error) from error
-    target.unlink()
-    return False
+    if not same:
+        target.unlink()
+        raise BuildError.of(f"{source}: has other content than its digest says", hint)

@@ -9,13 +9,10 @@ https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md describ
 
 from __future__ import annotations
 
-import hashlib
 import io
 import shutil
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -28,7 +25,6 @@ from etkit.oci.descriptors import INDEX, Descriptor, document
 from etkit.oci.package import Package, PackageFiles
 
 _VERSION = "oci-layout"
-_BLOCK = 1 << 20
 _WANTED = json_file.Format("a layout of one package", "package#layout", "make it with `etbuild package`")
 
 
@@ -48,9 +44,8 @@ def write(made: PackageFiles, directory: Path) -> None:
         message = f"{directory}: exists, and is not the layout of a package, or holds other files too"
         raise InputError.of(message, "name a new directory, or one that `etbuild package` has made")
     with artifacts.whole_directory(directory) as content:
-        for name, source in _content(made).items():
-            with _opened(source) as file:
-                artifacts.write(content, name, "file", partial(_copy, file))
+        for name, _, file in _files(made):
+            artifacts.write(content, name, "file", partial(shutil.copyfileobj, file))
 
 
 def _is_ours(directory: Path) -> bool:
@@ -63,69 +58,33 @@ def _is_ours(directory: Path) -> bool:
     return assembly.holds_only(directory, {_VERSION, "index.json", *map(_path_of, blobs)})
 
 
-def _copy(source: IO[bytes], target: BinaryIO) -> None:
-    shutil.copyfileobj(source, target, _BLOCK)
-
-
 def write_tar(made: PackageFiles, path: Path) -> None:
     """Writes the same files as a tar file. Equal packages give equal bytes. Errors: as `write`."""
 
     def write_to(target: BinaryIO) -> None:
         with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for name, source in _content(made).items():
+            for name, size, file in _files(made):
                 entry = tarfile.TarInfo(name)  # of no user, at time 0, with mode 0644
-                entry.size = len(source) if isinstance(source, bytes) else source.blob.size
-                with _opened(source) as file:
-                    tar.addfile(entry, file)
+                entry.size = size
+                tar.addfile(entry, file)
 
     artifacts.replace_by(path, write_to)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A file of a build, and the blob that it should be."""
-
-    path: Path
-    blob: Descriptor
-
-
-def _content(made: PackageFiles) -> dict[str, bytes | _Source]:
-    """The files of a layout by name, sorted."""
-    content: dict[str, bytes | _Source] = {
+def _files(made: PackageFiles) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """The files of a layout, sorted: the name of each, its size, and the open file."""
+    documents = {
         _VERSION: document({"imageLayoutVersion": "1.0.0"}),
         "index.json": document({"schemaVersion": 2, "mediaType": INDEX, "manifests": [made.package.root.json()]}),
+        **{_path_of(sha256): data for sha256, data in made.package.documents.items()},
     }
-    content |= {_path_of(sha256): data for sha256, data in made.package.documents.items()}
-    for sha256, blob in made.package.blobs.items():
-        if sha256 not in made.package.documents:
-            content[_path_of(sha256)] = _Source(made.sources[sha256][0], blob)
-    return dict(sorted(content.items()))
-
-
-@contextmanager
-def _opened(source: bytes | _Source) -> Iterator[IO[bytes]]:
-    """Opens a file of a layout for reading. At the end, its content was that of the blob."""
-    if isinstance(source, bytes):
-        yield io.BytesIO(source)
-        return
-    with package.opened_source(source.path) as file:
-        hashing = _HashingReader(file)
-        yield hashing  # type: ignore[misc]
-        if hashing.state.hexdigest() != source.blob.sha256:
-            raise package.changed_source(source.path)
-
-
-class _HashingReader:
-    """A binary file that hashes what is read from it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-        self.state = hashlib.sha256()
-
-    def read(self, amount: int = -1) -> bytes:
-        block = self.file.read(amount)
-        self.state.update(block)
-        return block
+    blobs = {_path_of(sha256): blob for sha256, blob in made.package.blobs.items()}
+    for name in sorted({*documents, *blobs}):
+        if name in documents:
+            yield name, len(documents[name]), io.BytesIO(documents[name])
+        else:
+            with package.opened_source(made.sources[blobs[name].sha256][0], blobs[name]) as file:
+                yield name, blobs[name].size, file
 
 
 def _path_of(sha256: str) -> str:

@@ -146,17 +146,17 @@ def check_sources(made: PackageFiles, blob: Descriptor) -> None:
         BuildError: A file has other content than its index says.
     """
     for path in made.sources[blob.sha256]:
-        with opened_source(path):
-            if file_digest(path) != blob.sha256:
-                raise changed_source(path)
+        with opened_source(path, blob):
+            pass
 
 
 @contextmanager
-def opened_source(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file that an index lists.
+def opened_source(path: Path, blob: Descriptor) -> Iterator[BinaryIO]:
+    """Opens a file that an index lists. At the end, the file has the content of the blob.
 
     Raises:
         InputError: The file cannot be read.
+        BuildError: It has other content.
     """
     with ExitStack() as stack:
         try:
@@ -165,6 +165,8 @@ def opened_source(path: Path) -> Iterator[BinaryIO]:
             message = f"{path}: an index lists this file, which cannot be read: {error.strerror}"
             raise InputError.of(message, "build again") from None
         yield file
+    if file_digest(path) != blob.sha256:
+        raise changed_source(path)
 
 
 def changed_source(path: Path) -> BuildError:

@@ -105,13 +105,7 @@ class _Files(Place):
         return data
 
     def _save(self, blob: Descriptor, path: Path) -> None:
-        source = self._paths[blob.sha256][0]
-        try:
-            same = assembly.copy(source, blob, path)
-        except OSError as error:
-            raise BuildError.of(f"{source}: {error.strerror}") from None
-        if not same:
-            raise package.changed_source(source)
+        assembly.copy(self._paths[blob.sha256][0], blob, path, "build again")
 
 
 class _Builds(_Files):
