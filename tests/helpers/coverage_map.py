@@ -127,7 +127,6 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/cli/selected_ops.py": _tool(*_bazel("kernels")),
     "toolchain/etkit/cli/sizes.py": _tool(*_bazel("program_tests")),
     "toolchain/etkit/cli/test.py": _tool(*_integration("program_tests"), *_bazel("program_tests")),
-    "toolchain/etkit/cli/transfer_progress.py": _tool(*_REGISTRY),
     "toolchain/etbuild/cli/validate.py": _tool(*_integration("init")),
     "toolchain/etkit/cli/verify.py": _tool(*_REGISTRY),
     "toolchain/etkit/cli/watch.py": _tool(*_integration("watch")),

@@ -15,7 +15,7 @@ from typing import Any
 
 from etbuild.errors import InputError, check_current_directory, format_path
 from etbuild.files.json_diff import ABSENT, Change, changes, show
-from etbuild.results import ArtifactFacts, Index
+from etbuild.results import ArtifactFacts, Index, Report
 from etkit.analysis import blob_names
 from etkit.analysis.find_index import index_beside, listed_report, read_index, report_beside
 from etkit.analysis.tables import counted, size, value_text
@@ -39,7 +39,7 @@ def facts(path: Path) -> Facts:
     if path.suffix in (".pte", ".ptd"):
         return _of_file(path)
     index_path, index = read_index(path)
-    return _of_index(index, index_path)
+    return of_build(index, listed_report(index_path, index))
 
 
 def _of_file(path: Path) -> Facts:
@@ -69,7 +69,8 @@ def _of_file(path: Path) -> Facts:
     }
 
 
-def _of_index(index: Index, path: Path) -> Facts:
+def of_build(index: Index, report: Report | None) -> Facts:
+    """The same about a build, from its index and its report."""
     sections: Facts = {
         "of": "a build",
         **_total(_size_of(index)),
@@ -78,7 +79,6 @@ def _of_index(index: Index, path: Path) -> Facts:
         "constant methods": index["inputs"]["plan"]["constant_methods"],
         "weights": index["tensors"],
     }
-    report = listed_report(path, index)
     if report is not None:
         sections["methods"] = {name: _method(method) for name, method in report["methods"].items()}
         sections["blobs"] = _blobs(report["bytes"])

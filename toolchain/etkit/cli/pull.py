@@ -33,16 +33,13 @@ def run(options: argparse.Namespace) -> int:
 
     source = reference.parse(options.reference)
 
-    from etkit.cli.transfer_progress import TransferProgress
     from etkit.oci import package, transfer
 
     kept = cache(options.cache_dir, quiet=True)
-    with registry_options.repository(options, source) as repository, TransferProgress("pulling") as progress:
+    with registry_options.repository(options, source) as repository, registry_options.work(options, "pulling") as work:
         content = transfer.read(repository, source.wanted, registry_options.accept(options))
         programs = package.chosen(content, options.programs, str(source))
-        moved = transfer.pull(
-            repository, content, programs, options.out, kept, registry_options.work(options, progress)
-        )
+        moved = transfer.pull(repository, content, programs, options.out, kept, work)
     if options.json:
         registry_options.print_json(content, moved)
         return 0

@@ -80,14 +80,11 @@ def run(options: argparse.Namespace) -> int:
     others = [reference.parse(f"{target.registry}/{other}").repository for other in options.mount_from]
     layout.root(options.layout)
 
-    from etkit.cli.transfer_progress import TransferProgress
     from etkit.oci import signatures, transfer
 
     sign = partial(signatures.sign, options.sign) if options.sign is not None else None
-    with registry_options.repository(options, target) as repository, TransferProgress("pushing") as progress:
-        content, moved, stay = transfer.push(
-            options.layout, repository, tags, others, registry_options.work(options, progress), sign, forward_tags
-        )
+    with registry_options.repository(options, target) as repository, registry_options.work(options, "pushing") as work:
+        content, moved, stay = transfer.push(options.layout, repository, tags, others, work, sign, forward_tags)
     tags += [tag for tag in forward_tags if tag not in stay]
     for tag in stay:
         print(f"note: {target.at(tag)} names a later package, and stays there", file=sys.stderr)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from etbuild.cli.options import add_flag, add_path, add_value, count
 
 if TYPE_CHECKING:
-    from etkit.cli.transfer_progress import TransferProgress
     from etkit.oci.attempts import Work
     from etkit.oci.package import Package
     from etkit.oci.reference import Access, Reference
@@ -122,11 +123,25 @@ def access(options: argparse.Namespace) -> Access:
     return Access(options.plain_http, options.ca_file, options.stall_seconds)
 
 
-def work(options: argparse.Namespace, progress: TransferProgress) -> Work:
-    """How the options say to transfer."""
+@contextmanager
+def work(options: argparse.Namespace, word: str) -> Iterator[Work]:
+    """How the options say to transfer. Inside, a terminal shows how much is done, behind a word such as `pulling`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress
+
     from etkit.oci.attempts import Work
 
-    return Work(options.jobs, progress.expect, progress.tell)
+    console, columns = Console(stderr=True), ("  {task.description}", BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(word, total=None)
+
+        def expect(count: int) -> None:
+            bar.update(task, total=count)
+
+        def tell(count: int) -> None:
+            bar.advance(task, count)
+
+        yield Work(options.jobs, expect, tell)
 
 
 def summary(word: str, moved: Moved) -> str:

@@ -34,18 +34,17 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Reads every file, and prints their number."""
     from etbuild.errors import InputError
-    from etkit.cli.transfer_progress import TransferProgress
     from etkit.oci import package, places, policy
 
     allowed = policy.read(options.policy) if options.policy is not None else None
     if Path(options.place).exists() and options.signed is not None:
         raise InputError.of("--signed is for a package in a registry")
     access, accept = registry_options.access(options), registry_options.accept(options)
-    with places.opened(options.place, access, accept) as place, TransferProgress("checking") as progress:
+    with places.opened(options.place, access, accept) as place, registry_options.work(options, "checking") as work:
         statements = place.statements()
         holds_statements = place.holds_statements
         programs = package.chosen(place.content, options.programs, options.place)
-        count = place.check(programs, registry_options.work(options, progress))
+        count = place.check(programs, work)
     builders = {
         program.name: [each.builder for each in statements if each.subject.sha256 == program.manifest.sha256]
         for program in programs

@@ -10,7 +10,6 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from etbuild.errors import CheckError, printable
-from etbuild.files.scratch import temporary
 from etbuild.results import Index, Report
 from etkit.analysis import explanation, lockfile, program_diff
 from etkit.analysis.tables import size
@@ -76,14 +75,8 @@ def _compared(name: str, before: Place | None, old: Program | None, after: Place
 
 
 def _sections(place: Place, program: Program) -> program_diff.Facts:
-    """What `etbuild diff` compares, from the index and the report. A report of another release is left out."""
-    report = f"{program.name}.report.json"
-    left_out = report if facts.report(program, place.load) is None else ""
-    with temporary("summary") as scratch:
-        for name, blob in program.files.items():
-            if name in (f"{program.name}.index.json", report) and name != left_out:
-                place.save(blob, scratch.path / name)
-        return program_diff.facts(scratch.path / f"{program.name}.index.json")
+    """What `etbuild diff` compares. A report of another release is left out."""
+    return program_diff.of_build(place.content.index(program), facts.report(program, place.load))
 
 
 def markdown(programs: list[Summarized]) -> str:
