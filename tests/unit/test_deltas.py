@@ -93,6 +93,12 @@ def test_nothing_is_fetched_for_what_is_there(places: tuple[Path, Path], run: Ru
     assert json.loads(run("delta", places[0], places[0], "--json"))["bytes"] == 0
 
 
+def test_a_lockfile_with_other_bytes_is_not_kept(places: tuple[Path, Path], run: Run, tmp_path: Path) -> None:
+    (places[0] / "net.lock.json").write_text("{}")
+    listed = json.loads(run("delta", places[0], places[0], "--json"))
+    assert listed["programs"]["net"]["net.lock.json"]["how"] == "fetch"
+
+
 @pytest.mark.parametrize("options", [[], ["--no-patches"]], ids=["patches", "whole"])
 def test_an_applied_delta_gives_the_new_programs(
     places: tuple[Path, Path], run: Run, tmp_path: Path, options: list[str]

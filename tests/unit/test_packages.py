@@ -243,6 +243,43 @@ def test_verify_checks_the_files_of_a_build(
     assert "did you mean `big`" in capsys.readouterr().err
 
 
+def test_verify_compares_the_lockfiles_beside_a_build(
+    builds: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock, directory = tmp_path / "builds/first.lock.json", str(tmp_path / "builds")
+    assert main.main(["lock", str(builds[0]), str(lock), "--update"]) == 0
+    assert main.main(["verify", directory]) == 0
+    assert "16 files of big, first, second" in capsys.readouterr().out
+    locked = json.loads(lock.read_bytes())
+    locked["versions"]["torch"] = "1.0"  # versions explain a difference, and are not one
+    lock.write_text(json.dumps(locked))
+    assert main.main(["verify", directory, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == 16
+    locked["artifacts"]["first.pte"]["sha256"] = "0" * 64
+    lock.write_text(json.dumps(locked))
+    assert main.main(["verify", directory, "--json"]) == 3
+    said = capsys.readouterr()
+    assert not said.out
+    assert "first.lock.json: the program differs from the lockfile" in said.err
+    assert f"etbuild lock {builds[0]} {lock} --update" in said.err
+    assert main.main(["verify", directory, "--program", "second"]) == 0
+
+
+@pytest.mark.parametrize("damage", ["text", "directory", "link to nothing"])
+def test_verify_refuses_what_stands_in_the_place_of_a_lockfile(
+    builds: list[Path], tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "builds/first.lock.json"
+    if damage == "text":
+        lock.write_text("{")
+    elif damage == "directory":
+        lock.mkdir()
+    else:
+        lock.symlink_to("nothing")
+    assert main.main(["verify", str(builds[0])]) in (2, 3)
+    assert "first.lock.json" in capsys.readouterr().err
+
+
 class Hostile:
     """A package whose documents a stranger has written. `change` edits them before they get their digests."""
 

@@ -33,7 +33,8 @@ OWN_EXIT_CODES = {
     },
     "verify": {
         1: "a file is damaged",
-        3: "the policy does not allow a program, or the command of `--signed` does not accept the signature",
+        3: "a lockfile beside a build is that of another program, the policy does not allow a program, or the command "
+        "of `--signed` does not accept the signature",
     },
     "apply": {1: "the delta is damaged"},
     "kernels": {3: "a kernel that is selected is not there"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING
 from etbuild.errors import BuildError
 from etbuild.files import regular_files
 from etbuild.files.digests import file_digest
+from etkit.analysis import lockfile
 from etkit.oci import assembly, layout, package, reference
 from etkit.oci.descriptors import Descriptor
-from etkit.oci.package import Package, Program, Statement
+from etkit.oci.package import Package, PackageFiles, Program, Statement
 
 if TYPE_CHECKING:
     from etkit.oci.attempts import Work
@@ -29,7 +31,8 @@ class Place(ABC):
     Attributes:
         name: The place as the user has named it.
         content: The programs.
-        missing: Names of files that a package of the programs has, and this place does not: a build has no lockfile.
+        missing: Names of files that a package of the programs has, and this place does not: a build has no lockfile, or
+            one with other bytes.
         holds_statements: Whether a place of this kind can hold statements about who has built the programs.
     """
 
@@ -63,7 +66,8 @@ class Place(ABC):
 
     @abstractmethod
     def check(self, programs: Sequence[Program], work: Work) -> int:
-        """Compares every file of programs with its digest. Returns the number of files. Errors: as `load`."""
+        """Compares every file of programs with its digest. Returns the number of files. Errors: as `load`; a
+        `CheckError` if a lockfile beside a build is that of another program."""
 
     @abstractmethod
     def _load(self, blob: Descriptor, limit: int) -> bytes:
@@ -112,6 +116,27 @@ class _Builds(_Files):
     """Finished builds. Nobody has stated there who has built them."""
 
     holds_statements = False
+
+    def __init__(self, name: str, directory: Path, made: PackageFiles, indexes: Sequence[Path]) -> None:
+        content = replace(made.package, statements=[])
+        paths = {**made.sources, **{file_digest(index): [index] for index in indexes}}
+        self._locks, missing = dict[str, Path](), list[str]()
+        for program in content.programs:
+            lock = directory / f"{program.name}.lock.json"
+            if os.path.lexists(lock):
+                self._locks[program.name] = lock
+            if not lock.is_file() or file_digest(lock) != program.files[lock.name].sha256:
+                missing.append(lock.name)
+        super().__init__(name, content, paths, partial(package.check_sources, replace(made, sources=paths)), missing)
+
+    def check(self, programs: Sequence[Program], work: Work) -> int:
+        count = super().check(programs, work)
+        locked = [program for program in programs if program.name in self._locks]
+        for program in locked:
+            lock = self._locks[program.name]
+            hint = f"etbuild lock {lock.with_name(f'{program.name}.index.json')} {lock} --update"
+            lockfile.check(lock, lockfile.lock(self.content.index(program)), hint)
+        return count + len(locked)
 
 
 class _Remote(Place):
@@ -164,19 +189,7 @@ def opened(name: str, access: Access, accept: Callable[[str], object] | None = N
     elif path.exists():
         builds = sorted(path.glob("*.index.json")) if path.is_dir() else [path]
         made = package.make(builds or [path], {})
-        content = replace(made.package, statements=[])
-        directory = path if path.is_dir() else path.parent
-        locks = {
-            directory / f"{each.name}.lock.json": each.files[f"{each.name}.lock.json"] for each in content.programs
-        }
-        missing = [lock.name for lock in locks if not lock.exists()]
-        right = [lock for lock, blob in locks.items() if lock.is_file() and file_digest(lock) == blob.sha256]
-        files: dict[str, Sequence[Path]] = {
-            **made.sources,
-            **{file_digest(each): [each] for each in (*(builds or [path]), *right)},
-        }
-        check = partial(package.check_sources, replace(made, sources=files))
-        yield _Builds(name, content, files, check, missing)
+        yield _Builds(name, path if path.is_dir() else path.parent, made, builds or [path])
     else:
         source = reference.parse_missing(name)
 
