@@ -21,6 +21,7 @@ from etbuild.processes import request
 from etbuild.processes.forked import ChildFailed
 from etkit.cli import run
 from tests.helpers import commands
+from tests.helpers.manifests import one_method
 
 from .tested_net import MANIFEST, MODEL
 
@@ -184,6 +185,37 @@ def test_a_name_that_begins_with_a_dash_is_no_option(tmp_path: Path, monkeypatch
     Path("-net.yaml").write_text(MANIFEST)
     with pytest.raises(InputError, match=r"-net\.yaml:.* the module `model` is not among the declared sources"):
         etbuild.load("-net.yaml").build("-out")
+
+
+WANDERS = """
+import os, tempfile, torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        {does}
+        from other import double
+        return double(x)
+
+class Fails(torch.nn.Module):
+    def forward(self, x):
+        {does}
+        raise ValueError("of mine")
+"""
+
+
+@pytest.mark.parametrize(
+    "does", ["os.chdir('/')", "place = tempfile.mkdtemp(); os.chdir(place); os.rmdir(place)"], ids=["goes", "removes"]
+)
+def test_a_forward_that_changes_the_directory(does: str, here: Path) -> None:
+    Path("model.py").write_text(WANDERS.format(does=does))
+    Path("other.py").write_text("def double(x):\n    return x + x\n")
+    Path("net.yaml").write_text(one_method().replace("create", "Net"))
+    assert etbuild.load("net.yaml").exported_program("forward").graph_signature.user_outputs == ("add",)
+    assert Path.cwd() == here
+    Path("net.yaml").write_text(one_method().replace("create", "Fails"))
+    with pytest.raises(BuildError, match=r"failed at model\.py:13, in forward: ValueError: of mine"):
+        etbuild.load("net.yaml").exported_program("forward")
+    assert Path.cwd() == here
 
 
 def test_names_and_paths_of_data_may_have_any_characters(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

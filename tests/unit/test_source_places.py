@@ -10,7 +10,7 @@ import pytest
 
 from etbuild.export import assigning_lines
 from etbuild.inputs.import_graph import UsedSources
-from etbuild.inputs.user_code import SourceFinder, from_here
+from etbuild.inputs.user_code import SourceFinder, active_finder, from_here
 
 SOURCE = b"""\
 class Net:
@@ -46,6 +46,25 @@ def test_a_source_below_the_working_directory_has_its_path(
     monkeypatch.chdir(tmp_path)
     declare(tmp_path.parent / "net.py" if file.startswith("..") else Path(file.format(here=tmp_path)))
     assert from_here("net.py:3, in forward") == f"{shown}:3, in forward"
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_code_that_changes_the_directory_moves_no_source(
+    removed: bool, declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    declare(Path("net.py"))
+    finder, other = active_finder(), tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    if removed:
+        other.rmdir()
+    assert from_here("net.py:3, in forward") == "net.py:3, in forward"
+    assert finder.name_of(str(tmp_path / "net.py")) == "net.py"
+    spec = finder.find_spec("net")
+    assert spec is not None
+    assert spec.origin == str(tmp_path / "net.py")
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(

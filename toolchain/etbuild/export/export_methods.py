@@ -44,6 +44,7 @@ from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import memory, untie
 from etbuild.plan.parts import ExportMethod, Pt2e
 from etbuild.plan.step_plans import ExportPlan
+from etbuild.processes.process_state import undone
 from etbuild.processes.random_seeds import seed
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ def _quantized_error(error: BaseException, prepared: PreparedMethod) -> BuildErr
     return from_exception(error, BuildError, path, action, hint, said=_message(error))
 
 
+@undone()
 def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
     method, module, recipe, entry = prepared.method, prepared.module, prepared.job.recipe, (*prepared.path, "entry")
     root, strict = root_of(prepared), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
@@ -588,7 +590,7 @@ def _quoted_line(text: str) -> str | None:
     found = None
     for line in text.splitlines():
         for name, path in active_finder().sources.items():
-            marker = f'File "{path.absolute()}", line '
+            marker = f'File "{path}", line '
             if marker in line:
                 number, _, function = line.split(marker, 1)[1].partition(", ")
                 found = f"{name}:{number}" + (f", {function.strip()}" if function else "")

@@ -13,7 +13,7 @@ import linecache
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from traceback import walk_tb
@@ -52,15 +52,19 @@ class SourceFinder:
     """A meta path finder for the sources. Directories without `__init__.py` are namespace packages.
 
     Attributes:
-        sources: The files by import path.
+        sources: The absolute paths of the files by import path.
         contents: The content of the files by import path.
+        here: The working directory at first: code that is imported may change it, or remove it. None if it was removed.
         persistent: Names of modules that other code keeps, with the operators that they register.
         lines: The lines of the sources that the nodes of an export come from, if lowering reads one.
     """
 
     def __init__(self, used: UsedSources) -> None:
-        self.sources = used.sources
+        self.sources = {name: path.absolute() for name, path in used.sources.items()}
         self.contents = used.contents
+        self.here: Path | None = None
+        with suppress(FileNotFoundError):
+            self.here = Path.cwd()
         self.persistent: set[str] = set()
         self.lines = NO_LINES
         self.namespaces = {
@@ -95,7 +99,7 @@ class SourceFinder:
 
     def location(self, name: str) -> str:
         """The file name of a source's code."""
-        return str(self.sources[name].absolute())
+        return str(self.sources[name])
 
     def top_level_names(self) -> set[str]:
         """The first parts of all import paths."""
@@ -260,10 +264,11 @@ def from_here(place: str) -> str:
     """A line of a source, `net.py:12, in forward`, with the file's path from the working directory, as messages name
     the manifest. The import path stays if the file is elsewhere."""
     name = place.partition(":")[0]
-    path, here = active_finder().sources.get(name), Path.cwd()
-    if path is None or not path.absolute().is_relative_to(here):
+    finder = active_finder()
+    path, here = finder.sources.get(name), finder.here
+    if path is None or here is None or not path.is_relative_to(here):
         return place
-    return f"{path.absolute().relative_to(here).as_posix()}{place[len(name) :]}"
+    return f"{path.relative_to(here).as_posix()}{place[len(name) :]}"
 
 
 def source_line(error: BaseException) -> str | None:
