@@ -293,14 +293,14 @@ def fuzz_lowering(data: bytes) -> None:
 
 def fuzz_export(data: bytes) -> None:
     """The file of an export that describes what its methods share."""
-    from etbuild.export import archive
+    from etbuild.export import read_archive
     from etbuild.export.layout import ExportFiles
 
     path = _file("export/module.json", data)
     with _only_our_errors():
-        saved = archive.read(ExportFiles.below(path.parent))
+        saved = read_archive.read(ExportFiles.below(path.parent))
         if sum(entry.nbytes for entry in saved.tensors) < 1 << 20:
-            archive.Content(saved, dict[str, Any]().__getitem__).loaded()
+            read_archive.Content(saved, dict[str, Any]().__getitem__).loaded()
 
 
 def fuzz_lowered_method(data: bytes) -> None:

@@ -17,6 +17,7 @@ from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor 
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
 from etbuild.model.checkpoint import Checkpoint
+from etbuild.model.module import named_tensors
 from etbuild.model.packed import files, formats
 from etbuild.model.packed.integers import Integers
 from etbuild.model.packed.kept import Kept
@@ -152,7 +153,7 @@ def read(
     )
     entry = TorchaoEntry.from_json({"config": "packed", "modules": ["*"], "layers": ["linear"], "group_size": None})
     kept = packed_weights(module, [*([[entry]] if wanted else []), *([[]] if floats else [])])
-    checkpoint.load_into(module, kept)
+    checkpoint.load_into(named_tensors(module), kept)
     return module, kept
 
 

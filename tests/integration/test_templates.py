@@ -25,7 +25,7 @@ from etbuild.emit.merge import merge
 from etbuild.lower import recipes, unbound
 from etbuild.lower.named_data import Blob
 from etbuild.lower.recipes import Ingredients, NoRecipe
-from etbuild.model.weights_files import TensorFacts
+from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
 from etkit.analysis import cache_upkeep
 

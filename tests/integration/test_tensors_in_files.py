@@ -25,7 +25,7 @@ from etbuild.export.layout import MADE
 from etbuild.lower import finite_weights
 from etbuild.model import stored_tensors
 from etbuild.model.stored_tensors import StoredTensors
-from etbuild.model.weights_files import TensorFacts
+from etbuild.model.tensor_facts import TensorFacts
 
 TENSORS = {
     **{str(dtype): torch.arange(6.0).view(2, 3).to(dtype) for dtype in stored_tensors._NAMES if dtype.itemsize > 1},

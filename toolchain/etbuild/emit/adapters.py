@@ -19,20 +19,8 @@ from etbuild.errors import BuildError, Problem
 from etbuild.lower import named_data
 from etbuild.lower.named_data import Blob
 from etbuild.model.adapters import stand_in
-from etbuild.model.weights_files import tag_of_shard
-from etbuild.plan.step_plans import MethodPlan
 
 _ELEMENT = 4  # bytes: adapters are in float32
-
-
-def names(lower_plan: MethodPlan, shards: Mapping[str, str]) -> set[str]:
-    """The names of the weights of adapters.
-
-    Args:
-        lower_plan: The lower plan.
-        shards: The shard of each parameter that has a tag, by name.
-    """
-    return {name for name, shard in shards.items() if lower_plan.named_data[tag_of_shard(shard)].adapter}
 
 
 def read_by(programs: Mapping[str, ExportedProgram], adapters: set[str]) -> dict[str, set[str]]:

@@ -22,7 +22,7 @@ from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.lower import named_data
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.named_data import Claims
-from etbuild.model.weights_files import tag_of_shard
+from etbuild.lower.shards import tag_of_shard
 from etbuild.plan.step_plans import LowerPlan
 from etbuild.results import MemoryPlan, ProgramFacts, RuntimeLimit
 

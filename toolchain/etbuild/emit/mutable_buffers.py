@@ -18,8 +18,8 @@ from etbuild import backends
 from etbuild.errors import BuildError, Problem
 from etbuild.lower import named_data
 from etbuild.lower.weight_storage import Digests
-from etbuild.model.method_tensors import original_name
-from etbuild.model.weights_files import form
+from etbuild.model.tensor_bytes import form
+from etbuild.model.tensor_facts import original_name
 
 ARENA = 2  # ExecuTorch's memory for buffers that methods share
 

@@ -1,4 +1,4 @@
-"""Saves and reads an export as a directory: every method without its weights, and the facts that lowering needs.
+"""Saves an export as a directory: every method without its weights, and the facts that lowering needs.
 
     module.json           names, shapes and origin of the parameters and buffers; modules to import before loading
     written.json          the buffers that methods write to
@@ -13,30 +13,24 @@
 
 Equal graphs give equal bytes, independently of the weights, the location of the sources and comments in them. Lowering
 then need not run again. Only `lines.json` changes with a comment. To make this so, the module removes stack traces and
-a random identifier from the `.pt2` files of torch 2.13.
+a random identifier from the `.pt2` files of torch 2.13. `export.read_archive` reads the directory.
 """
 
 from __future__ import annotations
 
-import copy
-import functools
 import io
-import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.pt2_archive._package import load_pt2
 from torch.utils import _pytree as pytree
 
 from etbuild.accelerate.exports import saving
-from etbuild.errors import BuildError, InputError
+from etbuild.errors import BuildError
 from etbuild.exception_text import summary
-from etbuild.export import derived_dims, saved_examples
+from etbuild.export import saved_examples
 from etbuild.export.layout import (
     CONSTANT_TENSORS,
     CONSTANTS,
@@ -47,64 +41,30 @@ from etbuild.export.layout import (
     MODULE,
     PLAN,
     WRITTEN,
-    ExportFiles,
 )
 from etbuild.export.provenance import remove_addresses
 from etbuild.export.written_buffers import written_buffers
-from etbuild.files import artifacts, json_file
+from etbuild.files import artifacts
 from etbuild.files.digests import canonical_json
 from etbuild.files.zip_archive import canonical_archive
-from etbuild.foreign_errors import from_exception, wrap_errors, wrap_library_errors
+from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.import_graph import UsedSources, reached_sources
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.model import stored_tensors
 from etbuild.model.method_tensors import RecipeOf, carried
 from etbuild.model.module import loading_code, named_tensors
-from etbuild.model.packed.packing import Packing, packing_of
-from etbuild.model.stored_tensors import LazyTensors, StoredTensors
-from etbuild.model.tensor_bytes import flat_bytes, row_major
-from etbuild.model.weights_files import TensorFacts, describe, equal, first_name
-from etbuild.plan.step_plans import ExportPlan, read_plan
+from etbuild.model.packed.packing import packing_of
+from etbuild.model.stored_tensors import StoredTensors
+from etbuild.model.tensor_bytes import equal, flat_bytes
+from etbuild.model.tensor_facts import TensorFacts
+from etbuild.model.weights_files import describe
+from etbuild.plan.step_plans import ExportPlan
 
 _SCHEMA = "executorch-export/v4"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` registers
 # The modules to import for operators of installed distributions, by the namespace of the operators.
 _LIBRARIES = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
 _PLAIN_CONTAINERS = (tuple, list, dict)
-
-
-@dataclass(frozen=True)
-class SavedExport:
-    """What `read` returns: an export without its methods. `load_methods` reads those.
-
-    Attributes:
-        files: The location of its files.
-        tensors: Facts about the parameters and buffers of the methods.
-        of_module: Facts about those of the module, if the methods have others.
-        zeros: Names of the tensors that are all zeros and that no weights file holds.
-        constants: The values of the constant methods that come from code, by name.
-        imports: Modules that must be imported before a method is loaded.
-        written: The buffers that methods write to.
-        sources: The sources in the export: the file of each, by its import path.
-        export_plan: The plan by which lowering must export the methods; None if the export contains them.
-        packing: How the weights files are packed; None if they are not.
-    """
-
-    files: ExportFiles
-    tensors: list[TensorFacts]
-    of_module: list[TensorFacts] | None
-    zeros: list[str]
-    constants: dict[str, object]
-    imports: list[str]
-    written: frozenset[str]
-    sources: dict[str, Path]
-    export_plan: ExportPlan | None
-    packing: Packing | None = None
-
-    @property
-    def in_weights(self) -> list[TensorFacts]:
-        """Facts about the parameters and buffers that weights files hold, and others."""
-        return self.tensors if self.of_module is None else self.of_module
 
 
 @dataclass(frozen=True)
@@ -341,12 +301,6 @@ def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None
         _write(directory, WRITTEN, canonical_json({"schema": _SCHEMA, "written": written}))
 
 
-def _read_written(directory: Path) -> frozenset[str]:
-    form = json_file.Format("the written buffers of an export", "step#written")
-    path = directory / WRITTEN
-    return frozenset(json_file.read(path, form)["written"] if path.exists() else ())
-
-
 def _save_constants(directory: Path, constants: dict[str, object]) -> None:
     """Saves constants in files of their own, so that another value lowers no method."""
     from safetensors.torch import save
@@ -357,148 +311,3 @@ def _save_constants(directory: Path, constants: dict[str, object]) -> None:
     plain = {name: value for name, value in constants.items() if name not in tensors}
     if plain:
         _write(directory, CONSTANTS, canonical_json({"schema": _SCHEMA, "constants": plain}))
-
-
-def _read_constants(directory: Path) -> dict[str, object]:
-    from safetensors.torch import load_file
-
-    plain, tensors = directory / CONSTANTS, directory / CONSTANT_TENSORS
-    form = json_file.Format("the constants of an export", "step#constants")
-    constants = json_file.read(plain, form)["constants"] if plain.exists() else {}
-    return {**constants, **(load_file(tensors) if tensors.exists() else {})}
-
-
-def read(export: ExportFiles) -> SavedExport:
-    """Reads an export without its methods.
-
-    Raises:
-        InputError: The directory holds no export, or a damaged one.
-    """
-    directory = export.directory
-    what = "an export that `etbuild export` wrote"
-    content = json_file.read(directory / MODULE, json_file.Format(what, "step#export"))
-    with wrap_library_errors(InputError, None, f"{directory}: not {what}"):
-        root = directory / "sources"
-        return SavedExport(
-            export,
-            [_tensor_facts(entry) for entry in content["tensors"]],
-            [_tensor_facts(entry) for entry in content["module"]] if "module" in content else None,
-            content["zeros"],
-            _read_constants(directory),
-            content["imports"],
-            _read_written(directory),
-            {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
-            read_plan(directory / PLAN, ExportPlan) if export.needs_reexport else None,
-            Packing(**content["packing"]) if "packing" in content else None,
-        )
-
-
-def _tensor_facts(entry: dict[str, Any]) -> TensorFacts:
-    if not isinstance(getattr(torch, entry["dtype"], None), torch.dtype):
-        raise ValueError(f"`{entry['dtype']}` is not a type of tensors")
-    return TensorFacts.from_facts(entry)
-
-
-def load_methods(
-    saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str]
-) -> dict[str, ExportedProgram]:
-    """Reads methods, and puts in the content of their parameters and buffers.
-
-    Args:
-        saved: The export. Its `imports` must have been imported.
-        content: Every parameter and buffer by name, from `Content`.
-        names: The names of the methods to read.
-
-    Returns:
-        The methods by name.
-
-    Raises:
-        InputError: A method cannot be read.
-    """
-    programs = {}
-    for name in sorted(names):
-        path = saved.files.methods.get(name, saved.files.directory / METHODS / f"{name}.pt2")
-        with wrap_errors(functools.partial(_unread, name)):
-            program = load_pt2(path).exported_programs["model"]  # torch.export.load hides why it failed
-            derived_dims.forget_ranges(program)
-        for tensors in (program._state_dict, program._constants):
-            tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
-        programs[name] = program
-    return programs
-
-
-EXPERTS = 'for a mixture of experts, call `model.set_experts_implementation("batched_mm")` in the factory'
-"""What to do about the operators of transformers' default, which ExecuTorch lacks."""
-
-
-def _unread(method: str, error: BaseException) -> InputError:
-    """The error for a method that cannot be read back."""
-    path = ("methods", method)
-    unknown = re.search(r"failed to resolve torch\.ops\.(\w+)\.(\w+)", str(error))
-    if unknown:
-        message = f"lowering does not know the operator `{unknown[1]}::{unknown[2]}`"
-        hint = "name the module that registers it in `custom_ops.modules`"
-        return InputError.at(path, message, EXPERTS if unknown[1] == "transformers" else hint)
-    hint = "the method has something that torch.export cannot save, or the export is damaged: remove it"
-    return from_exception(error, InputError, path, "cannot read the exported method back", hint)
-
-
-class Content(LazyTensors):
-    """The parameters and buffers of an export by name. Each is read when it is asked for, and nothing here keeps it.
-
-    Two tensors with equal content stay separate: ExecuTorch would otherwise treat two caches of zeros as one.
-    """
-
-    def __init__(
-        self, saved: SavedExport, weights: Callable[[str], torch.Tensor], needed: Collection[str] | None = None
-    ) -> None:
-        """Args:
-        saved: The export.
-        weights: Returns a tensor from weights files, or one that is computed from them, by name.
-        needed: The names of those that it has. None: all.
-
-        Raises:
-            InputError: The file of the export is damaged.
-        """
-        path = saved.files.directory / MADE
-        self._damaged = f"{saved.files.directory}: cannot read the parameters and buffers"
-        plain = needed is None or not {*needed} <= {*saved.zeros}  # what is all zeros is in no file
-        with wrap_library_errors(InputError, None, self._damaged):
-            self._made: Mapping[str, torch.Tensor] = StoredTensors(path) if plain and path.exists() else {}
-            known = {entry.name: entry for entry in saved.tensors}
-            self._entries = {name: known[name] for name in known if needed is None or name in needed}
-            self._firsts = {name: known[first_name(entry)] for name, entry in self._entries.items()}
-        self._weights, self._zeros = weights, {*saved.zeros}
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        """Raises InputError if the tensor is missing or damaged."""
-        with wrap_library_errors(InputError, None, self._damaged):
-            return self._read(self._firsts[name])
-
-    def _read(self, entry: TensorFacts) -> torch.Tensor:
-        if entry.in_weights or entry.computed is not None:
-            content = row_major(self._weights(entry.name))
-        elif entry.name in self._zeros:
-            content = torch.zeros(entry.shape, dtype=getattr(torch, entry.dtype))
-        else:
-            content = self._made[entry.name]
-        return torch.nn.Parameter(content, requires_grad=False) if entry.parameter else content
-
-    def only(self, names: Collection[str]) -> Content:
-        """Those with these names."""
-        found = copy.copy(self)
-        found._entries = {name: entry for name, entry in self._entries.items() if name in names}
-        found._firsts = {name: self._firsts[name] for name in found._entries}
-        return found
-
-    def loaded(self) -> dict[str, torch.Tensor]:
-        """All of them in memory. A tensor with several names is loaded once.
-
-        Raises:
-            InputError: A tensor is missing or damaged.
-        """
-        found: dict[str, torch.Tensor] = {}
-        firsts: dict[str, torch.Tensor] = {}
-        for name, first in self._firsts.items():
-            found[name] = firsts[first.name] = firsts[first.name] if first.name in firsts else self[name]
-        return found

@@ -16,11 +16,11 @@ from etbuild.files.scratch import HIDDEN, Scratch
 from etbuild.model import stored_tensors
 from etbuild.model.checkpoint import Checkpoint
 from etbuild.model.stored_tensors import Form, StoredTensors
-from etbuild.model.tensor_bytes import flat_bytes
-from etbuild.model.weights_files import Recipe, TensorFacts, first_name, form
+from etbuild.model.tensor_bytes import flat_bytes, form
+from etbuild.model.tensor_facts import Recipe, TensorFacts, first_name
 
 if TYPE_CHECKING:
-    from etbuild.export.archive import SavedExport
+    from etbuild.export.read_archive import SavedExport
 
 Tensors = Mapping[str, torch.Tensor]
 _FILE = "quantized.safetensors"  # of one weight in a cache

@@ -1,6 +1,6 @@
 """Writes operators with core ATen operators where PyTorch has no such decomposition, or leaves it out.
 
-A writer gets a function that adds a call to the graph, and the arguments of the operator; `core_operators.py` calls it.
+A writer gets a function that adds a call to the graph, and the arguments of the operator; `graph_changes.py` calls it.
 For an operator with several results it returns a tuple, with None for a result that nothing reads.
 """
 
@@ -12,15 +12,12 @@ from typing import Any
 
 import torch
 
+from etbuild.export.graph_changes import Add, Writer
+
 _aten = torch.ops.aten
 
 _LONGEST_PRODUCT = 512
 """A running product takes memory for the square of its length."""
-
-Add = Callable[..., Any]
-"""Adds a call of an operator to a graph and returns its node."""
-Writer = Callable[..., Any]
-"""Gets `Add` and the arguments of an operator, and returns the node of the same result."""
 
 
 def bucketize(add: Add, given: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:

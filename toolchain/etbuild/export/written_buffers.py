@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from etbuild.errors import BuildError
-from etbuild.model.method_tensors import original_name
+from etbuild.model.tensor_facts import original_name
 
 
 def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[str]:

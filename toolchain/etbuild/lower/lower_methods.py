@@ -20,7 +20,7 @@ from etbuild import backends
 from etbuild.backends import EdgeRequirements
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.exception_text import first_cause, hints, shortened, summary
-from etbuild.export.archive import EXPERTS
+from etbuild.export.read_archive import EXPERTS
 from etbuild.export.recipe import load_recipe
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines

@@ -39,9 +39,9 @@ from etbuild import backends, releases
 from etbuild.errors import BuildError, Problem
 from etbuild.files.program_file import named_data_content
 from etbuild.lower import blob_weights, unbound
+from etbuild.lower.shards import tag_of_shard
 from etbuild.lower.weight_sharing import Origin
 from etbuild.model.tensor_bytes import flat_bytes
-from etbuild.model.weights_files import tag_of_shard
 from etbuild.patching import replaced, replacing
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.export import core_operators
-from etbuild.export.missing_operators import Add, Writer
+from etbuild.export import graph_changes
+from etbuild.export.graph_changes import Add, Writer
 
 _ATEN = torch.ops.aten
 
@@ -32,7 +32,7 @@ def write_out(program: ExportedProgram, dtypes: Collection[str] = ("float32",)) 
             return None
         return _gelu if getattr(node.meta.get("val"), "dtype", None) in wanted else None
 
-    core_operators.write(program, writer)
+    graph_changes.write(program, writer)
 
 
 def _gelu(add: Add, given: Any, *, approximate: str) -> Any:

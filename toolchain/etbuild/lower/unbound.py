@@ -27,7 +27,7 @@ from torch.utils import dlpack
 from etbuild.backends.backend import WeightFunction
 from etbuild.lower import recipes
 from etbuild.lower.recipes import Form, NoRecipe, Recipe
-from etbuild.model.weights_files import TensorFacts
+from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
 
 _SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}

@@ -10,9 +10,9 @@ from etbuild.errors import DocumentPath, InputError, Problem, unknown
 from etbuild.inputs.declared import Inputs
 from etbuild.manifest.adapters import OF_LAYER
 from etbuild.model.adapters import FACTORS
-from etbuild.model.module import FLOATING
+from etbuild.model.tensor_bytes import FLOATING
+from etbuild.model.tensor_facts import TensorFacts
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
-from etbuild.model.weights_files import TensorFacts
 
 _WITHOUT_MODEL = (
     "save the adapter with `save_pretrained(..., save_embedding_layers=False)`, or, if the training changed them, "

@@ -14,15 +14,14 @@ import torch
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unknown
 from etbuild.inputs import checkpoints
 from etbuild.inputs.declared import Inputs
-from etbuild.model.module import FLOATING, named_tensors
+from etbuild.model.joined_tensor import Joined
 from etbuild.model.packed.kept import Kept
 from etbuild.model.packed.packing import Packing
-from etbuild.model.stored_parts import Joined, StoredPart
 from etbuild.model.stored_tensors import spilled
-from etbuild.model.tensor_bytes import dtype_name
+from etbuild.model.tensor_bytes import FLOATING, dtype_name, equal
+from etbuild.model.tensor_facts import StoredPart, TensorFacts, first_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.model.tensor_names import names_in_module
-from etbuild.model.weights_files import TensorFacts, equal, first_name
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import weights_names, weights_place
 from etbuild.processes.memory import give_back
@@ -246,16 +245,17 @@ class Checkpoint:
         content = {name: tensor for names, tensor in self.each(needed) for name in names}
         return {name: content[name] for name in self._expected if name in content}
 
-    def load_into(self, module: torch.nn.Module, kept: Kept | None = None, spill: Path | None = None) -> None:
+    def load_into(
+        self, tensors: Mapping[str, torch.Tensor], kept: Kept | None = None, spill: Path | None = None
+    ) -> None:
         """Replaces the content of a module's parameters and buffers. No code of the module runs.
 
         Args:
-            module: The module.
+            tensors: The parameters and buffers by name.
             kept: Which packed weights keep their integers, and where these are put; None: all are dequantized.
             spill: A directory for files that hold large tensors in place of memory; None: they stay in memory.
         """
         self._kept, self._spill = kept or self._kept, spill
-        tensors = named_tensors(module)
         for name in self._given:  # otherwise a large tensor would be in memory several times while it is converted
             if type(tensors[name].data) is torch.Tensor:  # the setter of `data` below refuses the others
                 tensors[name].data = tensors[name].data.new_empty(0)

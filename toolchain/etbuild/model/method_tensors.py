@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Hashable
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.model.tensor_bytes import dtype_name
+from etbuild.model.tensor_bytes import dtype_name, equal
+from etbuild.model.tensor_facts import Recipe, TensorFacts, original_name
 from etbuild.model.tied_weights import memory
-from etbuild.model.weights_files import Recipe, TensorFacts, equal
 
 RecipeOf = Callable[[torch.Tensor], Recipe | None]
 """How the content of a tensor is computed later; None if the tensor has its content."""
@@ -64,17 +64,6 @@ def _ties(tensors: list[tuple[str, torch.Tensor]]) -> Ties:
 
 def _agree(name: str, one: Ties, other: Ties) -> bool:
     return {each for each in one[name] if each in other} == {each for each in other[name] if each in one}
-
-
-def original_name(name: str, methods: Collection[str]) -> str:
-    """The name that a tensor had before `name_apart`.
-
-    Args:
-        name: The name of the tensor.
-        methods: The names of all methods.
-    """
-    original, _, method = name.rpartition("@")
-    return original if method in methods else name
 
 
 def carried(

@@ -13,13 +13,11 @@ from torch.nn.parameter import is_lazy
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
-from etbuild.model.tensor_bytes import row_major
+from etbuild.model.tensor_bytes import FLOATING, row_major
 from etbuild.model.tied_weights import overlapping
 from etbuild.plan.parts import ModuleSource
 from etbuild.processes.random_seeds import seed
 
-FLOATING = ("float64", "float32", "bfloat16", "float16")
-"""The dtypes that `model.dtype` converts. Quantized weights may be stored as 8-bit floats, whose scale is elsewhere."""
 _overlaps: WeakKeyDictionary[torch.nn.Module, dict[str, set[str]]] = WeakKeyDictionary()
 _SHOWN = 5  # attributes of a value that is no module
 _QUANTIZED = re.compile(r"torch\.ao\.nn(\.intrinsic)?\.quantized\b")

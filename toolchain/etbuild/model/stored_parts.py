@@ -9,71 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from etbuild.model.tensor_files import TensorFile
-
-
-@dataclass(frozen=True)
-class StoredPart:
-    """A tensor of a file, or a slice of one, that is a tensor of the module, or a part of one.
-
-    Attributes:
-        name: Its name in the file.
-        shape: Its sizes.
-        strides: For each dimension, the elements of the module's tensor from one index to the next.
-        offset: The place of its first element in the module's tensor, which is row-major.
-        slice: If it is a slice of the file's tensor: the dimension, the index of its beginning, and the size of the
-            whole dimension. None for all of the tensor.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-    slice: tuple[int, int, int] | None = None
-
-    def facts(self) -> dict[str, Any]:
-        """Its fields as JSON data, which `from_facts` accepts."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
-
-    @classmethod
-    def from_facts(cls, facts: dict[str, Any]) -> StoredPart:
-        """What `facts` returned."""
-        piece = facts.get("slice")
-        place = None if piece is None else (piece[0], piece[1], piece[2])
-        return cls(facts["name"], tuple(facts["shape"]), tuple(facts["strides"]), facts["offset"], place)
-
-    @property
-    def shape_in_file(self) -> list[int]:
-        """The sizes of the file's tensor."""
-        sizes = list(self.shape)
-        if self.slice is not None:
-            sizes[self.slice[0]] = self.slice[2]
-        return sizes
-
-    def taken_from(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What it is of the file's tensor: a view."""
-        if self.slice is None:
-            return tensor
-        dim, start, _ = self.slice
-        return tensor.narrow(dim, start, self.shape[dim])
-
-    def is_whole(self, shape: list[int]) -> bool:
-        """Whether it is all of a tensor with these sizes, and all of the file's tensor."""
-        return self.slice is None and (self.shape, self.strides, self.offset) == (
-            tuple(shape),
-            _empty(shape).stride(),
-            0,
-        )
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A view of this part of the module's tensor."""
-        return tensor.as_strided(self.shape, self.strides, self.offset)
+from etbuild.model.tensor_facts import StoredPart
 
 
 def parts(module: torch.nn.Module) -> dict[str, list[StoredPart]]:
@@ -179,29 +121,3 @@ class _Views(TorchFunctionMode):  # type: ignore[misc]
         for part in parts:
             yield part, (dim, start, tensor.shape[dim])
             start += part.shape[dim]
-
-
-class Joined(TensorFile):
-    """A tensor of the module that a checkpoint holds in parts. It has the form of a file with this tensor only.
-
-    Args:
-        name: The name of the tensor in the module.
-        shape: Its sizes.
-        stored: Its parts, each with its file and its name there. All have one dtype, and are in files that are checked.
-    """
-
-    def __init__(self, name: str, shape: list[int], stored: Sequence[tuple[StoredPart, TensorFile, str]]) -> None:
-        super().__init__({name: None})
-        self._shape, self._stored = shape, stored
-
-    def form(self, name: str) -> tuple[str, list[int]]:
-        """The dtype of the parts, and the shape of the whole."""
-        _, file, stored = self._stored[0]
-        return file.form(stored)[0], self._shape
-
-    def take(self, name: str) -> torch.Tensor:
-        """The tensor, joined from its parts."""
-        joined = torch.empty(self._shape, dtype=getattr(torch, self.form(name)[0]))
-        for part, file, stored in self._stored:
-            part.of(joined).copy_(part.taken_from(file.take(stored)))
-        return joined

@@ -1,8 +1,11 @@
-"""The bytes of tensors with any strides, and the names of their dtypes."""
+"""The bytes and forms of tensors with any strides, and the names of their dtypes."""
 
 from __future__ import annotations
 
 import torch
+
+FLOATING = ("float64", "float32", "bfloat16", "float16")
+"""The dtypes that `model.dtype` converts. Quantized weights may be stored as 8-bit floats, whose scale is elsewhere."""
 
 
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
@@ -26,3 +29,20 @@ def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def dtype_name(dtype: torch.dtype) -> str:
     """PyTorch's name of a dtype, such as `float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+def form(tensor: torch.Tensor) -> str:
+    """The dtype and shape of a tensor, as errors show them: `float32[2, 3]`."""
+    return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
+
+
+def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same dtype, shape and bits."""
+    return one is other or (form(one) == form(other) and torch.equal(_words(one), _words(other)))
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, as elements of eight bytes if there are whole ones: they are compared faster."""
+    flat = flat_bytes(tensor)
+    flat = flat.clone() if flat.storage_offset() % 8 else flat
+    return flat if len(flat) % 8 else flat.view(torch.int64)

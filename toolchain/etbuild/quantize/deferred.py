@@ -22,8 +22,8 @@ from etbuild.errors import BuildError
 from etbuild.exception_text import summary
 from etbuild.model.module import named_tensors
 from etbuild.model.tensor_bytes import dtype_name
+from etbuild.model.tensor_facts import Recipe
 from etbuild.model.tied_weights import memory
-from etbuild.model.weights_files import Recipe
 from etbuild.patching import replaced
 from etbuild.quantize.by_rows import HQQ, by_rows
 

@@ -26,9 +26,8 @@ from etbuild.runtime import program_files
 from etbuild.steps import apart
 from etbuild.steps.saved_export import (
     LoweringJob,
-    export_with_weights,
     load_methods,
-    open_weights,
+    open_content,
     opened_export,
     runs_code_of_others,
 )
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.comparison.compare import ComparedMethod, Wrong
-    from etbuild.export.archive import Content, SavedExport
+    from etbuild.export.read_archive import Content, SavedExport
     from etbuild.runtime.program_files import ProgramFiles
 
 RESULT = "comparison.json"
@@ -221,9 +220,11 @@ class _Exported:
         from etbuild.model import adapter_weights
 
         if saved.export_plan is not None:
-            _, programs = export_with_weights(job.plan, saved.export_plan, context)
+            from etbuild.steps.export import export_with_weights
+
+            _, programs = export_with_weights(saved.export_plan, context, job.plan.weights, job.plan.adapters)
             return cls(job, saved, context, examples, None, {}, programs)
-        content, _ = open_weights(job, saved)
+        content = open_content(job, saved)
         adapters = adapter_weights.read(job.plan.adapters, content.keys(), context.inputs)
         return cls(job, saved, context, examples, content, adapters, {})
 
@@ -267,7 +268,7 @@ class _Exported:
 
     def _large(self) -> set[str]:
         """The names of large weights that no method changes, and that can be read again for each call."""
-        from etbuild.model.weights_files import first_name
+        from etbuild.model.tensor_facts import first_name
 
         if self.saved.packing is not None:
             return set()  # to unpack them takes longer than a call

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from etbuild.export.export_methods import Exporting, PreparedMethod
     from etbuild.model.packed.kept import Kept
-    from etbuild.model.weights_files import Recipe
+    from etbuild.model.tensor_facts import Recipe, TensorFacts
     from etbuild.quantize.deferred import Deferred
     from etbuild.quantize.torchao_weights import Quantized
 
@@ -174,7 +174,7 @@ def create_module(
         checkpoint = Checkpoint(read, context.inputs, facts, cast, root, packing)
         if module.loading_code(root) is None:
             kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
-            checkpoint.load_into(root, kept.of(root), context.spill)
+            checkpoint.load_into(module.named_tensors(root), kept.of(root), context.spill)
         else:
             root.load_state_dict(checkpoint.by_name(), strict=False)
     module.normalize(root)
@@ -262,6 +262,40 @@ def _exporting(export_plan: ExportPlan, context: StepContext) -> Exporting:
 
     recipe = load_recipe(export_plan.recipe) if export_plan.recipe is not None else None
     return Exporting(export_plan, context, recipe)
+
+
+def export_with_weights(
+    export_plan: ExportPlan, context: StepContext, weights: Weights, adapters: Mapping[str, str]
+) -> tuple[list[TensorFacts], dict[str, ExportedProgram]]:
+    """Exports methods with their weights: the module itself decides how its weights are loaded.
+
+    Args:
+        export_plan: What to export.
+        context: What every step needs.
+        weights: Checkpoints to load, in addition to those that every export reads.
+        adapters: The declared file with the weights of each adapter, by the adapter's name. They are checked.
+
+    Returns:
+        Facts about the tensors of the methods, and the methods by name.
+    """
+    from etbuild.model import adapter_weights, weights_files
+
+    with context.stage("create the module"):
+        root = create_module(export_plan, context, weights)
+        adapter_weights.check(adapters, weights_files.describe(root, False), context.inputs)
+    programs = export_methods(export_plan, Modules(root, export_plan), context)
+    return tensors_of(export_plan, root, programs), programs
+
+
+def tensors_of(
+    export_plan: ExportPlan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
+) -> list[TensorFacts]:
+    """Facts about the tensors of methods that were exported with their weights, in the order of the module."""
+    from etbuild.model import weights_files
+    from etbuild.model.method_tensors import carried
+
+    facts = weights_files.describe(root, export_plan.weights)
+    return carried(programs, [entry.name for entry in facts])[0] if export_plan.carries_content else facts
 
 
 class Modules:

@@ -15,30 +15,33 @@ from etbuild import backends, releases
 from etbuild.accelerate.lowering import accelerated
 from etbuild.errors import InputError
 from etbuild.files import artifacts
-from etbuild.files.digests import file_digest
 from etbuild.foreign_errors import wrap_system_errors
 from etbuild.inputs.checkpoints import with_shards
-from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.toolchain import check_installed
 from etbuild.lower import weight_sharing
 from etbuild.plan.step_plans import LowerPlan, MethodPlan, weights_names
-from etbuild.results import LoweringFacts, NonFiniteWeight, WeightDigests
+from etbuild.results import LoweringFacts, NonFiniteWeight
 from etbuild.steps import apart
 from etbuild.steps.executorch_imports import imports_of_executorch
 from etbuild.steps.facts import LOWERING_SCHEMA, write_json
 from etbuild.steps.lowering_options import LoweringOptions
+from etbuild.steps.lowering_weights import (
+    check_of_adapters,
+    described_weights,
+    exported_with_weights,
+    with_adapters,
+    without_content,
+)
 from etbuild.steps.method_store import MethodStore, write_names
 from etbuild.steps.saved_export import (
     LoweringJob,
-    export_with_weights,
     joint_lowering_reason,
     load_methods,
     needs_weights,
-    open_weights,
+    open_content,
     opened_export,
     runs_code_of_others,
-    weights_without_content,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from etbuild.accelerate.preprocess_in_parallel import Notes
     from etbuild.emit.emit_methods import Emitted
     from etbuild.emit.method_archive import SavedMethod
-    from etbuild.export.archive import SavedExport
+    from etbuild.export.read_archive import SavedExport
 
 
 def lower(
@@ -183,12 +186,14 @@ class _Export:
 
 
 def _export(job: LoweringJob[MethodPlan], opened: Opened, *, weights: bool) -> _Export:
+    from etbuild.lower import shards
+
     saved, context = opened
+    shard_of = shards.of_tensors(job.plan, saved.tensors)
     if not weights:
-        return _Export(saved, *weights_without_content(job.plan, saved), context, weights)
+        return _Export(saved, without_content(job.plan, saved, shard_of), shard_of, context, weights)
     with job.stage("read the weights"):
-        content, shards = open_weights(job, saved)
-        return _Export(saved, content.loaded(), shards, context, weights)
+        return _Export(saved, open_content(job, saved).loaded(), shard_of, context, weights)
 
 
 def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export, directory: Path) -> None:
@@ -234,7 +239,6 @@ def _why_weights(part: MethodPlan, options: LoweringOptions, export: _Export, di
 
 def _emitted(part: MethodPlan, export: _Export) -> tuple[Emitted, dict[str, str]]:
     """A method that is lowered and emitted, and the weights that it uses, as `finite_weights.kinds` returns them."""
-    from etbuild.emit import adapters
     from etbuild.emit.emit_methods import Lowered, emit_methods
     from etbuild.lower import finite_weights
     from etbuild.lower.lower_methods import lower_programs
@@ -242,13 +246,11 @@ def _emitted(part: MethodPlan, export: _Export) -> tuple[Emitted, dict[str, str]
     saved = export.saved
     programs = load_methods(saved, export.content, part.methods)
     kinds = finite_weights.kinds(programs)
-    weights, read = (
-        finite_weights.counted(export.content, kinds),
-        adapters.read_by(programs, adapters.names(part, export.shards)),
-    )
+    weights = finite_weights.counted(export.content, kinds)
+    check = check_of_adapters(part, programs, export.shards)
     edge = lower_programs(part, programs, export.shards)
     emitted = emit_methods(part, Lowered(edge, export.shards, weights, saved.written))
-    adapters.check_kept(emitted, read)
+    check(emitted)
     return emitted, kinds
 
 
@@ -275,16 +277,18 @@ def merge(
     """
     with _opened(job) as opened:
         from etbuild.emit import mutable_buffers
+        from etbuild.lower import shards
 
         saved, context = opened
         job = _with_constants(job, saved)
-        parts, shards, reasons = _bound(job, opened, _read(directories), store)
+        shard_of = shards.of_tensors(job.plan, saved.tensors)
+        parts, reasons = _bound(job, opened, _read(directories), store)
         buffers = {name: part.facts[name].buffers for name, part in parts.items()}
         reason = mutable_buffers.joint_lowering_reason(buffers)
         if reason is not None:
             print(f"note: all methods are lowered together, because {reason}", file=sys.stderr)
             return _lower_apart(job, saved, context, directory, reason)
-        return write_program(job.plan, list(parts.values()), shards, context, directory, reasons)
+        return write_program(job.plan, list(parts.values()), shard_of, context, directory, reasons)
 
 
 def _read(directories: Mapping[str, Path]) -> dict[str, SavedMethod]:
@@ -301,9 +305,8 @@ def _unfit(plan: MethodPlan, templates: Mapping[str, SavedMethod]) -> dict[str, 
 
 def _bound(
     job: LoweringJob[LowerPlan], opened: Opened, templates: Mapping[str, SavedMethod], store: MethodStore
-) -> tuple[dict[str, Emitted], dict[str, str], dict[str, str]]:
-    """Methods with the content of weights, in the order of their names; the shards of weights that have a tag; and why
-    methods were lowered with the content of weights."""
+) -> tuple[dict[str, Emitted], dict[str, str]]:
+    """Methods with the content of weights, in the order of their names; and why methods were lowered with it."""
     from etbuild.emit import method_archive
     from etbuild.emit.binding import Binding, CannotBind
     from etbuild.lower import finite_weights
@@ -313,7 +316,7 @@ def _bound(
     methods = {**templates, **_lowered_with_weights(job, reasons, opened, store)}
     with job.stage("read the weights"):
         needed = frozenset[str]().union(*(method.weights for method in methods.values()))
-        content, shards = open_weights(job, opened[0], needed)
+        content = open_content(job, opened[0], needed)
     functions = backends.weight_functions(job.plan.backends)
     calls = {name: getattr(each.owner, each.attribute) for name, each in functions.items()}
     (made := store.directory / ".made").mkdir()  # no name of a method
@@ -329,7 +332,7 @@ def _bound(
             reasons[name] = str(error)
             lowered = _lowered_with_weights(job, {name: reasons[name]}, opened, store)
             parts[name] = method_archive.load(lowered[name], binding)
-    return parts, shards, reasons
+    return parts, reasons
 
 
 def _with_non_finite(emitted: Emitted, weights: Collection[str], non_finite: Mapping[str, NonFiniteWeight]) -> Emitted:
@@ -411,34 +414,34 @@ def _lower_together(
     on_emitted: Callable[[ExecutorchProgramManager], None] | None = None,
     reason: str | None = None,
 ) -> list[artifacts.Artifact]:
-    from etbuild.emit import adapters
     from etbuild.emit.emit_methods import Lowered, emit_methods
     from etbuild.export import custom_ops
+    from etbuild.lower import shards
     from etbuild.lower.finite_weights import non_finite
     from etbuild.lower.lower_methods import lower_programs
 
     custom_ops.load(job.plan.custom_ops, context)
     if saved.export_plan is None:
         with job.stage("read the export and the weights"), accelerated() if job.options.accelerate else nullcontext():
-            content, shards = open_weights(job, saved)
-            programs = load_methods(saved, content.loaded(), job.plan.methods)
+            shard_of = shards.of_tensors(job.plan, saved.tensors)
+            programs = load_methods(saved, open_content(job, saved).loaded(), job.plan.methods)
     else:
-        shards, programs = export_with_weights(job.plan, saved.export_plan, context)
-    weights, read = non_finite(programs), adapters.read_by(programs, adapters.names(job.plan, shards))
+        shard_of, programs = exported_with_weights(job.plan, saved.export_plan, context)
+    weights, check = non_finite(programs), check_of_adapters(job.plan, programs, shard_of)
     with artifacts.staging(directory) as scratch, _acceleration(job.options, scratch):
         with job.stage(f"lower {', '.join(programs)}"):
-            edge = lower_programs(job.plan, programs, shards, etrecord=on_emitted is not None)
+            edge = lower_programs(job.plan, programs, shard_of, etrecord=on_emitted is not None)
         with job.stage("emit"):
-            emitted = emit_methods(job.plan, Lowered(edge, shards, weights, None, on_emitted))
-            adapters.check_kept(emitted, read)
+            emitted = emit_methods(job.plan, Lowered(edge, shard_of, weights, None, on_emitted))
+            check(emitted)
         reasons = {} if reason is None else dict.fromkeys(job.plan.methods, reason)
-        return write_program(job.plan, [emitted], shards, context, directory, reasons)
+        return write_program(job.plan, [emitted], shard_of, context, directory, reasons)
 
 
 def write_program(
     lower_plan: LowerPlan,
     parts: Sequence[Emitted],
-    shards: dict[str, str],
+    shard_of: dict[str, str],
     context: StepContext,
     directory: Path,
     reasons: Mapping[str, str],
@@ -448,7 +451,7 @@ def write_program(
     Args:
         lower_plan: What was lowered, and how.
         parts: The methods, in the order of their names.
-        shards: The shard of each parameter that has a tag, by name.
+        shard_of: The shard of each parameter that has a tag, by name.
         context: What every step needs.
         directory: An existing directory for the files.
         reasons: Why methods were lowered with the content of weights, by method, for users.
@@ -459,15 +462,13 @@ def write_program(
     Raises:
         BuildError: The program cannot be written.
     """
-    from etbuild.emit import adapters, emit_program
+    from etbuild.emit import emit_program
     from etbuild.export.constant_methods import described
     from etbuild.lower.finite_weights import counted
-    from etbuild.model import adapter_weights
 
     with context.stage("write the program"):
-        weights = adapter_weights.read(lower_plan.adapters, adapters.names(lower_plan, shards), context.inputs)
-        parts = adapters.filled(parts, weights)
-        emission = emit_program.write_program(lower_plan, parts, shards, directory)
+        parts, weights = with_adapters(lower_plan, parts, shard_of, context.inputs)
+        emission = emit_program.write_program(lower_plan, parts, shard_of, directory)
         methods = {name: of_method for part in parts for name, of_method in sorted(part.facts.items())}
         readers = {name: of_method.readers for name, of_method in methods.items()}
         keys = [
@@ -493,16 +494,7 @@ def write_program(
             },
             "runtime_limits": emission.limits,
             "constant_methods": {name: described(value) for name, value in lower_plan.constant_methods.items()},
-            **_describe_weights(lower_plan, context.inputs),
+            **described_weights(lower_plan, context.inputs),
         }
         written = write_json(directory, lower_plan.name, "lowering", facts)
     return [*emission.artifacts, written]
-
-
-def _describe_weights(lower_plan: LowerPlan, inputs: Inputs) -> WeightDigests:
-    from etbuild.inputs.checkpoints import with_shards
-    from etbuild.model.tensor_digests import tensors_of_files
-
-    names = with_shards(lower_plan.weights_names, inputs)
-    found = {name: inputs.find_data(name, path) for name, path in names.items()}
-    return {"data": {name: file_digest(file) for name, file in found.items()}, "tensors": tensors_of_files(found)}

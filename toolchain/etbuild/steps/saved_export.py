@@ -14,7 +14,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import read_sources
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import active_finder, importable
-from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
+from etbuild.plan.step_plans import LowerPlan, MethodPlan
 from etbuild.processes import arithmetic
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from etbuild.export.archive import Content, SavedExport
-    from etbuild.model.weights_files import TensorFacts
+    from etbuild.export.read_archive import Content, SavedExport
 
 PlanT_co = TypeVar("PlanT_co", bound=MethodPlan, covariant=True)
 
@@ -98,9 +97,9 @@ def opened_export(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, S
     with library_messages_off(), stdout_for_results():
         releases.check()
         with job.stage("import PyTorch"), import_without_gc("torch"):
-            from etbuild.export import archive
+            from etbuild.export import read_archive
             from etbuild.export.provenance import graphs_numbered
-        saved = archive.read(job.export)
+        saved = read_archive.read(job.export)
         arithmetic.leave_out_other_libraries()
         from etbuild.processes.random_seeds import seed
 
@@ -110,68 +109,34 @@ def opened_export(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, S
             yield saved, StepContext(job.inputs, job.stage)
 
 
-def open_weights(
-    job: LoweringJob[MethodPlan], saved: SavedExport, needed: Collection[str] | None = None
-) -> tuple[Content, dict[str, str]]:
-    """The content of the methods' parameters and buffers, and the shards of those that have a tag.
+def open_content(job: LoweringJob[MethodPlan], saved: SavedExport, needed: Collection[str] | None = None) -> Content:
+    """The content of the methods' parameters and buffers.
 
     Args:
         job: The methods.
         saved: The export.
         needed: The names of the parameters and buffers that are read. None: all.
     """
-    from etbuild.export import archive, computed_weights
+    from etbuild.export import computed_weights
+    from etbuild.export.read_archive import Content
     from etbuild.model import adapter_weights
     from etbuild.model.checkpoint import Checkpoint
 
     plan = job.plan
     if isinstance(plan, LowerPlan):
         adapter_weights.check(plan.adapters, saved.tensors, job.inputs)
-    shards = _shards(plan, saved.tensors)
     checkpoint = Checkpoint(plan.weights, job.inputs, saved.in_weights, plan.cast, packing=saved.packing)
-    weights = computed_weights.read(saved, checkpoint, needed, job.computed)
-    return archive.Content(saved, weights, needed), shards
-
-
-def weights_without_content(
-    lower_plan: MethodPlan, saved: SavedExport
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """What `open_weights` returns, without content and in memory. Only what the export says has content: which tensors
-    are all zeros, and the stand-ins for adapters.
-
-    Args:
-        lower_plan: The lower plan.
-        saved: The export.
-    """
-    import torch
-
-    from etbuild.emit import adapters
-    from etbuild.export import archive
-    from etbuild.lower import unbound
-
-    shards = _shards(lower_plan, saved.tensors)
-    known = {*saved.zeros, *adapters.names(lower_plan, shards)}
-    content = archive.Content(saved, dict[str, torch.Tensor]().__getitem__, known).loaded()
-    for entry in saved.tensors:
-        if entry.name not in content:
-            content[entry.name] = content[entry.same_as] if entry.same_as else unbound.weight(entry)
-    return content, shards
-
-
-def _shards(lower_plan: MethodPlan, facts: list[TensorFacts]) -> dict[str, str]:
-    from etbuild.model import weights_files
-
-    return weights_files.shards(lower_plan, facts, weights_files.tags(lower_plan, facts))
+    return Content(saved, computed_weights.read(saved, checkpoint, needed, job.computed), needed)
 
 
 def load_methods(
     saved: SavedExport, content: dict[str, torch.Tensor], names: Iterable[str]
 ) -> dict[str, ExportedProgram]:
-    """Reads exported methods, with their weights and the modules that they need. Errors are those of `archive`."""
-    from etbuild.export import archive
+    """Reads exported methods, with their weights and the modules that they need. Errors are those of `read_archive`."""
+    from etbuild.export import read_archive
 
     _import_modules(saved)
-    return archive.load_methods(saved, content, names)
+    return read_archive.load_methods(saved, content, names)
 
 
 def _import_modules(saved: SavedExport) -> None:
@@ -180,30 +145,3 @@ def _import_modules(saved: SavedExport) -> None:
 
     for name in saved.imports:
         import_module(name, ("model", "factory"))
-
-
-def export_with_weights(
-    lower_plan: LowerPlan, export_plan: ExportPlan, context: StepContext
-) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
-    """The shards and the methods, exported with their weights: the module itself decides how its weights are loaded."""
-    from etbuild.model import adapter_weights, weights_files
-    from etbuild.steps.export import Modules, create_module, export_methods
-
-    with context.stage("create the module"):
-        root = create_module(export_plan, context, lower_plan.weights)
-        adapter_weights.check(lower_plan.adapters, weights_files.describe(root, False), context.inputs)
-    programs = export_methods(export_plan, Modules(root, export_plan), context)
-    return shards_of(lower_plan, export_plan, root, programs), programs
-
-
-def shards_of(
-    lower_plan: MethodPlan, export_plan: ExportPlan, root: torch.nn.Module, programs: dict[str, ExportedProgram]
-) -> dict[str, str]:
-    """The shards of the parameters and buffers that have a tag, for methods that were exported with their weights."""
-    from etbuild.model import weights_files
-    from etbuild.model.method_tensors import carried
-
-    facts = weights_files.describe(root, export_plan.weights)
-    if export_plan.carries_content:
-        facts, _ = carried(programs, [entry.name for entry in facts])
-    return _shards(lower_plan, facts)

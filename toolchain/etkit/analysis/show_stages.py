@@ -29,7 +29,7 @@ from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods
+from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods, tensors_of
 from etbuild.steps.stages import STAGES
 
 if TYPE_CHECKING:
@@ -82,10 +82,9 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     from etbuild.emit.emit_methods import Lowered, emit_methods
     from etbuild.export import constant_methods
     from etbuild.files.program_file import describe
-    from etbuild.lower import lower_methods
+    from etbuild.lower import lower_methods, shards
     from etbuild.lower.finite_weights import non_finite
     from etbuild.steps.lower import write_program
-    from etbuild.steps.saved_export import shards_of
     from etkit.analysis.inspection import text
 
     exporting, lowering = plan.export_plan, plan.lower_plan
@@ -103,15 +102,15 @@ def _walk(plan: Plan, context: StepContext) -> Iterator[tuple[str, Write]]:
     with context.stage("to edge"):
         edge = lower_methods.to_edge(lowering, programs)
     yield "to_edge", partial(_write_texts, _edge_graphs(edge))
-    shards = shards_of(lowering, exporting, root, programs)
+    shard_of = shards.of_tensors(lowering, tensors_of(exporting, root, programs))
     weights = non_finite(programs)
     with context.stage("lower"):
-        edge = lower_methods.lower_programs(lowering, programs, shards)
+        edge = lower_methods.lower_programs(lowering, programs, shard_of)
     yield "lower", partial(_write_texts, _edge_graphs(edge))
 
     def emit(directory: Path) -> None:
-        emitted = emit_methods(lowering, Lowered(edge, shards, weights, None))
-        artifacts = write_program(lowering, [emitted], shards, context, directory, {})
+        emitted = emit_methods(lowering, Lowered(edge, shard_of, weights, None))
+        artifacts = write_program(lowering, [emitted], shard_of, context, directory, {})
         shown = [text(describe(artifact.path)) for artifact in artifacts if artifact.kind in ("program", "named_data")]
         _write_texts({lowering.name: "\n\n".join([*shown, ""])}, directory)
 

@@ -1,0 +1,106 @@
+"""The weights of methods, as lowering takes them: with their content or without, and in which shard each is."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from etbuild.files.digests import file_digest
+from etbuild.inputs.checkpoints import with_shards
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.step_context import StepContext
+from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
+from etbuild.results import WeightDigests
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+    from etbuild.emit.emit_methods import Emitted
+    from etbuild.export.read_archive import SavedExport
+
+
+def without_content(lower_plan: MethodPlan, saved: SavedExport, shard_of: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """The parameters and buffers by name, in memory. Only what the export says has content: which tensors are all
+    zeros, and the stand-ins for adapters.
+
+    Args:
+        lower_plan: The lower plan.
+        saved: The export.
+        shard_of: The shard of each parameter that has a tag, by name.
+    """
+    import torch
+
+    from etbuild.export.read_archive import Content
+    from etbuild.lower import shards, unbound
+
+    known = {*saved.zeros, *shards.of_adapters(lower_plan, shard_of)}
+    content = Content(saved, dict[str, torch.Tensor]().__getitem__, known).loaded()
+    for entry in saved.tensors:
+        if entry.name not in content:
+            content[entry.name] = content[entry.same_as] if entry.same_as else unbound.weight(entry)
+    return content
+
+
+def exported_with_weights(
+    lower_plan: LowerPlan, export_plan: ExportPlan, context: StepContext
+) -> tuple[dict[str, str], dict[str, ExportedProgram]]:
+    """The shards of the parameters and buffers that have a tag, and the methods, exported with their weights."""
+    from etbuild.lower import shards
+    from etbuild.steps.export import export_with_weights
+
+    facts, programs = export_with_weights(export_plan, context, lower_plan.weights, lower_plan.adapters)
+    return shards.of_tensors(lower_plan, facts), programs
+
+
+def check_of_adapters(
+    lower_plan: MethodPlan, programs: Mapping[str, ExportedProgram], shard_of: Mapping[str, str]
+) -> Callable[[Emitted], None]:
+    """Checks the emitted methods, as `adapters.check_kept` does. It does nothing if no method has an adapter.
+
+    Args:
+        lower_plan: The lower plan.
+        programs: The exported methods.
+        shard_of: The shard of each parameter that has a tag, by name.
+    """
+    from etbuild.lower import shards
+
+    names = shards.of_adapters(lower_plan, shard_of)
+    if not names:
+        return lambda _: None
+    from etbuild.emit import adapters
+
+    return functools.partial(adapters.check_kept, read=adapters.read_by(programs, names))
+
+
+def with_adapters(
+    lower_plan: LowerPlan, parts: Sequence[Emitted], shard_of: Mapping[str, str], inputs: Inputs
+) -> tuple[Sequence[Emitted], dict[str, torch.Tensor]]:
+    """Emitted methods with the weights of adapters in place of the stand-ins, and these weights by name.
+
+    Args:
+        lower_plan: The lower plan.
+        parts: The emitted methods.
+        shard_of: The shard of each parameter that has a tag, by name.
+        inputs: The declared inputs.
+    """
+    if not lower_plan.adapters:
+        return parts, {}
+    from etbuild.emit import adapters
+    from etbuild.lower import shards
+    from etbuild.model import adapter_weights
+
+    weights = adapter_weights.read(lower_plan.adapters, shards.of_adapters(lower_plan, shard_of), inputs)
+    return adapters.filled(parts, weights), weights
+
+
+def described_weights(lower_plan: LowerPlan, inputs: Inputs) -> WeightDigests:
+    """The digests of the files of weights, and of the tensors in them."""
+    names = with_shards(lower_plan.weights_names, inputs)
+    if not names:
+        return {"data": {}, "tensors": {}}
+    from etbuild.model.tensor_digests import tensors_of_files
+
+    found = {name: inputs.find_data(name, path) for name, path in names.items()}
+    return {"data": {name: file_digest(file) for name, file in found.items()}, "tensors": tensors_of_files(found)}
