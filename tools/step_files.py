@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ _CALLED_BY: Mapping[str, frozenset[str]] = {
     "lowering_context": frozenset(("lower", "compare")),
     "stored_weights": frozenset(("lower", "compare")),
 }
+# What the module of a guard may import: Python's own library, but not what imports modules by name.
+_HARMLESS = {PACKAGE, *sys.stdlib_module_names} - {"importlib", "pkgutil", "runpy"}
 # The modules of this package import others of it by names that stand in their text.
 _BY_NAME = "etbuild.accelerate."
 _HEADER = '''\
@@ -103,11 +106,15 @@ class Uses:
 
     Attributes:
         modules: Names of modules that it imports, also inside functions. Some may be names of something else.
+        guards: Those of `modules` that it uses for nothing but guards: see `_only_guards`.
+        is_empty: Whether it runs nothing when it is imported, and has no names but those of Python.
         words: Its text constants, one of which may be the name of a schema.
         by_function: The same as `modules`, for imports in the functions of `_CALLED_BY`, which `modules` leaves out.
     """
 
     modules: frozenset[str]
+    guards: frozenset[str]
+    is_empty: bool
     words: frozenset[str]
     by_function: Mapping[str, frozenset[str]]
 
@@ -134,10 +141,12 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
             waiting |= set(backends.values())
         # A part may import another one: then its files are in both. Parts import what is outside, which comes last.
         for part, begins in sorted(parts.items(), key=lambda item: item[0] == OUTSIDE):
-            own = {module for root in begins for module in driver.below(root)}
+            own = {module for root in begins for module in driver.below(root) if not driver.is_empty(module)}
+            if part == OUTSIDE:
+                own |= {module for module in waiting if module not in apart or driver.is_empty(module)}
             if own & waiting:
                 others = {module for root in PARTS[OUTSIDE] for module in driver.below(root)} - own
-                reached, left = driver.reached(own & waiting, steps | others, base)
+                reached, left = driver.reached(own & waiting, steps | others, base, around=part == OUTSIDE)
                 waiting |= left - steps
                 for path in driver.paths(reached - base):
                     tags[path].add(f"{step}/{part}")
@@ -147,7 +156,7 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
                 tags[path].add(f"{step}/{name}")
         known = {path for path, of in tags.items() if any(each.partition("/")[0] == step for each in of)}
         around = {*_AROUND, f"etbuild.cli.{step}", *(_WORKERS if step in _WITH_WORKERS else ())}
-        reached, _ = driver.reached(around, steps - set(roots))
+        reached, _ = driver.reached(around, steps - set(roots), around=True)
         for path in {*driver.paths(reached)} - known:
             tags[path].add(f"{step}/{ACTION}")
     return {path: sorted(steps) for path, steps in sorted(tags.items())}
@@ -160,20 +169,22 @@ class _Driver:
         self._files = files
         self._step = step
         self._modules = {_module_name(path): path for path in files if path.endswith(".py")}
+        self._reach_nothing: dict[str, bool] = {}
 
     def below(self, name: str) -> set[str]:
         """The modules of a package; a module itself."""
         return {each for each in self._modules if each == name or each.startswith(f"{name}.")}
 
     def reached(
-        self, roots: Iterable[str], apart: Iterable[str], known: Iterable[str] = ()
+        self, roots: Iterable[str], apart: Iterable[str], known: Iterable[str] = (), *, around: bool = False
     ) -> tuple[set[str], set[str]]:
-        """The modules that these import, themselves included, and those of `apart` that are imported.
+        """The modules that these import, themselves included; and those that are imported and not followed.
 
         Args:
             roots: Where to begin.
             apart: Modules that are not followed.
             known: Modules that are left out, with all that they import.
+            around: Whether modules are followed too that give nothing to those that import them.
         """
         apart, known = frozenset(apart), frozenset(known)
         found: set[str] = set()
@@ -185,8 +196,30 @@ class _Driver:
                 left.add(name)
             elif name not in found and name not in known:
                 found.add(name)
-                waiting += self._imported(name)
-        return found, left
+                imported = {*self._imported(name)}
+                unused = set() if around else {each for each in imported if self._gives_nothing(each, name)}
+                left |= unused
+                waiting += imported - unused
+        return found, left - found
+
+    def _gives_nothing(self, name: str, user: str) -> bool:
+        """Whether a module gives no value to one that imports it: it holds nothing, or is there to guard."""
+        return self.is_empty(name) or (name in self._uses(user).guards and self._can_only_guard(name))
+
+    def is_empty(self, name: str) -> bool:
+        """Whether a module runs nothing when it is imported, and has no names but those of Python."""
+        return self._uses(name).is_empty
+
+    def _can_only_guard(self, name: str) -> bool:
+        """Whether what a module does inside `with` can reach nothing that a step computes with: all that it imports is
+        of Python's own library, and it imports no module by its name and replaces nothing in one."""
+        if name not in self._reach_nothing:
+            imported, _ = self.reached([name], (), around=True)
+            uses = [self._uses(module) for module in imported]
+            modules = {each for use in uses for each in use.modules.union(*use.by_function.values())}
+            tops = {each.partition(".")[0] for each in modules}
+            self._reach_nothing[name] = tops <= _HARMLESS
+        return self._reach_nothing[name]
 
     def _imported(self, name: str) -> Iterator[str]:
         parts = name.split(".")
@@ -242,7 +275,48 @@ def _of_code(tree: ast.Module) -> Uses:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             words.add(node.value)
         waiting += ((each, found) for each in ast.iter_child_nodes(node))
-    return Uses(frozenset(modules), frozenset(words), {name: frozenset(each) for name, each in by_function.items()})
+    return Uses(
+        frozenset(modules),
+        frozenset(_only_guards(tree)),
+        all(_is_for_readers(statement) for statement in tree.body),
+        frozenset(words),
+        {name: frozenset(each) for name, each in by_function.items()},
+    )
+
+
+def _is_for_readers(statement: ast.stmt) -> bool:
+    """Whether a statement of a module is its docstring, or says which names users find there."""
+    if isinstance(statement, ast.FunctionDef):
+        return statement.name in ("__getattr__", "__dir__")
+    if isinstance(statement, ast.Assign):
+        return {ast.unparse(target) for target in statement.targets} <= {"__all__", "TYPE_CHECKING"}
+    if isinstance(statement, ast.If):
+        return ast.unparse(statement.test) == "TYPE_CHECKING"
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _only_guards(tree: ast.Module) -> Iterator[str]:
+    """The modules that code uses for nothing but guards, which can make it fail and give it no value: a name of such a
+    module stands only in `raise`, after `except`, or as a context manager after `with` without `as`."""
+    names, guards = defaultdict[str, set[ast.AST]](set), set[ast.AST]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names[node.id].add(node)
+        elif isinstance(node, ast.Raise):
+            guards |= {*ast.walk(node)}
+        elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+            guards |= {*ast.walk(node.type)}
+        elif isinstance(node, ast.withitem) and node.optional_vars is None:
+            manager = node.context_expr.func if isinstance(node.context_expr, ast.Call) else node.context_expr
+            guards |= {*ast.walk(manager)}
+    used = {name for name, nodes in names.items() if not nodes <= guards}
+    imported = [(node, alias) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    uses = defaultdict[str, set[str]](set)
+    for node, alias in imported:
+        for module in (f"{node.module}", f"{node.module}.{alias.name}"):
+            uses[module].add(alias.asname or alias.name)
+    whole = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    yield from (module for module, of_module in uses.items() if module not in whole and not of_module & used)
 
 
 def _module_name(path: str) -> str:

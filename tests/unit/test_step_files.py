@@ -17,7 +17,8 @@ from etbuild import backends
 from etbuild.cli import VERBS
 from etbuild.inputs import step_files
 from etbuild.steps import pipeline
-from tools.step_files import ACTION, OUTSIDE, PARTS, STEPS, TABLE, files_of_checkout, table
+from tools.step_files import ACTION, OUTSIDE, PARTS, STEPS, TABLE, Source, files_of_checkout, table
+from tools.step_files import step_files as tags_of
 
 ALL_PARTS = {*PARTS, *backends.BACKENDS} - {OUTSIDE}
 
@@ -106,6 +107,52 @@ def test_no_step_imports_what_its_key_lacks(monkeypatch: pytest.MonkeyPatch) -> 
     assert not any(type(finder).__module__ == step_files.__name__ for finder in sys.meta_path)
     with step_files.only(["export"], ["program_files"]):
         importlib.import_module(others[2])
+
+
+def tag_of_other(step: str, other: str) -> set[str]:
+    """The tags of a module of the driver, with the text `other`, if the step `report` has the text `step`."""
+    packages = dict.fromkeys(("__init__.py", "files/__init__.py", "steps/__init__.py"), '"""Documented."""')
+    texts = {**packages, "patching.py": "import importlib", "steps/report.py": step, "files/other.py": other}
+    files = {f"etbuild/{name}": Source(lambda text=text: text, text) for name, text in texts.items()}  # type: ignore[misc]
+    return set(tags_of(files, {}).get("etbuild/files/other.py", ()))
+
+
+IMPORT = "from etbuild.files.other import f\n"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "with f(1):\n    pass",
+        "with open('a') as file, f(file):\n    pass",
+        "raise f('wrong')",
+        "try:\n    pass\nexcept f:\n    pass",
+    ],
+)
+def test_what_only_guards_a_step_is_in_no_key(step: str) -> None:
+    assert tag_of_other(IMPORT + step, "import os") == {"report/outside"}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "x = f(1)",
+        "f(1)",
+        "with f(1) as x:\n    pass",
+        "with open(f(1)):\n    pass",
+        "def g(x: f):\n    pass",  # it may call methods of it
+        "if f(1):\n    raise ValueError",
+        "raise f('wrong')\nf(1)",
+        "import etbuild.files.other\nwith f(1):\n    pass",
+    ],
+)
+def test_what_gives_a_step_a_value_is_in_its_key(step: str) -> None:
+    assert tag_of_other(IMPORT + step, "import os") == {"report"}
+
+
+@pytest.mark.parametrize("other", ["import torch", "import importlib", "def g():\n    from etbuild import patching"])
+def test_what_can_reach_the_values_of_a_step_does_not_only_guard_it(other: str) -> None:
+    assert tag_of_other(f"{IMPORT}with f():\n    pass", other) == {"report"}
 
 
 IMPORTED = """
