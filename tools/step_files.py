@@ -21,7 +21,7 @@ PACKAGE = "etbuild"
 # What each step begins with. The steps are those of `build`, and the verbs of the build rules' actions.
 # Each runs in the environment that `processes.environment` makes.
 STEPS: Mapping[str, tuple[str, ...]] = {
-    "plan": ("etbuild.cli.plan", "etbuild.processes.environment"),
+    "plan": ("etbuild.steps.plan", "etbuild.processes.environment"),
     "export": ("etbuild.steps.export", "etbuild.processes.environment"),
     "lower": ("etbuild.steps.lower", "etbuild.processes.environment"),
     "compare": ("etbuild.steps.compare", "etbuild.processes.environment"),

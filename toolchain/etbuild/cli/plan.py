@@ -76,23 +76,21 @@ def run(options: argparse.Namespace) -> int:
     """Prints the plan and its key, or writes the plans or the key."""
     from etbuild.files import digests
     from etbuild.inputs import dependencies, import_graph, key
-    from etbuild.manifest import validate
     from etbuild.manifest.positions import locating
-    from etbuild.plan.plan import from_manifest
+    from etbuild.steps import plan as planning
 
     if options.key_file is None and (options.depfile is not None or options.depfile_target is not None):
         raise InputError.of("--depfile and --depfile-target go with --key-file")
-    loaded = validate.load(options.manifest, options.manifest_name, options.variant, settings(options))
-    with locating(loaded.positions):
-        plan = from_manifest(loaded.data)
+    plan, positions = planning.read(options.manifest, options.manifest_name, options.variant, settings(options))
+    with locating(positions):
         _check_expectations(plan, options)
         if options.program_name is not None:
             plan = plan.replace(name=options.program_name)
         if options.same_export is not None:
-            _check_same_export(plan, options.same_export, loaded.positions)
+            _check_same_export(plan, options.same_export, positions)
         if options.plan is not None:
             plan.check_backends()
-            return _write_plans(plan, loaded.positions, options)
+            return _write_plans(plan, positions, options)
         found = inputs(options, [options.manifest.parent, *options.root])
         used = import_graph.used_sources(found, plan.export_plan)
         described = key.describe_inputs(plan, found, used)
@@ -180,17 +178,11 @@ def _written(path: DocumentPath, positions: Positions) -> DocumentPath:
 def _write_plans(plan: Plan, positions: dict[DocumentPath, Position], options: argparse.Namespace) -> int:
     from etbuild.files import artifacts
     from etbuild.files.digests import canonical_json
-    from etbuild.plan.positions import positions_to_json
+    from etbuild.steps import plan as planning
 
     methods = declared("--method-plan", options.method_plan)
-    outputs = (
-        *((path, plan.lower_plan.of_method(name).to_json()) for name, path in methods.items()),
-        (options.plan, plan.to_json()),
-        (options.export_plan, plan.export_plan.to_json()),
-        (options.lower_plan, plan.lower_plan.to_json()),
-        (options.compare_plan, plan.compare_plan.to_json()),
-        (options.positions, positions_to_json(positions)),
-    )
+    outputs = [(path, planning.of_method(plan, name)) for name, path in methods.items()]
+    outputs += [(getattr(options, name), content) for name, content in planning.contents(plan, positions).items()]
     for path, content in outputs:
         if path is not None:
             artifacts.replace(path, canonical_json(content))
