@@ -3,17 +3,17 @@
     module.json           names, shapes and origin of the parameters and buffers; modules to import before loading
     written.json          the buffers that methods write to
     methods/NAME.pt2      the file of torch.export for each method, without the content of parameters and buffers
-    made.safetensors      tensors from the factory or the export that no weights file holds, except all zeros
+    made.safetensors      tensors from the factory or the export that no weights file holds, unless they are all zeros
     constants.json, constants.safetensors
                           what constant methods from code return: tensors in the second file
-    sources/              sources that lowering imports: of custom partitioners, passes and custom operators
+    sources/              sources that lowering imports: custom partitioners, passes and custom operators
     export_plan.json      only if the methods cannot be saved without weights; lowering then exports them
     examples.safetensors  the example inputs of the methods, for the comparison; not in the key of lowering
-    lines.json            the lines of the sources that nodes come from, for messages; in no key, and in Bazel elsewhere
+    lines.json            the source lines of nodes, for messages; in no key, and in Bazel outside this directory
 
-Equal graphs give equal bytes, independently of the weights, the location of the sources and comments in them. Lowering
-then need not run again. Only `lines.json` changes with a comment. To make this so, the module removes stack traces and
-a random identifier from the `.pt2` files of torch 2.13. `export.read_archive` reads the directory.
+Equal graphs give equal bytes, whatever the weights, the location of the sources and the comments in them are, so that
+lowering need not run again. Only `lines.json` changes with a comment. For this, the module removes stack traces and a
+random identifier from the `.pt2` files of torch 2.13. `export.read_archive` reads the directory.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _PLAIN_CONTAINERS = (tuple, list, dict)
 
 @dataclass(frozen=True)
 class NewExport:
-    """What `write` saves.
+    """An export that `write` saves.
 
     Attributes:
         module: The module.
@@ -89,7 +89,7 @@ class NewExport:
 
 
 class CannotSave(Exception):
-    """Methods cannot be saved without weights. The message gives users the reason."""
+    """Methods cannot be saved without weights. Users see the message as the reason."""
 
 
 def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
@@ -98,7 +98,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     Args:
         directory: An existing empty directory.
         export_plan: The export plan.
-        export: What was exported.
+        export: The module, its methods and their constants.
 
     Raises:
         CannotSave: torch.export cannot save a method, or safetensors cannot save a tensor that the factory made.
@@ -111,14 +111,13 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
         in_weights = {entry.name for entry in tensors if entry.in_weights}
         of_module = {"module": [entry.facts() for entry in tensors]} if in_weights else {}
         tensors, content = carried(programs, content.keys(), in_weights, export.recipe_of)
-        made = [entry.computed["weight"] for entry in tensors if entry.computed is not None]
-        if others := [name for name in made if name not in in_weights]:
-            raise CannotSave(f"`{others[0]}` is quantized, and is not in the weights files")
+        weights = [entry.computed["weight"] for entry in tensors if entry.computed is not None]
+        if missing := [name for name in weights if name not in in_weights]:
+            raise CannotSave(f"`{missing[0]}` is quantized, and is not in the weights files")
     imports, libraries = _imports(export_plan, programs), _libraries(programs)
-    _write(
-        directory, LINES, canonical_json(export.lines.to_json())
-    )  # before `_without_weights` removes the stack traces
-    saved_examples.write(directory / EXAMPLES, programs)  # and the example inputs
+    # Write lines and examples first: `_without_weights` removes stack traces and example inputs from the programs.
+    _write(directory, LINES, canonical_json(export.lines.to_json()))
+    saved_examples.write(directory / EXAMPLES, programs)
     (directory / METHODS).mkdir()
     names = {entry.name for entry in tensors}
     for name, program in programs.items():
@@ -141,7 +140,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     """Saves an export plan instead of methods, with the sources that lowering needs to export them.
 
     Args:
-        directory: An existing directory. What `write` left there before it raised `CannotSave` is removed.
+        directory: An existing directory. Files in it are removed: `write` leaves some when it raises `CannotSave`.
         export_plan: The export plan.
         constants: The values of the constant methods from code, by name.
         used: The sources that the export used.
@@ -149,14 +148,14 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     Raises:
         BuildError: A file cannot be written.
     """
-    for left in directory.iterdir():
-        if left.is_dir():
-            shutil.rmtree(left)
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
         else:
-            left.unlink()
-    # Lowering exports the methods, and knows the lines itself.
+            entry.unlink()
+    # Lowering and comparing export the methods again, which gives them the lines and the examples.
     _write(directory, LINES, canonical_json(NO_LINES.to_json()))
-    saved_examples.write(directory / EXAMPLES, {})  # and the comparison does so too
+    saved_examples.write(directory / EXAMPLES, {})
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan.to_json()))
     _save_constants(directory, constants)
@@ -164,7 +163,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
 
 
 def reexport_reason(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
-    """Finds out whether the module must be exported together with its weights.
+    """The reason why the module must be exported together with its weights.
 
     Args:
         export_plan: The export plan.
@@ -193,9 +192,9 @@ def _copy_sources(directory: Path, used: UsedSources) -> None:
 
 
 def _imports(export_plan: ExportPlan, programs: dict[str, ExportedProgram]) -> list[str]:
-    """The model's modules, if the graphs have operators or types of results that PyTorch does not define."""
+    """The Python modules of the model, if graphs have operators or result types that PyTorch does not define."""
     needs_modules = any(
-        _namespaces(program.graph_module) - _TORCH_NAMESPACES - _LIBRARIES.keys() or _types_of_others(program)
+        _namespaces(program.graph_module) - _TORCH_NAMESPACES - _LIBRARIES.keys() or _has_foreign_types(program)
         for program in programs.values()
     )
     factory = (export_plan.model.factory or "").partition(":")[0]
@@ -218,16 +217,16 @@ def _namespaces(graph_module: torch.nn.Module) -> set[str]:
     }
 
 
-def _types_of_others(program: ExportedProgram) -> bool:
+def _has_foreign_types(program: ExportedProgram) -> bool:
     def foreign(spec: pytree.TreeSpec) -> bool:
-        plain = spec.is_leaf() or spec.type in _PLAIN_CONTAINERS
-        return not plain or any(map(foreign, spec.children()))
+        is_plain = spec.is_leaf() or spec.type in _PLAIN_CONTAINERS
+        return not is_plain or any(map(foreign, spec.children()))
 
     return foreign(program.call_spec.out_spec)
 
 
 def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
-    """The content of a method's `.pt2` file, without the content of the named tensors."""
+    """The bytes of a method's `.pt2` file, in which the tensors in `names` are empty."""
     for child in program.graph_module.modules():
         if isinstance(child, torch.fx.GraphModule):
             for node in child.graph.nodes:
@@ -238,7 +237,7 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
             empty = torch.empty(0, dtype=content[name].dtype)
             parameter = isinstance(content[name], torch.nn.Parameter)
             content[name] = torch.nn.Parameter(empty, requires_grad=False) if parameter else empty
-    program._example_inputs = None  # their values do not reach the program
+    program._example_inputs = None  # lowering needs no examples, and other values must not change the bytes
     saved = io.BytesIO()
     try:
         with saving():
@@ -249,9 +248,10 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
 
 
 def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors: list[TensorFacts]) -> list[str]:
-    """Saves the tensors that no weights file holds, and returns the names of those that are all zeros.
+    """Saves the tensors that no weights file holds, except those that are all zeros, such as caches.
 
-    Tensors that are all zeros, such as caches, are not saved. -0.0 has a bit that is not zero.
+    Returns:
+        The names of the tensors that are all zeros. A tensor with -0.0 is not: its sign bit is 1.
     """
     candidates = {
         entry.name: content[entry.name].detach()
@@ -272,7 +272,7 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
 
 
 def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Reads a file of tensors back, one at a time. Raises BuildError if a name has other content than its tensor."""
+    """Reads a file of tensors back, one at a time. Raises BuildError if the file has other content for a name."""
     with wrap_library_errors(BuildError, None, f"{path.name}: cannot be read back"):
         saved = StoredTensors(path)
         wrong = next((name for name, tensor in tensors.items() if not _is_saved(saved[name], tensor)), None)
@@ -282,27 +282,27 @@ def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def _is_saved(saved: torch.Tensor, tensor: torch.Tensor) -> bool:
-    same = equal(saved, tensor)
+    is_equal = equal(saved, tensor)
     stored_tensors.release(tensor)
-    return same
+    return is_equal
 
 
 def _is_zeros(tensor: torch.Tensor) -> bool:
     """Whether all bytes of a tensor are zeros."""
-    found = not bool(flat_bytes(tensor).any())
+    zeros = not bool(flat_bytes(tensor).any())
     stored_tensors.release(tensor)
-    return found
+    return zeros
 
 
 def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None:
-    """Saves the names of the buffers that methods write to in a file of its own, because few programs need them."""
+    """Saves the names of the buffers that methods write to. A separate file: few programs have such buffers."""
     written = sorted({name for program in programs.values() for name in written_buffers(program, programs.keys())})
     if written:
         _write(directory, WRITTEN, canonical_json({"schema": _SCHEMA, "written": written}))
 
 
 def _save_constants(directory: Path, constants: dict[str, object]) -> None:
-    """Saves constants in files of their own, so that another value lowers no method."""
+    """Saves constants in separate files, so that another value of a constant lowers no method again."""
     from safetensors.torch import save
 
     tensors = {name: value.clone() for name, value in constants.items() if isinstance(value, torch.Tensor)}

@@ -1,7 +1,7 @@
-"""Finds what a method assigns, and fails if a program would lose an assignment that matters.
+"""Finds the assignments of a method, and fails if a program would lose one that matters.
 
-`torch.export` keeps what a method writes into a tensor, and what it assigns to a buffer of the exported module itself.
-It loses all other assignments.
+`torch.export` keeps writes into tensors, and assignments to buffers of the exported module itself. It loses all other
+assignments.
 """
 
 from __future__ import annotations
@@ -37,23 +37,22 @@ _CASTS = {
     *(_ATEN.to.dtype, _ATEN.to.other, _ATEN.to.device, _ATEN.to.dtype_layout, _ATEN.type_as.default),
     *(_ATEN._to_copy.default, _ATEN.clone.default),
 }
-_OF_DYNAMO = "While compiling, we found certain side effects"
+_DYNAMO_WARNING = "While compiling, we found certain side effects"
 
 
 @dataclass
 class Assigned:
-    """What a method assigned while it was traced.
+    """The assignments of a method while it was traced.
 
     Attributes:
         buffers: Names of buffers whose assignments are lost.
-        attributes: The previous values of other places whose assignments are lost, by name. These places are neither
-            buffers nor parameters.
-        written: Names of buffers that the exported method writes to when it ends, because it assigned them.
-        shared: Names in `written` of buffers whose tensor has another name too: a program changes it under both.
+        attributes: The previous values of other attributes, elements and globals whose assignments are lost, by name.
+        written: Names of buffers that the exported method writes to when it ends, because the method assigns them.
+        shared: Names in `written` of buffers whose tensor has a second name: a program changes the tensor under both.
         retyped: Names in `written` that got a tensor of another dtype: the buffer's dtype and the new one.
         reshaped: Names in `buffers` that got a tensor of another shape: the buffer's shape and the new one.
         new_parameters: Names of parameters that the method creates.
-        unclear: TorchDynamo reports that the method changes its modules, but not whether it writes or assigns.
+        unclear: Whether TorchDynamo reports a change of modules. It does not say if that is a write or an assignment.
         casts: Names whose value a run only converted to another dtype or device.
         atoms: Names of attributes of modules that are numbers, texts and the like, and changed.
     """
@@ -70,25 +69,25 @@ class Assigned:
     atoms: set[str] = field(default_factory=set)
 
     def note(self, changes: Iterable[Change]) -> None:
-        """Adds assignments to places other than buffers. Each place keeps the value from before its first change."""
+        """Adds changes to `attributes`. Of several changes of one name, the first has the previous value."""
         for change in changes:
             self.attributes.setdefault(change.name, change.before)
 
     def lose(self, name: str, before: Any, after: Any) -> None:
-        """Notes that an assignment to a buffer is lost. `before` and `after` are its values, or None."""
+        """Notes that an assignment to a buffer is lost. `before` and `after` are the buffer's values, or None."""
         self.buffers.append(name)
         if _is_tensor(before) and _is_tensor(after) and not same_shape(before, after):
             self.reshaped[name] = (before.shape, after.shape)
 
     def wants_run(self, program: ExportedProgram) -> bool:
-        """Whether the method must be run to find what it assigns, and whether that changes what it computes."""
+        """Whether only a run shows the assignments: TorchDynamo is unclear, or the method reads a lost value."""
         return self.unclear or bool(self._read(program))
 
     def add(self, in_run: Assigned) -> None:
-        """Adds what a run of the method assigned, and removes what only tracing assigned.
+        """Adds the assignments of a run, and removes those that only tracing made.
 
-        Tracing replaces parameters, so that code like `self._flat_weights[0] = self.weight_ih_l0` of `torch.nn.LSTM`
-        assigns something else than before. A run assigns the same parameter again.
+        Tracing replaces parameters. So code like `self._flat_weights[0] = self.weight_ih_l0` of `torch.nn.LSTM` assigns
+        another tensor while it is traced, and the same parameter when it runs.
         """
         self.buffers += [name for name in in_run.buffers if name not in self.written]
         self.attributes = {name: self.attributes.get(name, before) for name, before in in_run.attributes.items()}
@@ -96,17 +95,17 @@ class Assigned:
         self.casts |= in_run.casts
 
     def check(self, program: ExportedProgram, path: DocumentPath) -> None:
-        """Checks that the method does not read what it assigns, as far as the program shows it.
+        """Checks that the program reads no value that an earlier call would have assigned.
 
         Args:
             program: The exported method.
             path: The document path of its entry.
 
         Raises:
-            BuildError: The method reads a value that an earlier call assigns. The program would not have that value.
+            BuildError: The method reads such a value, assigns another dtype to a buffer, or makes a parameter.
         """
-        read = self._read(program) - self.casts  # a second cast changes nothing: `self.index = self.index.to(x)`
-        problems = [self._lost(name, path) for name in sorted(read)]
+        stale = self._read(program) - self.casts  # a second cast changes nothing: `self.index = self.index.to(x)`
+        problems = [self._lost(name, path) for name in sorted(stale)]
         retyped = [name for name in sorted(self.retyped) if not _keeps_value(program, name)]
         problems += [_retyped(name, *self.retyped[name], path) for name in retyped]
         problems += [_new_parameter(name, path) for name in sorted(set(self.new_parameters))]
@@ -120,13 +119,13 @@ class Assigned:
         only_method: bool,
         lines_of: Callable[[Iterable[str]], str | None],
     ) -> None:
-        """Checks what two calls in a row give, and prints notes about what only other methods could see.
+        """Compares two calls in a row with PyTorch, and prints a note for each assignment that other methods may miss.
 
         Args:
             differ: Whether the second call gives something else than in eager PyTorch: `calls_differ`.
             path: The document path of the method's entry.
-            only_method: Whether the program has no other method that may read what this one assigns.
-            lines_of: A hint with the lines of the sources that assign to places with these names.
+            only_method: Whether the program has no other method, which could read the assigned values.
+            lines_of: Returns a hint with the lines of the sources that assign to these names.
 
         Raises:
             BuildError: The second call gives something else than in eager PyTorch.
@@ -146,9 +145,11 @@ class Assigned:
         """The names of tensors whose assignments are lost and whose previous values the method reads."""
         targets = read_tensors(program)
         constants = [program.constants[target] for target in targets & program.constants.keys()]
-        memories = {memory(constant) for constant in constants if _is_tensor(constant)}
+        constant_memories = {memory(constant) for constant in constants if _is_tensor(constant)}
         by_content = {
-            name for name, before in self.attributes.items() if _is_tensor(before) and memory(before) in memories
+            name
+            for name, before in self.attributes.items()
+            if _is_tensor(before) and memory(before) in constant_memories
         }
         return ({*self.buffers, *self.attributes} & targets) | by_content
 
@@ -166,12 +167,12 @@ class Assigned:
 def _keeps_value(program: ExportedProgram, name: str) -> bool:
     """Whether a method writes to a buffer only the buffer's own value, converted to another dtype."""
     inputs = {spec.arg.name for spec in program.graph_signature.input_specs if spec.target == name}
-    written = [
+    sources = [
         node.args[1]
         for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
         if getattr(node.args[0], "name", None) in inputs
     ]
-    for node in written:
+    for node in sources:
         while node.op == "call_function" and node.target in _CASTS:
             node = node.args[0]
         if node.name not in inputs:
@@ -191,7 +192,7 @@ def _new_parameter(name: str, path: DocumentPath) -> Problem:
 
 @contextmanager
 def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iterator[Assigned]:
-    """Within this context, collects what a method assigns while it is traced. On exit, undoes its changes.
+    """Collects the assignments of a method that is traced within this context, and undoes them on exit.
 
     Args:
         module: The module that is exported.
@@ -200,16 +201,16 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
     assigned, state = Assigned(), PythonState(module, sources)
     registered = dict(module.named_modules())
 
-    def look() -> None:
+    def collect() -> None:
         assigned.note(state.changes())
-        # torch.export knows no modules in plain lists and the like. It replaces the buffers of all others.
+        # torch.export replaces the buffers of registered modules. Modules in plain lists are unknown to it.
         assigned.note(change for change in state.changes(BUFFERS) if change.name.rpartition(".")[0] not in registered)
         assigned.new_parameters += [change.name for change in state.changes(PARAMETERS) if change.before is None]
         assigned.atoms.update(state.changed_atoms())
         state.restore(tensors_of_modules=False)
 
     try:
-        with _side_effects(assigned), writing_own_buffers(assigned, look):
+        with _side_effects(assigned), writing_own_buffers(assigned, collect):
             yield assigned
     finally:
         state.restore()
@@ -218,7 +219,7 @@ def watched(module: torch.nn.Module, sources: Iterable[ModuleType] = ()) -> Iter
 def assigned_when_run(
     module: torch.nn.Module, run: Callable[[], object], sources: Iterable[ModuleType] = ()
 ) -> Assigned:
-    """Runs a method to find what it assigns, and undoes its changes to the module.
+    """The assignments of a method in one run. Its changes of the module are undone.
 
     Args:
         module: The module that is exported.
@@ -228,29 +229,29 @@ def assigned_when_run(
     assigned, state = Assigned(), PythonState(module, sources)
     contents = [(tensor, tensor.clone()) for tensor in state.tensors if 0 not in tensor.stride()]
     memories = [(tensor, tensor.data) for tensor in (*module.parameters(), *module.buffers())]
-    written = _Written(module)
-    # A run compiles control flow. TorchDynamo refuses that inside a mode such as `written`, and remembers it.
+    parameter_copies = _ParameterCopies(module)
+    # A run compiles control flow. TorchDynamo refuses to do so in a dispatch mode, and later calls would fail too.
     with torch.no_grad(), _same_random_numbers(), torch.compiler.set_stance("force_eager"):
         try:
-            with written:
+            with parameter_copies:
                 run()
         finally:
-            others, of_buffers = list(state.changes()), list(state.changes(BUFFERS))
+            attribute_changes, buffer_changes = list(state.changes()), list(state.changes(BUFFERS))
             assigned.new_parameters += [change.name for change in state.changes(PARAMETERS) if change.before is None]
             state.restore()
             for tensor, memory_before in memories:  # `self.state.data = ...` replaces it
                 tensor.data = memory_before
-            for tensor, content in [*contents, *written.before.values()]:
+            for tensor, content in [*contents, *parameter_copies.before.values()]:
                 tensor.copy_(content)
-    assigned.note(others)
-    assigned.buffers += [change.name for change in of_buffers]
-    changes = [change for change in (*others, *of_buffers) if _is_tensor(change.before)]
+    assigned.note(attribute_changes)
+    assigned.buffers += [change.name for change in buffer_changes]
+    changes = [change for change in (*attribute_changes, *buffer_changes) if _is_tensor(change.before)]
     assigned.casts = {change.name for change in changes if _is_cast(change.before, change.after)}
     return assigned
 
 
 def other_inputs(inputs: Any) -> Any:
-    """Copies of inputs with other floating-point numbers, because zeros would hide what a method computes.
+    """Copies of inputs with other floating-point numbers: with zeros, different computations may agree.
 
     Args:
         inputs: Tensors and plain values, in any structure.
@@ -272,7 +273,7 @@ def calls_differ(
     inputs: tuple[Any, Any],
     sources: Iterable[ModuleType],
 ) -> bool:
-    """Whether the second of two calls gives something else in the exported program, while the first gives the same.
+    """Whether an exported program agrees with PyTorch in a first call, and not in a second one.
 
     Args:
         module: The module that is exported.
@@ -290,7 +291,7 @@ def calls_differ(
             return are_close(eager[0], exported[0]) and not are_close(eager[1], exported[1])
         except PASSING:
             raise
-        except Exception:  # noqa: BLE001 - PyTorch cannot make these calls: the model may refuse our inputs
+        except Exception:  # noqa: BLE001 - the model may refuse these inputs
             continue
     return False
 
@@ -298,54 +299,61 @@ def calls_differ(
 def results(
     module: torch.nn.Module, called: Callable[..., Any], calls: Iterable[tuple[Any, Any]], sources: Iterable[ModuleType]
 ) -> list[list[Any]]:
-    """What calls return one after the other, each as the leaves of its results. Changes of the module are undone.
+    """The results of several calls in a row, each as a list of leaves. Changes of the module are undone.
 
     Args:
         module: The module that is exported.
-        called: What is called.
-        calls: The positional and the keyword inputs of each call. They are copied.
+        called: The module or function that is called.
+        calls: The positional and the keyword inputs of each call. The calls get copies.
         sources: The Python modules of the user's code.
     """
-    found: list[list[Any]] = []
+    results_of_calls: list[list[Any]] = []
 
     def run() -> None:
         torch.manual_seed(0)
         for inputs in calls:
-            copies: dict[int, torch.Tensor] = {}  # an input may be given twice
+            copies: dict[int, torch.Tensor] = {}  # one tensor may be two inputs
             arguments, keywords = pytree.tree_map_only(
-                torch.Tensor, lambda each, copies=copies: copies.setdefault(id(each), each.detach().clone()), inputs
+                torch.Tensor,
+                lambda tensor, copies=copies: copies.setdefault(id(tensor), tensor.detach().clone()),
+                inputs,
             )
             leaves = pytree.tree_leaves(called(*arguments, **keywords))
-            found.append(pytree.tree_map_only(torch.Tensor, torch.clone, leaves))
+            results_of_calls.append(pytree.tree_map_only(torch.Tensor, torch.clone, leaves))
 
     assigned_when_run(module, run, sources)
-    return found
+    return results_of_calls
 
 
-def are_close(one: list[Any], other: list[Any]) -> bool:
-    """Whether results are equal, but for what another kernel or another order of operations may round."""
-    return len(one) == len(other) and all(map(_is_close, one, other))
+def are_close(first: list[Any], second: list[Any]) -> bool:
+    """Whether results are equal up to the rounding of other kernels and of another order of operations."""
+    return len(first) == len(second) and all(map(_is_close, first, second))
 
 
-def _is_close(one: Any, other: Any) -> bool:
-    """Whether two results are equal, or differ by little in relation to the largest element."""
-    if not (_is_tensor(one) and _is_tensor(other)):
-        return bool(one == other)
-    if one.shape != other.shape:
+def _is_close(first: Any, second: Any) -> bool:
+    """Whether two results are equal, or differ by little in relation to the largest element of the first."""
+    if not (_is_tensor(first) and _is_tensor(second)):
+        return bool(first == second)
+    if first.shape != second.shape:
         return False
-    both = (one, other)
-    if one.numel() == 0 or not all(each.is_floating_point() or each.is_complex() for each in both):
-        return bool(torch.equal(one, other))
-    epsilon = max(torch.finfo(each.dtype).eps for each in both)
-    one, other = (each.to(torch.complex128 if any(map(torch.is_complex, both)) else torch.float64) for each in both)
-    scale = float(one.abs().nan_to_num(0, 0, 0).max())
-    return bool(torch.allclose(one, other, rtol=0, atol=max(1e-4, 8 * epsilon) * scale, equal_nan=True))
+    both = (first, second)
+    if first.numel() == 0 or not all(tensor.is_floating_point() or tensor.is_complex() for tensor in both):
+        return bool(torch.equal(first, second))
+    epsilon = max(torch.finfo(tensor.dtype).eps for tensor in both)
+    first, second = (
+        tensor.to(torch.complex128 if any(map(torch.is_complex, both)) else torch.float64) for tensor in both
+    )
+    scale = float(first.abs().nan_to_num(0, 0, 0).max())
+    return bool(torch.allclose(first, second, rtol=0, atol=max(1e-4, 8 * epsilon) * scale, equal_nan=True))
 
 
-class _Written(TorchDispatchMode):  # type: ignore[misc]
-    """Copies parameters before they are written to. A copy of all parameters would take as much memory as the model.
+class _ParameterCopies(TorchDispatchMode):  # type: ignore[misc]
+    """Copies each parameter before its first write. A copy of all parameters would take as much memory as the model.
 
-    Branches and loops of control flow cannot write to parameters.
+    Branches and loops of control flow are not watched: they cannot write to parameters.
+
+    Attributes:
+        before: The written parameters and their previous content, by the number of their memory.
     """
 
     supports_higher_order_operators = True
@@ -367,13 +375,13 @@ class _Written(TorchDispatchMode):  # type: ignore[misc]
 @contextmanager
 def _same_random_numbers() -> Iterator[None]:
     """On exit, restores the random number generators of Python, NumPy and torch."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - models use it
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - models use it
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002 - as above
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002 - as above
 
 
 def _is_tensor(value: Any) -> bool:
@@ -381,9 +389,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_cast(before: torch.Tensor, after: Any) -> bool:
-    """Whether a tensor is a conversion of another one to a new dtype or device.
+    """Whether `after` is `before` in another dtype or on another device.
 
-    Equal content is not enough: a method that adds its input to a state leaves it equal if the input is zero.
+    Equal content in the same form does not count: a state stays equal when a method adds an input of zeros.
     """
     if not isinstance(after, torch.Tensor) or before.shape != after.shape:
         return False
@@ -395,16 +403,16 @@ def _is_cast(before: torch.Tensor, after: Any) -> bool:
 
 @contextmanager
 def _side_effects(assigned: Assigned) -> Iterator[None]:
-    """Within this context, sets `unclear` instead of showing TorchDynamo's warning about side effects."""
+    """Replaces TorchDynamo's warning about side effects within this context: sets `assigned.unclear` instead."""
     show = warnings.showwarning
 
     def collect(message: Warning | str, *rest: Any, **keywords: Any) -> None:
-        if str(message).startswith(_OF_DYNAMO):
+        if str(message).startswith(_DYNAMO_WARNING):
             assigned.unclear = True
         else:
             show(message, *rest, **keywords)
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("always", message=_OF_DYNAMO)
+        warnings.filterwarnings("always", message=_DYNAMO_WARNING)
         warnings.showwarning = collect
         yield

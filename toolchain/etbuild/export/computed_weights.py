@@ -1,4 +1,4 @@
-"""The content of the parameters and buffers of an export that come from weights files: read, or computed from them."""
+"""Reads the parameters and buffers of an export from weights files, or computes them from weights."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ if TYPE_CHECKING:
     from etbuild.export.read_archive import SavedExport
 
 Tensors = Mapping[str, torch.Tensor]
-_FILE = "quantized.safetensors"  # of one weight in a cache
+_FILE = "quantized.safetensors"  # the parts of one weight in a cache
 
 
 def read(
     saved: SavedExport, checkpoint: Checkpoint, needed: Collection[str] | None, kept: KeptWeights | None
 ) -> Callable[[str], torch.Tensor]:
-    """Computes the tensors of methods that are computed from weights.
+    """Computes the tensors of methods that are not weights themselves, such as quantized ones.
 
-    A weight is in memory only while something is computed from it. What is computed is in memory only if it is kept
-    nowhere.
+    A weight is in memory only while tensors are computed from it. The computed tensors are in memory only if `kept` is
+    None.
 
     Args:
         saved: The export.
         checkpoint: The weights files.
-        needed: The names of the tensors. None: all.
-        kept: Where computed weights are kept. None: nowhere.
+        needed: The names of the tensors; None for all.
+        kept: The files and the cache that keep computed weights; None without them.
 
     Returns:
-        A function that returns one of these tensors, or another one from weights files, by its name. It reads the
-        tensor at each call. It raises InputError if the tensor is damaged.
+        A function that reads a tensor by its name, a computed one or one of the weights files. Each call reads it
+        again, and raises InputError if the tensor is damaged.
 
     Raises:
         InputError: A weight is missing or damaged.
         BuildError: torchao refuses the content of a weight.
     """
     firsts = {first_name(entry) for entry in saved.tensors if needed is None or entry.name in needed}
-    wanted = [entry for entry in saved.tensors if first_name(entry) in firsts]
-    computed = {entry.name: entry.computed for entry in wanted if entry.computed is not None}
-    before = _read_kept(kept)
+    entries = [entry for entry in saved.tensors if first_name(entry) in firsts]
+    computed = {entry.name: entry.computed for entry in entries if entry.computed is not None}
+    earlier = _read_kept(kept)
     quantized = {
-        digest(recipe): entry for entry in wanted if (recipe := entry.computed) is not None and "part" in recipe
+        digest(recipe): entry for entry in entries if (recipe := entry.computed) is not None and "part" in recipe
     }
-    missing = {key: entry for key, entry in quantized.items() if key not in before}
+    missing = {key: entry for key, entry in quantized.items() if key not in earlier}
     new = _computed(missing, checkpoint, kept) if missing else {}
 
     def tensor(name: str) -> torch.Tensor:
@@ -65,21 +65,22 @@ def read(
         if "part" not in recipe:
             return checkpoint.tensor(recipe["weight"])
         key = digest(recipe)
-        return new[key] if key in new else before[key]
+        return new[key] if key in new else earlier[key]
 
     return tensor
 
 
 def _computed(missing: Mapping[str, TensorFacts], checkpoint: Checkpoint, kept: KeptWeights | None) -> Tensors:
-    """Computes tensors, each weight once, and writes them for later steps, unless an earlier one wrote others."""
+    """Computes tensors, and reads each weight once. Writes the tensors for later steps, unless a file of an earlier
+    step is there: it has other tensors."""
     recipes = [entry.computed for entry in missing.values() if entry.computed is not None]
 
     def quantized() -> Iterator[tuple[str, torch.Tensor]]:
         for names, tensor in checkpoint.each({recipe["weight"] for recipe in recipes}):
-            of_weight = [recipe for recipe in recipes if recipe["weight"] in names]
-            yield from _quantized(of_weight, tensor.detach(), kept).items()
+            recipes_of_weight = [recipe for recipe in recipes if recipe["weight"] in names]
+            yield from _quantized(recipes_of_weight, tensor.detach(), kept).items()
 
-    if kept is None or _holds(kept.file):
+    if kept is None or _has_content(kept.file):
         return dict(quantized())
     kept.file.parent.mkdir(exist_ok=True)
     forms = {key: (getattr(torch, entry.dtype), entry.shape) for key, entry in missing.items()}
@@ -87,36 +88,36 @@ def _computed(missing: Mapping[str, TensorFacts], checkpoint: Checkpoint, kept: 
 
 
 def _written(file: Path, forms: Mapping[str, Form], tensors: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
-    """Writes tensors under another name, then renames the file: it is whole or absent, and a process that reads an
-    earlier one keeps that. The arguments and errors are those of `stored_tensors.write_as_made`."""
+    """Writes tensors to a new file, and renames it to `file`. So the file is whole or absent, and a process that reads
+    an earlier file goes on with that one. The arguments and errors are those of `stored_tensors.write_as_made`."""
     with Scratch(file.parent, HIDDEN) as scratch:
         path = scratch.path / file.name
         with path.open("wb") as opened:
             stored_tensors.write_as_made(opened, forms, tensors)
             opened.flush()
             os.fsync(opened.fileno())
-        found = StoredTensors(path)
+        stored = StoredTensors(path)
         path.replace(file)
-        return found
+        return stored
 
 
 def _quantized(recipes: list[Recipe], weight: torch.Tensor, kept: KeptWeights | None) -> Tensors:
-    """What is made from one weight, by the digests of the recipes."""
+    """The tensors that are computed from one weight, by the digests of their recipes."""
     calls: dict[str, list[Recipe]] = {}
     for recipe in recipes:
-        calls.setdefault(digest(_whole(recipe)), []).append(recipe)
-    found: dict[str, torch.Tensor] = {}
+        calls.setdefault(digest(_without_part(recipe)), []).append(recipe)
+    tensors: dict[str, torch.Tensor] = {}
     for parts in calls.values():
-        made = _made(_whole(parts[0]), {recipe["part"] for recipe in parts}, weight, kept)
-        found.update({digest(recipe): made[recipe["part"]] for recipe in parts})
-    return found
+        quantized = _parts(_without_part(parts[0]), {recipe["part"] for recipe in parts}, weight, kept)
+        tensors.update({digest(recipe): quantized[recipe["part"]] for recipe in parts})
+    return tensors
 
 
-def _whole(recipe: Recipe) -> Recipe:
+def _without_part(recipe: Recipe) -> Recipe:
     return {key: value for key, value in recipe.items() if key != "part"}
 
 
-def _made(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeights | None) -> Tensors:
+def _parts(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeights | None) -> Tensors:
     """The parts of a quantized weight, from a cache if quantizing it takes long."""
     from etbuild.quantize import deferred
 
@@ -124,9 +125,9 @@ def _made(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeigh
         return deferred.quantized(recipe, parts, weight)
     from safetensors.torch import load_file, save_file
 
-    how = {key: value for key, value in recipe.items() if key != "weight"}
+    recipe_without_weight = {key: value for key, value in recipe.items() if key != "weight"}
     content = hashlib.sha256(memoryview(flat_bytes(weight).numpy())).hexdigest()
-    key = {"recipe": how, "parts": sorted(parts), "form": form(weight), "content": content}
+    key = {"recipe": recipe_without_weight, "parts": sorted(parts), "form": form(weight), "content": content}
     directory = kept.file.parent / f".{digest(key)}"
     directory.mkdir(parents=True, exist_ok=True)
     if not kept.fetch(key, directory):
@@ -136,9 +137,9 @@ def _made(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeigh
 
 
 def _read_kept(kept: KeptWeights | None) -> Tensors:
-    """What an earlier step has computed, by the digests of the recipes."""
-    return StoredTensors(kept.file) if kept is not None and _holds(kept.file) else {}
+    """The tensors that an earlier step has computed, by the digests of their recipes."""
+    return StoredTensors(kept.file) if kept is not None and _has_content(kept.file) else {}
 
 
-def _holds(file: Path) -> bool:
+def _has_content(file: Path) -> bool:
     return file.exists() and file.stat().st_size > 0

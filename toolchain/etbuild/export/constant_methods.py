@@ -1,4 +1,4 @@
-"""Evaluates constant methods from code during the export, so that lowering needs only their values."""
+"""Calls the functions of constant methods during the export, so that lowering needs only their values."""
 
 from __future__ import annotations
 
@@ -47,15 +47,14 @@ DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e5m2, torch.float8_e4m3fn),
 )
-"""The dtypes that a constant tensor may have. Programs can also hold complex and quantized ones, but no kernel accepts
-them."""
+"""The dtypes of constant tensors. Programs can also hold complex and quantized tensors, but no kernel accepts them."""
 
 
 def _check_tensor(value: torch.Tensor, reference: str, path: DocumentPath) -> None:
     if value.dtype not in DTYPES:
-        dtype, known = dtype_name(value.dtype), ", ".join(map(dtype_name, DTYPES))
+        dtype, accepted = dtype_name(value.dtype), ", ".join(map(dtype_name, DTYPES))
         message = f"`{reference}` returned a tensor of {dtype}, which a program cannot hold"
-        raise BuildError.at(path, message, f"known: {known}")
+        raise BuildError.at(path, message, f"known: {accepted}")
     if value.is_meta or value.layout != torch.strided:
         raise BuildError.at(path, f"`{reference}` returned a tensor that a program cannot hold")
 

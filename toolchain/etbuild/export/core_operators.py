@@ -1,6 +1,6 @@
-"""Changes what ExecuTorch does not take as it is, and PyTorch does not decompose: operators, checks, and sizes.
+"""Replaces operators, checks and sizes in a method that ExecuTorch cannot lower and PyTorch does not decompose.
 
-Each operator is a limit in `tests/conformance/upstream_limits.py`.
+`tests/conformance/upstream_limits.py` lists each of these operators.
 """
 
 from __future__ import annotations
@@ -20,50 +20,52 @@ _aten = torch.ops.aten
 _CHECK = _aten._assert_scalar.default
 _ITEMS = (_aten.item.default, _aten._local_scalar_dense.default)
 _MOST_DIMENSIONS = 6
-"""XNNPACK takes the parts of a linear layer whose input has more dimensions, and then lowering fails."""
+"""The most dimensions of a tensor in XNNPACK. With more in its input, lowering a linear layer fails."""
 
 
 def _as_batch(operator: Any, add: Add, image: Any, *options: Any, **named: Any) -> Any:
-    """A pooling of an image without a batch, which XNNPACK fails to lower: of a batch of one image."""
+    """Pools an image without a batch dimension as a batch of one image: XNNPACK fails to lower the former."""
     pooled = add(operator, add(_aten.unsqueeze.default, image, 0), *options, **named)
     return add(_aten.squeeze.dim, pooled, 0)
 
 
-def _as_rows(add: Add, given: Any, *weights: Any) -> Any:
-    """A linear layer of a tensor with more dimensions than XNNPACK has: of its rows. At most one size is dynamic."""
-    sizes = [size if isinstance(size, int) else -1 for size in given.meta["val"].shape[:-1]]
-    rows = add(_aten.linear.default, add(_aten.flatten.using_ints, given, 0, -2), *weights)
+def _as_rows(add: Add, tensor: Any, *weights: Any) -> Any:
+    """Flattens the input of a linear layer to rows: it has more dimensions than XNNPACK has. At most one size of the
+    input is dynamic."""
+    sizes = [size if isinstance(size, int) else -1 for size in tensor.meta["val"].shape[:-1]]
+    rows = add(_aten.linear.default, add(_aten.flatten.using_ints, tensor, 0, -2), *weights)
     return add(_aten.unflatten.int, rows, 0, sizes)
 
 
-def _crop_and_pad(add: Add, given: Any, amounts: list[int], *options: Any) -> Any:
-    """A padding with constants of which some amounts are negative: ExecuTorch's kernel pads, and does not crop.
+def _crop_and_pad(add: Add, tensor: Any, amounts: list[int], *options: Any) -> Any:
+    """Crops where amounts are negative, and pads with a constant elsewhere: ExecuTorch's padding kernel cannot crop.
 
-    The options are the mode, if the operator has one, and the value.
+    `options` are the mode, if the operator has one, and the value.
     """
     value = next((option for option in options if isinstance(option, bool | int | float)), 0)
     for index, (low, high) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
         if min(low, high) < 0:
-            given = add(_aten.slice.Tensor, given, -1 - index, max(-low, 0), high if high < 0 else sys.maxsize)
-    rest = [max(amount, 0) for amount in amounts]
-    return add(_aten.constant_pad_nd.default, given, rest, value) if any(rest) else given
+            tensor = add(_aten.slice.Tensor, tensor, -1 - index, max(-low, 0), high if high < 0 else sys.maxsize)
+    paddings = [max(amount, 0) for amount in amounts]
+    return add(_aten.constant_pad_nd.default, tensor, paddings, value) if any(paddings) else tensor
 
 
-def _fold(add: Add, given: Any, sizes: list[int], kernel: Any, dilation: Any, padding: list[int], stride: Any) -> Any:
-    """A fold of columns to an image: without its padding, which PyTorch would decompose into a negative one."""
-    larger = [size + 2 * around for size, around in zip(sizes, padding, strict=True)]
-    folded = add(_aten.col2im.default, given, larger, kernel, dilation, [0, 0], stride)
-    for dim, around in zip((-2, -1), padding, strict=True):
-        folded = add(_aten.slice.Tensor, folded, dim, around, -around or sys.maxsize)
+def _fold(add: Add, columns: Any, sizes: list[int], kernel: Any, dilation: Any, padding: list[int], stride: Any) -> Any:
+    """Folds columns to an image with its padding, and cuts the padding off: PyTorch would decompose the operator's own
+    padding into a negative one."""
+    padded_sizes = [size + 2 * amount for size, amount in zip(sizes, padding, strict=True)]
+    folded = add(_aten.col2im.default, columns, padded_sizes, kernel, dilation, [0, 0], stride)
+    for dim, amount in zip((-2, -1), padding, strict=True):
+        folded = add(_aten.slice.Tensor, folded, dim, amount, -amount or sys.maxsize)
     return folded
 
 
-def _original(add: Add, given: Any) -> Any:
-    return given
+def _original(add: Add, tensor: Any) -> Any:
+    return tensor
 
 
 def _writer(node: torch.fx.Node) -> Writer | None:
-    """What writes an operator anew; None if it stays as it is."""
+    """The writer that replaces an operator; None if the operator stays."""
     missing = missing_operators.writer(node)
     if missing is not None:
         return missing
@@ -82,7 +84,7 @@ def _writer(node: torch.fx.Node) -> Writer | None:
 
 
 def _crops(amounts: Any, mode: Any = "constant") -> bool:
-    """Whether a padding with constants has amounts below 0, and all of them are known."""
+    """Whether a padding with a constant has negative amounts, and no amount is dynamic."""
     pads_constants = not isinstance(mode, str) or mode == "constant"
     return pads_constants and _are_known(amounts) and min(amounts, default=0) < 0
 
@@ -92,15 +94,16 @@ def _are_known(sizes: Any) -> bool:
 
 
 def _is_channels_last(value: torch.Tensor) -> bool:
-    """Whether a tensor is in this memory format. ExecuTorch would copy an alias of it into a row-major tensor, and its
-    kernel refuses to."""
+    """Whether a tensor is in the memory format channels_last. ExecuTorch would copy its alias into a row-major tensor,
+    which the kernel refuses."""
     kind = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.dim())
     return kind is not None and not value.is_contiguous() and value.is_contiguous(memory_format=kind)
 
 
 def make_lowerable(program: ExportedProgram) -> None:
-    """Removes checks of truths, and replaces operators. Where the limits of sizes say which of two is larger, it puts
-    the number in place of their maximum or minimum: `max(0, 1 - seq)` is 0.
+    """Removes checks of booleans, replaces operators, and computes maxima and minima of sizes that have one value.
+
+    For instance, `max(0, 1 - seq)` becomes 0.
 
     Args:
         program: The method. It is changed in place.
@@ -111,11 +114,11 @@ def make_lowerable(program: ExportedProgram) -> None:
 
 
 def _remove_checks(graph: torch.fx.Graph) -> bool:
-    """Removes checks of tensors of truths, such as those of `torch._check_tensor_all`, and what only they need.
+    """Removes checks of boolean tensors, such as those of `torch._check_tensor_all`, and the nodes that only they need.
 
-    ExecuTorch removes every check of values, and then cannot compute what a truth was made of for it.
+    ExecuTorch removes the checks itself, but leaves these nodes, and cannot lower them.
     """
-    checks = [node for node in graph.find_nodes(op="call_function", target=_CHECK) if _is_of_truth(node)]
+    checks = [node for node in graph.find_nodes(op="call_function", target=_CHECK) if _is_of_boolean(node)]
     for node in checks:
         graph.erase_node(node)
     if checks:
@@ -123,17 +126,17 @@ def _remove_checks(graph: torch.fx.Graph) -> bool:
     return bool(checks)
 
 
-def _is_of_truth(check: torch.fx.Node) -> bool:
-    """Whether a check needs the only element of a tensor of truths."""
+def _is_of_boolean(check: torch.fx.Node) -> bool:
+    """Whether a check reads the only element of a boolean tensor."""
     seen: set[torch.fx.Node] = set()
-    left = [check]
-    while left:
-        node = left.pop()
+    waiting = [check]
+    while waiting:
+        node = waiting.pop()
         if node.target in _ITEMS:
             if node.all_input_nodes[0].meta["val"].dtype is torch.bool:
                 return True
         elif node.op == "call_function" and node not in seen:
-            left.extend(node.all_input_nodes)
+            waiting.extend(node.all_input_nodes)
         seen.add(node)
     return False
 
@@ -144,7 +147,7 @@ def _decide_sizes(graph: torch.fx.Graph) -> bool:
     for node, size in decided.items():
         for user in [user for user in node.users if user.op != "output"]:
             user.args, user.kwargs = torch.fx.map_arg(
-                (user.args, user.kwargs), lambda each, node=node, size=size: size if each is node else each
+                (user.args, user.kwargs), lambda argument, node=node, size=size: size if argument is node else argument
             )
         if not node.users:
             graph.erase_node(node)

@@ -20,17 +20,17 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import active_finder, import_module
 from etbuild.plan.parts import CustomOps
 
-# A process can register an operator only once. Export and lowering both load custom operators, and may run in one
-# process, so that libraries and modules stay loaded.
+# Libraries and modules stay loaded: a process can register an operator only once, and export and lowering, which both
+# load custom operators, may run in one process.
 _loaded: set[str] = set()  # the digests of libraries
-_SYSTEM = ("/lib", "/lib64", "/nix/store", "/opt", "/usr")  # libraries of the system are not in the key
+_SYSTEM = ("/lib", "/lib64", "/nix/store", "/opt", "/usr")  # libraries there are not in the key
 _registered: set[str] = set()  # `NAMESPACE::NAME` and `NAMESPACE::NAME.OVERLOAD` of operators that `load` registered
 
 
 @dataclass(frozen=True)
 class _Imported:
-    """What the import of a module of the declared sources loaded: the module and the modules of the declared sources
-    that it imported, by name, and the digests of their files, by import path."""
+    """The modules of the declared sources that one import loaded, by name, and the sha256 of their files, by import
+    path."""
 
     modules: dict[str, ModuleType]
     digests: dict[str, str]
@@ -84,11 +84,11 @@ def _load_all(custom_ops: CustomOps, context: StepContext) -> None:
 
 
 def _check_linked(name: str, path: DocumentPath, loaded: set[str], context: StepContext) -> None:
-    """Checks that the libraries that a declared one links are declared, installed, or part of the system: no key covers
-    others."""
+    """Checks the libraries that a declared library links: each is declared, installed, or part of the system. No key
+    covers other ones."""
     declared = {os.path.realpath(file) for file in context.inputs.data.values()}
-    installed, others = installed_places(map(str, active_finder().sources.values()))
-    directories = installed | others | {sys.prefix, sys.base_prefix, *_SYSTEM}
+    installed_directories, other_directories = installed_places(map(str, active_finder().sources.values()))
+    directories = installed_directories | other_directories | {sys.prefix, sys.base_prefix, *_SYSTEM}
     for file in sorted(loaded - declared):
         if not lies_in(file, directories):
             hint = f"list `{Path(file).name}` under `custom_ops.libraries` too, before `{name}`"
@@ -104,8 +104,8 @@ def _import(name: str, path: DocumentPath) -> None:
         return
     before = set(sys.modules)
     import_module(name, path)
-    tops = finder.top_level_names()
-    modules = {new: sys.modules[new] for new in set(sys.modules) - before if new.split(".")[0] in tops}
+    top_level_names = finder.top_level_names()
+    modules = {new: sys.modules[new] for new in set(sys.modules) - before if new.split(".")[0] in top_level_names}
     finder.persistent.update(modules)
     names = [finder.name_of(module.__file__) for module in modules.values() if module.__file__]
     _imported[name] = _Imported(modules, _digests(filter(None, names)))

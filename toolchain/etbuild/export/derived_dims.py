@@ -1,4 +1,4 @@
-"""Lets ExecuTorch lower a method that was saved with dimensions derived from others, such as multiples."""
+"""Lets ExecuTorch lower a saved method with derived dimensions, such as multiples of another dimension."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch.export import ExportedProgram
 def forget_ranges(program: ExportedProgram) -> None:
     """Removes the ranges of derived dimensions, such as `8*s0`, from the symbols of a loaded program.
 
-    torch 2.13.0 reads them back as if each were a symbol, and then cannot decompose the program ("expected
-    sympy.Symbol"). They follow from the ranges of the symbols in them. `range_constraints` still has them.
+    torch 2.13.0 reads each such expression back as if it were a symbol, and then cannot decompose the program
+    ("expected sympy.Symbol"). The ranges of the symbols imply them, and `range_constraints` still has them.
     """
     shape_env = _get_shape_env_from_gm(program.graph_module)
     if shape_env is not None:
-        for derived in [each for each in shape_env.var_to_range if not each.is_Symbol]:
+        for derived in [symbol for symbol in shape_env.var_to_range if not symbol.is_Symbol]:
             del shape_env.var_to_range[derived]

@@ -25,7 +25,7 @@ from etbuild.plan.parts import (
     ValueExample,
 )
 
-_IMAGE_DIMENSIONS = 4  # of a batch
+_IMAGE_DIMENSIONS = 4  # batch, channels, height, width
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -36,8 +36,8 @@ def make(
 
     Args:
         method: The method in the export plan.
-        module: The module that has it, which may decide the shapes of inputs.
-        path: Its document path.
+        module: The module that has the method. It may decide the shapes of inputs.
+        path: The document path of the method.
         context: The declared inputs of the step, which contain factories and files.
 
     Returns:
@@ -63,8 +63,8 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
 
     Args:
         example: The input in the export plan.
-        module: The module whose method takes it.
-        path: Its document path.
+        module: The module whose method takes the input.
+        path: The document path of the input.
         context: The declared inputs of the step, which contain factories and files.
 
     Raises:
@@ -89,8 +89,12 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
 
         if example.of_model in ("image", "sound"):
             return single_call.example(module, example, path)
-        of_image = example.of_model in ("pixel_values", "embeddings")
-        return image_text.example(module, example, path) if of_image else encoder_decoder.example(module, example, path)
+        is_image_text = example.of_model in ("pixel_values", "embeddings")
+        return (
+            image_text.example(module, example, path)
+            if is_image_text
+            else encoder_decoder.example(module, example, path)
+        )
     dtype, fill = getattr(torch, example.dtype), example.fill
     with wrap_user_error(path, "making the example input"):
         if fill == "arange":
@@ -114,17 +118,17 @@ def _from_loader(example: FileExample, loader: str, path: DocumentPath, context:
         return _checked(load(file), f"`{loader}` returned", path)
 
 
-def _checked(value: Any, what: str, path: DocumentPath) -> Any:
-    """The value with its tensors detached and its mappings sorted by key, as mappings in a manifest are. Raises
-    BuildError if it cannot be an input."""
+def _checked(value: Any, origin: str, path: DocumentPath) -> Any:
+    """A value with detached tensors, and with mappings in the order of their keys, as mappings of a manifest are.
+    Raises BuildError if it cannot be an input; `origin` begins the message."""
     if isinstance(value, torch.Tensor):
         return _of_known_layout(value.detach())
     if isinstance(value, _PLAIN):
         return value
     if type(value) in (list, tuple):
-        return type(value)(_checked(part, what, path) for part in value)
+        return type(value)(_checked(part, origin, path) for part in value)
     if type(value) is dict and all(isinstance(key, str) for key in value):
-        return {key: _checked(part, what, path) for key, part in sorted(value.items())}
+        return {key: _checked(part, origin, path) for key, part in sorted(value.items())}
     hint = "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of them"
     actual = f"{type(value).__name__}, not a tensor"
     plain = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
@@ -134,12 +138,12 @@ def _checked(value: Any, what: str, path: DocumentPath) -> Any:
     elif plain is not None:
         actual = f"{type(value).__name__}, a subclass of {plain.__name__}"
         hint = f"return a plain {plain.__name__}"
-    raise BuildError.at(path, f"{what} {actual}", hint)
+    raise BuildError.at(path, f"{origin} {actual}", hint)
 
 
 def _of_known_layout(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, row by row or in the format channels_last, as all runtimes take tensors. A view may be neither. The
-    runtime of Python does not take the format channels_last_3d."""
+    """A tensor in a layout that all runtimes take: row-major or channels_last. A view may have neither, and the runtime
+    of Python refuses channels_last_3d."""
     if tensor.layout != torch.strided:
         return tensor
     is_image = tensor.dim() == _IMAGE_DIMENSIONS and not tensor.is_contiguous()
@@ -189,14 +193,14 @@ class DynamicShapes:
         self._texts: dict[int, str] = {}
         self._names = dimension_names(method)
         self.leaves: list[tuple[tuple[Any, ...] | None, DocumentPath]] = []
-        place: DocumentPath = (*path, "dynamic_shapes")
+        shapes_path: DocumentPath = (*path, "dynamic_shapes")
         self.positional = tuple(
-            self._convert(shapes, value, (*place, index))
+            self._convert(shapes, value, (*shapes_path, index))
             for index, (shapes, value) in enumerate(zip(method.dynamic_shapes, arguments, strict=True))
         )
-        place = (*path, "dynamic_kwargs_shapes")
+        shapes_path = (*path, "dynamic_kwargs_shapes")
         self.keyword = {
-            name: self._convert(method.dynamic_kwargs_shapes[name], value, (*place, name))
+            name: self._convert(method.dynamic_kwargs_shapes[name], value, (*shapes_path, name))
             for name, value in keywords.items()
         }
 
@@ -241,7 +245,7 @@ class DynamicShapes:
         return tuple(torch.export.Dim.STATIC if dim is None else self._dim(dim) for dim in dims)
 
     def _dim(self, dim: Dim) -> Any:
-        """Torch's object for a dimension. Equal names get the same object."""
+        """The `Dim` of torch for a dimension. Equal names get the same object."""
         size = self._dims.setdefault(dim.dim, self._named_dim(dim))
         size = dim.times * size if dim.times != 1 else size
         size = size + dim.plus if dim.plus else size
@@ -249,11 +253,11 @@ class DynamicShapes:
         return size
 
     def _named_dim(self, dim: Dim) -> Any:
-        """Torch's object for a dimension that is not derived from another one of the manifest."""
+        """The `Dim` of torch for a name of the manifest, without factor and summand."""
         step = dim.multiple_of
         if step == 1:
             return torch.export.Dim(dim.dim, min=dim.min, max=dim.max)
-        # torch knows multiples only as dimensions that are derived from one that no input has.
+        # torch knows a multiple only as derived from another dimension, here one that no input has.
         hidden = f"{dim.dim}_by_{step}"
         while hidden in self._names:
             hidden += "_"
@@ -283,21 +287,21 @@ def _names(shapes: Any) -> Iterator[str]:
 
 
 def with_batch(shapes: Shapes, value: Any) -> Shapes:
-    """Makes the first dimension of each tensor of an input dynamic, unless its shape names a dimension there.
+    """Makes the first dimension of each tensor of an input dynamic, if it is fixed.
 
     Args:
         shapes: The dynamic shapes of the input in the export plan.
         value: The input.
 
     Returns:
-        The dynamic shapes. All added dimensions are the same one, of any size from 1.
+        The dynamic shapes. All added dimensions are one dimension, of any size from 1.
     """
     if isinstance(value, torch.Tensor) and value.dim():
         dims = shapes if isinstance(shapes, tuple) and shapes else (None,) * value.dim()
         return (dims[0] or Dim("dynamic_batch_size", 1, None, 1, 1, 0), *dims[1:])
     if isinstance(value, (list, tuple)):
         parts = shapes if isinstance(shapes, tuple) and shapes else (None,) * len(value)
-        return tuple(with_batch(part, each) for part, each in zip(parts, value, strict=True))
+        return tuple(with_batch(part, element) for part, element in zip(parts, value, strict=True))
     if isinstance(value, dict):
         by_key = shapes if isinstance(shapes, dict) else {}
         return {key: with_batch(by_key.get(key), part) for key, part in value.items()}
@@ -305,7 +309,7 @@ def with_batch(shapes: Shapes, value: Any) -> Shapes:
 
 
 def in_signature_order(entry: Callable[..., Any], keywords: dict[str, object], path: DocumentPath) -> dict[str, object]:
-    """Sorts keyword inputs in the order of the entry's parameters, because `torch.export` passes them in that order.
+    """Sorts keyword inputs in the order of the entry's parameters: `torch.export` passes them so.
 
     Args:
         entry: The callable that is exported.
@@ -328,9 +332,9 @@ def in_signature_order(entry: Callable[..., Any], keywords: dict[str, object], p
 def check_fit(
     entry: Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any], path: DocumentPath
 ) -> None:
-    """Fails if the entry cannot be called with the inputs, such as too few of them.
+    """Fails if the entry cannot be called with the inputs, for instance because one is missing.
 
-    Call it only for a method that fails: hooks of a module may add inputs.
+    Call it only after an export failed: hooks of a module may add inputs that this check does not see.
 
     Args:
         entry: The callable that is exported.
@@ -339,13 +343,15 @@ def check_fit(
         path: The document path of the positional inputs.
 
     Raises:
-        InputError: The error names the parameters.
+        InputError: The inputs do not fit. The hint names the parameters.
     """
     signature = inspect.signature(entry)
     try:
         signature.bind(*arguments, **keywords)
     except TypeError as error:
-        plain = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
-        shown = inspect.Signature(plain)
-        hint = f"its parameters are {shown}; `example_inputs` gives them in order, `example_kwargs` by name"
+        parameters = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+        readable_signature = inspect.Signature(parameters)
+        hint = (
+            f"its parameters are {readable_signature}; `example_inputs` gives them in order, `example_kwargs` by name"
+        )
         raise InputError.at(path, f"the inputs do not fit the method: {error}", hint) from None

@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exporting:
-    """The settings that all methods of an export share.
+    """The settings of an export, which all its methods share.
 
     Attributes:
         plan: The export plan.
         context: The declared inputs of the step.
-        recipe: The recipe, for everything that the manifest leaves to it; None if the manifest names none.
+        recipe: The recipe that decides what the manifest leaves open; None without one.
     """
 
     plan: ExportPlan
@@ -70,18 +70,18 @@ class Exporting:
 
 @dataclass(frozen=True)
 class PreparedMethod:
-    """A method that is prepared for its export. If its plan has PT2E quantization, it is quantized already.
+    """A method with its inputs, ready for its export. If its plan has PT2E quantization, it is quantized already.
 
     Attributes:
         job: The settings of the export.
         name: The method's name.
-        module: The module that has it.
+        module: The module that has the method.
         entry: The callable of the module that is exported.
         arguments: The positional example inputs.
         keywords: The keyword example inputs.
         shapes: The dynamic shapes of all inputs.
-        quantized: Its graph with quantized operators, which is exported instead of the module; None if PT2E does not
-            quantize it.
+        quantized: The method's graph with quantized operators, which is exported instead of the module; None without
+            PT2E quantization.
     """
 
     job: Exporting
@@ -121,7 +121,7 @@ def prepare(job: Exporting, name: str, module: torch.nn.Module) -> PreparedMetho
             source.
     """
     method, path = job.plan.methods[name], ("methods", name)
-    seed(job.plan.model.seed)  # the factories of other methods may have drawn random numbers
+    seed(job.plan.model.seed)  # the same random numbers, whatever the factories of other methods drew
     arguments, keywords = example_values.make(method, module, path, job.context)
     with wrap_user_error((*path, "entry"), f"looking up `{method.entry}`"):
         entry = _resolve(module, method.entry, (*path, "entry"))
@@ -177,13 +177,13 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
             with wrap_user_error(entry, f"running `{method.entry}` on the example inputs"):
                 in_run = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(in_run)
-        elif assigned.attributes:  # tracing assigns more than a run; a model may refuse it
+        elif assigned.attributes:  # a run may assign less; the model may refuse to run, which is no error here
             arguments, keywords = copy.deepcopy((prepared.arguments, prepared.keywords))
             with contextlib.suppress(Exception):
                 assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources))
         assigned.check(program, entry)
-        given = (prepared.arguments, prepared.keywords)
-        differ = functools.partial(assignments.calls_differ, module, root, program, given, sources)
+        inputs = (prepared.arguments, prepared.keywords)
+        differ = functools.partial(assignments.calls_differ, module, root, program, inputs, sources)
         lines_of = functools.partial(assigning_lines.hint)
         assigned.check_calls(differ, entry, len(prepared.job.plan.methods) == 1, lines_of)
     method_results.check(program, entry)
@@ -198,7 +198,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     old_values.copy_inputs(program, prepared.name)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes)
-    if not training:  # a batch norm needs several values then, and what random numbers make need not agree
+    if not training:  # in training, a batch norm needs several values, and dropout draws random numbers
         _check_small_sizes(prepared, program, root, shapes)
     return program
 
@@ -206,7 +206,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
 def _exported(
     prepared: PreparedMethod, root: torch.nn.Module, shapes: DynamicShapes, strict: bool
 ) -> torch.export.ExportedProgram:
-    printed = io.StringIO()  # torch prints the unfinished graph before it raises an error: too long to show
+    printed = io.StringIO()  # before an error torch prints the unfinished graph, which is too long to show
     try:
         dynamic_shapes = shapes.for_export(root.forward)
         with contextlib.redirect_stderr(printed), exporting():
@@ -216,7 +216,7 @@ def _exported(
     except every_size.TooManySizes as error:
         raise _too_many_sizes(error, prepared) from error
     except BaseException as error:  # the errors of torch.export have no common base class
-        # If the method fails without being exported too, the cause is in the inputs or in the model.
+        # If the method also fails in a plain call, the cause is in the inputs or in the model.
         example_values.check_fit(
             _signature_of(prepared.entry), prepared.arguments, prepared.keywords, (*prepared.path, "example_inputs")
         )
@@ -249,7 +249,7 @@ def _quantized(prepared: PreparedMethod, quantization: Quantization) -> torch.fx
             [Problem(f"{message}: {problem.message}", quantization.path) for problem in error.problems]
         ) from error
     graph_module = program.module(check_guards=False)
-    if quantization.trains:  # training changes parameters, which other methods share
+    if quantization.trains:  # other methods share the parameters that training changes
         graph_module = copy.deepcopy(graph_module)
         written = _written(prepared)
     else:
@@ -259,20 +259,23 @@ def _quantized(prepared: PreparedMethod, quantization: Quantization) -> torch.fx
 
 
 def _written(prepared: PreparedMethod) -> set[str]:
-    """The buffers that a method writes to in inference, which excludes the statistics of batch norms."""
-    functional = _traced(prepared, prepared.shapes).run_decompositions({})  # only then does the signature list them
+    """The buffers that a method writes to in inference: not the statistics of batch norms."""
+    functional = _traced(prepared, prepared.shapes).run_decompositions({})  # the signature lists them from here on
     return set(functional.graph_signature.buffers_to_mutate.values())
 
 
 def _batched(prepared: PreparedMethod) -> DynamicShapes:
-    """The dynamic shapes with a first dimension of any size, as `dynamic_batch_size` of a recipe requires."""
+    """The method's dynamic shapes with a first dimension of any size, for `dynamic_batch_size` of a recipe."""
     method, arguments = prepared.method, prepared.arguments
-    shapes = [example_values.with_batch(*each) for each in zip(method.dynamic_shapes, arguments, strict=True)]
+    shapes = [
+        example_values.with_batch(*shapes_and_value)
+        for shapes_and_value in zip(method.dynamic_shapes, arguments, strict=True)
+    ]
     return DynamicShapes(method.replace(dynamic_shapes=tuple(shapes)), arguments, prepared.keywords, prepared.path)
 
 
 def _quantization(prepared: PreparedMethod) -> Quantization | None:
-    """How PT2E quantizes a method, according to the manifest or the recipe; None: it does not."""
+    """The PT2E quantization of a method, from the manifest or the recipe; None if there is none."""
     method, context, recipe = prepared.method, prepared.job.context, prepared.job.recipe
     pt2e, arguments, path = method.pt2e, prepared.arguments, (*prepared.path, "quantize", "pt2e")
     of_recipe = recipe.quantization_recipe if recipe is not None else None
@@ -290,9 +293,9 @@ def _quantization(prepared: PreparedMethod) -> Quantization | None:
 
 @contextlib.contextmanager
 def _training(module: torch.nn.Module, trained: bool) -> Iterator[None]:
-    """Within this context, the module is in training mode if `wanted`; afterwards it is in evaluation mode.
+    """Puts the module into training mode within this context if `trained`; afterwards it is in evaluation mode.
 
-    A method that is trained must be exported in training mode, in which batch norms and dropout have other operators.
+    A method that quantization trains is exported in training mode: batch norms and dropout have other operators there.
     """
     module.train(trained)
     try:
@@ -323,7 +326,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.exp
         derived_dims.forget_ranges(program)
         _check_tensors(program, path, f"export the module again, after `{_UNWRAP}`")
         core_operators.make_lowerable(program)
-        return old_values.drop_inputs(_bound(program), name)
+        return old_values.drop_inputs(_with_one_input_per_tensor(program), name)
 
 
 def _program_error(error: BaseException, file: str, path: DocumentPath) -> InputError:
@@ -339,25 +342,25 @@ def _program_error(error: BaseException, file: str, path: DocumentPath) -> Input
     return from_exception(error, InputError, path, f"cannot read `{file}`", hint)
 
 
-def _bound(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with one input for each tensor, also if it has several names, and with row-major tensors."""
+def _with_one_input_per_tensor(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with row-major tensors, and with one input for each tensor, even if it has several names."""
     contents = {
         key: value
         for key, value in {**program.state_dict, **program.constants}.items()
         if isinstance(value, torch.Tensor)
     }
-    tensors = {key: memory(value) for key, value in contents.items()}
+    memories = {key: memory(value) for key, value in contents.items()}
     untie(
-        program, {key: tensors[key] for key in contents if key not in program.graph_signature.lifted_tensor_constants}
+        program, {key: memories[key] for key in contents if key not in program.graph_signature.lifted_tensor_constants}
     )
-    normalized: dict[Hashable, torch.Tensor] = {}
+    row_major_tensors: dict[Hashable, torch.Tensor] = {}
     for content in (program._state_dict, program._constants):
-        for key in [key for key in tensors if key in content]:
-            content[key] = normalized.setdefault(tensors[key], _normalized(content[key]))
+        for key in [key for key in memories if key in content]:
+            content[key] = row_major_tensors.setdefault(memories[key], _row_major(content[key]))
     return program
 
 
-def _normalized(tensor: torch.Tensor) -> torch.Tensor:
+def _row_major(tensor: torch.Tensor) -> torch.Tensor:
     content = row_major(tensor.detach())
     return torch.nn.Parameter(content, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else content
 
@@ -394,10 +397,12 @@ def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callabl
     value: Any = module
     for part in entry.split("."):
         if not hasattr(value, part):
-            known = [key for key in dir(type(value)) if not key.startswith("_") and not hasattr(torch.nn.Module, key)]
+            attributes = [
+                key for key in dir(type(value)) if not key.startswith("_") and not hasattr(torch.nn.Module, key)
+            ]
             children = [key for key, _ in value.named_children()] if isinstance(value, torch.nn.Module) else []
             raise InputError.at(
-                path, f"the module has no `{entry}`", did_you_mean(part, [*known, *children, "forward"])
+                path, f"the module has no `{entry}`", did_you_mean(part, [*attributes, *children, "forward"])
             )
         value = getattr(value, part)
     if not callable(value):
@@ -411,19 +416,19 @@ def _signature_of(entry: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def root_of(prepared: PreparedMethod) -> torch.nn.Module:
-    """The module that `torch.export` traces by calling it: the module itself for `forward`, or else a new root.
+    """The module that `torch.export` traces by calling it: the module itself for `forward`, otherwise a new root.
 
-    The new root shares the dictionary of the module with its parameters, buffers, children and attributes: names stay
-    the same, and a change of one is a change of the other. Calling the root runs the entry of the module. The module's
-    own `forward`, `__call__` and hooks are not changed, so that the entry may call them.
+    Calling the new root runs the entry of the module. The root shares the module's dictionary, which holds parameters,
+    buffers, children and attributes: names stay the same, and a change of one module changes the other. The module's
+    own `forward`, `__call__` and hooks stay, so that the entry may call them.
     """
     module = prepared.module
     if prepared.method.entry == "forward":
         return module
     called, kind = _as_function(prepared.entry), type(module)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # an export names the root's class
-    # Properties override entries of the shared dictionary. `Module.__call__` runs `_compiled_call_impl`, if it is set,
-    # instead of hooks and `forward`.
+    # Properties, since they override entries of the shared dictionary. If `_compiled_call_impl` is set,
+    # `Module.__call__` runs it instead of hooks and `forward`.
     entered = {"forward": property(lambda self: called), "_compiled_call_impl": property(lambda self: called)}
     root: torch.nn.Module = object.__new__(type(kind.__name__, (torch.nn.Module,), {**names, **entered}))
     object.__setattr__(root, "__dict__", vars(module))
@@ -431,10 +436,10 @@ def root_of(prepared: PreparedMethod) -> torch.nn.Module:
 
 
 def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that runs the entry and has its signature and a `__code__`, which `torch.export` needs.
+    """A function that runs the entry, with the signature of the entry and the `__code__` that `torch.export` needs.
 
-    A plain method is returned itself, because strict export traces that best. Any other entry, such as a submodule, is
-    called by a new function, so that its hooks run.
+    A plain method or function is returned as it is, because strict export traces that best. A new function calls any
+    other entry, such as a submodule, so that its hooks run.
     """
     if isinstance(entry, (types.MethodType, types.FunctionType)) and hasattr(entry, "__code__"):
         return entry
@@ -453,8 +458,11 @@ _UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
 
 
 def _check_tensors(program: torch.export.ExportedProgram, path: DocumentPath, hint: str) -> None:
-    """Fails if a method has a fake tensor, which another method computed while it was traced: it has no values; or a
-    tensor subclass that wraps other tensors: it has no bytes to compare or write, and `hint` says what to do."""
+    """Fails if a method has a tensor without values or bytes of its own.
+
+    A fake tensor has no values: another method computed it while it was traced. A tensor subclass that wraps other
+    tensors has no bytes to compare or write; `hint` says what to do about that.
+    """
     for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
         if isinstance(tensor, FakeTensor):
             message = f"the method reads `{name}`, which another method computes and something keeps"
@@ -465,7 +473,7 @@ def _check_tensors(program: torch.export.ExportedProgram, path: DocumentPath, hi
 
 
 def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) -> None:
-    """Fails if tracing fixed or narrowed a dynamic dimension: the runtime would refuse the other declared sizes."""
+    """Fails if tracing fixed or narrowed a dynamic dimension: the runtime would refuse some of the declared sizes."""
     users = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     for name, (dims, path) in zip(users, shapes.leaves, strict=True):
@@ -474,7 +482,7 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
                 continue
             size = values[name].shape[position]
             dim_path = (*path, position)
-            if not free_symbols(size):  # also a symbol that stands for a number by now
+            if not free_symbols(size):  # tracing may also have given a symbol one value
                 message = f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}"
                 raise BuildError.at(dim_path, message, "write `null`, or change the model")
             bounds = program.range_constraints.get(size.node.expr)
@@ -489,12 +497,14 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
 def _check_small_sizes(
     prepared: PreparedMethod, program: torch.export.ExportedProgram, root: torch.nn.Module, shapes: DynamicShapes
 ) -> None:
-    """Fails if a method gives something else than the module for a size of 0 or 1, which torch.export rules out."""
-    given, dims = (prepared.arguments, prepared.keywords), [dims for dims, _ in shapes.leaves]
+    """Fails if the exported method and the module differ for a size of 0 or 1: torch.export assumes larger sizes."""
+    inputs, dims = (prepared.arguments, prepared.keywords), [dims for dims, _ in shapes.leaves]
     with torch.no_grad():
-        found = every_size.difference(prepared.module, root, program, given, dims, active_finder().loaded_modules())
-    if found is not None:
-        message = f"for inputs of {found}, the exported method gives something else than the model"
+        shapes_that_differ = every_size.difference(
+            prepared.module, root, program, inputs, dims, active_finder().loaded_modules()
+        )
+    if shapes_that_differ is not None:
+        message = f"for inputs of {shapes_that_differ}, the exported method gives something else than the model"
         hint = "torch.export assumes that no dynamic size is 0 or 1: write a larger `min`, or change the model"
         raise BuildError.at((*prepared.path, "dynamic_shapes"), message, hint)
 
@@ -529,35 +539,39 @@ def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     if violated_shapes.MARK in text:
         hint = hints(violated_shapes.hint(text), _same_dimensions(text, name, job))
-    place = source_line(error) or _quoted_line(str(error))
-    action = failed(f"exporting `{method.entry}`", error, place)
+    line = source_line(error) or _quoted_line(str(error))
+    action = failed(f"exporting `{method.entry}`", error, line)
     path: DocumentPath = ("methods", name, part)
     huggingface = job.plan.model.huggingface
     if huggingface and part == "entry":  # users cannot change the code of the model
-        instead = "write a factory" if huggingface.cache is None else "leave out `cache`, or write a factory"
-        hint = f"`{huggingface.model_class}` cannot be exported as it is with this configuration: {instead}"
+        advice = "write a factory" if huggingface.cache is None else "leave out `cache`, or write a factory"
+        hint = f"`{huggingface.model_class}` cannot be exported as it is with this configuration: {advice}"
         path = ("model", "huggingface")
     elif huggingface and huggingface.task is not None:
-        own = f"if `task` has written these shapes, `{huggingface.model_class}` does not take calls of any length: "
-        hint = hints(hint, f"{own}leave out `cache` and `task`, or write a factory")
-    more = hints(_text_of(place), hint, package_line(error))
-    return from_exception(error, BuildError, path, action, more, said=_message(error))
+        explanation = (
+            f"if `task` has written these shapes, `{huggingface.model_class}` does not take calls of any length: "
+        )
+        hint = hints(hint, f"{explanation}leave out `cache` and `task`, or write a factory")
+    hint_text = hints(_text_of(line), hint, package_line(error))
+    return from_exception(error, BuildError, path, action, hint_text, said=_message(error))
 
 
 def _same_dimensions(text: str, name: str, job: Exporting) -> str | None:
-    """A hint about the other methods with a dimension that torch.export narrows: each method is exported for itself."""
+    """A hint that names other methods with a dimension that torch.export narrows: they may fail next."""
     narrowed = {*violated_shapes.names(text)}
     methods = job.plan.methods.items()
-    others = [f"`{other}`" for other, method in methods if other != name and narrowed & dimension_names(method)]
+    others = [
+        f"`{other_name}`" for other_name, method in methods if other_name != name and narrowed & dimension_names(method)
+    ]
     have = "have" if len(others) > 1 else "has"
     return f"{', '.join(others)} {have} this dimension too, and may need the same change" if others else None
 
 
-def _text_of(place: str | None) -> str | None:
-    """A hint with the text of a line of a source, from its place: `model.py:12, in forward`."""
-    name, _, number = (place or "").partition(",")[0].rpartition(":")
-    lines = active_finder().contents.get(name, b"").decode("utf-8", "replace").splitlines()
-    text = lines[int(number) - 1].strip() if number.isdecimal() and 0 < int(number) <= len(lines) else ""
+def _text_of(line: str | None) -> str | None:
+    """A hint with the text of a source line. `line` has the form `model.py:12, in forward`."""
+    name, _, number = (line or "").partition(",")[0].rpartition(":")
+    source_lines = active_finder().contents.get(name, b"").decode("utf-8", "replace").splitlines()
+    text = source_lines[int(number) - 1].strip() if number.isdecimal() and 0 < int(number) <= len(source_lines) else ""
     return f"the line is `{text}`" if text else None
 
 
@@ -575,23 +589,23 @@ _SYMBOLS = {
     r"(?<![\w.])s\d\d+(?!\w)": "stands for a dynamic size",
     r"(?<![\w.])u\d+(?!\w)": "stands for a size or number that depends on the values of a tensor",
 }
-"""The names that torch gives to sizes, such as `s70` and `u1`."""
+"""Patterns of torch's names for sizes, such as `s70` and `u1`, and their meaning."""
 
 
 def _with_legend(text: str) -> str:
-    """A message with what the names of sizes in it mean."""
-    found = [(sorted({*re.findall(names, text)}), meaning) for names, meaning in _SYMBOLS.items()]
-    legend = [f"`{name}` {meaning}" for names, meaning in found for name in names]
+    """A message, and the meaning of each name of a size in it."""
+    symbols = [(sorted({*re.findall(pattern, text)}), meaning) for pattern, meaning in _SYMBOLS.items()]
+    legend = [f"`{name}` {meaning}" for names, meaning in symbols for name in names]
     return "; ".join([text, *legend])
 
 
 def _quoted_line(text: str) -> str | None:
     """The last line of a declared source that a message quotes. TorchDynamo's messages quote such lines."""
-    found = None
+    last = None
     for line in text.splitlines():
         for name, path in active_finder().sources.items():
             marker = f'File "{path}", line '
             if marker in line:
                 number, _, function = line.split(marker, 1)[1].partition(", ")
-                found = f"{name}:{number}" + (f", {function.strip()}" if function else "")
-    return found
+                last = f"{name}:{number}" + (f", {function.strip()}" if function else "")
+    return last

@@ -1,4 +1,4 @@
-"""Where weights are kept that were computed from others, such as quantized ones."""
+"""The files and the cache that keep computed weights, such as quantized ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class KeptWeights:
-    """Where weights are kept that were computed from others.
+    """The files and the cache that keep weights which were computed from other weights.
 
     Attributes:
-        file: For later steps of the same build. It may not exist yet, and is empty if there are no such weights.
-        fetch: Takes the files of a key from a cache into a directory. Returns whether it has them.
-        store: Stores the file of a directory with a key.
+        file: The weights for later steps of the same build. It may not exist yet. It is empty without such weights.
+        fetch: Copies the files of a key from the cache into a directory. Returns whether the cache has them.
+        store: Stores a file with a key: takes the key, the directory of the file, and its name.
     """
 
     file: Path

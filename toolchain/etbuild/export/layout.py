@@ -1,4 +1,4 @@
-"""Locates the files of an export: a directory for all methods, and the file of each method there or elsewhere."""
+"""The files of an export: one directory, and the file of each method, which may be outside the directory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ExportFiles:
 
     Attributes:
         directory: The directory that `archive` describes.
-        methods: The file of each method, by name. They are not read if `needs_reexport`.
-        lines_file: The file with the lines of the sources, if it is not in the directory.
+        methods: The file of each method, by name. Nothing reads them if `needs_reexport`.
+        lines_file: The file with the lines of the sources, if it is outside the directory.
     """
 
     directory: Path
@@ -38,5 +38,5 @@ class ExportFiles:
 
     @property
     def lines(self) -> SourceLines:
-        """The lines of the sources that the methods come from, for messages. No line if their file is missing."""
+        """The source lines of the methods' nodes, for messages. Empty if the file is missing."""
         return SourceLines.read(self.lines_file or self.directory / LINES)

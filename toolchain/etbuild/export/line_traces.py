@@ -1,7 +1,7 @@
-"""Lets torch.export record the lines of all functions of the sources. By itself it records only functions called
-`forward`, which leaves out helpers and the entries of other methods.
+"""Lets torch.export record the lines of all functions of the sources.
 
-The lines go to `source_lines`, and not into an export.
+By itself it records only functions called `forward`, but not their helpers and other entries. The lines go to
+`inputs/source_lines.py`, and not into an export.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILTER = "_filter_traceback_frames"  # torch: "can be overridden to customize t
 
 @contextlib.contextmanager
 def recorded() -> Iterator[None]:
-    """Returns a context manager in which torch.export records the lines of the declared sources."""
+    """Lets torch.export record the lines of all declared sources within this context."""
     filtered = getattr(TracerBase, _FILTER, None)
     if filtered is None:  # other releases of torch
         yield

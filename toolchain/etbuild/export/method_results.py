@@ -1,4 +1,4 @@
-"""The results of a method: what a program can return, and plain tuples in place of named ones."""
+"""Checks the results of a method, and replaces named tuples in them by plain ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HINT = "return tensors, numbers, or tuples, lists and dicts of them"
 
 
 def check(program: ExportedProgram, path: DocumentPath) -> None:
-    """Checks the results of a method, whose graph could otherwise be saved but not read.
+    """Checks that a program can return the results of a method. torch.export saves others, and cannot read them back.
 
     Raises:
         BuildError: A result is something other than a tensor, a number or None.
@@ -29,9 +29,9 @@ def check(program: ExportedProgram, path: DocumentPath) -> None:
 
 
 def make_plain(program: ExportedProgram) -> None:
-    """Replaces named tuples, such as the result of `torch.topk`, and data classes without a name to save, by tuples.
+    """Replaces named tuples, such as the result of `torch.topk`, and data classes that torch.export cannot save.
 
-    A program returns a flat list. Its classes of named tuples could be neither saved nor emitted.
+    Plain tuples replace them: a program returns a flat list anyway, and such classes can be neither saved nor emitted.
     """
     for index, entry in enumerate(program._module_call_graph):
         if entry.signature is not None:
@@ -50,6 +50,6 @@ def _plain(spec: pytree.TreeSpec) -> pytree.TreeSpec:
 
 
 def _can_save(spec: pytree.TreeSpec) -> bool:
-    """Whether torch.export can save a class of results."""
-    known = pytree.SUPPORTED_SERIALIZED_TYPES.get(spec.type)
-    return known is not None and known.serialized_type_name != pytree.NO_SERIALIZED_TYPE_NAME_FOUND
+    """Whether torch.export can save a container of results: its class is registered with a name."""
+    registration = pytree.SUPPORTED_SERIALIZED_TYPES.get(spec.type)
+    return registration is not None and registration.serialized_type_name != pytree.NO_SERIALIZED_TYPE_NAME_FOUND

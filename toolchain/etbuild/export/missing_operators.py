@@ -1,7 +1,7 @@
-"""Writes operators with core ATen operators where PyTorch has no such decomposition, or leaves it out.
+"""Replaces operators that PyTorch does not decompose by core ATen operators.
 
-A writer gets a function that adds a call to the graph, and the arguments of the operator; `graph_changes.py` calls it.
-For an operator with several results it returns a tuple, with None for a result that nothing reads.
+`graph_changes.py` calls a writer with a function that adds calls to the graph, and the arguments of the operator.
+For an operator with several results, the writer returns a tuple, with None for a result that nothing reads.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from etbuild.export.graph_changes import Add, Writer
 _aten = torch.ops.aten
 
 _LONGEST_PRODUCT = 512
-"""A running product takes memory for the square of its length."""
+"""The longest running product that is replaced: the replacement takes memory for the square of the length."""
 
 
-def bucketize(add: Add, given: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
-    """The number of boundaries that are not above each value; for `right=False`, that are below it.
+def bucketize(add: Add, values: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """Counts for each value the boundaries that are not above it; for `right=False`, the boundaries below it.
 
-    A boundary is counted unless a comparison holds, so that NaN is above all of them, as in PyTorch.
+    All boundaries count for NaN, as in PyTorch: a boundary counts unless a comparison holds, and none holds for NaN.
     """
-    return _count(add, boundaries, add(_aten.unsqueeze.default, given, -1), out_int32, right)
+    return _count(add, boundaries, add(_aten.unsqueeze.default, values, -1), out_int32, right)
 
 
-def _count(add: Add, boundaries: Any, given: Any, out_int32: bool, right: bool) -> Any:
-    above = (_aten.gt if right else _aten.ge).Tensor
-    later = add(above, boundaries, given)
+def _count(add: Add, boundaries: Any, values: Any, out_int32: bool, right: bool) -> Any:
+    comparison = (_aten.gt if right else _aten.ge).Tensor
+    is_not_counted = add(comparison, boundaries, values)
     dtype = torch.int32 if out_int32 else torch.int64
-    return add(_aten.sum.dim_IntList, add(_aten.logical_not.default, later), [-1], dtype=dtype)
+    return add(_aten.sum.dim_IntList, add(_aten.logical_not.default, is_not_counted), [-1], dtype=dtype)
 
 
 def _searchsorted(
     add: Add,
     boundaries: Any,
-    given: Any,
+    values: Any,
     *,
     out_int32: bool = False,
     right: bool = False,
@@ -48,69 +48,70 @@ def _searchsorted(
     """As `bucketize`, with boundaries for each row of values, or the same for all of them."""
     if boundaries.meta["val"].dim() > 1:
         boundaries = add(_aten.unsqueeze.default, boundaries, -2)
-    return _count(add, boundaries, add(_aten.unsqueeze.default, given, -1), out_int32, right or side == "right")
+    return _count(add, boundaries, add(_aten.unsqueeze.default, values, -1), out_int32, right or side == "right")
 
 
-def _round(add: Add, given: Any, *, decimals: int) -> Any:
-    """A rounding to decimals; negative ones round to tens, as in PyTorch."""
+def _round(add: Add, tensor: Any, *, decimals: int) -> Any:
+    """Rounds to decimals; -1 rounds to tens, as in PyTorch."""
     larger, smaller = (_aten.mul.Scalar, _aten.div.Scalar)[:: 1 if decimals > 0 else -1]
     power = 10.0 ** abs(decimals)
-    return add(smaller, add(_aten.round.default, add(larger, given, power)), power)
+    return add(smaller, add(_aten.round.default, add(larger, tensor, power)), power)
 
 
-def _remainder(add: Add, given: Any, divisor: Any) -> Any:
-    """A remainder of integers, with the sign of the divisor: ExecuTorch's kernel gives it that of the dividend."""
+def _remainder(add: Add, tensor: Any, divisor: Any) -> Any:
+    """A remainder of integers with the sign of the divisor. In ExecuTorch's kernel it has the sign of the dividend."""
     if isinstance(divisor, torch.fx.Node):
-        product = add(_aten.mul.Tensor, add(_aten.div.Tensor_mode, given, divisor, rounding_mode="floor"), divisor)
+        product = add(_aten.mul.Tensor, add(_aten.div.Tensor_mode, tensor, divisor, rounding_mode="floor"), divisor)
     else:
-        product = add(_aten.mul.Scalar, add(_aten.div.Scalar_mode, given, divisor, rounding_mode="floor"), divisor)
-    return add(_aten.sub.Tensor, given, product)
+        product = add(_aten.mul.Scalar, add(_aten.div.Scalar_mode, tensor, divisor, rounding_mode="floor"), divisor)
+    return add(_aten.sub.Tensor, tensor, product)
 
 
-def _var_mean(add: Add, given: Any, dim: Any = None, *options: Any, **named: Any) -> tuple[Any, Any]:
-    dims = list(dim) if dim else list(range(given.meta["val"].dim()))
+def _var_mean(add: Add, tensor: Any, dim: Any = None, *options: Any, **named: Any) -> tuple[Any, Any]:
+    dims = list(dim) if dim else list(range(tensor.meta["val"].dim()))
     keep = {"keepdim": named["keepdim"]} if "keepdim" in named else {}
-    return add(_aten.var.correction, given, dims, *options, **named), add(_aten.mean.dim, given, dims, **keep)
+    return add(_aten.var.correction, tensor, dims, *options, **named), add(_aten.mean.dim, tensor, dims, **keep)
 
 
-def _var_mean_of_dims(add: Add, given: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> tuple[Any, Any]:
-    return _var_mean(add, given, dim, correction=int(unbiased), keepdim=keepdim)
+def _var_mean_of_dims(add: Add, tensor: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> tuple[Any, Any]:
+    return _var_mean(add, tensor, dim, correction=int(unbiased), keepdim=keepdim)
 
 
-def _bilinear(add: Add, one: Any, other: Any, weight: Any, bias: Any = None) -> Any:
-    """A bilinear layer: a product with all matrices of the weight, and then with the other input."""
+def _bilinear(add: Add, first: Any, second: Any, weight: Any, bias: Any = None) -> Any:
+    """A bilinear layer: multiplies the first input with the weight's matrices, and the products with the second."""
     matrices, rows, columns = weight.meta["val"].shape
     flat = add(_aten.reshape.default, add(_aten.permute.default, weight, [1, 0, 2]), [rows, matrices * columns])
-    products = add(_aten.unflatten.int, add(_aten.matmul.default, one, flat), -1, [matrices, columns])
-    result = add(_aten.mul.Tensor, products, add(_aten.unsqueeze.default, other, -2))
+    products = add(_aten.unflatten.int, add(_aten.matmul.default, first, flat), -1, [matrices, columns])
+    result = add(_aten.mul.Tensor, products, add(_aten.unsqueeze.default, second, -2))
     result = add(_aten.sum.dim_IntList, result, [-1])
     return result if bias is None else add(_aten.add.Tensor, result, bias)
 
 
-def _cumprod(add: Add, given: Any, dim: int, *, dtype: Any = None) -> Any:
-    """A running product: for each element, the product of a row in which later elements are 1."""
-    size = given.meta["val"].shape[dim]
-    last = add(_aten.transpose.int, given, dim, -1)
+def _cumprod(add: Add, tensor: Any, dim: int, *, dtype: Any = None) -> Any:
+    """A running product: for each element, the product of a copy of the row in which later elements are 1."""
+    size = tensor.meta["val"].shape[dim]
+    last = add(_aten.transpose.int, tensor, dim, -1)
     indexes = add(_aten.arange.default, size, dtype=torch.int64, device=torch.device("cpu"), pin_memory=False)
-    taken = add(_aten.le.Tensor, indexes, add(_aten.unsqueeze.default, indexes, -1))
-    rows = add(_aten.where.ScalarOther, taken, add(_aten.unsqueeze.default, last, -2), 1)
+    is_earlier = add(_aten.le.Tensor, indexes, add(_aten.unsqueeze.default, indexes, -1))
+    rows = add(_aten.where.ScalarOther, is_earlier, add(_aten.unsqueeze.default, last, -2), 1)
     return add(_aten.transpose.int, add(_aten.prod.dim_int, rows, -1, dtype=dtype), dim, -1)
 
 
-def _adaptive_max_pool(add: Add, given: Any, sizes: Sequence[int]) -> tuple[Any, None]:
-    """The largest elements of windows, whose places in a dimension do not depend on the other dimensions."""
-    value = given.meta["val"]
+def _adaptive_max_pool(add: Add, tensor: Any, sizes: Sequence[int]) -> tuple[Any, None]:
+    """The largest elements of windows. The windows of a dimension do not depend on the other dimensions, so that one
+    dimension after the other can be reduced."""
+    value = tensor.meta["val"]
     if all(size == 1 for size in sizes):
-        return add(_aten.amax.default, given, list(range(-len(sizes), 0)), True), None
+        return add(_aten.amax.default, tensor, list(range(-len(sizes), 0)), True), None
     before = value.shape[-len(sizes) :]
     if value.dim() == 4 and len(sizes) == 2 and not any(old % new for old, new in zip(before, sizes, strict=True)):
         windows = [old // new for old, new in zip(before, sizes, strict=True)]
-        return add(_aten.max_pool2d.default, given, windows, windows), None
+        return add(_aten.max_pool2d.default, tensor, windows, windows), None
     for dim, (old, new) in enumerate(zip(before, sizes, strict=True), -len(sizes)):
         parts = [(index * old // new, -(-(index + 1) * old // new)) for index in range(new)]
-        slices = [add(_aten.slice.Tensor, given, dim, start, end) for start, end in parts]
-        given = add(_aten.cat.default, [add(_aten.amax.default, each, [dim], True) for each in slices], dim)
-    return given, None
+        slices = [add(_aten.slice.Tensor, tensor, dim, start, end) for start, end in parts]
+        tensor = add(_aten.cat.default, [add(_aten.amax.default, window, [dim], True) for window in slices], dim)
+    return tensor, None
 
 
 _SUM, _MEAN, _LARGEST = 0, 1, 2
@@ -120,7 +121,7 @@ _OPTIONS_OF_BAGS = (False, _SUM, False, None, False, None)
 
 
 def _embedding_bag(add: Add, words: Any, indices: Any, offsets: Any, *options: Any) -> tuple[Any, None, None, None]:
-    """Bags of one size, as `nn.EmbeddingBag` has for indices in two dimensions."""
+    """Reduces bags of equal size, as `nn.EmbeddingBag` makes them of indices in two dimensions."""
     mode, factors = ([*options, *_OPTIONS_OF_BAGS[len(options) :]])[1::2][:2]
     size = offsets.args[2]
     rows = add(_aten.embedding.default, words, add(_aten.reshape.default, indices, [-1, size]))
@@ -133,27 +134,27 @@ def _embedding_bag(add: Add, words: Any, indices: Any, offsets: Any, *options: A
 
 
 def _results_read(node: Any) -> set[int]:
-    """The places of the results that something reads, of an operator with several results."""
+    """The positions of the results that something reads, for an operator with several results."""
     return {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
 
 
-def _is_known(node: Any) -> bool:
-    """Whether the sizes that an adaptive pooling divides are known, and nothing reads the places of its results."""
-    given, sizes = node.args
-    before = given.meta["val"].shape[-len(sizes) :]
-    every = [*before, *sizes] if any(size != 1 for size in sizes) else []
-    return all(isinstance(size, int) for size in every) and _results_read(node) <= {0}
+def _has_known_windows(node: Any) -> bool:
+    """Whether an adaptive pooling divides known sizes, and nothing reads the positions of the largest elements."""
+    tensor, sizes = node.args
+    before = tensor.meta["val"].shape[-len(sizes) :]
+    divided_sizes = [*before, *sizes] if any(size != 1 for size in sizes) else []
+    return all(isinstance(size, int) for size in divided_sizes) and _results_read(node) <= {0}
 
 
 def _is_short(node: Any) -> bool:
-    """Whether the length of a running product is known and not too large."""
+    """Whether a running product has a known length up to the limit."""
     value = node.args[0].meta["val"]
     size = value.shape[node.args[1]] if value.dim() else None
     return isinstance(size, int) and size <= _LONGEST_PRODUCT
 
 
 def _are_bags_of_one_size(node: Any) -> bool:
-    """Whether an embedding bag gets as many indices for each bag, and no index is left out."""
+    """Whether all bags of an embedding bag have equally many indices, and no index is padding."""
     offsets = node.args[2]
     steps: Any = getattr(offsets, "args", ()) if getattr(offsets, "target", None) is _aten.arange.start_step else ()
     include_last, padding = [*node.args[3:], *_OPTIONS_OF_BAGS[len(node.args) - 3 :]][4:6]
@@ -170,37 +171,37 @@ _OPTIONS_OF_CONVOLUTIONS = (None, 1, 0, 1, 1)
 """Their defaults: bias, stride, padding, dilation, groups."""
 
 
-def _conv3d(add: Add, given: Any, weight: Any, bias: Any = None, *options: Any) -> Any:
-    """A convolution whose kernel is as large as its input, as that of patches of a video: a linear layer."""
+def _conv3d(add: Add, tensor: Any, weight: Any, bias: Any = None, *options: Any) -> Any:
+    """A linear layer in place of a convolution whose kernel is as large as its input, such as a patch of a video."""
     kernels = add(_aten.flatten.using_ints, weight, 1)
-    rows = add(_aten.linear.default, add(_aten.flatten.using_ints, given, 1), kernels, bias)
+    rows = add(_aten.linear.default, add(_aten.flatten.using_ints, tensor, 1), kernels, bias)
     return add(_aten.unflatten.int, rows, 1, [kernels.meta["val"].shape[0], 1, 1, 1])
 
 
 def _covers_input(node: Any) -> bool:
     """Whether a convolution has a kernel of the size of its input, without padding and groups."""
-    given, weight, *rest = node.args
+    tensor, weight, *rest = node.args
     options: list[Any] = [*rest, *_OPTIONS_OF_CONVOLUTIONS[len(rest) :]]
     padding, groups = options[2], options[4]
-    before, kernel = given.meta["val"].shape, weight.meta["val"].shape
+    before, kernel = tensor.meta["val"].shape, weight.meta["val"].shape
     padded = any(padding) if isinstance(padding, list | tuple) else padding
     return len(before) == len(kernel) and before[2:] == kernel[2:] and not padded and groups == 1
 
 
 _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]] = {
-    # as checks of values ask (`torch._check_tensor_all`)
-    _aten._is_all_true.default: (lambda add, given: add(_aten.all.default, given), None),
-    _aten._is_any_true.default: (lambda add, given: add(_aten.any.default, given), None),
-    _aten.adaptive_max_pool1d.default: (_adaptive_max_pool, _is_known),
-    _aten.adaptive_max_pool2d.default: (_adaptive_max_pool, _is_known),
-    _aten.adaptive_max_pool3d.default: (_adaptive_max_pool, _is_known),
+    # of checks of values, such as `torch._check_tensor_all`
+    _aten._is_all_true.default: (lambda add, tensor: add(_aten.all.default, tensor), None),
+    _aten._is_any_true.default: (lambda add, tensor: add(_aten.any.default, tensor), None),
+    _aten.adaptive_max_pool1d.default: (_adaptive_max_pool, _has_known_windows),
+    _aten.adaptive_max_pool2d.default: (_adaptive_max_pool, _has_known_windows),
+    _aten.adaptive_max_pool3d.default: (_adaptive_max_pool, _has_known_windows),
     _aten.bilinear.default: (_bilinear, None),
     _aten.bucketize.Tensor: (bucketize, None),
     _aten.conv3d.default: (_conv3d, _covers_input),
     _aten.cumprod.default: (_cumprod, _is_short),
     _aten.embedding_bag.padding_idx: (_embedding_bag, _are_bags_of_one_size),
-    _aten.exp2.default: (lambda add, given: add(_aten.pow.Scalar, 2.0, given), None),
-    _aten.special_exp2.default: (lambda add, given: add(_aten.pow.Scalar, 2.0, given), None),
+    _aten.exp2.default: (lambda add, tensor: add(_aten.pow.Scalar, 2.0, tensor), None),
+    _aten.special_exp2.default: (lambda add, tensor: add(_aten.pow.Scalar, 2.0, tensor), None),
     _aten.remainder.Scalar: (_remainder, _is_of_integers),
     _aten.remainder.Tensor: (_remainder, _is_of_integers),
     _aten.round.decimals: (_round, lambda node: node.args[0].meta["val"].is_floating_point()),
@@ -208,11 +209,11 @@ _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]] = {
     _aten.var_mean.correction: (_var_mean, None),
     _aten.var_mean.dim: (_var_mean_of_dims, None),
 }
-"""For each operator, its writer and for which nodes the writer can be used; None for all."""
+"""The writer of each operator, and a function that says whether it suits a node; None: it suits all."""
 
 
 def writer(node: torch.fx.Node) -> Writer | None:
-    """What writes the operator of a node anew; None if nothing does."""
+    """The writer for the operator of a node; None without one."""
     entry = _WRITERS.get(node.target)
     if entry is None or (entry[1] is not None and not entry[1](node)):
         return None

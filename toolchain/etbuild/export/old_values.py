@@ -1,6 +1,6 @@
 """Copies tensors in an exported method where a program would read them after they are overwritten.
 
-A program returns each input that it writes to before the method's own results, which nothing in the model says.
+Also keeps methods from writing to their inputs: a program would return each such input as a further result.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def copy_sources(program: ExportedProgram) -> None:
         program: The method. It is changed in place.
     """
     buffers = program.graph_signature.inputs_to_buffers
-    of_buffers = {memory_of(node) for node in program.graph.find_nodes(op="placeholder") if node.name in buffers}
-    of_buffers.discard(None)
-    seen = set(of_buffers)
+    buffer_memories = {memory_of(node) for node in program.graph.find_nodes(op="placeholder") if node.name in buffers}
+    buffer_memories.discard(None)
+    seen = set(buffer_memories)
     for write in list(program.graph.find_nodes(op="call_function", target=_ATEN.copy_.default)):
         buffer, source = write.args[:2]
         memory = memory_of(source)
-        if memory_of(buffer) not in of_buffers or memory in (None, memory_of(buffer)):
+        if memory_of(buffer) not in buffer_memories or memory in (None, memory_of(buffer)):
             continue
         if memory in seen:
             with program.graph.inserting_before(write):
@@ -50,8 +50,8 @@ def copy_inputs(program: ExportedProgram, method: str) -> None:
         method: The name of the method.
     """
     specs = program.graph_signature.input_specs
-    given = {spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT}
-    inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in given]
+    input_names = {spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT}
+    inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in input_names]
     written = {memory_of(node) for node in written_nodes(program)} - {None}
     first = next(node for node in program.graph.nodes if node.op != "placeholder")
     changed = [node for node in inputs if memory_of(node) in written]
@@ -66,22 +66,22 @@ def copy_inputs(program: ExportedProgram, method: str) -> None:
 
 
 def drop_inputs(program: ExportedProgram, method: str) -> ExportedProgram:
-    """The same as `copy_inputs`, for a program that was read from a file, which has lost what shares memory.
+    """Does the same as `copy_inputs` for a program from a file, which does not say any more which tensors share memory.
 
     Args:
         program: The method.
         method: The name of the method.
 
     Returns:
-        The program itself, or another one if it writes to inputs. That one has operators that write to nothing, and
-        does not return the new content of inputs.
+        The program itself if it writes to no input. Otherwise a functional copy, whose operators write to nothing, and
+        which does not return the new content of inputs.
     """
     functional = program.run_decompositions({}) if any(written_nodes(program)) else program
     specs = functional.graph_signature.output_specs
     is_result = [spec.kind is not OutputKind.USER_INPUT_MUTATION for spec in specs]
     if all(is_result):
         return program
-    for spec in itertools.compress(specs, [not each for each in is_result]):
+    for spec in itertools.compress(specs, [not kept_result for kept_result in is_result]):
         _note(method, str(spec.target))
     output = functional.graph.output_node()
     output.args = (tuple(itertools.compress(output.args[0], is_result)),)

@@ -1,9 +1,9 @@
-"""Writes what a method assigns to buffers of the exported module itself into these buffers.
+"""Lets a traced method end with writes to the buffers of the exported module that it assigns.
 
-`torch.export` does so after tracing. Torch 2.13 has two errors there. It finds the buffers by their positions, but also
-counts buffers that are None or that the method registers, and so writes to the wrong inputs. It writes one buffer after
-the other, so that a buffer that should get the old content of an earlier one gets its new content. See
-`docs/upstream.md`. Here, the traced method itself ends with the writes.
+`torch.export` adds such writes after tracing, and torch 2.13 has two errors there (`docs/upstream.md`). It finds the
+buffers by their positions, but also counts buffers that are None or that the method registers, so that it writes to
+wrong inputs. And it writes one buffer after the other: a buffer that should get the old content of an earlier one gets
+the new content.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _NO_HOOK = SimpleNamespace(remove=lambda: None)
 
 
 @contextmanager
-def writing_own_buffers(assigned: Assigned, look: Callable[[], None]) -> Iterator[None]:
-    """Within this context, methods that `torch.export` traces end with writes to the buffers that they assign.
+def writing_own_buffers(assigned: Assigned, on_traced: Callable[[], None]) -> Iterator[None]:
+    """Methods that `torch.export` traces within this context end with writes to the buffers that they assign.
 
     Args:
-        assigned: Gets the buffers that a method assigns.
-        look: Is called after a method was traced. It may find and undo other changes of the method.
+        assigned: Collects the buffers that a method assigns.
+        on_traced: A function to call after a method was traced. It may find and undo other changes of the method.
     """
     with (
-        replaced(_trace, "_detect_attribute_assignment", partial(_while_traced, assigned, look)),
-        replaced(_trace, "register_buffer_assignment_hook", lambda root, found: _NO_HOOK),
+        replaced(_trace, "_detect_attribute_assignment", partial(_while_traced, assigned, on_traced)),
+        replaced(_trace, "register_buffer_assignment_hook", lambda root, assigned_buffers: _NO_HOOK),
     ):
         yield
 
 
 @contextmanager
-def _while_traced(assigned: Assigned, look: Callable[[], None], root: torch.nn.Module) -> Iterator[None]:
+def _while_traced(assigned: Assigned, on_traced: Callable[[], None], root: torch.nn.Module) -> Iterator[None]:
     """Replaces torch's `_detect_attribute_assignment`, which restores only attributes that existed before."""
     calls: list[_TracedCall] = []
 
@@ -59,8 +59,8 @@ def _while_traced(assigned: Assigned, look: Callable[[], None], root: torch.nn.M
             calls.append(_TracedCall(root))
 
     def assign(owner: torch.nn.Module, name: str, value: Any) -> Any:
-        is_own = calls and owner._buffers is root._buffers and isinstance(value, torch.Tensor)
-        return calls[-1].assign(name, value) if is_own else None
+        is_buffer_of_root = calls and owner._buffers is root._buffers and isinstance(value, torch.Tensor)
+        return calls[-1].assign(name, value) if is_buffer_of_root else None
 
     def end(module: torch.nn.Module, arguments: Any, result: Any) -> Any:
         return calls[-1].end(assigned, result) if is_wrapper(module) else None
@@ -71,20 +71,20 @@ def _while_traced(assigned: Assigned, look: Callable[[], None], root: torch.nn.M
         hooks.callback(nn_module.register_module_forward_hook(end).remove)
         try:
             yield
-            # Torch counts the buffers, and expects those that were there when the method began.
+            # Torch counts the buffers, and expects the ones from before the call.
             buffers = vars(root)["_buffers"]
             buffers.clear()
             buffers.update(calls[-1].first)
         finally:
-            look()
+            on_traced()
 
 
 class _TracedCall:
     """A call of the exported module while it is traced.
 
     Attributes:
-        first: The module's own buffers when the method began, without those that are None.
-        values: What the method assigned to own buffers, in the order of the first assignments.
+        first: The buffers of the root from before the call, without those that are None.
+        values: The tensors that the method assigned to buffers of the root, in the order of the first assignments.
     """
 
     def __init__(self, root: torch.nn.Module) -> None:
@@ -101,10 +101,10 @@ class _TracedCall:
         self._names = Counter(storage(tensor) for tensor in buffers if not is_traceable_wrapper_subclass(tensor))
 
     def assign(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """Notes what the method assigns to an own buffer.
+        """Notes an assignment of the method to a buffer of the root.
 
         Returns:
-            The tensor to assign: a copy, if a write of `value` at the end would write something else.
+            The tensor to assign: `value`, or a copy if the writes at the end may change `value` before it is written.
         """
         overwritten = {storage(self.first[earlier]) for earlier in self.values if earlier in self.first}
         if not isinstance(value, FakeTensor) or _is_input(value) or storage(value) in overwritten:
@@ -113,18 +113,18 @@ class _TracedCall:
         return value
 
     def end(self, assigned: Assigned, result: Any) -> Any:
-        """Writes to the buffers that a program can keep, and notes all that the method assigned.
+        """Writes to the buffers that a program can keep, and notes all assignments of the method.
 
         Returns:
-            The results of the method, with copies of those that are the old tensor of a buffer, or a view of it.
+            The results of the method. A result that is the old tensor of a written buffer, or a view of it, is copied.
         """
         for path, child, before in self._children:
             for name, first in before.items():
                 if _read_as(child, name) is not first:
                     assigned.lose(f"{path}.{name}", first, _read_as(child, name))
         assigned.buffers += [name for name, tensor, memory in self._memories if storage(tensor) != memory]
-        last = self._root._buffers
-        for name in {**self.first, **last}:
+        buffers = self._root._buffers
+        for name in {**self.first, **buffers}:
             if _read_as(self._root, name) is not self.first.get(name):
                 self._note(assigned, name, _read_as(self._root, name))
         names = [name for name in self.values if name in assigned.written]
@@ -134,7 +134,7 @@ class _TracedCall:
                 torch.Tensor, lambda tensor: tensor.clone() if storage(tensor) in written else tensor, result
             )
         for name in names:
-            self.first[name].copy_(last[name])
+            self.first[name].copy_(buffers[name])
         return result
 
     def _note(self, assigned: Assigned, name: str, last: Any) -> None:
@@ -143,7 +143,7 @@ class _TracedCall:
             assigned.attributes[name] = None
             return
         first = self.first[name]
-        hidden = name in vars(self._root)  # `self.__dict__[name] = ...`: later calls read it, and not the buffer
+        hidden = name in vars(self._root)  # by `self.__dict__[name] = ...`: later calls do not read the buffer
         if hidden or name not in self.values or last is not self.values[name] or not same_shape(first, last):
             assigned.lose(name, first, last)
         else:
@@ -164,17 +164,17 @@ def _is_input(value: torch.Tensor) -> bool:
 
 
 def _read_as(module: torch.nn.Module, name: str) -> Any:
-    """What a method reads as a buffer of a module: an attribute of this name comes first. None if there is none."""
+    """The value that `module.name` has: an attribute in its dictionary, else the buffer; None without both."""
     return vars(module).get(name, module._buffers.get(name))
 
 
 def same_shape(first: torch.Tensor, last: torch.Tensor) -> bool:
     """Whether both tensors have the same fixed sizes. Dynamic sizes are not compared, because that would fix them."""
     return first.dim() == last.dim() and all(
-        type(size) is int and size == own for own, size in zip(first.shape, last.shape, strict=True)
+        type(size) is int and size == first_size for first_size, size in zip(first.shape, last.shape, strict=True)
     )
 
 
 def storage(tensor: torch.Tensor) -> int:
-    """The number of a tensor's memory. Memory that is allocated later may have the same one."""
+    """The number of a tensor's memory. Once the memory is freed, other memory may get the same number."""
     return int(tensor.untyped_storage()._cdata)

@@ -1,8 +1,8 @@
-"""The provenance of nodes without addresses, which differ in each process.
+"""Keeps memory addresses, which differ in each process, out of the provenance of nodes.
 
-A node's `from_node` names the nodes that it comes from, each by its name, its target and the `id` of its graph.
-ExecuTorch identifies a node by the name and graph of the first one. It numbers nodes by that, and XNNPACK writes these
-numbers. An export is saved with them too. So neither may depend on where Python put an object.
+A node's `from_node` lists the nodes that it comes from: their names, their targets and the `id` of their graphs.
+ExecuTorch numbers nodes by the name and graph of the first entry, and XNNPACK writes these numbers into programs. Saved
+exports contain the entries too.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from torch.fx.traceback import NodeSource
 
 from etbuild.patching import replaced
 
-# Above all numbers in a saved export: `remove_addresses` starts at 0.
-_FIRST = 1 << 32
+_FIRST = 1 << 32  # above all numbers in a saved export: `remove_addresses` starts at 0
 # In the text of an object, such as `<built-in method conv2d of type object at 0x7f4d0d0cea40>`.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @contextlib.contextmanager
 def graphs_numbered() -> Iterator[None]:
-    """Returns a context manager in which `NodeSource` knows a graph by its own number instead of its address.
+    """Identifies graphs by numbers instead of addresses in each `NodeSource` that is made within this context.
 
-    Python gives the address of a graph that is gone to a later one, in some processes and not in others. Nodes of both
-    graphs would then be one.
+    In some processes, Python reuses the address of a deleted graph for a later one. ExecuTorch would then take nodes of
+    both graphs for one.
     """
     numbers: WeakKeyDictionary[torch.fx.Graph, int] = WeakKeyDictionary()
     following = itertools.count(_FIRST)
@@ -48,10 +47,10 @@ def graphs_numbered() -> Iterator[None]:
 
 
 def remove_addresses(graph_module: torch.fx.GraphModule) -> None:
-    """Replaces what differs in each process in the provenance of a method's nodes.
+    """Replaces graph numbers and addresses in the provenance of a method's nodes.
 
-    The first graphs get numbers in the order of the nodes. Nothing reads the graphs between the first and the last, so
-    that they get -1. A strict export has functions as targets, whose text holds an address.
+    The graphs of first entries get numbers in the order of the nodes. Nothing reads other graphs: they get -1. In a
+    strict export, targets are functions whose text holds an address.
     """
     numbers: dict[int, int] = {}
     seen: dict[int, NodeSource] = {}  # nodes may share sources

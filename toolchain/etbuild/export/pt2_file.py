@@ -26,8 +26,8 @@ from torch.export.pt2_archive import constants as names
 from etbuild.exception_text import summary
 from etbuild.export.pt2_strings import UnsafePt2, check
 
-_MAX_EXPANDED = 2**30  # bytes: the largest tensor whose elements share memory, so that the file holds fewer bytes
-_OF_ZIP = (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError, LookupError, OSError, ValueError)
+_MAX_EXPANDED = 2**30  # bytes: the limit for a tensor whose elements share memory, which needs fewer bytes in the file
+_ZIP_ERRORS = (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError, LookupError, OSError, ValueError)
 
 
 class NotExported(UnsafePt2):
@@ -52,7 +52,7 @@ def load(file: Path) -> ExportedProgram:
             constants = _tensors(records, names.CONSTANTS_CONFIG_FILENAME_FORMAT, names.CONSTANTS_DIR)
     except RecursionError:
         raise UnsafePt2("it is nested too deeply") from None
-    except _OF_ZIP as error:
+    except _ZIP_ERRORS as error:
         raise UnsafePt2(f"it is damaged: {summary(error)}") from error
     return ExportedProgramDeserializer().deserialize(program, state, constants, None)
 
@@ -66,7 +66,7 @@ class _Records:
     """The records of an archive by their names. No record is compressed, so that none is larger than the file."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
-        """Reads the directory of an archive. `size` is that of the whole file in bytes."""
+        """Reads the list of records of an archive. `size` is the size of the whole file in bytes."""
         self._archive = archive
         entries = archive.infolist()
         self._sizes = {entry.filename: entry.file_size for entry in entries}
@@ -98,7 +98,7 @@ class _Records:
         return str(expected)
 
     def read(self, name: str) -> bytearray:
-        """The content of a record. It is refused if it is missing or ends too early."""
+        """The content of a record. Raises UnsafePt2 if the record is missing or ends too early."""
         content = bytearray(self._size(name))
         with memoryview(content) as view:
             self._read_into(view, name)
@@ -130,8 +130,8 @@ class _Records:
 
 
 def _table(form: Any, records: _Records, name: str) -> Any:
-    """Reads a JSON record as an object of a class of PyTorch's schema. It is refused if it has another form, or holds a
-    string that PyTorch would run."""
+    """Reads a JSON record as an object of the class `form` of PyTorch's schema. Raises UnsafePt2 if the record has
+    another form, or holds a string that PyTorch would run."""
     try:
         content = json.loads(records.read(name))
     except ValueError as error:
@@ -145,8 +145,13 @@ def _table(form: Any, records: _Records, name: str) -> Any:
 
 
 def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.Tensor]:
-    """Reads weights or constants, by name. Tensors of one record share its memory. `table` is the pattern for the name
-    of the record that lists them, and `directory` the prefix of the names of their records."""
+    """Reads weights or constants, by name. Tensors of one record share its memory.
+
+    Args:
+        records: The records of the archive.
+        table: The pattern for the name of the record that lists the tensors.
+        directory: The prefix of the names of their records.
+    """
     config = _table(schema.PayloadConfig, records, table.format("model")).config
     contents: dict[str, torch.Tensor] = {}
     tensors = {}
@@ -165,7 +170,7 @@ def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.T
 
 
 def _unpickled(records: _Records, record: str) -> torch.Tensor:
-    """Reads a tensor subclass, such as torchao's, with PyTorch's unpickler that calls only functions it knows."""
+    """Reads a tensor subclass, such as torchao's, with PyTorch's restricted unpickler (`weights_only=True`)."""
     content = records.read(record)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -181,8 +186,8 @@ def _unpickled(records: _Records, record: str) -> torch.Tensor:
 
 
 def _tensor(name: str, content: torch.Tensor, meta: schema.TensorMeta) -> torch.Tensor:
-    """A view of a record's bytes (uint8) with the dtype and layout that the file gives for the tensor. It is refused if
-    the layout is unknown, or does not fit into the record."""
+    """A view of a record's bytes (uint8) with the dtype and layout that the file gives for the tensor. Raises UnsafePt2
+    if the layout is unknown, or does not fit into the record."""
     try:
         dtype = deserialize_scalar_type(meta.dtype)
         sizes = [size.as_int for size in meta.sizes]
@@ -192,14 +197,16 @@ def _tensor(name: str, content: torch.Tensor, meta: schema.TensorMeta) -> torch.
         raise UnsafePt2(f"the form of `{name}` is unknown") from None
     if meta.layout != schema.Layout.Strided or len(sizes) != len(strides) or min([0, offset, *sizes, *strides]) < 0:
         raise UnsafePt2(f"the form of `{name}` is unknown")
-    wanted = math.prod(sizes) * dtype.itemsize
-    if wanted and not len(content):
+    size_in_bytes = math.prod(sizes) * dtype.itemsize
+    if size_in_bytes and not len(content):
         raise UnsafePt2(f"`{name}` has no content: was the program exported under a FakeTensorMode?")
-    last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if wanted else -1
-    if (last + 1) * dtype.itemsize > len(content) or wanted > max(len(content), _MAX_EXPANDED):
+    last_element = (
+        offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if size_in_bytes else -1
+    )
+    if (last_element + 1) * dtype.itemsize > len(content) or size_in_bytes > max(len(content), _MAX_EXPANDED):
         raise UnsafePt2(f"`{name}` is larger than its record")
     try:
-        if not wanted:
+        if not size_in_bytes:
             return torch.empty(sizes, dtype=dtype)
         bits = content[: len(content) // dtype.itemsize * dtype.itemsize]
         return bits.view(dtype).as_strided(sizes, strides, offset)

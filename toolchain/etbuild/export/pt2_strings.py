@@ -29,7 +29,7 @@ from etbuild.export import custom_ops
 
 
 class UnsafePt2(Exception):
-    """A file is not read. The message gives users the reason."""
+    """The file is refused. Users see the message as the reason."""
 
 
 def check(form: Any, value: Any, field: str = "") -> None:
@@ -100,12 +100,12 @@ def _of_type(kind: type, value: Any, field: str) -> Any:
 
 
 def _shown(text: str) -> str:
-    """A string of the file as a message shows it: one short line without control characters."""
+    """A string of the file for a message: one short line without control characters."""
     return "`" + ascii(text if len(text) <= 80 else f"{text[:77]}...")[1:-1] + "`"
 
 
 def _free(text: str) -> None:
-    """Accepts any text: people read it, or it is an argument of an operator."""
+    """Accepts any text, for fields that people read and for arguments of operators."""
 
 
 def _identifier(text: str) -> None:
@@ -135,7 +135,7 @@ def _dimension(text: str) -> None:
 
 
 def _verifier(text: str) -> None:
-    """Checks the dialect: a build cannot start from edge programs or other dialects."""
+    """Checks the dialect of a graph: a build cannot start from edge programs or other dialects."""
     if text not in ("TRAINING", "ATEN"):
         raise UnsafePt2(f"its dialect is {_shown(text)}, not that of torch.export.export")
 
@@ -207,8 +207,12 @@ def _tree(text: str) -> None:
         node = _of_type(dict, nodes.pop(), "tree")
         kind, context = node.get("type"), node.get("context")
         owner = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(kind) if isinstance(kind, str) else None
-        of_others = owner is not None and owner.__module__.partition(".")[0] not in ("torch", "builtins", "collections")
-        if kind not in _PLAIN_TREES and not of_others:
+        is_foreign = owner is not None and owner.__module__.partition(".")[0] not in (
+            "torch",
+            "builtins",
+            "collections",
+        )
+        if kind not in _PLAIN_TREES and not is_foreign:
             raise UnsafePt2(f"inputs or results are of the kind {_shown(str(kind))}, which cannot be read")
         if "__enum__" in json.dumps(context):
             raise UnsafePt2("inputs or results name an enumeration, which PyTorch would import")
@@ -226,10 +230,10 @@ def _input_tree(text: str) -> None:
 
 def _json(text: str) -> list[Any]:
     try:
-        read = json.loads(text)
+        content = json.loads(text)
     except (TypeError, ValueError):
-        read = None
-    return _of_type(list, read, "a tree of inputs or results")  # type: ignore[no-any-return]
+        content = None
+    return _of_type(list, content, "a tree of inputs or results")  # type: ignore[no-any-return]
 
 
 _CALLS = {
@@ -243,7 +247,7 @@ _CALLS = {
 _NAMES = {"true", "false", "True", "False", "oo", "int_oo"}
 _ASSUMPTIONS = {"integer", "positive", "nonnegative", "real", "finite", "nonzero", "zero", "negative", "precision"}
 _POWERS = {"Pow", "PowByNatural", "FloatPow", "LShift", "RShift"}
-_MAX_POWER = 4096  # the limit of nested powers together: enough for any size, and fast to compute
+_MAX_POWER = 4096  # for the product of nested powers: enough for any size, and fast to compute
 
 
 def _expression(text: str) -> None:
@@ -262,8 +266,12 @@ class _NoExpression(Exception):
 
 
 def _check_expression(node: ast.AST, power: int) -> None:
-    """Checks a part of an expression, which is raised to a product of powers. Raises _NoExpression if it contains
-    something other than calls of known constructors, numbers and names, or if its powers exceed the limit."""
+    """Checks a part of an expression. `power` is the product of the powers to which the part is raised.
+
+    Raises:
+        _NoExpression: The part has something other than calls of known constructors, numbers and names, or the product
+            of powers is too large.
+    """
     match node:
         case ast.Constant(value=bool()):
             pass
@@ -293,7 +301,8 @@ def _check_expression(node: ast.AST, power: int) -> None:
 
 
 def _power(parts: list[ast.expr]) -> int:
-    """The factor by which the second part may multiply the digits of the first. It is 1 for a symbol: no value yet."""
+    """The exponent of a power, by which the digits of the base may grow: 1 for a symbol, which has no value yet, and
+    above the limit if it cannot be computed."""
     match parts:
         case [_, ast.Call(func=ast.Name(id="Symbol"))]:
             return 1
@@ -321,11 +330,11 @@ _STRINGS: dict[str, Callable[[str], None]] = {
     "torch_version": _free,
     **dict.fromkeys(("fqn", "path_name", "parameter_name", "buffer_name", "tensor_constant_name"), _path),
 }
-"""The check for strings by the name of their field. Strings in other fields are names of nodes and arguments."""
+"""The check of strings, by the name of their field. Other fields have names of nodes and arguments: `_identifier`."""
 
 _KEYS: dict[str, Callable[[str], None]] = {
     "range_constraints": _dimension,
     "metadata": _free,
     **dict.fromkeys(("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values"), _identifier),
 }
-"""The check for the keys of a mapping by the name of its field. Keys in other fields are dotted names."""
+"""The check of a mapping's keys, by the name of its field. Other fields have dotted names as keys: `_path`."""

@@ -18,16 +18,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-_TRACED = (FakeTensor, FunctionalTensor)
+_TRACED_TENSORS = (FakeTensor, FunctionalTensor)
 _ATOMS = frozenset((str, int, float, bool, complex, bytes, type(None), torch.dtype, torch.device, torch.Size, range))
 _DICTIONARIES = (dict, OrderedDict, defaultdict)
 _SEQUENCES = (list, deque)
-# Objects of these packages are not visited, except modules: some hold whole graphs, and none holds a model's state.
+# Packages whose objects are not visited, except modules: some objects hold whole graphs, and none has a model's state.
 _FOREIGN = frozenset(("torch", "torchao", "executorch", "numpy", "sympy", "builtins", "threading", "_thread"))
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
-# The attributes in which a module keeps its own tensors and children. Their names do not contain these attributes.
+# The dictionaries in which a module keeps its tensors and children. They are no part of the names of these.
 BUFFERS, PARAMETERS, CHILDREN = "_buffers", "_parameters", "_modules"
-_OF_MODULES = (BUFFERS, PARAMETERS, CHILDREN)
+_MODULE_DICTIONARIES = (BUFFERS, PARAMETERS, CHILDREN)
 
 _Content = dict[Any, Any]
 _Part = tuple[Any, str]
@@ -35,11 +35,11 @@ _Part = tuple[Any, str]
 
 @dataclass(frozen=True)
 class Change:
-    """A tensor that replaced another value.
+    """An assignment of a tensor.
 
     Attributes:
-        name: The place in the form that a user writes, such as `tail.state` or `cache['h']`.
-        before: The previous value; None: there was none.
+        name: The name in the form that a user writes, such as `tail.state` or `cache['h']`.
+        before: The previous value; None if there was none.
         after: The tensor.
     """
 
@@ -52,28 +52,28 @@ class Change:
 class _Holder:
     """An object whose content can be changed."""
 
-    name: Callable[[Any], str]  # of one of its parts, given the part's key
+    name: Callable[[Any], str]  # returns the name of a part by its key
     read: Callable[[], _Content]
     write: Callable[[_Content], None]
     before: _Content  # when the state was recorded
     kind: str = ""  # `BUFFERS`, `PARAMETERS` or `CHILDREN` of a module; "" for anything else
-    of_module: bool = False  # whether any change is undone, not only changes of tensors
+    of_module: bool = False  # whether all changes are undone, and not only those of tensors
 
     def is_changed(self) -> bool:
-        """Whether its content changed and must be restored."""
+        """Whether the content changed in a way that must be undone."""
         now = self.read()
         differing = [key for key in {**now, **self.before} if now.get(key, self) is not self.before.get(key, self)]
         if self.of_module:
             return bool(differing)
-        # Other objects may record facts about the process that stay true, such as that an operator was registered.
+        # Other objects may record lasting facts about the process, such as that an operator is registered.
         return any(_has_tensors(content.get(key)) for key in differing for content in (now, self.before))
 
 
 class PythonState:
-    """The recorded state of a module and of all objects that it reaches. Finds changes since then, and undoes them.
+    """The state of a module and of all objects that it reaches, to find and undo later changes.
 
     Attributes:
-        tensors: All tensors that were reached, except parameters and fake tensors.
+        tensors: All tensors of the state, except parameters and fake tensors.
     """
 
     def __init__(self, module: torch.nn.Module, sources: Iterable[types.ModuleType] = ()) -> None:
@@ -83,18 +83,18 @@ class PythonState:
             module: The module that is exported.
             sources: The Python modules of the user's code. Their globals and classes are recorded too.
         """
-        by_name = {source.__name__: source for source in sources}
-        self._walk = _Walk(frozenset(by_name))
+        sources_by_name = {source.__name__: source for source in sources}
+        self._walk = _Walk(frozenset(sources_by_name))
         modules = [(child, name) for name, child in module.named_modules()]
-        reached = self._walk.tensors([*modules, *((source, name) for name, source in by_name.items())])
-        unlike = (torch.nn.Parameter, *_TRACED)
-        self.tensors = [tensor for tensor in reached if not isinstance(tensor, unlike)]
+        reached = self._walk.tensors([*modules, *((source, name) for name, source in sources_by_name.items())])
+        excluded = (torch.nn.Parameter, *_TRACED_TENSORS)
+        self.tensors = [tensor for tensor in reached if not isinstance(tensor, excluded)]
 
     def changes(self, kind: str = "") -> Iterator[Change]:
-        """The tensors that were assigned since the state was recorded.
+        """The assignments of tensors since the state was recorded.
 
         Args:
-            kind: `BUFFERS` or `PARAMETERS` for those of modules, including new modules; "" for tensors elsewhere.
+            kind: `BUFFERS` or `PARAMETERS` of modules, including new modules; "" for tensors elsewhere.
         """
         for holder in self._walk.holders:
             if holder.kind == kind:
@@ -102,10 +102,10 @@ class PythonState:
             elif kind and holder.kind == CHILDREN:
                 for key, child in holder.read().items():
                     if child is not None and child is not holder.before.get(key):
-                        yield from _held(child, kind, holder.name(key))
+                        yield from _new_tensors(child, kind, holder.name(key))
 
     def changed_atoms(self) -> Iterator[str]:
-        """The names of places that hold numbers, texts and the like, and changed. Parts of modules are no places."""
+        """The names of attributes, elements and globals whose values are numbers, texts and the like, and changed."""
         for holder in self._walk.holders:
             if not holder.kind:
                 for key, now in holder.read().items():
@@ -117,10 +117,10 @@ class PythonState:
         """Undoes changes of modules, and assignments of tensors elsewhere.
 
         Args:
-            tensors_of_modules: Whether to restore parameters, buffers and children too.
+            tensors_of_modules: Whether to restore parameters, buffers and children of modules too.
         """
         for cache in self._walk.caches:
-            if _has_tensors(cache, _TRACED):
+            if _has_tensors(cache, _TRACED_TENSORS):
                 cache.cache_clear()
         for holder in self._walk.holders:
             if (tensors_of_modules or not holder.kind) and holder.is_changed():
@@ -133,10 +133,10 @@ def _changes(holder: _Holder) -> Iterator[Change]:
 
 
 def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[Change]:
-    """The tensors in a value that replaced another one. Each tensor in a list, dictionary or object has its own name.
+    """The tensors in a new value, also in lists, dictionaries and objects, as changes with their own names.
 
-    A list that is the same object as before is skipped, because it is a holder itself. `seen` has the ids of the values
-    that were visited; new ones are added.
+    A part that is the same object as before is skipped, since it is a holder itself. `seen` has the ids of the visited
+    values; new ones are added.
     """
     if after is before or type(after) in _ATOMS or id(after) in seen:
         return
@@ -157,12 +157,12 @@ def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[Cha
             yield from _compare(f"{name}.{key}", old_parts.get(key), part, seen)
 
 
-def _held(module: torch.nn.Module, kind: str, name: str) -> Iterator[Change]:
+def _new_tensors(module: torch.nn.Module, kind: str, name: str) -> Iterator[Change]:
     """The parameters or buffers of a new module, as changes."""
-    for place, child in module.named_modules(prefix=name):
+    for module_name, child in module.named_modules(prefix=name):
         for key, tensor in vars(child)[kind].items():
             if tensor is not None:
-                yield Change(f"{place}.{key}", None, tensor)
+                yield Change(f"{module_name}.{key}", None, tensor)
 
 
 def _has_tensors(value: Any, kinds: type | tuple[type, ...] = torch.Tensor) -> bool:
@@ -172,7 +172,7 @@ def _has_tensors(value: Any, kinds: type | tuple[type, ...] = torch.Tensor) -> b
 
 
 def _is(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Like `isinstance`, but without calling the value's own code: a proxy would answer for another object."""
+    """Like `isinstance`, but runs no code of the value: a proxy would answer for another object."""
     return issubclass(type(value), kinds)
 
 
@@ -189,7 +189,7 @@ def _attributes(value: Any) -> _Content:
 
 
 class _Walk:
-    """Visits each object once. Records those whose content can be changed, and the functions with
+    """Visits each object that is reached once. Records objects with changeable content, and functions with
     `functools.lru_cache`."""
 
     def __init__(self, sources: frozenset[str], *, in_caches: bool = False) -> None:
@@ -202,8 +202,8 @@ class _Walk:
         self._seen: dict[int, Any] = {}  # keeps the objects, so that no new object gets the same id
 
     def tensors(self, values: list[_Part]) -> Iterator[torch.Tensor]:
-        """Visits values and everything that they reach, nearer objects first, so that names are short. Yields the
-        tensors."""
+        """Visits values and everything that they reach, and yields the tensors. Nearer objects come first, so that
+        names are short."""
         waiting = deque(values)
         while waiting:
             value, name = waiting.popleft()
@@ -239,7 +239,7 @@ class _Walk:
             yield from self._object(value, name)
 
     def _dictionary(
-        self, value: _Content, place: Callable[[Any], str], kind: str = "", *, of_module: bool = False
+        self, value: _Content, name_of: Callable[[Any], str], kind: str = "", *, of_module: bool = False
     ) -> Iterator[_Part]:
         if type(value) in _DICTIONARIES:
 
@@ -247,8 +247,8 @@ class _Walk:
                 value.clear()
                 value.update(content)
 
-            self.holders.append(_Holder(place, lambda: dict(value), write, dict(value), kind, of_module))
-        yield from [(part, place(key)) for key, part in dict.items(value) if type(part) not in _ATOMS]
+            self.holders.append(_Holder(name_of, lambda: dict(value), write, dict(value), kind, of_module))
+        yield from [(part, name_of(key)) for key, part in dict.items(value) if type(part) not in _ATOMS]
 
     def _collection(self, value: Any, name: str) -> Iterator[_Part]:
         if type(value) in _SEQUENCES:
@@ -296,13 +296,13 @@ class _Walk:
         yield from ((base, "") for base in value.__bases__)
 
     def _module(self, module: torch.nn.Module, prefix: str) -> Iterator[_Part]:
-        def place(key: str) -> str:
+        def name_of(key: str) -> str:
             return f"{prefix}{key}"
 
         attributes = vars(module)
-        for kind in _OF_MODULES:
+        for kind in _MODULE_DICTIONARIES:
             self._seen[id(attributes[kind])] = attributes[kind]
-            yield from self._dictionary(attributes[kind], place, kind, of_module=True)
+            yield from self._dictionary(attributes[kind], name_of, kind, of_module=True)
         non_persistent = attributes["_non_persistent_buffers_set"]
 
         def write(content: _Content) -> None:
@@ -310,15 +310,15 @@ class _Walk:
             non_persistent.update(content)
 
         self.holders.append(
-            _Holder(place, lambda: dict.fromkeys(non_persistent), write, dict.fromkeys(non_persistent), BUFFERS, True)
+            _Holder(name_of, lambda: dict.fromkeys(non_persistent), write, dict.fromkeys(non_persistent), BUFFERS, True)
         )
-        yield from self._dictionary(attributes, place, of_module=True)
+        yield from self._dictionary(attributes, name_of, of_module=True)
         yield from ((base, "") for base in type(module).__mro__)
 
     def _object(self, value: Any, name: str) -> Iterator[_Part]:
-        """The parts of an object: attributes, slots, its classes, and the values that functions and the like keep."""
+        """The parts of an object: attributes, slots, classes, and the values that a function or the like holds."""
         prefix = f"{name}." if name else ""
-        yield from _kept_by_callable(value, prefix)
+        yield from _values_of_callable(value, prefix)
         kind = type(value)
         if _is_foreign(kind) and not _is(value, types.FunctionType):
             return
@@ -338,11 +338,11 @@ class _Walk:
             return
 
         def read() -> _Content:
-            held = {}
+            values = {}
             for key, slot in slots.items():
                 with suppress(AttributeError):  # the slot is empty
-                    held[key] = slot.__get__(value)
-            return held
+                    values[key] = slot.__get__(value)
+            return values
 
         def write(content: _Content) -> None:
             for key in read().keys() - content.keys():
@@ -354,8 +354,8 @@ class _Walk:
         yield from ((part, f"{prefix}{key}") for key, part in read().items())
 
 
-def _kept_by_callable(value: Any, prefix: str) -> Iterator[_Part]:
-    """The values that a function, partial, method or property keeps."""
+def _values_of_callable(value: Any, prefix: str) -> Iterator[_Part]:
+    """The values that a function, partial, method or property holds."""
     if _is(value, types.FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
         yield from ((cell, f"{prefix}{name}") for name, cell in cells)

@@ -1,4 +1,4 @@
-"""Loads an export recipe of ExecuTorch or of the declared sources."""
+"""Makes the export recipe of a plan, which ExecuTorch or the declared sources define."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def _make(recipe: RecipeCall) -> Any:
 def _deployment_target(name: str) -> Any:
     from coremltools import target
 
-    known = [each for each in dir(target) if not each.startswith("_")]
-    if name not in known:
+    targets = [attribute for attribute in dir(target) if not attribute.startswith("_")]
+    if name not in targets:
         path = ("recipe", "kwargs", "minimum_deployment_target")
-        raise InputError.at(path, f"Core ML has no target `{name}`", did_you_mean(name, known))
+        raise InputError.at(path, f"Core ML has no target `{name}`", did_you_mean(name, targets))
     return target[name]
 
 
 @contextmanager
 def _refuse_ignored_kwargs(recipe: RecipeCall) -> Iterator[None]:
-    """Raises InputError on exit if no recipe took an argument. ExecuTorch only logs a warning about it."""
+    """Raises InputError on exit if no recipe took an argument, about which ExecuTorch only logs a warning."""
     recorder, root = WarningRecorder("unexpected parameters"), logging.getLogger()
     disabled = logging.root.manager.disable
     root.addHandler(recorder)
@@ -84,7 +84,7 @@ def _refuse_ignored_kwargs(recipe: RecipeCall) -> Iterator[None]:
     finally:
         logging.disable(disabled)
         root.removeHandler(recorder)
-    # A target passes its arguments to the recipes of all its backends, and only one of them takes each argument.
+    # A target passes each argument to the recipes of all its backends, of which only one takes it.
     if len(recorder.messages) >= len(TARGETS.get(recipe.name, [""])):
         raise InputError.at(("recipe", "kwargs"), recorder.messages[0].split(". ")[0])
 

@@ -1,7 +1,6 @@
 """The constant methods that ExecuTorch's runners call before they run a program.
 
-A runner reads sizes and ids of tokens from constant methods of the program, and takes values of its own for those
-that are missing.
+They give a runner sizes and token ids. Where one is missing, the runner assumes a default.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _PATH: DocumentPath = ("runner",)
 
 
 def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str, object]:
-    """The constants of the runner's contract, by name. Empty without a runner, and for a module of a factory.
+    """The constants of the runner's contract, by name. Empty without a runner, and for a module from a factory.
 
     Args:
         export_plan: The export plan.
@@ -70,7 +69,7 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str,
 
 
 def _check_dtype(model: HuggingFace, module: Any) -> None:
-    """Refuses an encoder that takes images or features in float16, which the runners do not convert to."""
+    """Refuses an encoder that takes images or features in float16: the runners do not convert inputs to it."""
     if model.task != "seq2seq" and module.dtype == torch.float16:
         message = "the runner gives images and features in float32 or bfloat16, and the model is in float16"
         raise InputError.at(("model", "dtype"), message, "write `dtype: float32`, or leave out `runner`")
@@ -78,16 +77,18 @@ def _check_dtype(model: HuggingFace, module: Any) -> None:
 
 def _check_embedding(methods: Mapping[str, ExportMethod]) -> None:
     """Refuses a `token_embedding` that takes fewer lengths than `text_decoder`."""
-    (longest, least, step), (needed, _, _) = _range(methods["token_embedding"]), _range(methods["text_decoder"])
-    if longest < needed or least > 1 or step > 1:
-        message = f"`token_embedding` does not take every text that `text_decoder` takes, from 1 to {needed} tokens"
+    (longest, least, step), (longest_text, _, _) = _range(methods["token_embedding"]), _range(methods["text_decoder"])
+    if longest < longest_text or least > 1 or step > 1:
+        message = (
+            f"`token_embedding` does not take every text that `text_decoder` takes, from 1 to {longest_text} tokens"
+        )
         hint = "leave out its inputs: the task writes them"
         raise InputError.at(("methods", "token_embedding"), message, hint)
 
 
 def _lengths(decoder: ExportMethod, path: DocumentPath, cache: DecoderCache) -> dict[str, object]:
-    """What the runner has to know about the lengths of prompts. Refuses a decoder that takes calls of a fixed length of
-    several tokens, none of one token, or only multiples."""
+    """The constants about the lengths of prompts, by name. Refuses a decoder that takes only calls of one length above
+    1, no call of one token, or only multiples of a length."""
     longest, least, step = _range(decoder)
     if step > 1:
         message = f"the runner gives any number of tokens to `{path[1]}`, which takes multiples of {step}"
@@ -98,45 +99,50 @@ def _lengths(decoder: ExportMethod, path: DocumentPath, cache: DecoderCache) -> 
     return {
         "enable_dynamic_shape": longest > 1,
         "get_max_context_len": cache.max_length,
-        "get_max_seq_len": longest if longest > 1 else cache.max_length,  # one by one, a prompt may fill the cache
+        "get_max_seq_len": longest if longest > 1 else cache.max_length,  # token by token, a prompt may fill the cache
     }
 
 
 def _range(decoder: ExportMethod) -> tuple[int, int, int]:
-    """The largest and the smallest number of tokens in a call of the method, and the number that divides all of them.
+    """The largest and the smallest number of tokens in a call of the method, and the number that divides all lengths.
 
-    The first input of the method is [1, seq] or [1, seq, hidden].
+    The first input of the method has the shape [1, seq] or [1, seq, hidden].
     """
     shapes, tokens = decoder.dynamic_shapes[0], decoder.example_inputs[0]
     dim = shapes[1] if isinstance(shapes, tuple) else None
     if isinstance(dim, Dim) and dim.max is not None:
         return dim.max, dim.min, dim.multiple_of
     length = tokens.shape[1] if isinstance(tokens, TensorExample) else cast("ModelExample", tokens).length
-    assert length is not None  # embeddings: the other inputs of this kind are no first input of a decoder
+    assert length is not None  # a decoder's first input is embeddings, which have a length
     return length, length, 1
 
 
-def _ids(settings: dict[str, object], configs: tuple[Any, ...], said: Names) -> dict[str, object]:
-    """The ids of the tokens that begin and end a text, as far as they are known and the manifest does not say them
-    (`said`). The configurations are those of the text model and of the whole model, which may be the same."""
-    found: dict[str, object] = {}
+def _ids(settings: dict[str, object], configs: tuple[Any, ...], overridden: Names) -> dict[str, object]:
+    """The ids of the tokens that begin and end a text, as far as they are known.
+
+    Args:
+        settings: The settings for generating text.
+        configs: The configurations of the text model and of the whole model, which may be the same.
+        overridden: The names of constants that the manifest sets itself.
+    """
+    ids_by_name: dict[str, object] = {}
     vocabulary = configs[0].vocab_size
     keys = {"get_bos_id": "bos_token_id", "get_eos_ids": "eos_token_id"}
-    if configs[-1].is_encoder_decoder:  # its configuration of the text has no key that begins with `decoder_`
+    if configs[-1].is_encoder_decoder:  # the text configuration has no keys that begin with `decoder_`
         keys["decoder_start_token_id"] = "decoder_start_token_id"
         configs = configs[-1:]
-    for name, key in ((name, key) for name, key in keys.items() if name not in said):
+    for name, key in ((name, key) for name, key in keys.items() if name not in overridden):
         values = [settings.get(key), *(getattr(config, key, None) for config in configs)]
         value: Any = next((value for value in values if value is not None), [])
         ids = value if isinstance(value, list) else [value]
-        wrong = [each for each in ids if type(each) is not int or not 0 <= each < vocabulary]
-        if wrong:
-            message = f"`{key}` is {wrong[0]}, which is not in the vocabulary of {vocabulary} tokens"
+        invalid = [token for token in ids if type(token) is not int or not 0 <= token < vocabulary]
+        if invalid:
+            message = f"`{key}` is {invalid[0]}, which is not in the vocabulary of {vocabulary} tokens"
             setting = "config" if settings.get(key) is None else "generation_config"
             raise InputError.at(("model", "huggingface", setting), message, f"set `{name}` in `constant_methods`")
         if ids:
-            found[name] = ids if name == "get_eos_ids" else ids[0]
-    return found
+            ids_by_name[name] = ids if name == "get_eos_ids" else ids[0]
+    return ids_by_name
 
 
 def _generation_config(model: HuggingFace, inputs: Inputs) -> dict[str, object]:
@@ -154,11 +160,11 @@ def _generation_config(model: HuggingFace, inputs: Inputs) -> dict[str, object]:
 def _check_keys(settings: dict[str, object], path: DocumentPath) -> None:
     from transformers import GenerationConfig
 
-    known = GenerationConfig().to_dict()
+    defaults = GenerationConfig().to_dict()
     problems = [
-        Problem(f"`GenerationConfig` has no `{key}`", (*path, key), did_you_mean(key, known), at_key=True)
+        Problem(f"`GenerationConfig` has no `{key}`", (*path, key), did_you_mean(key, defaults), at_key=True)
         for key in settings
-        if key not in known
+        if key not in defaults
     ]
     if problems:
         raise InputError(problems)

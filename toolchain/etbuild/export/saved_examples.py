@@ -1,4 +1,4 @@
-"""Saves the example inputs of exported methods, with which a build compares them. Lowering does not read them."""
+"""Saves and reads the example inputs of exported methods, for the comparison. Lowering does not read them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from etbuild.model.tensor_bytes import row_major
 
 
 def of_program(program: ExportedProgram) -> list[Any]:
-    """The example inputs of an exported method, in its order: tensors and plain values.
+    """The example inputs of an exported method, in the method's order: tensors and plain values.
 
-    A method from a file may have none. Then they are ones, in the smallest sizes that it takes.
+    For a method from a file that has none, tensors of ones in the smallest sizes that the method takes.
     """
     if program.example_inputs is not None:
         leaves: list[Any] = pytree.tree_leaves(program.example_inputs)
@@ -31,7 +31,7 @@ def of_program(program: ExportedProgram) -> list[Any]:
 
 
 def inputs_of_graph(program: ExportedProgram) -> list[Any]:
-    """The inputs of an exported method as its graph describes them, in its order: fake tensors and plain values."""
+    """The inputs of an exported method from its graph, in the method's order: fake tensors and plain values."""
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     return [
         spec.arg.value if isinstance(spec.arg, ConstantArgument) else nodes[spec.arg.name].meta.get("val")
@@ -40,18 +40,16 @@ def inputs_of_graph(program: ExportedProgram) -> list[Any]:
     ]
 
 
-def _ones(program: ExportedProgram, like: torch.Tensor) -> torch.Tensor:
+def _ones(program: ExportedProgram, fake_tensor: torch.Tensor) -> torch.Tensor:
     sizes = [
         size if isinstance(size, int) else max(int(program.range_constraints[size.node.expr].lower), 2)
-        for size in like.shape
+        for size in fake_tensor.shape
     ]
-    return torch.ones(sizes, dtype=like.dtype)
+    return torch.ones(sizes, dtype=fake_tensor.dtype)
 
 
 def write(path: Path, programs: Mapping[str, ExportedProgram]) -> None:
-    """Writes the example inputs of methods.
-
-    A method has none in the file if safetensors cannot hold one of them.
+    """Writes the example inputs of methods, except methods with an input that safetensors cannot hold.
 
     Args:
         path: The file.
@@ -63,21 +61,21 @@ def write(path: Path, programs: Mapping[str, ExportedProgram]) -> None:
     tensors: dict[str, torch.Tensor] = {}
     for name, program in programs.items():
         leaves = of_program(program)
-        of_method = {
+        tensors_of_method = {
             f"{name}/{index}": row_major(leaf.detach()).clone()
             for index, leaf in enumerate(leaves)
             if isinstance(leaf, torch.Tensor)
         }
         try:
-            save(of_method)
-        except (SafetensorError, KeyError, ValueError):  # no such dtype
+            save(tensors_of_method)
+        except (SafetensorError, KeyError, ValueError):  # safetensors does not know the dtype
             continue
-        tensors.update(of_method)
+        tensors.update(tensors_of_method)
     artifacts.write(path.parent, path.name, "export", save(tensors))
 
 
 def read(path: Path, name: str, program: ExportedProgram) -> list[Any] | None:
-    """Reads the example inputs of a method, in its order.
+    """Reads the example inputs of a method, in the method's order.
 
     Args:
         path: The file that `write` made.

@@ -1,7 +1,7 @@
-"""Gives modules and weights in a strict export their names in the module, as in other exports.
+"""Gives modules and weights in a strict export the names that they have in a non-strict export.
 
-TorchDynamo names a module by its address, which differs in each process. It names a weight by how the traced code
-reached it, which does not help a reader.
+TorchDynamo names a module by its address, which differs in each process, and a weight by the path on which the traced
+code reached it.
 """
 
 from __future__ import annotations
@@ -24,30 +24,32 @@ def restore(program: ExportedProgram, module: torch.nn.Module, root: torch.nn.Mo
     Args:
         program: The result of a strict export. It is changed in place.
         module: The module.
-        root: What was exported: the module, or what stands for it and calls the entry.
+        root: The exported module: `module`, or the root that calls its entry.
     """
     names = {str(id(child)): name for name, child in (*module.named_modules(), ("", root))}
-    others: dict[str, str] = {}
+    numbers: dict[str, str] = {}
     for graph_module in program.graph_module.modules():
         if isinstance(graph_module, torch.fx.GraphModule):
             for node in graph_module.graph.nodes:
                 stack = node.meta.get("nn_module_stack")
                 if stack:
-                    node.meta["nn_module_stack"] = dict(_entry(names, others, *entry) for entry in stack.items())
+                    node.meta["nn_module_stack"] = dict(_entry(names, numbers, *entry) for entry in stack.items())
     _name_inputs(program)
 
 
 def _entry(
-    names: dict[str, str], others: dict[str, str], key: str, entry: tuple[str, Any]
+    names: dict[str, str], numbers: dict[str, str], key: str, entry: tuple[str, Any]
 ) -> tuple[str, tuple[str, Any]]:
-    """An entry of `nn_module_stack` in the form that a non-strict export writes: TorchDynamo's name of a module, and
-    its class.
+    """An entry of `nn_module_stack` in the form of a non-strict export: a key, and the path and class of a module.
 
-    `names` has the names of modules by their ids as strings; `others` the numbers of those without a name, such as
-    modules in lists. New ones are added.
+    Args:
+        names: The names of modules by their ids as strings.
+        numbers: The numbers of modules without a name, such as modules in lists. New ones are added.
+        key: TorchDynamo's key of the module.
+        entry: TorchDynamo's path and class of the module.
     """
     if key not in names:
-        return others.setdefault(key, str(len(others))) if key.isdigit() else key, entry
+        return numbers.setdefault(key, str(len(numbers))) if key.isdigit() else key, entry
     path = names[key]
     return "__".join(["L", "self", path.replace(".", "_")]), (path, entry[1])
 

@@ -1,4 +1,4 @@
-"""Says in the words of a manifest which dynamic shapes a model takes, when torch.export refuses the declared ones."""
+"""Translates torch.export's message about refused dynamic shapes into the words of a manifest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from etbuild.exception_text import shortened
 
 MARK = "Constraints violated"
-"""These words are in each such message of torch.export."""
+"""Words in each of these messages of torch.export."""
 _SUGGESTED = "Suggested fixes:"
 _FOR_PROGRAMMERS = (
     r' For more information, run with TORCH_LOGS="\+dynamic"\.',
@@ -26,13 +26,13 @@ _GUARD = re.compile(
     r"satisfy the generated guard (.*?)\.?$",
     re.MULTILINE,
 )
-_MOST_SIZES = 1 << 16  # of one dimension: Python computes each guard for each of them
+_MOST_SIZES = 1 << 16  # of one dimension: Python computes each guard for each size
 _ASSUMED = 2  # torch.export takes each dynamic size to be at least this
 _DERIVED = re.compile(r"(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
 
 
 def message(text: str) -> str:
-    """What is wrong, and the part of torch's message that names the dimensions and the first reason."""
+    """The message for users: the dimensions, and the first reason in torch's own words."""
     reasons = " ".join(_with_names(text).partition(_SUGGESTED)[0].split())
     for part in _FOR_PROGRAMMERS:
         reasons = re.sub(part, "", reasons)
@@ -42,77 +42,77 @@ def message(text: str) -> str:
 
 def names(text: str) -> list[str]:
     """The dimensions that torch.export fixes or narrows."""
-    found = _NAMES.search(text)
-    return found[1].split(", ") if found else []
+    match = _NAMES.search(text)
+    return match[1].split(", ") if match else []
 
 
 def _with_names(text: str) -> str:
-    """The message with the names of the dimensions in place of torch's names for the sizes of inputs."""
+    """torch's message with the names of dimensions in place of its own names for the sizes of inputs."""
     for name, size in _NAMED_SIZE.findall(text):
         text = text.replace(f"{name} = {size}", name).replace(size, name)
     return text
 
 
 def hint(text: str) -> str:
-    """What to write in the manifest, as far as torch suggests it or its guards say it."""
+    """The changes of the manifest that torch suggests, or that follow from its guards."""
     suggested = text.partition(_SUGGESTED)[2].partition("\n\n")[0]
     lines = [line.strip() for line in suggested.splitlines() if line.strip()]
     ranges = {match[1]: (match[2], match[3]) for match in map(_RANGE.fullmatch, lines) if match}
-    taken = _taken_ranges(_with_names(text))
-    written = [_written(line, ranges | taken) for line in lines if not _is_root(line, lines)]
+    guarded_ranges = _ranges_of_guards(_with_names(text))
+    sentences = [_sentence(line, ranges | guarded_ranges) for line in lines if not _is_root(line, lines)]
     mentioned = {word for line in lines for word in re.findall(r"\w+", line)}
-    written += [_range(name, bounds) for name, bounds in taken.items() if name not in mentioned]
-    return "; ".join(written) or "write a smaller range, a `multiple_of` or `null`, or change the model"
+    sentences += [_range(name, bounds) for name, bounds in guarded_ranges.items() if name not in mentioned]
+    return "; ".join(sentences) or "write a smaller range, a `multiple_of` or `null`, or change the model"
 
 
-def _taken_ranges(text: str) -> dict[str, tuple[str | None, str | None]]:
+def _ranges_of_guards(text: str) -> dict[str, tuple[str | None, str | None]]:
     """The smallest and the largest size of each dimension that guards narrow; None where there is no limit.
 
-    torch computes its suggestions without guards that have `!=` in them, and leaves out a declared `min`, so that they
-    would fail again. Left out are dimensions with a guard on another dimension too.
+    torch's suggestions can fail again: they ignore guards with `!=`, and a declared `min`. Dimensions with a guard that
+    also has another dimension are left out.
     """
     guards: dict[tuple[str, str, str], list[str]] = {}
     for name, low, high, guard in _GUARD.findall(text):
         guards.setdefault((name, low, high), []).append(guard)
-    found: dict[str, tuple[str | None, str | None]] = {}
+    ranges: dict[str, tuple[str | None, str | None]] = {}
     for (name, low, high), conditions in guards.items():
         first = max(int(low or 0), _ASSUMED)
         last = min(int(high or _MOST_SIZES), _MOST_SIZES)
         run = _longest_run(_fitting(conditions, name, range(first, last + 1)))
-        if len(run) > 1 and (run[0], run[-1]) != (first, last):  # else the guards fit, and torch does not see it
+        if len(run) > 1 and (run[0], run[-1]) != (first, last):  # else all sizes fit, although torch does not see it
             smallest = low if run[0] == first else str(run[0])
             if run[-1] == last < int(high or 0):
                 continue  # the guards may refuse larger sizes
             largest = high if run[-1] == last else str(run[-1])
-            found[name] = (smallest or None, largest or None)
-    return found
+            ranges[name] = (smallest or None, largest or None)
+    return ranges
 
 
 def _fitting(conditions: list[str], name: str, sizes: Iterable[int]) -> list[int]:
     """The sizes of a dimension for which all guards hold. torch writes guards as Python."""
     try:
-        compiled = [compile(each, "guard", "eval") for each in conditions]
-        known = {"__builtins__": {}, "min": min, "max": max}
-        return [size for size in sizes if all(eval(each, known, {name: size}) for each in compiled)]
-    except Exception:  # noqa: BLE001 - a guard on another dimension too, or one in other words
+        guards = [compile(condition, "guard", "eval") for condition in conditions]
+        functions = {"__builtins__": {}, "min": min, "max": max}
+        return [size for size in sizes if all(eval(guard, functions, {name: size}) for guard in guards)]
+    except Exception:  # noqa: BLE001 - a guard with another dimension or an unknown function
         return []
 
 
 def _longest_run(sizes: Iterable[int]) -> list[int]:
-    """The most sizes that follow each other without a gap."""
-    runs = itertools.groupby(enumerate(sizes), key=lambda each: each[1] - each[0])
+    """The longest series of sizes without a gap."""
+    runs = itertools.groupby(enumerate(sizes), key=lambda pair: pair[1] - pair[0])
     return max(([size for _, size in run] for _, run in runs), key=len, default=[])
 
 
 def _is_root(line: str, lines: list[str]) -> bool:
-    """Whether a suggestion is the range of a dimension that no input has: torch derives `t` from a new `_t`."""
+    """Whether a suggestion is about a dimension that no input has: torch derives `t` from a new dimension `_t`."""
     match = _RANGE.fullmatch(line)
     derived = filter(None, map(_DERIVED.fullmatch, lines))
-    return match is not None and any(each[3] == match[1] == f"_{each[1]}" for each in derived)
+    return match is not None and any(derivation[3] == match[1] == f"_{derivation[1]}" for derivation in derived)
 
 
-def _written(line: str, ranges: dict[str, tuple[str | None, str | None]]) -> str:
-    """A suggestion of torch, as a manifest states it."""
+def _sentence(line: str, ranges: dict[str, tuple[str | None, str | None]]) -> str:
+    """A suggestion of torch in the words of a manifest."""
     if match := _RANGE.fullmatch(line):
         return _range(match[1], ranges[match[1]])
     if match := _SIZE.fullmatch(line):
@@ -131,6 +131,6 @@ def _range(name: str, bounds: tuple[str | None, str | None]) -> str:
 
 
 def _bounds(low: str | None, high: str | None, times: int, plus: int) -> str:
-    """The range of a size `times * SIZE + plus`, from that of SIZE, as the end of a mapping."""
-    given = {key: bound for key, bound in (("min", low), ("max", high)) if bound is not None}
-    return "".join(f", {key}: {times * int(bound) + plus}" for key, bound in given.items())
+    """The range of the size `times * SIZE + plus` as the end of a mapping. `low` and `high` are the range of SIZE."""
+    known_bounds = {key: bound for key, bound in (("min", low), ("max", high)) if bound is not None}
+    return "".join(f", {key}: {times * int(bound) + plus}" for key, bound in known_bounds.items())

@@ -1,4 +1,4 @@
-"""Finds the buffers that an exported method writes to, and refuses those that share memory with another tensor."""
+"""Finds the buffers that a method writes to, and refuses a written buffer that shares memory with another tensor."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from etbuild.model.tensor_facts import original_name
 
 
 def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[str]:
-    """Finds the buffers that a method writes to, also through views of them and in other graphs that it calls.
+    """Finds the buffers that a method writes to, also through views and in other graphs that the method calls.
 
-    Before decompositions, the signature of an exported program does not say what its operators write to. The example
-    values of its nodes do: a view has the memory of its buffer. A program that was read from a file has lost that, so
-    that writes through views may be missing.
+    Before decompositions, the signature of an exported program does not list writes of operators. Example values of
+    nodes show them: a view has the memory of its buffer. In a program from a file, values do not share memory any more,
+    so that writes through views may be missing.
 
     Args:
         program: The exported method.
@@ -36,7 +36,7 @@ def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[s
 
 
 def check_overlaps(programs: Mapping[str, ExportedProgram], overlaps: Mapping[str, Collection[str]]) -> None:
-    """Checks that no method writes to a part of another tensor. In a program, both have memory of their own.
+    """Checks that no method writes to a buffer that shares memory with another tensor: in a program they are separate.
 
     Args:
         programs: The methods by name.
@@ -57,14 +57,14 @@ def check_overlaps(programs: Mapping[str, ExportedProgram], overlaps: Mapping[st
 
 
 def read_tensors(program: ExportedProgram) -> set[str]:
-    """The names of the parameters, buffers and constants whose values from before a call an exported method reads."""
+    """The names of the parameters, buffers and constants that an exported method reads."""
     inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     specs = program.graph_signature.input_specs
     return {spec.target for spec in specs if spec.target is not None and inputs[spec.arg.name].users}
 
 
 def written_nodes(program: ExportedProgram) -> Iterator[Node]:
-    """The nodes whose tensors the operators of a method write to, also in other graphs that it calls."""
+    """The nodes whose tensors the operators of a method write to, also in other graphs that the method calls."""
     for child in program.graph_module.modules():
         if isinstance(child, GraphModule):
             for node in child.graph.nodes:
@@ -72,7 +72,7 @@ def written_nodes(program: ExportedProgram) -> Iterator[Node]:
 
 
 def memory_of(node: Node) -> int | None:
-    """The identity of the memory of a node's example value; None if it has none."""
+    """The number of the memory of a node's example value; None if the value is not a tensor."""
     value = node.meta.get("val")
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
@@ -89,5 +89,5 @@ def _nodes(value: Any) -> Iterator[Node]:
     if isinstance(value, Node):
         yield value
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _nodes(each)
+        for element in value:
+            yield from _nodes(element)
