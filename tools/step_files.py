@@ -30,6 +30,16 @@ STEPS: Mapping[str, tuple[str, ...]] = {
 OUTSIDE = "outside"
 # What only some programs use. A backend is a part of its own: its name is that of the part.
 PARTS: Mapping[str, tuple[str, ...]] = {
+    "adapters": (
+        "etbuild.emit.adapters",
+        "etbuild.model.adapter_weights",
+        "etbuild.model.adapters",
+        "etbuild.model.tensor_digests",
+    ),
+    "checkpoints": ("etbuild.model.checkpoint", "etbuild.model.packed.kept", "etbuild.model.tensor_digests"),
+    "computed_weights": ("etbuild.export.computed_weights",),
+    "constants": ("etbuild.export.constant_methods",),
+    "custom_ops": ("etbuild.export.custom_ops",),
     "gguf": ("etbuild.model.gguf_file",),
     # What starts, watches and ends the processes of a step, checks files, and describes failures. It can make a step
     # fail, and cannot change what a step writes that succeeds. So it is in no key.
@@ -57,9 +67,17 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "etbuild.model.single_call",
         "etbuild.model.packed.files",
     ),
+    "names_of_tensors": ("etbuild.model.tensor_names",),
     "program_files": ("etbuild.export.pt2_file", "etbuild.export.pt2_strings"),
     "quantize": ("etbuild.quantize",),
+    "recipe": ("etbuild.export.recipe",),
     "runner": ("etbuild.export.runner_contract",),
+}
+# What a part imports of others only for programs that have these, too.
+_ONLY_WITH: Mapping[str, tuple[str, ...]] = {
+    "checkpoints": ("gguf", "huggingface", "names_of_tensors"),
+    "computed_weights": ("checkpoints", "gguf", "huggingface", "names_of_tensors"),
+    "huggingface": ("gguf",),
 }
 # What an action of a build rule runs around its step. It is in no key either, and the action could not run without it.
 ACTION = "action"
@@ -69,8 +87,8 @@ _WITH_WORKERS = ("export", "lower", "compare")
 # Functions of backends and of workers that only these steps call, and what the functions import.
 _CALLED_BY: Mapping[str, frozenset[str]] = {
     "_warm_lowering": frozenset(("lower",)),
-    "lowering_context": frozenset(("lower", "compare")),
-    "stored_weights": frozenset(("lower", "compare")),
+    "lowering_context": frozenset(("lower",)),
+    "stored_weights": frozenset(("lower",)),
 }
 # What the module of a guard may import: Python's own library, but not what imports modules by name.
 _HARMLESS = {PACKAGE, *sys.stdlib_module_names} - {"importlib", "pkgutil", "runpy"}
@@ -129,7 +147,8 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
     drivers = {step: _Driver(files, step) for step in STEPS}
     driver = drivers["plan"]
     parts = {**PARTS, **{name: (module,) for name, module in backends.items()}}
-    apart = {module for roots in parts.values() for root in roots for module in driver.below(root)}
+    below = {part: {module for root in roots for module in driver.below(root)} for part, roots in parts.items()}
+    apart = set().union(*below.values())
     steps = {roots[0] for roots in STEPS.values()}
     tags: dict[str, set[str]] = defaultdict(set)
     for step, roots in STEPS.items():
@@ -139,17 +158,21 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
             tags[path].add(step)
         if "etbuild.backends" in base:
             waiting |= set(backends.values())
-        # A part may import another one: then its files are in both. Parts import what is outside, which comes last.
-        for part, begins in sorted(parts.items(), key=lambda item: item[0] == OUTSIDE):
-            own = {module for root in begins for module in driver.below(root) if not driver.is_empty(module)}
-            if part == OUTSIDE:
-                own |= {module for module in waiting if module not in apart or driver.is_empty(module)}
-            if own & waiting:
-                others = {module for root in PARTS[OUTSIDE] for module in driver.below(root)} - own
-                reached, left = driver.reached(own & waiting, steps | others, base, around=part == OUTSIDE)
+        # A part may import another one: then its files are in both.
+        before: set[str] = set()
+        while before != waiting:
+            before = {*waiting}
+            for part in parts.keys() - {OUTSIDE}:
+                own = {module for module in below[part] & before if not driver.is_empty(module)}
+                others = below[OUTSIDE].union(*(below[other] for other in _ONLY_WITH.get(part, ()))) - below[part]
+                reached, left = driver.reached(own, steps | others, base)
                 waiting |= left - steps
                 for path in driver.paths(reached - base):
                     tags[path].add(f"{step}/{part}")
+        outside = {module for module in waiting if module not in apart or driver.is_empty(module)}
+        reached, _ = driver.reached(outside | waiting & below[OUTSIDE], steps, base, around=True)
+        for path in driver.paths(reached - base):
+            tags[path].add(f"{step}/{OUTSIDE}")
         for name in backends if step == "plan" else ():  # only the manifest's options are checked against their schemas
             schemas = (f"{PACKAGE}/schemas/{kind}-{name}.schema.json" for kind in ("backend", "quantizer"))
             for path in files.keys() & set(schemas):

@@ -82,10 +82,3 @@ def _check(value: Any, reference: str, path: DocumentPath) -> None:
             raise BuildError.at(path, f"`{reference}` returned {number}, which does not fit into 64 bits")
         if not math.isfinite(number):
             raise BuildError.at(path, f"`{reference}` returned {number}, which is not finite")
-
-
-def described(value: Any) -> Any:
-    """A constant as JSON data. A tensor is described by its dtype and shape."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return {"dtype": dtype_name(value.dtype), "shape": list(value.shape)}

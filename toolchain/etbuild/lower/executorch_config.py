@@ -20,7 +20,6 @@ from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
-from etbuild.export.recipe import load_recipe
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.plan.parts import MemoryPlanning, Names
 from etbuild.plan.step_plans import MethodPlan
@@ -114,8 +113,12 @@ def backend_config(
 def _started_from_recipe(lower_plan: MethodPlan, fields: dict[str, object]) -> tuple[list[Any], dict[str, object]]:
     """Returns the recipe's passes, and the fields. Where the manifest sets no value, a field has the recipe's value."""
     recipe = lower_plan.recipe
-    config = load_recipe(recipe).executorch_backend_config if recipe is not None else None
-    if recipe is None or config is None:
+    if recipe is None:
+        return [], fields
+    from etbuild.export.recipe import load_recipe
+
+    config = load_recipe(recipe).executorch_backend_config
+    if config is None:
         return [], fields
     overridden = set(recipe.said["executorch"])
     overridden |= (

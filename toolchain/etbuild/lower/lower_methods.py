@@ -21,7 +21,6 @@ from etbuild.backends import EdgeRequirements
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.exception_text import first_cause, hints, shortened, summary
 from etbuild.export.read_archive import EXPERTS
-from etbuild.export.recipe import load_recipe
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import failed
@@ -145,7 +144,11 @@ def to_edge(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> Edg
 
 
 def _recipe(lower_plan: MethodPlan) -> LoweringRecipe | None:
-    return load_recipe(lower_plan.recipe).lowering_recipe if lower_plan.recipe is not None else None
+    if lower_plan.recipe is None:
+        return None
+    from etbuild.export.recipe import load_recipe
+
+    return load_recipe(lower_plan.recipe).lowering_recipe
 
 
 def _backends(lower_plan: MethodPlan, name: str) -> list[str]:

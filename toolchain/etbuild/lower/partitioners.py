@@ -15,7 +15,6 @@ from etbuild import backends
 from etbuild.backends import call_slots
 from etbuild.backends.call_slots import Item
 from etbuild.errors import BuildError, DocumentPath
-from etbuild.export.recipe import load_recipe
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.lower.partition_counts import PartitionLint
 from etbuild.lower.preprocess_results import backend_class
@@ -128,7 +127,11 @@ def _of_manifest(lower_plan: MethodPlan, method: tuple[str, ExportedProgram], cl
 
 
 def _of_recipe(lower_plan: MethodPlan, method: str) -> Iterator[_One]:
-    wanted = load_recipe(lower_plan.recipe).lowering_recipe if lower_plan.recipe is not None else None
+    if lower_plan.recipe is None:
+        return
+    from etbuild.export.recipe import load_recipe
+
+    wanted = load_recipe(lower_plan.recipe).lowering_recipe
     from_recipe = wanted.partitioners if wanted is not None else None
     named = lower_plan.used_backends
     seen: Counter[str] = Counter()

@@ -15,19 +15,18 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unkn
 from etbuild.inputs import checkpoints
 from etbuild.inputs.declared import Inputs
 from etbuild.model.joined_tensor import Joined
-from etbuild.model.packed.kept import Kept
-from etbuild.model.packed.packing import Packing
 from etbuild.model.stored_tensors import spilled
 from etbuild.model.tensor_bytes import FLOATING, dtype_name, equal
 from etbuild.model.tensor_facts import StoredPart, TensorFacts, first_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
-from etbuild.model.tensor_names import names_in_module
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import weights_names, weights_place
 from etbuild.processes.memory import give_back
 
 if TYPE_CHECKING:
     from etbuild.model.packed.integers import Integers
+    from etbuild.model.packed.kept import Kept
+    from etbuild.model.packed.packing import Packing
 
 _PATH: DocumentPath = ("model", "weights")
 _FEW = 3  # an error with at most this many unknown names suggests a known name for each
@@ -88,7 +87,8 @@ class Checkpoint:
         """
         self._expected = {entry.name: entry for entry in facts if entry.in_weights}
         self._left = {part.name for entry in facts if not entry.in_weights for part in entry.stored_as}
-        self._packing, self._kept = packing, Kept()
+        self._packing = packing
+        self._kept: Kept | None = None
         self._spill: Path | None = None
         self._stored: dict[str, _Stored] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
@@ -118,7 +118,11 @@ class Checkpoint:
             from etbuild.model.packed.files import with_weights
 
             opened = with_weights(opened, self._packing)
-        names = names_in_module(entry, sorted({name for one in opened.values() for name in one.names}), place)
+        names = {name: name for name in sorted({name for one in opened.values() for name in one.names})}
+        if entry.ignore or entry.rename:
+            from etbuild.model.tensor_names import names_in_module
+
+            names = names_in_module(entry, names, place)
         names = {name: each for name, each in names.items() if each not in self._left}
         for file, one in opened.items():
             wanted = [name for name in one.names if name in names]
@@ -226,11 +230,9 @@ class Checkpoint:
     def _content(self, stored: _Stored, wanted: TensorFacts) -> torch.Tensor:
         """The content of a parameter in its dtype, also if it is packed. Integers that are kept are remembered."""
         names = self._names[first_name(wanted)]
-        if self._kept.wanted.keys().isdisjoint(names):
-            content: torch.Tensor | Integers = stored.opened.take(stored.name)
-        else:
-            content = stored.opened.content(stored.name)
-        if not isinstance(content, torch.Tensor):
+        if self._kept is None or self._kept.wanted.keys().isdisjoint(names):
+            content = stored.opened.take(stored.name)
+        elif not isinstance(content := stored.opened.content(stored.name), torch.Tensor):
             content = self._kept.tensor(names, content, getattr(torch, wanted.dtype), self._spill)
         converted = _converted(content, wanted, stored)
         is_view = stored.opened.is_mapped and converted.data_ptr() == content.data_ptr()
@@ -255,7 +257,7 @@ class Checkpoint:
             kept: Which packed weights keep their integers, and where these are put; None: all are dequantized.
             spill: A directory for files that hold large tensors in place of memory; None: they stay in memory.
         """
-        self._kept, self._spill = kept or self._kept, spill
+        self._kept, self._spill = kept, spill
         for name in self._given:  # otherwise a large tensor would be in memory several times while it is converted
             if type(tensors[name].data) is torch.Tensor:  # the setter of `data` below refuses the others
                 tensors[name].data = tensors[name].data.new_empty(0)

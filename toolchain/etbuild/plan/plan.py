@@ -123,10 +123,17 @@ class Plan(Lowered):
         `inputs.step_files`."""
         plan, methods = self.export_plan, self.methods.values()
         used = {
+            "adapters": bool(self.model.adapters),
+            "checkpoints": bool(plan.read_weights if step == "export" else self.lower_plan.weights),
+            "computed_weights": plan.weights and plan.carries_content,
+            "constants": bool(plan.constant_methods),
+            "custom_ops": bool(self.custom_ops.libraries or self.custom_ops.modules),
             "gguf": any(entry.file.endswith(GGUF_SUFFIX) for entry in self.model.weights),
             "huggingface": plan.model.huggingface is not None,
             "program_files": any(method.program is not None for method in methods),
+            "names_of_tensors": any(entry.ignore or entry.rename for entry in self.model.weights),
             "quantize": plan.recipe is not None or any(method.quantize is not None for method in methods),
+            "recipe": plan.recipe is not None,
             "runner": plan.runner is not None,
         }
         named = self.export_backends if step == "export" else self.used_backends

@@ -26,6 +26,7 @@ from etbuild.runtime import program_files
 from etbuild.steps import apart
 from etbuild.steps.saved_export import (
     LoweringJob,
+    load_custom_ops,
     load_methods,
     open_content,
     opened_export,
@@ -157,10 +158,9 @@ def _compare_methods(
     left_out: Mapping[str, str],
 ) -> dict[str, str]:
     from etbuild.comparison.compare import Wrong
-    from etbuild.export import custom_ops
     from etbuild.runtime import child
 
-    custom_ops.load(job.plan.custom_ops, context)
+    load_custom_ops(job.plan, context)
     files, exported = built.files, _Exported.read(job, saved, context, examples)
     wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
     groups = [wanted] if files.shares_state else [[name] for name in wanted]
@@ -217,16 +217,13 @@ class _Exported:
     @classmethod
     def read(cls, job: LoweringJob[ComparePlan], saved: SavedExport, context: StepContext, examples: Path) -> _Exported:
         """Opens the weights, or exports with them: once, and not in each child process."""
-        from etbuild.model import adapter_weights
-
         if saved.export_plan is not None:
             from etbuild.steps.export import export_with_weights
 
             _, programs = export_with_weights(saved.export_plan, context, job.plan.weights, job.plan.adapters)
             return cls(job, saved, context, examples, None, {}, programs)
         content = open_content(job, saved)
-        adapters = adapter_weights.read(job.plan.adapters, content.keys(), context.inputs)
-        return cls(job, saved, context, examples, content, adapters, {})
+        return cls(job, saved, context, examples, content, _of_adapters(job, content), {})
 
     def methods(self, names: list[str], *, whole: bool = False) -> tuple[list[ComparedMethod], dict[str, str]]:
         """The methods with their weights and example inputs; and those that cannot be compared, with a note.
@@ -278,6 +275,15 @@ class _Exported:
             for entry in self.saved.tensors
             if entry.nbytes >= _LARGE and first_name(entry) not in changed and entry.name not in self.adapters
         }
+
+
+def _of_adapters(job: LoweringJob[ComparePlan], content: Content) -> dict[str, torch.Tensor]:
+    """The weights of adapters by name."""
+    if not job.plan.adapters:
+        return {}
+    from etbuild.model import adapter_weights
+
+    return adapter_weights.read(job.plan.adapters, content.keys(), job.inputs)
 
 
 class _Found(TypedDict):

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError
-from etbuild.export.recipe import load_recipe
 from etbuild.files.digests import digest
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs
@@ -75,19 +74,22 @@ def export(
 
 def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory: Path, stage: Stage) -> None:
     with library_messages_off(used.sources), stdout_for_results():
-        from etbuild.export import archive, constant_methods, custom_ops
+        from etbuild.export import archive
         from etbuild.export.provenance import graphs_numbered
         from etbuild.processes.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, inputs.data.values()), graphs_numbered():
             context = StepContext(inputs, stage, directory)
-            custom_ops.load(export_plan.custom_ops, context)
+            if export_plan.custom_ops.libraries or export_plan.custom_ops.modules:
+                from etbuild.export import custom_ops
+
+                custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):
                 root = create_module(export_plan, context)
             for line in packing_notes(root, export_plan):
                 print(f"note: {line}", file=sys.stderr)
-            computed = {**_contract(export_plan, root, inputs), **constant_methods.compute(export_plan)}
+            computed = {**_contract(export_plan, root, inputs), **_constants(export_plan)}
             reason = archive.reexport_reason(export_plan, root)
             if reason is None:
                 modules = Modules(root, export_plan, deferred=export_plan.weights)
@@ -107,15 +109,19 @@ def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, director
 
 def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
     """What happens to the weights of a packed checkpoint, for users."""
-    from etbuild.model.packed import kept, packing
+    from etbuild.model.packed import packing
 
     packed = packing.packing_of(root)
-    found = kept.of(root)
-    lines = [*found.lines()]
+    wanted, lines = False, list[str]()
+    if export_plan.read_weights:
+        from etbuild.model.packed import kept
+
+        found = kept.of(root)
+        wanted, lines = bool(found.wanted), [*found.lines()]
     if packed is not None and not lines and (export_plan.weights or export_plan.read_weights):
-        again = ", and `quantize` quantizes them again" if export_plan.carries_content and not found.wanted else ""
+        again = ", and `quantize` quantizes them again" if export_plan.carries_content and not wanted else ""
         keep = "`quantize: {torchao: [{config: packed}, ...]}` keeps the integers that XNNPACK can hold"
-        why = "they have no integers that a layer can hold" if found.wanted else keep
+        why = "they have no integers that a layer can hold" if wanted else keep
         lines.append(f"packed weights ({packed.method}) are dequantized{again}: {why}")
     return lines
 
@@ -133,13 +139,18 @@ def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Inputs) ->
     return runner_contract.constants(export_plan, root, inputs)
 
 
+def _constants(export_plan: ExportPlan) -> dict[str, object]:
+    """The constant methods whose values a callable computes."""
+    if not export_plan.constant_methods:
+        return {}
+    from etbuild.export import constant_methods
+
+    return constant_methods.compute(export_plan)
+
+
 def _import_torch(stage: Stage) -> None:
     with stage("import PyTorch"), import_without_gc("torch"):
-        from etbuild.export import (
-            archive,  # noqa: F401
-            constant_methods,  # noqa: F401
-            custom_ops,  # noqa: F401
-        )
+        from etbuild.export import archive  # noqa: F401
         from etbuild.processes import arithmetic
 
         arithmetic.leave_out_other_libraries()
@@ -160,26 +171,36 @@ def create_module(
         InputError: A declared input is missing or does not fit.
         BuildError: The module cannot be made.
     """
-    from etbuild.model import adapters, module
-    from etbuild.model.checkpoint import Checkpoint
-    from etbuild.model.packed import kept
-    from etbuild.model.packed.packing import packing_of
-    from etbuild.model.weights_files import describe_state
+    from etbuild.model import module
 
     read = (*export_plan.read_weights, *weights)
     loaded = (export_plan.weights or bool(read)) and not any(entry.optional for entry in read)
     root = module.create(export_plan.model, context, loaded)
     if read:
-        facts, cast, packing = describe_state(root), export_plan.model.dtype is not None, packing_of(root)
-        checkpoint = Checkpoint(read, context.inputs, facts, cast, root, packing)
-        if module.loading_code(root) is None:
-            kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
-            checkpoint.load_into(module.named_tensors(root), kept.of(root), context.spill)
-        else:
-            root.load_state_dict(checkpoint.by_name(), strict=False)
+        _load(root, export_plan, context, read, floats)
     module.normalize(root)
-    adapters.attach(root, export_plan, context.inputs)
+    if export_plan.adapters:
+        from etbuild.model import adapters
+
+        adapters.attach(root, export_plan, context.inputs)
     return root
+
+
+def _load(root: torch.nn.Module, export_plan: ExportPlan, context: StepContext, read: Weights, floats: bool) -> None:
+    """Loads checkpoints into a module."""
+    from etbuild.model import module
+    from etbuild.model.checkpoint import Checkpoint
+    from etbuild.model.packed import kept
+    from etbuild.model.packed.packing import packing_of
+    from etbuild.model.weights_files import describe_state
+
+    facts, cast, packing = describe_state(root), export_plan.model.dtype is not None, packing_of(root)
+    checkpoint = Checkpoint(read, context.inputs, facts, cast, root, packing)
+    if module.loading_code(root) is None:
+        kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
+        checkpoint.load_into(module.named_tensors(root), kept.of(root), context.spill)
+    else:
+        root.load_state_dict(checkpoint.by_name(), strict=False)
 
 
 def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> Kept:
@@ -260,8 +281,11 @@ def _exporting(export_plan: ExportPlan, context: StepContext) -> Exporting:
     """The context for exporting one method. Each method gets its own recipe object."""
     from etbuild.export.export_methods import Exporting
 
-    recipe = load_recipe(export_plan.recipe) if export_plan.recipe is not None else None
-    return Exporting(export_plan, context, recipe)
+    if export_plan.recipe is None:
+        return Exporting(export_plan, context, None)
+    from etbuild.export.recipe import load_recipe
+
+    return Exporting(export_plan, context, load_recipe(export_plan.recipe))
 
 
 def export_with_weights(
@@ -278,11 +302,12 @@ def export_with_weights(
     Returns:
         Facts about the tensors of the methods, and the methods by name.
     """
-    from etbuild.model import adapter_weights, weights_files
-
     with context.stage("create the module"):
         root = create_module(export_plan, context, weights)
-        adapter_weights.check(adapters, weights_files.describe(root, False), context.inputs)
+        if adapters:
+            from etbuild.model import adapter_weights, weights_files
+
+            adapter_weights.check(adapters, weights_files.describe(root, False), context.inputs)
     programs = export_methods(export_plan, Modules(root, export_plan), context)
     return tensors_of(export_plan, root, programs), programs
 
@@ -335,19 +360,34 @@ class Modules:
     @contextmanager
     def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
         """Yields the module to export a method from, and a check of the exported program. It is valid inside."""
+        quantized = self._find(name)
+        with self._with_adapter(name) as check_adapter, nullcontext() if quantized is None else quantized():
+
+            def check(program: ExportedProgram) -> None:
+                if quantized is not None:
+                    quantized.check(program)
+                check_adapter(program)
+
+            yield self._module, check
+
+    @contextmanager
+    def _with_adapter(self, name: str) -> Iterator[Callable[[ExportedProgram], None]]:
+        """Within this context, the module computes with the adapter of a method, if it has one. Yields a check of the
+        exported program."""
+        if not self._export_plan.adapters:
+            yield lambda _: None
+            return
         from etbuild.model import adapters
 
-        quantized, adapter = self._find(name), self._export_plan.methods[name].adapter
+        adapter = self._export_plan.methods[name].adapter
 
         def check(program: ExportedProgram) -> None:
-            if quantized is not None:
-                quantized.check(program)
             if adapter is not None:
                 adapters.check(program, self._module, name, adapter)
             adapters.leave_out_unused(program, self._module)
 
-        with adapters.applied(self._module, adapter), nullcontext() if quantized is None else quantized():
-            yield self._module, check
+        with adapters.applied(self._module, adapter):
+            yield check
 
     def _how(self, name: str) -> str | None:
         """What methods have in common whose weights are quantized in the same way; None: they are not quantized."""
@@ -404,6 +444,8 @@ class Modules:
             yield called
 
     def _quantize_by_recipe(self) -> Quantized | None:
+        from etbuild.export.recipe import load_recipe
+
         assert self._export_plan.recipe is not None
         wanted = load_recipe(self._export_plan.recipe).quantization_recipe
         configs = wanted and wanted.ao_quantization_configs

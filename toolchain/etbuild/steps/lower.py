@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etbuild import backends, releases
 from etbuild.accelerate.lowering import accelerated
@@ -37,6 +37,7 @@ from etbuild.steps.method_store import MethodStore, write_names
 from etbuild.steps.saved_export import (
     LoweringJob,
     joint_lowering_reason,
+    load_custom_ops,
     load_methods,
     needs_weights,
     open_content,
@@ -199,11 +200,10 @@ def _export(job: LoweringJob[MethodPlan], opened: Opened, *, weights: bool) -> _
 def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export, directory: Path) -> None:
     """Lowers and emits the method of a plan, and saves it in an empty directory."""
     from etbuild.emit import method_archive
-    from etbuild.export import custom_ops
 
     (name,) = part.methods
     if export.weights:
-        custom_ops.load(part.custom_ops, export.context)
+        load_custom_ops(part, export.context)
         with _acceleration(options, directory):
             method_archive.write(directory, name, _emitted(part, export)[0])
     elif reasons := _why_weights(part, options, export, directory):
@@ -217,11 +217,10 @@ def _why_weights(part: MethodPlan, options: LoweringOptions, export: _Export, di
         What read the content of weights, for users. Then nothing is saved, and the method must be lowered with it.
     """
     from etbuild.emit import method_archive
-    from etbuild.export import custom_ops
     from etbuild.lower import unbound
 
     (name,) = part.methods
-    custom_ops.load(part.custom_ops, export.context)
+    load_custom_ops(part, export.context)
     with unbound.watched(backends.weight_functions(part.backends)) as watch, _acceleration(options, None, watch):
         try:
             emitted, kinds = _emitted(part, export)
@@ -415,12 +414,11 @@ def _lower_together(
     reason: str | None = None,
 ) -> list[artifacts.Artifact]:
     from etbuild.emit.emit_methods import Lowered, emit_methods
-    from etbuild.export import custom_ops
     from etbuild.lower import shards
     from etbuild.lower.finite_weights import non_finite
     from etbuild.lower.lower_methods import lower_programs
 
-    custom_ops.load(job.plan.custom_ops, context)
+    load_custom_ops(job.plan, context)
     if saved.export_plan is None:
         with job.stage("read the export and the weights"), accelerated() if job.options.accelerate else nullcontext():
             shard_of = shards.of_tensors(job.plan, saved.tensors)
@@ -463,7 +461,6 @@ def write_program(
         BuildError: The program cannot be written.
     """
     from etbuild.emit import emit_program
-    from etbuild.export.constant_methods import described
     from etbuild.lower.finite_weights import counted
 
     with context.stage("write the program"):
@@ -493,8 +490,19 @@ def write_program(
                 **counted(weights),
             },
             "runtime_limits": emission.limits,
-            "constant_methods": {name: described(value) for name, value in lower_plan.constant_methods.items()},
+            "constant_methods": {name: _described(value) for name, value in lower_plan.constant_methods.items()},
             **described_weights(lower_plan, context.inputs),
         }
         written = write_json(directory, lower_plan.name, "lowering", facts)
     return [*emission.artifacts, written]
+
+
+def _described(value: Any) -> Any:
+    """A constant as JSON data. A tensor is described by its dtype and shape."""
+    import torch
+
+    from etbuild.model.tensor_bytes import dtype_name
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    return {"dtype": dtype_name(value.dtype), "shape": list(value.shape)}

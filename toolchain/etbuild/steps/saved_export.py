@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -117,16 +117,38 @@ def open_content(job: LoweringJob[MethodPlan], saved: SavedExport, needed: Colle
         saved: The export.
         needed: The names of the parameters and buffers that are read. None: all.
     """
-    from etbuild.export import computed_weights
     from etbuild.export.read_archive import Content
-    from etbuild.model import adapter_weights
-    from etbuild.model.checkpoint import Checkpoint
 
     plan = job.plan
-    if isinstance(plan, LowerPlan):
+    if isinstance(plan, LowerPlan) and plan.adapters:
+        from etbuild.model import adapter_weights
+
         adapter_weights.check(plan.adapters, saved.tensors, job.inputs)
-    checkpoint = Checkpoint(plan.weights, job.inputs, saved.in_weights, plan.cast, packing=saved.packing)
-    return Content(saved, computed_weights.read(saved, checkpoint, needed, job.computed), needed)
+    return Content(saved, _weights(job, saved, needed), needed)
+
+
+def _weights(
+    job: LoweringJob[MethodPlan], saved: SavedExport, needed: Collection[str] | None
+) -> Callable[[str], torch.Tensor]:
+    """A function that reads a tensor by its name: one of weights files, or one that is computed from such."""
+    if not job.plan.weights:
+        return dict[str, "torch.Tensor"]().__getitem__  # the export has the content of all tensors
+    from etbuild.model.checkpoint import Checkpoint
+
+    checkpoint = Checkpoint(job.plan.weights, job.inputs, saved.in_weights, job.plan.cast, packing=saved.packing)
+    if all(entry.computed is None for entry in saved.tensors):
+        return checkpoint.tensor
+    from etbuild.export import computed_weights
+
+    return computed_weights.read(saved, checkpoint, needed, job.computed)
+
+
+def load_custom_ops(plan: MethodPlan, context: StepContext) -> None:
+    """Registers the custom operators of a plan. Errors are those of `custom_ops.load`."""
+    if plan.custom_ops.libraries or plan.custom_ops.modules:
+        from etbuild.export import custom_ops
+
+        custom_ops.load(plan.custom_ops, context)
 
 
 def load_methods(
