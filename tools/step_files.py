@@ -76,7 +76,6 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 # What a part imports of others only for programs that have these, too.
 _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
     "checkpoints": ("gguf", "huggingface", "names_of_tensors"),
-    "computed_weights": ("checkpoints", "gguf", "huggingface", "names_of_tensors"),
     "huggingface": ("gguf",),
 }
 # What an action of a build rule runs around its step. It is in no key either, and the action could not run without it.

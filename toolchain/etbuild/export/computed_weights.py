@@ -14,13 +14,13 @@ from etbuild.export.kept_weights import KeptWeights
 from etbuild.files.digests import digest
 from etbuild.files.scratch import HIDDEN, Scratch
 from etbuild.model import stored_tensors
-from etbuild.model.checkpoint import Checkpoint
 from etbuild.model.stored_tensors import Form, StoredTensors
 from etbuild.model.tensor_bytes import flat_bytes, form
 from etbuild.model.tensor_facts import Recipe, TensorFacts, first_name
 
 if TYPE_CHECKING:
     from etbuild.export.read_archive import SavedExport
+    from etbuild.model.checkpoint import Checkpoint
 
 Tensors = Mapping[str, torch.Tensor]
 _FILE = "quantized.safetensors"  # the parts of one weight in a cache
@@ -119,10 +119,10 @@ def _without_part(recipe: Recipe) -> Recipe:
 
 def _parts(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeights | None) -> Tensors:
     """The parts of a quantized weight, from a cache if quantizing it takes long."""
-    from etbuild.quantize import deferred
+    from etbuild.quantize import from_recipe
 
-    if kept is None or kept.fetch is None or kept.store is None or not deferred.is_slow(recipe):
-        return deferred.quantized(recipe, parts, weight)
+    if kept is None or kept.fetch is None or kept.store is None or not from_recipe.is_slow(recipe):
+        return from_recipe.quantized(recipe, parts, weight)
     from safetensors.torch import load_file, save_file
 
     recipe_without_weight = {key: value for key, value in recipe.items() if key != "weight"}
@@ -131,7 +131,7 @@ def _parts(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeig
     directory = kept.file.parent / f".{digest(key)}"
     directory.mkdir(parents=True, exist_ok=True)
     if not kept.fetch(key, directory):
-        save_file(deferred.quantized(recipe, parts, weight), directory / _FILE)
+        save_file(from_recipe.quantized(recipe, parts, weight), directory / _FILE)
         kept.store(key, directory, _FILE)
     return load_file(directory / _FILE)  # type: ignore[no-any-return]
 

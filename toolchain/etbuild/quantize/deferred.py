@@ -8,7 +8,7 @@ tensor from which weight and how torchao makes it. A stand-in of the same form t
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,14 +18,13 @@ from torchao.quantization.quant_primitives import MappingType
 from torchao.quantization.quantize_.workflows.intx import intx_unpacked_to_int8_tensor as workflow
 from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import IntxChooseQParamsAlgorithm
 
-from etbuild.errors import BuildError
 from etbuild.exception_text import summary
 from etbuild.model.module import named_tensors
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_facts import Recipe
 from etbuild.model.tied_weights import memory
 from etbuild.patching import replaced
-from etbuild.quantize.by_rows import HQQ, by_rows
+from etbuild.quantize.by_rows import HQQ
 
 _KNOWN = {"mapping_type", "activation_quantization", "intx_choose_qparams_algorithm"}
 """The options of torchao's function that a recipe has, or that do not change what it computes."""
@@ -119,38 +118,3 @@ def _small_numbers(form: torch.Tensor) -> torch.Tensor:
     pattern = torch.arange(1, 8) if not form.is_floating_point() else torch.arange(1, 8) / 256
     count = form.numel()
     return pattern.to(form.dtype).repeat(-(-count // 7))[:count].clone().view(form.shape)
-
-
-def is_slow(recipe: Recipe) -> bool:
-    """Whether it takes longer to quantize a weight than to digest it, and to write and read the result."""
-    return bool(recipe["algorithm"] == IntxChooseQParamsAlgorithm.HQQ_SCALE_ONLY.value)
-
-
-def quantized(recipe: Recipe, parts: set[str], weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The parts of a quantized weight.
-
-    Args:
-        recipe: How torchao makes them, without `part`.
-        parts: Their names. The others are zeros.
-        weight: The content of the weight.
-
-    Raises:
-        BuildError: torchao refuses the content.
-    """
-    try:
-        with torch.no_grad(), by_rows():
-            made = IntxUnpackedToInt8Tensor.from_hp(
-                weight,
-                tuple(recipe["block_size"]),
-                getattr(torch, recipe["dtype"]),
-                mapping_type=MappingType[recipe["mapping"]],
-                intx_choose_qparams_algorithm=IntxChooseQParamsAlgorithm(recipe["algorithm"]),
-            )
-    except (MemoryError, OSError):
-        raise
-    except Exception as error:  # torchao raises anything
-        raise BuildError.of(f"quantizing `{recipe['weight']}` with torchao failed: {summary(error)}") from error
-    found: Mapping[str, torch.Tensor] = {name: getattr(made, name) for name in made.tensor_data_names}
-    if wrong := [name for name, each in found.items() if name not in parts and each.any()]:
-        raise AssertionError(f"`{wrong[0]}` of `{recipe['weight']}` is not zeros, as the export says")
-    return {name: each.contiguous() for name, each in found.items() if name in parts}
