@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """How much each commit of this repository that touches the driver builds again: the share of the steps of the examples.
 
-    python benchmarks/upgrades/run.py [--commits 60] [--until COMMIT] [--write benchmarks/results]
+    python benchmarks/upgrades/run.py [--actions] [--commits 60] [--until COMMIT] [--write benchmarks/results]
 
 A step is built again if the commit changed a file of the driver that the step runs for this program: its key holds
-these files, and so does the action of a build rule. A file that is there today counts where today's table
+these files. A file that is there today counts where today's table
 (`step_files.bzl`) has it, and one that is gone where the same rule has it in that commit. The report is also written
 again if the export or the lowering was, since it names the digests of what made the program. Bytes that stay the same
 stop the rest: a step whose inputs did not change is a hit.
+
+An action of a build rule has the files of its step for programs with any parts, those of other steps that it may have
+to run (`toolchain/steps.bzl`), and the table: `--actions`.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "toolchain"), str(ROOT)]
@@ -29,9 +33,10 @@ from etbuild.inputs.step_files import code_of  # noqa: E402
 from etbuild.manifest import validate  # noqa: E402
 from etbuild.plan.plan import Plan, from_manifest  # noqa: E402
 from tests.conftest import MANIFESTS, variant  # noqa: E402
-from tools.step_files import Source, backend_modules, files_of_checkout, step_files  # noqa: E402
+from tools.step_files import STEPS, Source, backend_modules, files_of_checkout, step_files  # noqa: E402
 
 DRIVER = "toolchain/etbuild"
+_TABLE = "etbuild/step_files.bzl"
 _NOT_IN_KEYS = ("action", "outside")
 
 
@@ -50,7 +55,7 @@ def _files(commit: str) -> dict[str, Source]:
     for line in _git("ls-tree", "-r", commit, DRIVER, "schemas").splitlines():  # a link of the driver names `schemas`
         facts, _, path = line.partition("\t")
         identity = facts.split()[2]
-        if path.endswith((".py", ".schema.json")):
+        if path.endswith((".py", ".schema.json", _TABLE)):
             path = f"etbuild/{path}" if path.startswith("schemas/") else path.removeprefix("toolchain/")
             found[path] = Source(functools.partial(_blob, identity), identity)
     return found
@@ -107,19 +112,35 @@ class Commit:
         in_keys = {path: {tag for tag in of if tag.partition("/")[2] not in _NOT_IN_KEYS} for path, of in steps.items()}
         return cls(name, subject, in_keys)
 
-    def rebuilds(self, plan: Plan) -> Iterator[str]:
-        """The steps of a program that the commit builds again."""
-        changed = {tag for of in self.steps.values() for tag in of}
-        again = set()
-        for step in ("plan", "export", "lower", "compare", "report"):
-            parts = plan.driver_parts(step)
-            if changed & {step, *(f"{step}/{part}" for part in parts)}:
-                again.add(step)
+    def rebuilds(self, plan: Plan, actions: bool) -> Iterator[str]:
+        """The steps of a program that the commit builds again.
+
+        Args:
+            plan: The plan of the program.
+            actions: Whether build rules run the steps.
+        """
+        again = {step for step in STEPS if (self._in_action(step) if actions else self._in_key(step, plan))}
         if again & {"export", "lower"}:
             again.add("report")
         yield from again
         if "lower" in again:
             yield from (f"lower {name}" for name in plan.methods)
+
+    def _in_key(self, step: str, plan: Plan) -> bool:
+        """Whether it changed a file in the key of a step."""
+        wanted = {step, *(f"{step}/{part}" for part in plan.driver_parts(step))}
+        return any(of & wanted for of in self.steps.values())
+
+    def _in_action(self, step: str) -> bool:
+        """Whether it changed a file of the action of a step."""
+        return _TABLE in self.steps or len(_files_of_action(self.steps, step)) > 1  # the table is always in it
+
+
+def _files_of_action(table: Mapping[str, Collection[str]], step: str) -> list[str]:
+    rules: dict[str, Any] = {}
+    exec((ROOT / "toolchain/steps.bzl").read_text("utf-8"), rules)
+    found: list[str] = rules["files_of_step"](table, step)
+    return found
 
 
 def _plans() -> dict[str, Plan]:
@@ -131,7 +152,8 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=60, help="how many commits that touch the driver")
-    parser.add_argument("--comments", action="store_true", help="count comments and docstrings too, as build rules do")
+    parser.add_argument("--comments", action="store_true", help="count comments and docstrings too")
+    parser.add_argument("--actions", action="store_true", help="count what actions of build rules read, comments too")
     parser.add_argument("--until", default="HEAD", help="the last commit")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write upgrades.json there")
     options = parser.parse_args()
@@ -141,9 +163,9 @@ def main() -> None:
     rows, shares = [], []
     for line in listed.splitlines():
         name, _, subject = line.partition(" ")
-        commit = Commit.read(name, subject, today, options.comments)
-        again = sum(len([*commit.rebuilds(plan)]) for plan in plans.values())
-        tools = not any(commit.steps.values())
+        commit = Commit.read(name, subject, today, options.comments or options.actions)
+        again = sum(len([*commit.rebuilds(plan, options.actions)]) for plan in plans.values())
+        tools = not any(commit.steps.values()) and not (options.actions and _TABLE in commit.steps)
         assert not (tools and again)
         shares.append(again / sum(of_program.values()))
         rows.append({"commit": commit.name[:10], "share": round(shares[-1], 3), "tools": tools})

@@ -177,6 +177,15 @@ def test_what_only_tools_run_is_in_no_key() -> None:
     assert "etbuild/version.py" not in step_files.of_steps(["export", "lower", "compare"], ALL_PARTS)
 
 
+def test_lowering_runs_nothing_that_makes_a_model_and_comparing_nothing_that_lowers() -> None:
+    models = {f"etbuild/model/{name}.py" for name in ("huggingface", "module", "stored_parts", "weights_files")}
+    models |= {f"etbuild/export/{name}.py" for name in ("archive", "core_operators", "export_methods")}
+    lowering, comparing = (set(step_files.of_steps([step], ALL_PARTS)) for step in ("lower", "compare"))
+    assert models <= set(step_files.of_steps(["export"], ALL_PARTS))
+    assert not models & (lowering | comparing)
+    assert not [name for name in comparing if name.startswith(("etbuild/lower/", "etbuild/emit/"))]
+
+
 def top_level_imports(text: str) -> set[str]:
     """The modules of the driver that a module imports as soon as it is imported itself, and names in them."""
     found: set[str] = set()
