@@ -18,7 +18,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etbuild.errors import InputError
-from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.sources import read_sources
+from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
@@ -258,7 +259,7 @@ class Project:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     root = tmp_path_factory.mktemp("layouts")
-    with pytest.MonkeyPatch.context() as patch, importable(read_sources({"demo_backend.py": DEMO}), []):
+    with pytest.MonkeyPatch.context() as patch, importable(read_sources({"demo_backend.py": DEMO}), [], watched_reads):
         patch.setenv("DEMO_BACKEND_RECORD", str(root / "calls"))
         yield Project(root)
 

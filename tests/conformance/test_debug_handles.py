@@ -26,7 +26,8 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     """Two methods, lowered as the driver lowers them, for a backend that returns debug handles."""
     import torch
 
-    from etbuild.inputs.import_graph import read_sources
+    from etbuild.inputs.sources import read_sources
+    from etbuild.inputs.undeclared import watched_reads
     from etbuild.inputs.user_code import importable
     from etbuild.lower import lower_methods
     from etbuild.plan.plan import from_manifest
@@ -42,7 +43,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     method = {"example_inputs": [{"shape": [3]}], "partitioners": [partitioner]}
     manifest: Any = {"name": "net", "model": {"factory": "net:create"}, "methods": dict.fromkeys(("a", "b"), method)}
     programs = {name: torch.export.export(Net(), (torch.ones(3),)) for name in ("a", "b")}
-    with importable(read_sources({"demo_backend.py": tmp_path / "demo_backend.py"}), []):
+    with importable(read_sources({"demo_backend.py": tmp_path / "demo_backend.py"}), [], watched_reads):
         yield lower_methods.lower_programs(from_manifest(manifest).lower_plan, programs, {})
 
 

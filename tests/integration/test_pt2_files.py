@@ -23,8 +23,9 @@ from etbuild.export import custom_ops, pt2_file
 from etbuild.export.export_methods import load_method
 from etbuild.export.pt2_strings import UnsafePt2, _operator
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.sources import read_sources
 from etbuild.inputs.step_context import StepContext
+from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.plan.parts import CustomOps
 from etbuild.plan.plan import from_manifest
@@ -214,7 +215,7 @@ def _(x, path):
 def test_a_declared_operator_may_name_its_arguments_as_it_likes(tmp_path: Path) -> None:
     source = tmp_path / "lookup_ops.py"
     source.write_text(DECLARED)
-    with importable(read_sources({"lookup_ops.py": source}), []):
+    with importable(read_sources({"lookup_ops.py": source}), [], watched_reads):
         custom_ops.load(CustomOps((), ("lookup_ops",)), StepContext(Inputs()))
     assert custom_ops.is_declared("pt2_declared::lookup")
     _operator("torch.ops.pt2_declared.lookup.default")

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import UsedSources, read_sources
 from etbuild.inputs.key import KeyFiles
+from etbuild.inputs.sources import UsedSources, read_sources
+from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable, load_callable
 
 MODEL = """\
@@ -58,7 +59,7 @@ def edited(used: UsedSources) -> Iterator[UsedSources]:
 
 def test_an_edit_after_the_digest_does_not_run(edited: UsedSources) -> None:
     digest = KeyFiles.read(Inputs(), edited, {}).digests["sources"]["digested.py"]
-    with importable(edited, []):
+    with importable(edited, [], watched_reads):
         create = load_callable("digested:create", ())
         assert isinstance(create(), torch.nn.Identity)
         assert sys.modules["digested"].scripted(2) == 4
@@ -66,7 +67,7 @@ def test_an_edit_after_the_digest_does_not_run(edited: UsedSources) -> None:
 
 
 def test_tracebacks_and_inspect_show_what_runs(edited: UsedSources) -> None:
-    with importable(edited, []):
+    with importable(edited, [], watched_reads):
         fail = load_callable("digested:fail", ())
         assert inspect.getsource(fail).startswith("def fail():\n    raise ValueError")
         assert inspect.getsource(sys.modules["digested"]) == MODEL
@@ -83,7 +84,7 @@ def test_what_is_exported_is_what_runs(tmp_path: Path, strict: bool) -> None:
     (tmp_path / "digested.py").write_text(text, "utf-8")
     used = read_sources({"digested.py": tmp_path / "digested.py"})
     (tmp_path / "digested.py").write_text(OTHER)
-    with importable(used, []):
+    with importable(used, [], watched_reads):
         net = load_callable("digested:Net", ())()
         program = torch.export.export(net, (torch.ones(2),), strict=strict)
     assert torch.equal(program.module()(torch.ones(2)), torch.full((2,), 2.0))
@@ -93,9 +94,10 @@ def test_asserts_are_kept_under_any_option_of_python(tmp_path: Path) -> None:
     (tmp_path / "digested.py").write_text("assert False, 'kept'\n")
     script = f"""
 from pathlib import Path
-from etbuild.inputs.import_graph import read_sources
+from etbuild.inputs.sources import read_sources
+from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable, load_callable
-with importable(read_sources({{"digested.py": Path({str(tmp_path / "digested.py")!r})}}), []):
+with importable(read_sources({{"digested.py": Path({str(tmp_path / "digested.py")!r})}}), [], watched_reads):
     load_callable("digested:create", ())
 """
     done = subprocess.run([sys.executable, "-O", "-c", script], capture_output=True, text=True, check=False)

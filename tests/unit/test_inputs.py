@@ -15,6 +15,7 @@ from etbuild.files import digests
 from etbuild.inputs import checkpoints, import_graph, toolchain
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.key import KeyFiles, describe_inputs
+from etbuild.inputs.sources import reached_sources
 from etbuild.plan.plan import Plan, from_manifest
 from etkit.analysis import explanation
 
@@ -312,7 +313,7 @@ def test_each_source_is_read_only_once(tmp_path: Path) -> None:
     found = write(tmp_path, model="import helper\n", helper="x = 1\n")
     read = import_graph.used_sources(found, make_plan().export_plan)
     (tmp_path / "helper.py").write_text("x = 2\nimport model\n")
-    assert import_graph.reached_sources(read, ["helper"]).contents == {"helper.py": b"x = 1\n"}
+    assert reached_sources(read, ["helper"]).contents == {"helper.py": b"x = 1\n"}
     files = KeyFiles.read(found, read, {})
     with pytest.raises(BuildError, match=r"`helper\.py` changed during"):
         files.check_unchanged()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.export import assigning_lines
-from etbuild.inputs.import_graph import UsedSources
+from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.user_code import SourceFinder, active_finder, from_here
 
 SOURCE = b"""\

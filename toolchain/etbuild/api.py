@@ -155,6 +155,7 @@ class Model:
         """The model in PyTorch. It is valid inside."""
         from etbuild.inputs.import_graph import used_sources
         from etbuild.inputs.step_context import StepContext
+        from etbuild.inputs.undeclared import watched_reads
         from etbuild.inputs.user_code import importable
         from etbuild.processes.random_seeds import seed
         from etbuild.steps.reference import Reference
@@ -162,7 +163,7 @@ class Model:
         inputs = self._request.inputs()
         used = used_sources(inputs, self._plan.export_plan)
         seed(self._plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, inputs.data.values()):
+        with importable(used, inputs.data.values(), watched_reads):
             yield Reference.of_plan(self._plan, StepContext(inputs))
 
 

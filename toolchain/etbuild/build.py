@@ -13,7 +13,7 @@ from etbuild.files.artifacts import Artifact, publish, staging
 from etbuild.files.digests import digest, file_digest, hashed_once
 from etbuild.inputs import checked_files
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import UsedSources
+from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import Stage
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan, LowerPlan

@@ -40,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
 def _write(options: argparse.Namespace) -> None:
     from etbuild.cli.terminal import Progress
     from etbuild.files.artifacts import whole_directory
+    from etbuild.inputs.undeclared import watched_reads
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.steps import etrecord
     from etbuild.steps.lowering_options import LoweringOptions
@@ -48,6 +49,6 @@ def _write(options: argparse.Namespace) -> None:
     plan = read_plan(options.plan, LowerPlan)
     plan.check_backends()
     export = exported(options)
-    job = LoweringJob(plan, export, inputs(options, []), Progress().stage, LoweringOptions(jobs=1))
+    job = LoweringJob(plan, export, inputs(options, []), Progress().stage, watched_reads, LoweringOptions(jobs=1))
     with whole_directory(options.directory) as staged:
         etrecord.write(staged, etrecord.etrecords(job, export.lines, options.program, staged))

@@ -93,7 +93,10 @@ def _lower(options: argparse.Namespace) -> None:
 def _job(options: argparse.Namespace, plan: P) -> LoweringJob[P]:
     from etbuild.cli.terminal import Progress
     from etbuild.export.kept_weights import KeptWeights
+    from etbuild.inputs.undeclared import watched_reads
     from etbuild.steps.saved_export import LoweringJob
 
     kept = None if options.computed is None else KeptWeights(options.computed)
-    return LoweringJob(plan, exported(options), inputs(options, []), Progress().stage, lowering_options(options), kept)
+    return LoweringJob(
+        plan, exported(options), inputs(options, []), Progress().stage, watched_reads, lowering_options(options), kept
+    )

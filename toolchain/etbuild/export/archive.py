@@ -48,8 +48,8 @@ from etbuild.files import artifacts
 from etbuild.files.digests import canonical_json
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.inputs.import_graph import UsedSources, reached_sources
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
+from etbuild.inputs.sources import UsedSources, reached_sources
 from etbuild.model import stored_tensors
 from etbuild.model.method_tensors import RecipeOf, carried
 from etbuild.model.module import loading_code, named_tensors

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.tensor_files import read_tensors
@@ -154,7 +154,7 @@ def _of_known_layout(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.stride() == strides else tensor.clone(memory_format=of_tensor)
 
 
-def _tensor_from_file(example: FileExample, path: DocumentPath, inputs: Inputs) -> torch.Tensor:
+def _tensor_from_file(example: FileExample, path: DocumentPath, inputs: Given) -> torch.Tensor:
     file = inputs.find_data(example.file, (*path, "file"))
     tensors = read_tensors(example.file, file, (*path, "file"))
     key = example.key or ""

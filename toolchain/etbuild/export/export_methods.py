@@ -36,7 +36,7 @@ from etbuild.export import (
 )
 from etbuild.export.example_values import DynamicShapes, dimension_names
 from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import active_finder, failed, load_callable, package_line, source_line, wrap_user_error
 from etbuild.model.module import named_tensors
@@ -304,7 +304,7 @@ def _training(module: torch.nn.Module, trained: bool) -> Iterator[None]:
         module.eval()
 
 
-def load_method(export_plan: ExportPlan, name: str, inputs: Inputs) -> torch.export.ExportedProgram:
+def load_method(export_plan: ExportPlan, name: str, inputs: Given) -> torch.export.ExportedProgram:
     """Loads a method that a user exported and saved with `torch.export.save`.
 
     Args:

@@ -12,14 +12,14 @@ import torch
 
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.checkpoints import read_json
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.plan.parts import DecoderCache, Dim, ExportMethod, HuggingFace, ModelExample, Names, TensorExample
 from etbuild.plan.step_plans import ExportPlan
 
 _PATH: DocumentPath = ("runner",)
 
 
-def constants(export_plan: ExportPlan, module: Any, inputs: Inputs) -> dict[str, object]:
+def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, object]:
     """The constants of the runner's contract, by name. Empty without a runner, and for a module from a factory.
 
     Args:
@@ -145,7 +145,7 @@ def _ids(settings: dict[str, object], configs: tuple[Any, ...], overridden: Name
     return ids_by_name
 
 
-def _generation_config(model: HuggingFace, inputs: Inputs) -> dict[str, object]:
+def _generation_config(model: HuggingFace, inputs: Given) -> dict[str, object]:
     """The settings for generating text. Empty if the manifest names none."""
     name, path = model.generation_config, ("model", "huggingface", "generation_config")
     if not isinstance(name, str):

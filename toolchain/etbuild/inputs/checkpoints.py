@@ -12,7 +12,7 @@ from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, printable
 from etbuild.files import json_file, regular_files
 from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
-from etbuild.inputs.declared import Inputs, is_file
+from etbuild.inputs.given import Given, is_file
 
 _IN_FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """The files of a folder that may hold its weights. The first one that exists counts, as in transformers."""
@@ -37,7 +37,7 @@ class CheckpointFiles:
     listed: dict[str, str] = field(default_factory=dict)
 
 
-def find(name: str, place: DocumentPath, inputs: Inputs) -> CheckpointFiles:
+def find(name: str, place: DocumentPath, inputs: Given) -> CheckpointFiles:
     """The files of a checkpoint.
 
     Args:
@@ -59,7 +59,7 @@ def find(name: str, place: DocumentPath, inputs: Inputs) -> CheckpointFiles:
     )
 
 
-def with_shards(names: Mapping[str, DocumentPath], inputs: Inputs) -> dict[str, DocumentPath]:
+def with_shards(names: Mapping[str, DocumentPath], inputs: Given) -> dict[str, DocumentPath]:
     """Names of declared inputs, each with the place in the manifest that names it. For a checkpoint of several files,
     the result has the names of its files.
 
@@ -69,7 +69,7 @@ def with_shards(names: Mapping[str, DocumentPath], inputs: Inputs) -> dict[str, 
     return {file: names[name] for name, files in each_with_shards(names, inputs).items() for file in files}
 
 
-def each_with_shards(names: Mapping[str, DocumentPath], inputs: Inputs) -> dict[str, tuple[str, ...]]:
+def each_with_shards(names: Mapping[str, DocumentPath], inputs: Given) -> dict[str, tuple[str, ...]]:
     """For each name of a declared input, the names of its files. Only a checkpoint has several.
 
     Args:
@@ -90,7 +90,7 @@ def each_with_shards(names: Mapping[str, DocumentPath], inputs: Inputs) -> dict[
     return found
 
 
-def _in_folder(name: str, place: DocumentPath, inputs: Inputs) -> str:
+def _in_folder(name: str, place: DocumentPath, inputs: Given) -> str:
     """The name of the file or index in a folder. If the name is not that of a folder, the name itself."""
     if inputs.find(name) is not None or not inputs.is_folder(name):
         return name
@@ -101,7 +101,7 @@ def _in_folder(name: str, place: DocumentPath, inputs: Inputs) -> str:
     raise InputError.at(place, f"the folder `{name}` has no checkpoint", hint)
 
 
-def _read_index(name: str, place: DocumentPath, inputs: Inputs) -> dict[str, str]:
+def _read_index(name: str, place: DocumentPath, inputs: Given) -> dict[str, str]:
     """For each tensor in the index, the name of the file that holds it. Raises InputError if a file is not beside the
     index."""
     index = read_json(name, place, inputs)
@@ -112,7 +112,7 @@ def _read_index(name: str, place: DocumentPath, inputs: Inputs) -> dict[str, str
     return {tensor: str(PurePosixPath(name).with_name(shard)) for tensor, shard in index["weight_map"].items()}
 
 
-def read_json(name: str, place: DocumentPath, inputs: Inputs, constants: Mapping[str, float] | None = None) -> Any:
+def read_json(name: str, place: DocumentPath, inputs: Given, constants: Mapping[str, float] | None = None) -> Any:
     """The content of a declared JSON file.
 
     Args:
@@ -132,7 +132,7 @@ def read_json(name: str, place: DocumentPath, inputs: Inputs, constants: Mapping
         raise InputError.at(place, f"cannot read `{name}`: {error}") from None
 
 
-def _shard(name: str, index: str, place: DocumentPath, inputs: Inputs) -> Path:
+def _shard(name: str, index: str, place: DocumentPath, inputs: Given) -> Path:
     found = inputs.find(name)
     if found is None or not is_file(found):
         message = f"`{printable(name)}`, a shard that `{index}` names, is not a declared input"

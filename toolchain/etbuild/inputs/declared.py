@@ -1,4 +1,4 @@
-"""The declared inputs of a build: sources by import path, and data by name."""
+"""Finds the declared inputs of a build, in a list or below directories. Says what to declare if one is missing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from etbuild.errors import DocumentPath, InputError, did_you_mean
 from etbuild.exception_text import hints
 from etbuild.files.weights_suffixes import WEIGHTS_SUFFIXES
+from etbuild.inputs.given import Given, is_file
 
 _WORKSPACE_FILES = ("MODULE.bazel", "REPO.bazel", "WORKSPACE", "WORKSPACE.bazel")
 _COMPARED = 1000  # this many files of a folder are compared with a name that is not there
@@ -20,18 +21,14 @@ _LONGEST = 255  # bytes of the name of a file, in any file system in use
 
 
 @dataclass
-class Inputs:
+class Inputs(Given):
     """The files that a build may read.
 
     Attributes:
-        sources: Source files by import path, such as `models/backbone.py` for `models.backbone`.
-        data: Data files by name.
         roots: Directories to search for files that are not in `sources` or `data`. On the command line, these are the
             manifest's directory and each `--root`. In a build system there are none, because it declares every file.
     """
 
-    sources: dict[str, Path] = field(default_factory=dict)
-    data: dict[str, Path] = field(default_factory=dict)
     roots: list[Path] = field(default_factory=list)
 
     @classmethod
@@ -62,11 +59,11 @@ class Inputs:
     def find(self, name: str) -> Path | None:
         """The data file with this name; None if it is not declared. It may be a link to a file anywhere: caches of
         checkpoints hold such links, and only the content counts."""
-        return self.data.get(name) or next((root / name for root in self.roots if is_file(root / name)), None)
+        return super().find(name) or next((root / name for root in self.roots if is_file(root / name)), None)
 
     def is_folder(self, name: str) -> bool:
         """Whether this is the name of a directory of data files."""
-        return any(file.startswith(f"{name}/") for file in self.data) or any(
+        return super().is_folder(name) or any(
             os.path.isdir(root / name)  # noqa: PTH112 - Path.is_dir raises if it has no permission to look
             for root in self.roots
         )
@@ -119,31 +116,26 @@ class Inputs:
         Raises:
             InputError: The file is not declared, or does not exist.
         """
-        file = self.find(name)
-        if file is not None and not is_file(file):
-            there = os.path.lexists(file)
-            message = f"`{name}` is declared as {file}, which {'is not a file' if there else 'does not exist'}"
-            raise InputError.at(path, message, "check the path after `=` of `--data`")
-        if file is None:
-            looked = f"looked in: {', '.join(str(root.absolute()) for root in self.roots)}"
-            where = hints(self._near(name), looked, self._in_workspace(name))
-            hint = did_you_mean(name, self.data) or (where if self.roots else None)
-            other = self._of_same_stem(name)
-            if other is not None:
-                hint = f"there is `{other}`"
-            broken = next((root / name for root in self.roots if os.path.islink(root / name)), None)  # noqa: PTH114
-            if broken is not None:
-                hint = f"{broken} is a link to {os.readlink(broken)}, which is not a file"  # noqa: PTH115
-            if "=" in name:
-                hint = "`--data NAME=FILE` takes no name with `=`: rename the file, or name its directory with `--root`"
-            if self.is_folder(name):
-                message = f"`{name}` is a folder, and this needs a file"
-                raise InputError.at(path, message, hint if broken is not None else "name the file")
-            missing = f"there is no file `{name}`" if self.roots else f"`{name}` is not a declared input"
-            raise InputError.at(path, missing, hint, attributes=("data",))
-        return file
+        if self.find(name) is not None:
+            return super().find_data(name, path)
+        looked = f"looked in: {', '.join(str(root.absolute()) for root in self.roots)}"
+        where = hints(self._near(name), looked, self._in_workspace(name))
+        hint = did_you_mean(name, self.data) or (where if self.roots else None)
+        other = self._of_same_stem(name)
+        if other is not None:
+            hint = f"there is `{other}`"
+        broken = next((root / name for root in self.roots if os.path.islink(root / name)), None)  # noqa: PTH114
+        if broken is not None:
+            hint = f"{broken} is a link to {os.readlink(broken)}, which is not a file"  # noqa: PTH115
+        if "=" in name:
+            hint = "`--data NAME=FILE` takes no name with `=`: rename the file, or name its directory with `--root`"
+        if self.is_folder(name):
+            message = f"`{name}` is a folder, and this needs a file"
+            raise InputError.at(path, message, hint if broken is not None else "name the file")
+        missing = f"there is no file `{name}`" if self.roots else f"`{name}` is not a declared input"
+        raise InputError.at(path, missing, hint, attributes=("data",))
 
-    def only(self, names: Mapping[str, DocumentPath]) -> Inputs:
+    def only(self, names: Mapping[str, DocumentPath]) -> Given:
         """The same sources with only some of the data. A step reads only the data that is in its key.
 
         Args:
@@ -152,9 +144,4 @@ class Inputs:
         Raises:
             InputError: A file is not declared, or does not exist.
         """
-        return Inputs(self.sources, {name: self.find_data(name, path) for name, path in names.items()})
-
-
-def is_file(path: Path) -> bool:
-    """Whether the path is that of a file. False if the file may not be looked at."""
-    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises if it has no permission to look
+        return Given(self.sources, {name: self.find_data(name, path) for name, path in names.items()})

@@ -11,8 +11,8 @@ from etbuild import backends
 from etbuild.errors import InputError
 from etbuild.inputs import distributions
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.key import data_in_key
+from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import Plan
 

@@ -13,7 +13,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs.checkpoints import each_with_shards
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import UsedSources
+from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_files import OF_PROGRAMS, digest_of
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import Plan

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from etbuild.inputs.declared import Inputs
+    from etbuild.inputs.given import Given
 
 Stage = Callable[[str], AbstractContextManager[Any]]
 """A function that is called with the name of a stage when it starts. The returned context ends with the stage."""
+
+Watch = Callable[[Mapping[str, str], Iterable[Path], set[str]], AbstractContextManager[None]]
+"""`inputs.undeclared.watched_reads`, which refuses what the code of sources reads and no key covers. What runs a step
+hands it over: it can make the step fail, and gives it no value."""
 
 
 def silent(name: str) -> AbstractContextManager[None]:
@@ -31,6 +35,6 @@ class StepContext:
         spill: An existing directory for files that hold large tensors in place of memory; None: they stay in memory.
     """
 
-    inputs: Inputs
+    inputs: Given
     stage: Stage = silent
     spill: Path | None = None

@@ -24,8 +24,9 @@ from etbuild.errors import ATTRIBUTES_OF_SOURCES, BuildError, DocumentPath, Inpu
 from etbuild.exception_text import chain, first_cause, hints
 from etbuild.files.value_limits import has_surrogate
 from etbuild.foreign_errors import from_exception, wrap_errors
-from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.source_lines import NO_LINES
+from etbuild.inputs.sources import UsedSources
+from etbuild.inputs.step_context import Watch
 from etbuild.processes.process_state import undone
 
 
@@ -124,7 +125,7 @@ def active_finder() -> SourceFinder:
 
 
 @contextmanager
-def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[None]:
+def importable(used: UsedSources, data: Iterable[Path], watch: Watch) -> Iterator[None]:
     """Makes sources importable before anything that is installed. Removes their modules at the end.
 
     Import PyTorch before: what it imports must not come from the sources.
@@ -132,13 +133,12 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[None]:
     Args:
         used: The sources.
         data: Other files that the code may open.
+        watch: Refuses what the code reads otherwise.
 
     Raises:
         InputError: A source hides a module that is loaded already, such as torch, or PyTorch cannot name its file.
         BuildError: The code has read something that no key covers.
     """
-    from etbuild.inputs import undeclared  # imported here, because only code that imports sources needs it
-
     finder = SourceFinder(used)
     hidden = finder.top_level_names() & set(sys.modules)
     if hidden:
@@ -154,7 +154,7 @@ def importable(used: UsedSources, data: Iterable[Path]) -> Iterator[None]:
     sys.dont_write_bytecode = True  # a build writes nothing next to its inputs
     files = {finder.location(name): name for name in finder.sources}
     try:
-        with undeclared.watched_reads(files, data, used.packages):
+        with watch(files, data, used.packages):
             yield
     finally:
         sys.dont_write_bytecode = bytecode

@@ -11,7 +11,7 @@ from typing import TypeVar
 from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, Problem
 from etbuild.inputs.checkpoints import read_json
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.processes.time_limit import time_limit
 
 ALL_LINEAR = "all-linear"
@@ -98,7 +98,7 @@ def _of_end(layer: str, values: Mapping[str, N], otherwise: N) -> N:
     return next(found, otherwise)
 
 
-def read(file: str, path: DocumentPath, inputs: Inputs) -> AdapterConfig:
+def read(file: str, path: DocumentPath, inputs: Given) -> AdapterConfig:
     """Reads a configuration.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import torch
 
 from etbuild.errors import DocumentPath, InputError, Problem, unknown
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.manifest.adapters import OF_LAYER
 from etbuild.model.adapters import FACTORS
 from etbuild.model.tensor_bytes import FLOATING
@@ -35,7 +35,7 @@ def names_of(adapter: str, names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def check(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Inputs) -> None:
+def check(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Given) -> None:
     """Checks that the files of adapters hold the weights that the layers of the module need, and no others.
 
     Args:
@@ -63,7 +63,7 @@ def check(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Inputs
         raise InputError(problems)
 
 
-def read(files: Mapping[str, str], names: Collection[str], inputs: Inputs) -> dict[str, torch.Tensor]:
+def read(files: Mapping[str, str], names: Collection[str], inputs: Given) -> dict[str, torch.Tensor]:
     """The weights of adapters by their names in the module, in float32.
 
     Args:
@@ -86,7 +86,7 @@ def _place(adapter: str) -> DocumentPath:
     return ("model", "adapters", adapter, "weights")
 
 
-def _opened(adapter: str, file: str, inputs: Inputs) -> TensorFile:
+def _opened(adapter: str, file: str, inputs: Given) -> TensorFile:
     place = _place(adapter)
     return open_checkpoint(file, inputs.find_data(file, place), place)
 

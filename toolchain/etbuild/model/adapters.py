@@ -22,7 +22,7 @@ from torch.export.graph_signature import ExportGraphSignature
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.manifest.adapters import OF_LAYER
 from etbuild.model import adapter_config
 from etbuild.model.adapter_config import ALL_LINEAR, AdapterConfig
@@ -88,7 +88,7 @@ def stand_in(name: str, size: int) -> torch.Tensor:
     return content
 
 
-def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Inputs) -> None:
+def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Given) -> None:
     """Gives the layers of a module all adapters of a plan. No method computes with them outside of `applied`.
 
     Args:

@@ -13,7 +13,7 @@ import torch
 
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unknown
 from etbuild.inputs import checkpoints
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.model.joined_tensor import Joined
 from etbuild.model.stored_tensors import spilled
 from etbuild.model.tensor_bytes import FLOATING, dtype_name, equal
@@ -65,7 +65,7 @@ class Checkpoint:
     def __init__(
         self,
         weights: Weights,
-        inputs: Inputs,
+        inputs: Given,
         facts: list[TensorFacts],
         cast: bool,
         module: torch.nn.Module | None = None,
@@ -104,7 +104,7 @@ class Checkpoint:
         if problems:
             raise InputError(problems)
 
-    def _open(self, weights: Weights, index: int, inputs: Inputs, module: torch.nn.Module | None) -> Iterator[Problem]:
+    def _open(self, weights: Weights, index: int, inputs: Given, module: torch.nn.Module | None) -> Iterator[Problem]:
         """Opens the files of one checkpoint, and finds the names of their tensors."""
         entry, place = weights[index], weights_place(weights, index)
         files = checkpoints.find(entry.file, weights_names(weights)[entry.file], inputs)

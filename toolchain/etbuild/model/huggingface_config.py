@@ -13,7 +13,7 @@ from typing import Any
 
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.checkpoints import read_json
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.manifest.sections import Options
 from etbuild.plan.parts import ConfigFile
 
@@ -38,7 +38,7 @@ def is_auto(cls: Any) -> bool:
     return hasattr(cls, "from_config") and not hasattr(cls, "_from_config")
 
 
-def make_config(transformers: ModuleType, cls: Any, wanted: ConfigFile | Options, inputs: Inputs) -> Any:
+def make_config(transformers: ModuleType, cls: Any, wanted: ConfigFile | Options, inputs: Given) -> Any:
     """Makes the configuration.
 
     Args:
@@ -137,7 +137,7 @@ def _set(values: Options, key: str, value: Any, config_class: Any, path: Documen
     level[last] = copy.deepcopy(value)  # a later key may change a part of it
 
 
-def _read(name: str, inputs: Inputs) -> Options:
+def _read(name: str, inputs: Given) -> Options:
     path: DocumentPath = (*PATH, "config")
     content = _cleaned(read_json(name, path, inputs, _NOT_FINITE))
     if not isinstance(content, dict):

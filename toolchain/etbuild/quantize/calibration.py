@@ -11,7 +11,7 @@ from torch.export.dynamic_shapes import Dim
 from torch.utils import _pytree as pytree
 
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import dtype_name
@@ -100,7 +100,7 @@ def make(calibration: Calibration, arguments: tuple[Any, ...], path: DocumentPat
     return Batches(batches, path)
 
 
-def _batches_of_file(calibration: BatchesFile, count: int, path: DocumentPath, inputs: Inputs) -> list[tuple[Any, ...]]:
+def _batches_of_file(calibration: BatchesFile, count: int, path: DocumentPath, inputs: Given) -> list[tuple[Any, ...]]:
     name = calibration.file
     tensors = read_tensors(name, inputs.find_data(name, (*path, "file")), (*path, "file"))
     keys = calibration.keys if calibration.keys is not None else list(tensors) if len(tensors) == 1 else []

@@ -10,14 +10,14 @@ from typing import Any
 from etbuild.errors import BuildError, CheckError, DocumentPath, InputError, Problem
 from etbuild.files import artifacts, regular_files
 from etbuild.inputs.checkpoints import check_content
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.plan.plan import Plan
 from etbuild.results import LoweringFacts
 
 _MAX_BYTES = 1 << 30
 
 
-def check_files(plan: Plan, inputs: Inputs) -> None:
+def check_files(plan: Plan, inputs: Given) -> None:
     """Fails if a file of the tokenizer is missing, or if it is what downloads often leave in place of the real content.
 
     Args:
@@ -32,7 +32,7 @@ def check_files(plan: Plan, inputs: Inputs) -> None:
 
 
 def copy(
-    plan: Plan, inputs: Inputs, digests: Mapping[str, str], lowering: LoweringFacts, directory: Path
+    plan: Plan, inputs: Given, digests: Mapping[str, str], lowering: LoweringFacts, directory: Path
 ) -> tuple[list[artifacts.Artifact], list[str]]:
     """Copies the files of the tokenizer, and checks that they fit the program.
 

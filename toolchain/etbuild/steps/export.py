@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from etbuild.errors import InputError
 from etbuild.files.digests import digest
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import UsedSources
+from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import SourceLines
-from etbuild.inputs.step_context import Stage, StepContext
+from etbuild.inputs.sources import UsedSources
+from etbuild.inputs.step_context import Stage, StepContext, Watch
 from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import active_finder, importable
 from etbuild.plan.parts import Weights
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 
 def export(
     export_plan: ExportPlan,
-    inputs: Inputs,
+    inputs: Given,
     used: UsedSources,
     directory: Path,
     stage: Stage,
+    watch: Watch,
     meanwhile: Sequence[Callable[[], None]] = (),
 ) -> None:
     """Exports every method, and saves the export with `export.archive`.
@@ -54,6 +55,7 @@ def export(
         used: The sources that the plan uses.
         directory: The directory for the export. It exists and is empty.
         stage: Is called for each stage, to show progress.
+        watch: Refuses what the sources read and do not declare.
         meanwhile: What this process does until the export ends. It also checks the installed packages.
 
     Raises:
@@ -64,7 +66,9 @@ def export(
     try:
         with library_messages_off(), stdout_for_results():
             _import_torch(stage)
-        apart.run_one(functools.partial(_export, export_plan, inputs, used, directory, stage), [check, *meanwhile])
+        apart.run_one(
+            functools.partial(_export, export_plan, inputs, used, directory, stage, watch), [check, *meanwhile]
+        )
     except Exception:
         check()  # a package that was edited may be why the export failed
         raise
@@ -72,14 +76,16 @@ def export(
         check()  # the export may have ended before this process looked
 
 
-def _export(export_plan: ExportPlan, inputs: Inputs, used: UsedSources, directory: Path, stage: Stage) -> None:
+def _export(
+    export_plan: ExportPlan, inputs: Given, used: UsedSources, directory: Path, stage: Stage, watch: Watch
+) -> None:
     with library_messages_off(used.sources), stdout_for_results():
         from etbuild.export import archive
         from etbuild.export.provenance import graphs_numbered
         from etbuild.processes.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, inputs.data.values()), graphs_numbered():
+        with importable(used, inputs.data.values(), watch), graphs_numbered():
             context = StepContext(inputs, stage, directory)
             if export_plan.custom_ops.libraries or export_plan.custom_ops.modules:
                 from etbuild.export import custom_ops
@@ -126,7 +132,7 @@ def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
     return lines
 
 
-def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Inputs) -> dict[str, object]:
+def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Given) -> dict[str, object]:
     """The constant methods that the runner of the program asks for, and those of the model's task."""
     if export_plan.runner is None:
         if export_plan.model.huggingface is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from etbuild.files.digests import file_digest
 from etbuild.inputs.checkpoints import with_shards
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.results import WeightDigests
@@ -75,7 +75,7 @@ def check_of_adapters(
 
 
 def with_adapters(
-    lower_plan: LowerPlan, parts: Sequence[Emitted], shard_of: Mapping[str, str], inputs: Inputs
+    lower_plan: LowerPlan, parts: Sequence[Emitted], shard_of: Mapping[str, str], inputs: Given
 ) -> tuple[Sequence[Emitted], dict[str, torch.Tensor]]:
     """Emitted methods with the weights of adapters in place of the stand-ins, and these weights by name.
 
@@ -95,7 +95,7 @@ def with_adapters(
     return adapters.filled(parts, weights), weights
 
 
-def described_weights(lower_plan: LowerPlan, inputs: Inputs) -> WeightDigests:
+def described_weights(lower_plan: LowerPlan, inputs: Given) -> WeightDigests:
     """The digests of the files of weights, and of the tensors in them."""
     names = with_shards(lower_plan.weights_names, inputs)
     if not names:

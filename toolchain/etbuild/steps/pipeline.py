@@ -27,6 +27,7 @@ from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import KeyFiles, describe
 from etbuild.inputs.step_context import Stage
 from etbuild.inputs.toolchain import toolchain
+from etbuild.inputs.undeclared import unkeyed, watched_reads
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ComparePlan, ExportPlan, LowerPlan, MethodPlan
 from etbuild.steps.lowering_options import LoweringOptions
@@ -200,7 +201,7 @@ class Pipeline:
         from etbuild.steps.saved_export import LoweringJob
 
         inputs = self.request.files.inputs.only(self.data(plan))
-        return LoweringJob(plan, self.export, inputs, self.stage, self.options, self._computed)
+        return LoweringJob(plan, self.export, inputs, self.stage, watched_reads, self.options, self._computed)
 
     @property
     def _computed(self) -> KeptWeights:
@@ -229,8 +230,6 @@ class Pipeline:
         Raises:
             BuildError: A file has changed since the build began.
         """
-        from etbuild.inputs.undeclared import unkeyed
-
         assert self.cache is not None
         with unkeyed() as reasons:
             yield
@@ -316,7 +315,7 @@ def _export(run: Pipeline) -> None:
                 part()
     plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []
     inputs = request.files.inputs.only(run.data(plan))
-    export(plan, inputs, request.files.used, run.export.directory, run.stage, meanwhile)
+    export(plan, inputs, request.files.used, run.export.directory, run.stage, watched_reads, meanwhile)
 
 
 def _lower(run: Pipeline) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from etbuild.errors import Problem
 from etbuild.files import artifacts
 from etbuild.folding import folded
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.plan.plan import Plan
 from etbuild.report import checks, quantization, tokenizer
@@ -22,7 +22,7 @@ def check_and_report(
     plan: Plan,
     described: KeyInputs,
     lowering: LoweringFacts,
-    inputs: Inputs,
+    inputs: Given,
     directory: Path,
     lines: SourceLines = NO_LINES,
 ) -> list[artifacts.Artifact]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from etbuild import backends, releases
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import ExportFiles
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import read_sources
-from etbuild.inputs.step_context import Stage, StepContext
+from etbuild.inputs.given import Given
+from etbuild.inputs.sources import read_sources
+from etbuild.inputs.step_context import Stage, StepContext, Watch
 from etbuild.inputs.user_code import active_finder, importable
 from etbuild.plan.step_plans import LowerPlan, MethodPlan
 from etbuild.processes import arithmetic
@@ -38,14 +38,16 @@ class LoweringJob(Generic[PlanT_co]):
         export: The files that the export wrote.
         inputs: The declared inputs: weights, and for an export without methods also what exporting reads.
         stage: Is called for each stage, to show progress.
+        watch: Refuses what the sources read and do not declare.
         options: How lowering runs.
         computed: Where weights are kept that are computed from others. None: nowhere.
     """
 
     plan: PlanT_co
     export: ExportFiles
-    inputs: Inputs
+    inputs: Given
     stage: Stage
+    watch: Watch
     options: LoweringOptions
     computed: KeptWeights | None = None
 
@@ -104,7 +106,7 @@ def opened_export(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, S
         from etbuild.processes.random_seeds import seed
 
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
-        with importable(read_sources(saved.sources), job.inputs.data.values()), graphs_numbered():
+        with importable(read_sources(saved.sources), job.inputs.data.values(), job.watch), graphs_numbered():
             active_finder().lines = job.export.lines
             yield saved, StepContext(job.inputs, job.stage)
 

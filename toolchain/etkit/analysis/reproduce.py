@@ -12,8 +12,8 @@ from etbuild.files import artifacts, json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
 from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import UsedSources
 from etbuild.inputs.key import data_in_key
+from etbuild.inputs.sources import UsedSources
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
 from etbuild.processes import environment
 from etbuild.steps.method_store import WEIGHTS

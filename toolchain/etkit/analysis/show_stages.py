@@ -24,6 +24,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext
+from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan
@@ -52,7 +53,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
     for number, name in enumerate(STAGES, 1):  # files of an earlier run may belong to another model
         shutil.rmtree(directory / f"{number}-{name}", ignore_errors=True)
     saved: dict[str, list[Path]] = {}
-    inputs = inputs.only(data_in_key(inputs, plan.data_names))
+    given = inputs.only(data_in_key(inputs, plan.data_names))
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
         with stage("import ExecuTorch"), import_without_gc("executorch.exir"):
@@ -60,8 +61,8 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
             from etbuild.export import custom_ops
             from etbuild.export import export_methods as export  # noqa: F401
             from etbuild.lower import lower_methods  # noqa: F401
-        with importable(used, inputs.data.values()):
-            context = StepContext(inputs, stage)
+        with importable(used, given.data.values(), watched_reads):
+            context = StepContext(given, stage)
             custom_ops.load(plan.custom_ops, context)
             for number, (name, write) in enumerate(_walk(plan, context), 1):
                 target = directory / f"{number}-{name}"

@@ -12,6 +12,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext
+from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.plan.model_tests import TestPlan
 from etbuild.plan.plan import Plan
@@ -40,7 +41,7 @@ def of_manifest(
         declared = inputs.only(data_in_key(inputs, plan.data_names))
         with library_messages_off(used.sources), stdout_for_results():
             seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-            with importable(used, declared.data.values()):
+            with importable(used, declared.data.values(), watched_reads):
                 return _of_reference(plan, tests, StepContext(declared, stage), sizes)
 
     with stage("make the example inputs"):

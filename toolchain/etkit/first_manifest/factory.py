@@ -43,6 +43,7 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
     """
     from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.step_context import StepContext
+    from etbuild.inputs.undeclared import watched_reads
     from etbuild.inputs.user_code import importable
     from etbuild.plan.plan import from_manifest
     from etbuild.processes.library_output import stdout_for_results
@@ -56,7 +57,7 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
     plan = from_manifest({"name": name, "model": model, "methods": methods})
     inputs = Inputs(roots=[beside])
     used = used_sources(inputs, plan.export_plan)
-    with stdout_for_results(), importable(used, []):
+    with stdout_for_results(), importable(used, [], watched_reads):
         from etbuild.model import module as modules
 
         root = modules.create(plan.model, StepContext(inputs))

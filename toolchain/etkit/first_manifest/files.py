@@ -11,7 +11,7 @@ from typing import Any
 from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.checkpoints import check_content
-from etbuild.inputs.declared import is_file
+from etbuild.inputs.given import is_file
 
 CONFIG_BYTES = 1 << 20
 _SHOWN = 100  # characters of a name in a file

@@ -13,7 +13,7 @@ from typing import Any
 from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
-from etbuild.inputs.declared import is_file
+from etbuild.inputs.given import is_file
 from etbuild.manifest.tasks import TASKS
 from etbuild.model.packed import formats
 from etkit.first_manifest.files import CONFIG_BYTES, Files, read_json

@@ -14,7 +14,7 @@ from typing import Any
 
 from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
-from etbuild.inputs.declared import is_file
+from etbuild.inputs.given import is_file
 from etkit.first_manifest.files import CONFIG_BYTES, read_json
 
 _MODULES = "modules.json"

@@ -21,10 +21,11 @@ from etbuild.errors import BuildError, EtbuildError, Problem, printable
 from etbuild.files.value_limits import MAX_DEPTH
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.declared import Inputs
+from etbuild.inputs.given import Given
 from etkit.first_manifest.first import First
 
 if TYPE_CHECKING:
-    from etbuild.inputs.import_graph import UsedSources
+    from etbuild.inputs.sources import UsedSources
     from etbuild.inputs.step_context import Stage
     from etbuild.plan.plan import Plan
 
@@ -92,19 +93,20 @@ def _export(first: First, beside: Path, stage: Stage) -> None:
 def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
     from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.key import data_in_key
+    from etbuild.inputs.undeclared import watched_reads
     from etbuild.steps import apart
     from etbuild.steps.export import export
 
     plan.check_backends()
-    inputs = Inputs(roots=[beside, *first.roots])
-    inputs = inputs.only(data_in_key(inputs, plan.export_plan.data_names))
+    found = Inputs(roots=[beside, *first.roots])
+    inputs = found.only(data_in_key(found, plan.export_plan.data_names))
     with tempfile.TemporaryDirectory() as directory:
-        export(plan.export_plan, inputs, used_sources(inputs, plan.export_plan), Path(directory), stage)
+        export(plan.export_plan, inputs, used_sources(found, plan.export_plan), Path(directory), stage, watched_reads)
         if first.runner is not None:
             apart.run_one(partial(_check_kernels, plan, Path(directory), inputs, stage))
 
 
-def _check_kernels(plan: Plan, exported: Path, inputs: Inputs, stage: Stage) -> None:
+def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> None:
     """Checks that ExecuTorch's package has the kernels that a program calls. The weights are not needed.
 
     Raises:
@@ -115,12 +117,13 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Inputs, stage: Stage) -> 
     with library_messages_off():  # the imports write too
         from etbuild.emit import method_archive, runtime_limits
         from etbuild.export.layout import ExportFiles
+        from etbuild.inputs.undeclared import watched_reads
         from etbuild.runtime.program_files import has_own_kernel
         from etbuild.steps.lower import lower_templates
         from etbuild.steps.lowering_options import LoweringOptions
         from etbuild.steps.saved_export import LoweringJob
 
-        job = LoweringJob(plan.lower_plan, ExportFiles.below(exported), inputs, stage, LoweringOptions())
+        job = LoweringJob(plan.lower_plan, ExportFiles.below(exported), inputs, stage, watched_reads, LoweringOptions())
         with tempfile.TemporaryDirectory() as directory:
             lower_templates(job, Path(directory), weights=False)
             for name in plan.methods:
@@ -146,10 +149,11 @@ def _check_weights(first: First, beside: Path, stage: Stage) -> None:
 
 def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, used: UsedSources) -> None:
     from etbuild.inputs.step_context import StepContext
+    from etbuild.inputs.undeclared import watched_reads
     from etbuild.inputs.user_code import importable
     from etbuild.processes.library_output import library_messages_off, stdout_for_results
 
-    with library_messages_off(used.sources), stdout_for_results(), importable(used, []):
+    with library_messages_off(used.sources), stdout_for_results(), importable(used, [], watched_reads):
         from etbuild.model import module
         from etbuild.model.checkpoint import Checkpoint
         from etbuild.model.packed.packing import packing_of

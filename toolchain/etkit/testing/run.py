@@ -18,6 +18,7 @@ from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext, silent
 from etbuild.inputs.toolchain import check_installed
+from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.manifest.positions import located
 from etbuild.plan.model_tests import TestPlan
@@ -79,7 +80,7 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
 
         arithmetic.leave_out_other_libraries()
         seed(plan.export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, declared.data.values()):
+        with importable(used, declared.data.values(), watched_reads):
             yield Tester(plan, tests, files, StepContext(declared, options.stage), options)
 
 
