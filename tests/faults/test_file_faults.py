@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.cache.store import Cache
-from etbuild.files import artifacts
+from etbuild.files import artifacts, writing
 from etkit.analysis import cache_upkeep
 
 from .injected import fail, kill, places, run, tree
@@ -37,9 +37,9 @@ def memory() -> Iterator[Path]:
 def build(directory: Path, content: bytes, names: list[str]) -> None:
     """Publishes files with this content, and an index of them."""
     with artifacts.staging(directory) as staged:
-        made = [artifacts.write(staged, name, "file", lambda file: file.write(content)) for name in names]
+        made = [writing.write(staged, name, "file", lambda file: file.write(content)) for name in names]
         index = json.dumps({"artifacts": [artifact.facts() for artifact in made]}).encode()
-        made.append(artifacts.write(staged, "net.index.json", "index", lambda file: file.write(index)))
+        made.append(writing.write(staged, "net.index.json", "index", lambda file: file.write(index)))
         artifacts.publish(made, directory)
 
 
@@ -80,7 +80,7 @@ def test_a_directory_is_replaced_whole_despite_an_error_or_a_kill_at_each_file_o
         with artifacts.whole_directory(out) as made:
             (made / "deep").mkdir()
             for name in ("a", "deep/b"):
-                artifacts.write(made, name, "file", lambda file: file.write(content))
+                writing.write(made, name, "file", lambda file: file.write(content))
 
     make(b"old")
     for place in places(lambda: make(b"new")):

@@ -21,7 +21,9 @@ from etbuild.comparison import graph
 from etbuild.comparison.graph import Graph
 from etbuild.errors import BuildError
 from etbuild.export import archive, computed_weights
+from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import MADE
+from etbuild.files.artifacts import scratch_in
 from etbuild.lower import finite_weights
 from etbuild.model import stored_tensors
 from etbuild.model.stored_tensors import StoredTensors
@@ -76,16 +78,18 @@ def test_a_tensor_that_was_not_made_is_an_error() -> None:
 def test_a_file_of_computed_weights_is_whole_or_absent(tmp_path: Path) -> None:
     file = tmp_path / "computed.safetensors"
     with pytest.raises(ValueError, match="`absent` was not made"):
-        computed_weights._written(file, {"absent": (torch.float32, [2])}, [])
+        computed_weights._written(KeptWeights(file, scratch_in), {"absent": (torch.float32, [2])}, [])
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("size", [5, 1 << 19])
 def test_a_reader_of_computed_weights_keeps_its_file_when_another_process_writes(size: int, tmp_path: Path) -> None:
     file, weight = tmp_path / "computed.safetensors", torch.arange(size)
-    first = computed_weights._written(file, {"one": (torch.int64, [size])}, [("one", weight)])
+    first = computed_weights._written(KeptWeights(file, scratch_in), {"one": (torch.int64, [size])}, [("one", weight)])
     mapped = first["one"]
-    other = computed_weights._written(file, {"other": (torch.int8, [1])}, [("other", torch.ones(1, dtype=torch.int8))])
+    other = computed_weights._written(
+        KeptWeights(file, scratch_in), {"other": (torch.int8, [1])}, [("other", torch.ones(1, dtype=torch.int8))]
+    )
     assert torch.equal(mapped, weight)
     assert torch.equal(first["one"], weight)
     assert [*other] == [*StoredTensors(file)] == ["other"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.cache.store import Cache
-from etbuild.files import artifacts, digests
+from etbuild.files import digests, writing
 from etbuild.processes import forked, handover
 
 _TICK_SECONDS = 0.05  # more than the step in which file systems count time
@@ -63,10 +63,10 @@ def test_nothing_is_known_outside_of_a_build(tmp_path: Path, settled: None) -> N
 
 def test_a_build_forgets_what_it_knew(tmp_path: Path) -> None:
     with digests.hashed_once():
-        artifacts.write(tmp_path, "w", "file", b"one")
+        writing.write(tmp_path, "w", "file", b"one")
         assert is_known(tmp_path / "w")
     assert not digests.known()
-    artifacts.write(tmp_path, "v", "file", b"one")
+    writing.write(tmp_path, "v", "file", b"one")
     assert not digests.known()
 
 
@@ -103,7 +103,7 @@ def test_each_edit_of_the_same_size_is_found(tmp_path: Path, settled: None, edit
 
 def test_an_edit_of_a_file_that_the_build_wrote_is_found(tmp_path: Path) -> None:
     with digests.hashed_once():
-        made = artifacts.write(tmp_path, "w", "file", b"one")
+        made = writing.write(tmp_path, "w", "file", b"one")
         time.sleep(_TICK_SECONDS)
         _restore_times(made.path)
         assert digests.file_digest(made.path) == hashlib.sha256(b"two").hexdigest()
@@ -131,7 +131,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_known(tmp_path: Path, settl
 
 def test_the_digest_of_a_file_that_a_child_wrote_is_known(tmp_path: Path) -> None:
     with digests.hashed_once():
-        forked.run({"writing": lambda: artifacts.write(tmp_path, "w", "file", b"one")}, 1)
+        forked.run({"writing": lambda: writing.write(tmp_path, "w", "file", b"one")}, 1)
         assert is_known(tmp_path / "w")
 
 
@@ -154,7 +154,7 @@ def test_what_the_cache_copies_is_known(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     with digests.hashed_once():
-        made = artifacts.write(tmp_path / "in", "w", "file", b"one")
+        made = writing.write(tmp_path / "in", "w", "file", b"one")
         for step in ("lower", "program"):
             cache.store(step, key, made.directory, ["w"])
             assert is_known(tmp_path / f"cache/blobs/{made.sha256[:2]}/{made.sha256}")
@@ -165,7 +165,7 @@ def test_what_the_cache_copies_is_known(tmp_path: Path) -> None:
 def test_a_blob_that_was_damaged_during_the_build_is_stored_again(tmp_path: Path) -> None:
     cache, key = Cache(tmp_path / "cache"), "0" * 64
     with digests.hashed_once():
-        made = artifacts.write(tmp_path, "w", "file", b"one")
+        made = writing.write(tmp_path, "w", "file", b"one")
         cache.store("lower", key, tmp_path, ["w"])
         time.sleep(_TICK_SECONDS)
         blob = tmp_path / f"cache/blobs/{made.sha256[:2]}/{made.sha256}"

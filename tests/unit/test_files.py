@@ -12,17 +12,17 @@ from typing import BinaryIO
 import pytest
 
 from etbuild.errors import BuildError
-from etbuild.files import artifacts
+from etbuild.files import artifacts, writing
 
 
-def writing(data: bytes) -> Callable[[BinaryIO], object]:
+def writes(data: bytes) -> Callable[[BinaryIO], object]:
     """Returns a function that writes these bytes to a file."""
     return lambda file: file.write(data)
 
 
 def test_what_is_staged_appears_when_published(tmp_path: Path) -> None:
     with artifacts.staging(tmp_path / "out") as staged:
-        artifact = artifacts.write(staged, "a.pte", "program", lambda file: file.write(b"abc"))
+        artifact = writing.write(staged, "a.pte", "program", lambda file: file.write(b"abc"))
         assert not (tmp_path / "out" / "a.pte").exists()
         (published,) = artifacts.publish([artifact], tmp_path / "out")
     assert published.path.read_bytes() == b"abc"
@@ -40,7 +40,7 @@ def test_a_failed_build_leaves_the_files_of_the_last_one(tmp_path: Path) -> None
 
     def build() -> None:
         with artifacts.staging(tmp_path) as staged:
-            artifacts.write(staged, "a.pte", "program", lambda file: file.write(b"new"))
+            writing.write(staged, "a.pte", "program", lambda file: file.write(b"new"))
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -61,7 +61,7 @@ def test_a_write_that_fails_is_an_error(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(BuildError, match=r"a: cannot write the file: No space left on device"):
-        artifacts.write(tmp_path, "a", "x", fail)
+        writing.write(tmp_path, "a", "x", fail)
 
 
 def test_a_write_error_that_the_writer_swallows_is_detected(tmp_path: Path) -> None:
@@ -71,15 +71,15 @@ def test_a_write_error_that_the_writer_swallows_is_detected(tmp_path: Path) -> N
         file.file.truncate()  # type: ignore[attr-defined]
 
     with pytest.raises(BuildError, match="the file has other content than was written"):
-        artifacts.write(tmp_path, "a", "x", lose)
+        writing.write(tmp_path, "a", "x", lose)
 
 
 def test_files_of_a_renamed_tag_go_with_their_index(tmp_path: Path) -> None:
     for tag in ("old", "new"):
         with artifacts.staging(tmp_path) as staged:
-            made = [artifacts.write(staged, f"a.{tag}.ptd", "named_data", lambda file: file.write(b"x"), tag)]
+            made = [writing.write(staged, f"a.{tag}.ptd", "named_data", lambda file: file.write(b"x"), tag)]
             index = json.dumps({"artifacts": [artifact.facts() for artifact in made]}).encode()
-            made.append(artifacts.write(staged, "a.index.json", "index", writing(index)))
+            made.append(writing.write(staged, "a.index.json", "index", writes(index)))
             artifacts.publish(made, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.index.json", "a.new.ptd"]
 
@@ -90,7 +90,7 @@ def test_an_index_that_names_files_elsewhere_removes_nothing(tmp_path: Path) -> 
     (tmp_path / "out" / "a.index.json").write_text('{"artifacts": [{"file": "../precious"}]}')
     with artifacts.staging(tmp_path / "out") as staged:
         artifacts.publish(
-            [artifacts.write(staged, "a.index.json", "index", lambda file: file.write(b"{}"))], tmp_path / "out"
+            [writing.write(staged, "a.index.json", "index", lambda file: file.write(b"{}"))], tmp_path / "out"
         )
     assert (tmp_path / "precious").read_bytes() == b"mine"
 
@@ -100,10 +100,10 @@ def test_shards_of_an_earlier_build_go_and_those_of_others_stay(tmp_path: Path) 
         with artifacts.staging(tmp_path) as staged:
             (staged / "a.tag").mkdir()
             made = [
-                artifacts.write(staged, shard, "named_data", lambda file: file.write(b"x"), "tag") for shard in shards
+                writing.write(staged, shard, "named_data", lambda file: file.write(b"x"), "tag") for shard in shards
             ]
             index = json.dumps({"artifacts": [*(artifact.facts() for artifact in made), {"file": "b.tag/1.ptd"}]})
-            made.append(artifacts.write(staged, "a.index.json", "index", writing(index.encode())))
+            made.append(writing.write(staged, "a.index.json", "index", writes(index.encode())))
             artifacts.publish(made, tmp_path)
         (tmp_path / "b.tag").mkdir(exist_ok=True)
         (tmp_path / "b.tag/1.ptd").write_bytes(b"another program's")
@@ -134,7 +134,7 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 def publish(directory: Path, content: dict[str, bytes]) -> None:
     """Publishes files. The last one is the index."""
     with artifacts.staging(directory) as staged:
-        made = [artifacts.write(staged, name, "x", writing(data)) for name, data in content.items()]
+        made = [writing.write(staged, name, "x", writes(data)) for name, data in content.items()]
         artifacts.publish(made, directory)
 
 
@@ -273,7 +273,7 @@ def publish_two(directory: Path, new: bytes, removed: tuple[str, ...] = ()) -> N
     """Publishes the builds `a` and `b` as one."""
     with artifacts.staging(directory) as staged:
         builds = [
-            [artifacts.write(staged, f"{name}.{file}", "x", writing(new)) for file in ("pte", "x/1.ptd", "index.json")]
+            [writing.write(staged, f"{name}.{file}", "x", writes(new)) for file in ("pte", "x/1.ptd", "index.json")]
             for name in ("a", "b")
         ]
         artifacts.publish_together(builds, directory, removed)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild.errors import BuildError
-from etbuild.files.artifacts import Artifact, publish, staging
+from etbuild.files.artifacts import publish, staging
 from etbuild.files.digests import digest, file_digest, hashed_once
+from etbuild.files.writing import Artifact
 from etbuild.inputs import checked_files
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.sources import UsedSources
@@ -197,7 +198,8 @@ def _verify(verify: Verify, pipeline: Pipeline) -> None:
     lowered = [artifact["file"].partition("/")[0] for artifact in pipeline.lowering["artifacts"]]
     paths = sorted({pipeline.program / name for name in lowered})
     methods = pipeline.directory / "methods"
-    in_both_ways = [(methods / name, with_weights(methods, name)) for name in sorted(plan.methods)]
+    names = sorted(plan.methods) if len(plan.methods) > 1 else []  # a single one is the program
+    in_both_ways = [(methods / name, with_weights(methods, name)) for name in names]
     one_by_one = [
         next(path for path in ways if (path / EMITTED).exists())
         for ways in in_both_ways

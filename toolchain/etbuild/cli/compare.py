@@ -60,16 +60,22 @@ def run(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> None:
     from etbuild.cli.terminal import Progress
     from etbuild.export.kept_weights import KeptWeights
+    from etbuild.files.artifacts import replace, scratch_in
+    from etbuild.files.scratch import temporary
     from etbuild.inputs.undeclared import watched_reads
     from etbuild.plan.step_plans import ComparePlan, read_plan
-    from etbuild.steps.compare import Built, compare
+    from etbuild.steps.compare import RESULT, Built, compare
     from etbuild.steps.facts import read_lowering
     from etbuild.steps.saved_export import LoweringJob
 
     plan = read_plan(options.plan, ComparePlan)
-    kept = None if options.computed is None or not options.computed.stat().st_size else KeptWeights(options.computed)
+    file: Path | None = options.computed
+    kept = KeptWeights(file, scratch_in) if file is not None and file.stat().st_size else None
     lowering = lowering_options(options)
     job = LoweringJob(plan, exported(options), inputs(options, []), Progress().stage, watched_reads, lowering, kept)
     files = [each for path in options.named_data for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
     built = Built(read_lowering(options.lowering), options.program, {file.name: file for file in files})
-    compare(job, options.examples, built, options.result)
+    with temporary("compare") as scratch:
+        (meanwhile := scratch.path / "meanwhile").mkdir()
+        compare(job, options.examples, built, meanwhile, scratch.path / RESULT)
+        replace(options.result, (scratch.path / RESULT).read_bytes())

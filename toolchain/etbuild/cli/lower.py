@@ -75,15 +75,15 @@ def _lower(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import publish, staging
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.steps import lower
-    from etbuild.steps.method_store import LoweredBefore
+    from etbuild.steps.method_store import LoweredBefore, MethodStore
 
     plan = read_plan(options.plan, LowerPlan)
     plan.check_backends()
     with staging(options.directory) as staged:
-        store = None
+        (methods := staged / "methods").mkdir()
+        store = MethodStore(methods)
         if options.lowered:
-            store = LoweredBefore(staged / "methods", options.lowered)
-            store.directory.mkdir()
+            store = LoweredBefore(methods, options.lowered)
             store.check(plan)
         publish(lower.lower(_job(options, plan), staged, store), options.directory)
     if options.computed is not None:
@@ -93,10 +93,11 @@ def _lower(options: argparse.Namespace) -> None:
 def _job(options: argparse.Namespace, plan: P) -> LoweringJob[P]:
     from etbuild.cli.terminal import Progress
     from etbuild.export.kept_weights import KeptWeights
+    from etbuild.files.artifacts import scratch_in
     from etbuild.inputs.undeclared import watched_reads
     from etbuild.steps.saved_export import LoweringJob
 
-    kept = None if options.computed is None else KeptWeights(options.computed)
+    kept = None if options.computed is None else KeptWeights(options.computed, scratch_in)
     return LoweringJob(
         plan, exported(options), inputs(options, []), Progress().stage, watched_reads, lowering_options(options), kept
     )

@@ -17,7 +17,7 @@ from etbuild.emit.emit_methods import Emitted, MethodFacts
 from etbuild.emit.merge import merge
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.files import instructions, program_file
-from etbuild.files.artifacts import Artifact, write
+from etbuild.files.writing import Artifact, write
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.lower import named_data
 from etbuild.lower.executorch_config import backend_config

@@ -30,7 +30,7 @@ from etbuild.emit.binding import Binding, CannotBind
 from etbuild.emit.emit_methods import Emitted, MethodFacts, TaggedWeight
 from etbuild.emit.mutable_buffers import Buffers, BufferUser, Planned
 from etbuild.errors import InputError
-from etbuild.files import artifacts, json_file
+from etbuild.files import json_file, writing
 from etbuild.files.digests import canonical_json, file_digest
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.lower import named_data
@@ -104,13 +104,13 @@ def write(directory: Path, name: str, emitted: Emitted, template: Template | Non
             content = named_data.blob_bytes(blob.content)
             if template.recipes and MARK in content:
                 raise ValueError("the content of a weight was changed or cut as bytes")
-            artifacts.write(directory, f"{BLOBS}/{blob.sha256}", "lowered", content)
+            writing.write(directory, f"{BLOBS}/{blob.sha256}", "lowered", content)
         return blob.sha256
 
     # What is noted first depends on the number of processes.
     checks = sorted(template.checks, key=recipe_text)
     content = {"recipes": recipes, "checks": checks, "emitted": _to_json(emitted, blob_facts)}
-    digest = artifacts.write(directory, EMITTED, "lowered", json.dumps(content, separators=(",", ":")).encode()).sha256
+    digest = writing.write(directory, EMITTED, "lowered", json.dumps(content, separators=(",", ":")).encode()).sha256
     needed = set(weights_of([*(recipe for recipe, _ in recipes.values()), *checks]))
     weights = sorted(needed | template.kinds.keys())
     _write_facts(directory, name, emitted=digest, weights=weights, kinds=template.kinds)
@@ -133,7 +133,7 @@ def write_why_weights(directory: Path, name: str, reasons: list[str]) -> None:
 def _write_facts(directory: Path, name: str, **facts: object) -> None:
     others: dict[str, object] = {"why_weights": [], "emitted": "", "weights": [], "kinds": {}}
     content = canonical_json({"schema": _SCHEMA, "name": name, **others, **facts})
-    artifacts.write(directory, _METHOD, "lowered", content)
+    writing.write(directory, _METHOD, "lowered", content)
 
 
 def read(directory: Path, name: str) -> SavedMethod:

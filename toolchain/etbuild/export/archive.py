@@ -44,7 +44,7 @@ from etbuild.export.layout import (
 )
 from etbuild.export.provenance import remove_addresses
 from etbuild.export.written_buffers import written_buffers
-from etbuild.files import artifacts
+from etbuild.files import writing
 from etbuild.files.digests import canonical_json
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
@@ -181,7 +181,7 @@ def _write_module(directory: Path, content: dict[str, object]) -> None:
 
 
 def _write(directory: Path, file: str, content: bytes) -> None:
-    artifacts.write(directory, file, "export", content)
+    writing.write(directory, file, "export", content)
 
 
 def _copy_sources(directory: Path, used: UsedSources) -> None:
@@ -262,7 +262,7 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
     others = {name: tensor for name, tensor in candidates.items() if name not in zeros}
     if others:
         try:
-            artifacts.write(directory, MADE, "export", lambda file: stored_tensors.write(file, others))
+            writing.write(directory, MADE, "export", lambda file: stored_tensors.write(file, others))
         except (BuildError, MemoryError):
             raise
         except Exception as error:  # safetensors has no name for a dtype, or a tensor has no plain memory

@@ -12,7 +12,6 @@ import torch
 
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.files.digests import digest
-from etbuild.files.scratch import HIDDEN, Scratch
 from etbuild.model import stored_tensors
 from etbuild.model.stored_tensors import Form, StoredTensors
 from etbuild.model.tensor_bytes import flat_bytes, form
@@ -84,20 +83,23 @@ def _computed(missing: Mapping[str, TensorFacts], checkpoint: Checkpoint, kept: 
         return dict(quantized())
     kept.file.parent.mkdir(exist_ok=True)
     forms = {key: (getattr(torch, entry.dtype), entry.shape) for key, entry in missing.items()}
-    return _written(kept.file, forms, quantized())
+    return _written(kept, forms, quantized())
 
 
-def _written(file: Path, forms: Mapping[str, Form], tensors: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
-    """Writes tensors to a new file, and renames it to `file`. So the file is whole or absent, and a process that reads
-    an earlier file goes on with that one. The arguments and errors are those of `stored_tensors.write_as_made`."""
-    with Scratch(file.parent, HIDDEN) as scratch:
-        path = scratch.path / file.name
+def _written(kept: KeptWeights, forms: Mapping[str, Form], tensors: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
+    """Writes tensors to a new file, and renames it to that of `kept`. So the file is whole or absent, and a process
+    that reads an earlier file goes on with that one.
+
+    The arguments and errors are those of `stored_tensors.write_as_made`.
+    """
+    with kept.scratch(kept.file.parent) as scratch:
+        path = scratch / kept.file.name
         with path.open("wb") as opened:
             stored_tensors.write_as_made(opened, forms, tensors)
             opened.flush()
             os.fsync(opened.fileno())
         stored = StoredTensors(path)
-        path.replace(file)
+        path.replace(kept.file)
         return stored
 
 

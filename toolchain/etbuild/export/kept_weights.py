@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,12 @@ class KeptWeights:
 
     Attributes:
         file: The weights for later steps of the same build. It may not exist yet. It is empty without such weights.
+        scratch: Makes a directory in another one, which is removed when the context ends.
         fetch: Copies the files of a key from the cache into a directory. Returns whether the cache has them.
         store: Stores a file with a key: takes the key, the directory of the file, and its name.
     """
 
     file: Path
+    scratch: Callable[[Path], AbstractContextManager[Path]]
     fetch: Callable[[Mapping[str, object], Path], bool] | None = None
     store: Callable[[Mapping[str, object], Path, str], None] | None = None

@@ -14,7 +14,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
 from etbuild.errors import InputError
-from etbuild.files import artifacts
+from etbuild.files import writing
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.model.tensor_bytes import row_major
 
@@ -71,7 +71,7 @@ def write(path: Path, programs: Mapping[str, ExportedProgram]) -> None:
         except (SafetensorError, KeyError, ValueError):  # safetensors does not know the dtype
             continue
         tensors.update(tensors_of_method)
-    artifacts.write(path.parent, path.name, "export", save(tensors))
+    writing.write(path.parent, path.name, "export", save(tensors))
 
 
 def read(path: Path, name: str, program: ExportedProgram) -> list[Any] | None:

@@ -1,64 +1,27 @@
-"""Writes artifacts: each file is hashed and read back, and all files of a build are published together."""
+"""Publishes artifacts: all files of a build appear together, or none of them."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import re
 import shutil
 import stat
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from etbuild.errors import BuildError
-from etbuild.files import digests, locks, regular_files
+from etbuild.files import locks, regular_files
 from etbuild.files.scratch import HIDDEN, Scratch, write_errors
+from etbuild.files.writing import Artifact, write
 from etbuild.foreign_errors import wrap_system_errors
 
-if TYPE_CHECKING:
-    from etbuild.results import ArtifactFacts
-
-_BLOCK = 1 << 20
 _INDEX_BYTES = 1 << 26  # the largest index that is read; a thousand times the size of a large one
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A file that was written and read back.
-
-    Attributes:
-        directory: The directory of the build's artifacts.
-        file: The name in that directory. For a shard, it begins with the directory of the shards.
-        kind: `program`, `named_data`, `tokenizer`, `report`, `index` or `lowering`.
-        size: The size in bytes.
-        sha256: The digest in hex.
-        tag: The tag, if the artifact is named data.
-    """
-
-    directory: Path
-    file: str
-    kind: str
-    size: int
-    sha256: str
-    tag: str | None = None
-
-    @property
-    def path(self) -> Path:
-        """The path of the file."""
-        return self.directory / self.file
-
-    def facts(self) -> ArtifactFacts:
-        """The artifact as JSON data for the index. The constructor takes the same keys."""
-        facts: ArtifactFacts = {"file": self.file, "kind": self.kind, "size": self.size, "sha256": self.sha256}
-        return facts if self.tag is None else {**facts, "tag": self.tag}
 
 
 @contextlib.contextmanager
@@ -71,14 +34,14 @@ def staging(directory: Path) -> Iterator[Path]:
         BuildError: The directory cannot be made, the file system has no locks for `publish`, or the code inside meets a
             full disk or the like.
     """
-    with _scratch_in(directory) as staged:
+    with scratch_in(directory) as staged:
         with contextlib.suppress(BlockingIOError), _publish_lock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB):
             pass
         yield staged
 
 
 @contextlib.contextmanager
-def _scratch_in(directory: Path) -> Iterator[Path]:
+def scratch_in(directory: Path) -> Iterator[Path]:
     """A new directory inside a directory, which is made if it is missing. It is removed at the end."""
     with write_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -94,7 +57,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
     Raises:
         BuildError: The directory cannot be made, or a file or a link has its name.
     """
-    with _scratch_in(directory.parent) as staged:
+    with scratch_in(directory.parent) as staged:
         content = staged / "content"
         content.mkdir()
         yield content
@@ -152,7 +115,7 @@ def publish_together(builds: list[list[Artifact]], directory: Path, removed: Seq
     indexes = [artifacts[-1] for artifacts in builds]
     others = [artifact for artifacts in builds for artifact in artifacts[:-1]]
     names = {artifact.file for artifact in [*indexes, *others]}
-    with _scratch_in(directory) as earlier, _publish_lock(directory, fcntl.LOCK_EX):
+    with scratch_in(directory) as earlier, _publish_lock(directory, fcntl.LOCK_EX):
         outdated = {name for index in indexes for name in _listed(directory, index.file)} - names
         gone = [*removed, *_other_etrecords(directory, names), *outdated]
         changed = sorted({*names, *gone})
@@ -268,65 +231,6 @@ def _move(artifact: Artifact, directory: Path) -> None:
         artifact.path.replace(path)
 
 
-def write(
-    directory: Path, file: str, kind: str, content: bytes | Callable[[BinaryIO], object], tag: str | None = None
-) -> Artifact:
-    """Writes a file and reads it back.
-
-    ExecuTorch's own `save` logs a failed write and goes on, so files are opened here.
-
-    Args:
-        directory: Where the build's artifacts are.
-        file: The file's name there. Directories in it are made.
-        kind: The artifact's kind.
-        content: The content, or what writes it to an open binary file.
-        tag: The artifact's tag.
-
-    Raises:
-        BuildError: The file cannot be written, or reading it back gives other content.
-    """
-    path = directory / file
-    with write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as opened:
-            written = _SummedFile(opened)
-            if isinstance(content, bytes):
-                written.write(content)
-            else:
-                content(written)  # type: ignore[arg-type]
-            opened.flush()
-            os.fsync(opened.fileno())
-        status, sha256 = path.stat(), written.sha256.hexdigest()
-        same = _checksum(path) == written.checksum
-    if not same:
-        raise BuildError.of(f"{path.name}: the file has other content than was written", "is the disk faulty?")
-    digests.learn_written(path, status, sha256)
-    return Artifact(directory, file, kind, status.st_size, sha256, tag)
-
-
-class _SummedFile:
-    """A binary file with the sha256 of what is written to it, and a checksum, which is faster to compute again."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.sha256 = hashlib.sha256()
-        self.checksum = 0
-
-    def write(self, data: bytes) -> int:
-        self.sha256.update(data)
-        self.checksum = zlib.crc32(data, self.checksum)
-        return self.file.write(data)
-
-
-def _checksum(path: Path) -> int:
-    """The checksum of what a file holds."""
-    checksum = 0
-    with regular_files.opened(path) as file:
-        while block := file.read(_BLOCK):
-            checksum = zlib.crc32(block, checksum)
-    return checksum
-
-
 def replace(path: Path, content: bytes) -> None:
     """Writes a small file under another name, then renames it, so that it is never incomplete.
 
@@ -342,7 +246,7 @@ def replace_by(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
     Raises:
         BuildError: The file cannot be written.
     """
-    with _scratch_in(path.parent) as directory:
+    with scratch_in(path.parent) as directory:
         written = write(directory, path.name, "file", write_to)
         with write_errors(path):
             written.path.replace(path)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from etbuild.files.artifacts import Artifact
 from etbuild.files.digests import digest
+from etbuild.files.writing import Artifact
 from etbuild.plan.plan import Plan
 from etbuild.results import ArtifactFacts, Index, KeyInputs, LoweringFacts
 from etbuild.version import VERSION

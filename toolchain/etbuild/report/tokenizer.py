@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from etbuild.errors import BuildError, CheckError, DocumentPath, InputError, Problem
-from etbuild.files import artifacts, regular_files
+from etbuild.files import regular_files
+from etbuild.files.writing import Artifact, write
 from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.given import Given
 from etbuild.plan.plan import Plan
@@ -33,7 +34,7 @@ def check_files(plan: Plan, inputs: Given) -> None:
 
 def copy(
     plan: Plan, inputs: Given, digests: Mapping[str, str], lowering: LoweringFacts, directory: Path
-) -> tuple[list[artifacts.Artifact], list[str]]:
+) -> tuple[list[Artifact], list[str]]:
     """Copies the files of the tokenizer, and checks that they fit the program.
 
     Args:
@@ -60,7 +61,7 @@ def copy(
         except OSError as error:
             raise InputError.at(path, f"cannot read `{name}`: {error.strerror}") from None
         base = PurePosixPath(name).name
-        made.append(artifacts.write(directory, f"{plan.name}.tokenizer/{base}", "tokenizer", content))
+        made.append(write(directory, f"{plan.name}.tokenizer/{base}", "tokenizer", content))
         if made[-1].sha256 != digests[name]:
             raise BuildError.of(f"`{name}` changed during the build", "build again")
         if plan.runner is not None and isinstance(vocabulary, int) and base == "tokenizer.json":

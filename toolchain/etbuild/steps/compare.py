@@ -15,9 +15,8 @@ from etbuild import backends
 from etbuild.accelerate.lowering import accelerated
 from etbuild.errors import BuildError, InputError, Problem
 from etbuild.exception_text import hints, summary
-from etbuild.files import artifacts
+from etbuild.files import writing
 from etbuild.files.digests import canonical_json
-from etbuild.files.scratch import temporary
 from etbuild.folding import folded
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.step_plans import ComparePlan
@@ -90,13 +89,14 @@ class Built:
         return program_files.ProgramFiles(self.program, tuple(self.named_data[name] for name in names), facts)
 
 
-def compare(job: LoweringJob[ComparePlan], examples: Path, built: Built, result: Path) -> None:
+def compare(job: LoweringJob[ComparePlan], examples: Path, built: Built, scratch: Path, result: Path) -> None:
     """Compares each method that the runtime here can run, and prints a note about the others.
 
     Args:
         job: The export, and how it was lowered.
         examples: The example inputs that the export saved.
         built: The program.
+        scratch: An existing empty directory, for files that are only needed meanwhile.
         result: The file to write, in the form of a validation's result of Buck2.
 
     Raises:
@@ -106,12 +106,13 @@ def compare(job: LoweringJob[ComparePlan], examples: Path, built: Built, result:
     """
     left_out = _left_out(job.plan, built)
     if left_out.keys() != job.plan.methods.keys():
-        left_out = _compare(job, examples, built, left_out)
+        left_out = _compare(job, examples, built, left_out, scratch)
     notes = [f"`{name}` {what}" for name, what in sorted(left_out.items())]
     for note in folded([*map(Problem, notes)]):
         print(f"note: {note}", file=sys.stderr)
     message = {"message": "\n".join(notes)} if notes else {}
-    artifacts.replace(result, canonical_json({"version": 1, "data": {"status": "success", **message}}))
+    said = canonical_json({"version": 1, "data": {"status": "success", **message}})
+    writing.write(result.parent, result.name, "comparison", said)
 
 
 def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
@@ -141,10 +142,10 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
 
 
 def _compare(
-    job: LoweringJob[ComparePlan], examples: Path, built: Built, left_out: Mapping[str, str]
+    job: LoweringJob[ComparePlan], examples: Path, built: Built, left_out: Mapping[str, str], scratch: Path
 ) -> dict[str, str]:
     with opened_export(job) as (saved, context):
-        run = functools.partial(_compare_methods, job, saved, context, examples, built, left_out)
+        run = functools.partial(_compare_methods, job, saved, context, examples, built, left_out, scratch)
         own = saved.export_plan is None and not runs_code_of_others(job.plan, saved)
         return run() if own else apart.run_one(run)
 
@@ -156,6 +157,7 @@ def _compare_methods(
     examples: Path,
     built: Built,
     left_out: Mapping[str, str],
+    scratch: Path,
 ) -> dict[str, str]:
     from etbuild.comparison.compare import Wrong
     from etbuild.runtime import child
@@ -164,8 +166,8 @@ def _compare_methods(
     files, exported = built.files, _Exported.read(job, saved, context, examples)
     wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
     groups = [wanted] if files.shares_state else [[name] for name in wanted]
-    with job.stage(f"compare {', '.join(wanted)}"), temporary("compare") as scratch:
-        directories = [scratch.path / str(number) for number in range(len(groups))]
+    with job.stage(f"compare {', '.join(wanted)}"):
+        directories = [scratch / str(number) for number in range(len(groups))]
         tasks = {
             f"comparing {', '.join(names)}": functools.partial(_first_wrong, exported, names, files, directory)
             for names, directory in zip(groups, directories, strict=True)

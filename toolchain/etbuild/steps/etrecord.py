@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild.errors import BuildError
-from etbuild.files import artifacts
+from etbuild.files import artifacts, writing
 from etbuild.files.digests import file_digest
 from etbuild.files.scratch import temporary
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.source_lines import SourceLines, first_name
 from etbuild.steps.lower import lower
+from etbuild.steps.method_store import MethodStore
 from etbuild.steps.saved_export import LoweringJob
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def etrecords(job: LoweringJob[LowerPlan], lines: SourceLines, program: Path, di
         records.update({name: _record(manager, name, lines) for name in sorted(job.plan.methods)})
 
     with artifacts.staging(directory) as staged:
-        again = lower(job, staged, on_emitted=on_emitted)
+        (methods := staged / "methods").mkdir()
+        again = lower(job, staged, MethodStore(methods), on_emitted)
         (made,) = (each for each in again if each.kind == "program")
         if made.sha256 != file_digest(program):
             hint = "build the program again; if it stays so, report it with the manifest"
@@ -61,12 +63,12 @@ def etrecords(job: LoweringJob[LowerPlan], lines: SourceLines, program: Path, di
     return records
 
 
-def write(directory: Path, records: Mapping[str, bytes], below: str = "") -> list[artifacts.Artifact]:
+def write(directory: Path, records: Mapping[str, bytes], below: str = "") -> list[writing.Artifact]:
     """Writes ETRecords as `METHOD.etrecord` to a directory inside an existing one, or to that one itself."""
     (directory / below).mkdir(exist_ok=True)
     prefix = f"{below}/" if below else ""
     return [
-        artifacts.write(directory, f"{prefix}{name}.etrecord", "etrecord", content) for name, content in records.items()
+        writing.write(directory, f"{prefix}{name}.etrecord", "etrecord", content) for name, content in records.items()
     ]
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from etbuild import json_schema
 from etbuild.errors import Problem
-from etbuild.files import artifacts, json_file
+from etbuild.files import json_file
 from etbuild.files.digests import canonical_json
+from etbuild.files.writing import Artifact, write
 from etbuild.results import LoweringFacts
 
 LOWERING_SCHEMA = "executorch-lowering/v2"
@@ -25,8 +26,8 @@ def read_lowering(path: Path) -> LoweringFacts:
     return facts
 
 
-def write_json(directory: Path, name: str, kind: str, content: Mapping[str, Any]) -> artifacts.Artifact:
+def write_json(directory: Path, name: str, kind: str, content: Mapping[str, Any]) -> Artifact:
     """Writes a file of facts. Asserts first that it fits its schema, if it has one: otherwise the driver has a bug."""
     wrong: list[Problem] = json_schema.problems(kind, content) if kind in ("index", "report") else []
     assert not wrong, "\n".join(map(str, wrong))
-    return artifacts.write(directory, f"{name}.{kind}.json", kind, canonical_json(content))
+    return write(directory, f"{name}.{kind}.json", kind, canonical_json(content))

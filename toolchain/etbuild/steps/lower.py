@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild import backends, releases
 from etbuild.accelerate.lowering import accelerated
 from etbuild.errors import InputError
-from etbuild.files import artifacts
+from etbuild.files.writing import Artifact
 from etbuild.foreign_errors import wrap_system_errors
 from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.step_context import StepContext, silent
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 def lower(
     job: LoweringJob[LowerPlan],
     directory: Path,
-    store: MethodStore | None = None,
+    store: MethodStore,
     on_emitted: Callable[[ExecutorchProgramManager], None] | None = None,
-) -> list[artifacts.Artifact]:
+) -> list[Artifact]:
     """Lowers the methods of an export to one program, with their weights.
 
     If that gives the same program, the methods are lowered one by one.
@@ -68,7 +68,7 @@ def lower(
     Args:
         job: The methods.
         directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
-        store: Has some of the methods, and keeps the others.
+        store: Has some of the methods, and keeps the others. Its directory also takes what is only needed meanwhile.
         on_emitted: Gets what ExecuTorch has emitted, which has an ETRecord. All methods are then lowered together.
 
     Returns:
@@ -82,14 +82,12 @@ def lower(
     apart = job.options.accelerate and on_emitted is None
     reason = joint_lowering_reason(job.plan, job.export, several=several) if apart else None
     if apart and reason is None:
-        with artifacts.staging(directory) as staged:
-            store = store or MethodStore(staged)
-            return merge(job, _lower_one_by_one(job, store), directory, store)
+        return merge(job, _lower_one_by_one(job, store), directory, store)
     with _opened(job) as (saved, context):
         job = _with_constants(job, saved)
         if on_emitted is not None:
-            return _lower_together(job, saved, context, directory, on_emitted)
-        return _lower_apart(job, saved, context, directory, reason)
+            return _lower_together(job, saved, context, directory, store, on_emitted)
+        return _lower_apart(job, saved, context, directory, store, reason)
 
 
 def _lower_one_by_one(job: LoweringJob[MethodPlan], store: MethodStore) -> dict[str, Path]:
@@ -255,7 +253,7 @@ def _emitted(part: MethodPlan, export: _Export) -> tuple[Emitted, dict[str, str]
 
 def merge(
     job: LoweringJob[LowerPlan], directories: dict[str, Path], directory: Path, store: MethodStore
-) -> list[artifacts.Artifact]:
+) -> list[Artifact]:
     """Binds lowered methods to the content of weights, and merges them into one program.
 
     If they turn out to depend on each other, all methods are lowered together.
@@ -286,7 +284,7 @@ def merge(
         reason = mutable_buffers.joint_lowering_reason(buffers)
         if reason is not None:
             print(f"note: all methods are lowered together, because {reason}", file=sys.stderr)
-            return _lower_apart(job, saved, context, directory, reason)
+            return _lower_apart(job, saved, context, directory, store, reason)
         return write_program(job.plan, list(parts.values()), shard_of, context, directory, reasons)
 
 
@@ -395,11 +393,16 @@ def _acceleration(options: LoweringOptions, directory: Path | None, notes: Notes
 
 
 def _lower_apart(
-    job: LoweringJob[LowerPlan], saved: SavedExport, context: StepContext, directory: Path, reason: str | None
-) -> list[artifacts.Artifact]:
+    job: LoweringJob[LowerPlan],
+    saved: SavedExport,
+    context: StepContext,
+    directory: Path,
+    store: MethodStore,
+    reason: str | None,
+) -> list[Artifact]:
     """Lowers all methods together, in a child process if code of others runs: nothing that it leaves reaches the
     report. `reason` is why, unless the user wanted it."""
-    together = functools.partial(_lower_together, job, saved, context, directory, reason=reason)
+    together = functools.partial(_lower_together, job, saved, context, directory, store, reason=reason)
     if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
         return together()
     return apart.run_one(together)
@@ -410,9 +413,10 @@ def _lower_together(
     saved: SavedExport,
     context: StepContext,
     directory: Path,
+    store: MethodStore,
     on_emitted: Callable[[ExecutorchProgramManager], None] | None = None,
     reason: str | None = None,
-) -> list[artifacts.Artifact]:
+) -> list[Artifact]:
     from etbuild.emit.emit_methods import Lowered, emit_methods
     from etbuild.lower import shards
     from etbuild.lower.finite_weights import non_finite
@@ -426,7 +430,8 @@ def _lower_together(
     else:
         shard_of, programs = exported_with_weights(job.plan, saved.export_plan, context)
     weights, check = non_finite(programs), check_of_adapters(job.plan, programs, shard_of)
-    with artifacts.staging(directory) as scratch, _acceleration(job.options, scratch):
+    (scratch := store.directory / ".together").mkdir()  # no name of a method
+    with _acceleration(job.options, scratch):
         with job.stage(f"lower {', '.join(programs)}"):
             edge = lower_programs(job.plan, programs, shard_of, etrecord=on_emitted is not None)
         with job.stage("emit"):
@@ -443,7 +448,7 @@ def write_program(
     context: StepContext,
     directory: Path,
     reasons: Mapping[str, str],
-) -> list[artifacts.Artifact]:
+) -> list[Artifact]:
     """Writes the program of emitted methods, its named data, and the facts of both.
 
     Args:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from etbuild.errors import InputError
+from etbuild.files import writing
 from etbuild.files.digests import digest
 from etbuild.plan.step_plans import MethodPlan
 
@@ -66,9 +67,8 @@ def write_names(directory: Path, plan: MethodPlan) -> None:
     Raises:
         BuildError: The file cannot be written.
     """
-    from etbuild.files import artifacts
-
-    artifacts.replace(directory / _NAMES, "".join(f"{name} {_how(plan, name)}\n" for name in plan.methods).encode())
+    names = "".join(f"{name} {_how(plan, name)}\n" for name in plan.methods)
+    writing.write(directory, _NAMES, "lowered", names.encode())
 
 
 def _how(plan: MethodPlan, name: str) -> str:

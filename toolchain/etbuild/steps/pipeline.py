@@ -18,8 +18,10 @@ from etbuild import backends
 from etbuild.errors import DocumentPath
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, MADE, METHODS, WRITTEN, ExportFiles
-from etbuild.files.artifacts import Artifact
+from etbuild.files.artifacts import scratch_in
 from etbuild.files.digests import digest, file_digest
+from etbuild.files.scratch import temporary
+from etbuild.files.writing import Artifact
 from etbuild.inputs import step_files
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.distributions import environment
@@ -119,8 +121,7 @@ class Pipeline:
         directory: An existing directory for those of the steps.
         stage: Is called for each stage, to show progress.
         options: How lowering runs.
-        cache: Keeps what the steps write. None: nothing is kept but methods that are lowered one by one, if there are
-            several, to compare them with those of a second build.
+        cache: Keeps what the steps write. None: nothing is kept after the build.
         """
         self.request, self.directory, self.stage, self.options, self.cache = request, directory, stage, options, cache
         self.methods: dict[str, str] = {}
@@ -210,7 +211,7 @@ class Pipeline:
         file, cache = self.directory / "computed" / "weights.safetensors", self.cache
         request = self.request
         if cache is None:
-            return KeptWeights(file)
+            return KeptWeights(file, scratch_in)
 
         def key(content: Mapping[str, object]) -> str:
             packages = {key: value for key, value in request.described["toolchain"].items() if key != "driver"}
@@ -219,6 +220,7 @@ class Pipeline:
 
         return KeptWeights(
             file,
+            scratch_in,
             lambda content, into: cache.fetch("quantized", key(content), into) is not None,
             lambda content, path, name: cache.store("quantized", key(content), path, [name]),
         )
@@ -324,11 +326,7 @@ def _lower(run: Pipeline) -> None:
 
     directory, plan = run.directory / "methods", run.request.plan.lower_plan
     directory.mkdir()
-    store: MethodStore | None = None
-    if run.cache is not None:
-        store = _CachedMethods(run, run.cache, directory)
-    elif len(plan.methods) > 1:
-        store = MethodStore(directory)
+    store = MethodStore(directory) if run.cache is None else _CachedMethods(run, run.cache, directory)
     lower(run.job(plan), run.program, store)
 
 
@@ -337,7 +335,8 @@ def _compare(run: Pipeline) -> None:
     from etbuild.steps.compare import RESULT, Built, compare
 
     job, built = run.job(run.request.plan.compare_plan), Built.below(run.program, run.lowering)
-    compare(job, run.export.directory / EXAMPLES, built, run.directory / "comparison" / RESULT)
+    with temporary("compare") as scratch:
+        compare(job, run.export.directory / EXAMPLES, built, scratch.path, run.directory / "comparison" / RESULT)
 
 
 def _report(run: Pipeline) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from etbuild.errors import Problem
-from etbuild.files import artifacts
+from etbuild.files.writing import Artifact
 from etbuild.folding import folded
 from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
@@ -25,7 +25,7 @@ def check_and_report(
     inputs: Given,
     directory: Path,
     lines: SourceLines = NO_LINES,
-) -> list[artifacts.Artifact]:
+) -> list[Artifact]:
     """Checks a lowered program, copies its tokenizer, and writes the report and the index. Prints a note about each
     suspicious finding.
 

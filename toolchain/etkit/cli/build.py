@@ -36,7 +36,7 @@ from etkit.cli.manifests import each_manifest, may_be_several
 
 if TYPE_CHECKING:
     from etbuild.build import BuildOptions, BuildResult
-    from etbuild.files.artifacts import Artifact
+    from etbuild.files.writing import Artifact
     from etbuild.inputs.declared import Inputs
     from etbuild.inputs.source_lines import SourceLines
     from etbuild.inputs.step_context import Stage

@@ -21,7 +21,7 @@ from etkit.cli import build
 from etkit.generation.tokenizer_files import TEMPLATE, have_template, preferred
 
 if TYPE_CHECKING:
-    from etbuild.files.artifacts import Artifact
+    from etbuild.files.writing import Artifact
     from etbuild.inputs.declared import Inputs
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without tab and newline

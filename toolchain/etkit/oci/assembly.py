@@ -10,9 +10,9 @@ from pathlib import Path
 
 from etbuild.errors import BuildError, InputError
 from etbuild.files import artifacts, regular_files
-from etbuild.files.artifacts import Artifact
 from etbuild.files.digests import file_digest
 from etbuild.files.scratch import write_error
+from etbuild.files.writing import Artifact
 from etkit.oci.descriptors import Descriptor
 
 _BLOCK = 1 << 20

@@ -13,7 +13,7 @@ from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.extras import install_hint
-from etbuild.files import artifacts, json_file
+from etbuild.files import artifacts, json_file, writing
 from etbuild.files.digests import canonical_json
 from etbuild.foreign_errors import wrap_library_errors
 from etkit.oci import assembly, package
@@ -143,10 +143,10 @@ def write(delta: Delta, contents: Contents, after: Place, directory: Path) -> No
         blobs.mkdir(parents=True)
         for sha256, source in contents.items():
             if isinstance(source, bytes):
-                artifacts.write(blobs, sha256, "file", source)
+                writing.write(blobs, sha256, "file", source)
             else:
                 after.save(source, blobs / sha256)
-        artifacts.write(content, _NAME, "file", canonical_json(delta))
+        writing.write(content, _NAME, "file", canonical_json(delta))
 
 
 def _is_ours(directory: Path) -> bool:

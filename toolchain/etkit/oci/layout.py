@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from etbuild.errors import BuildError, EtbuildError, InputError
-from etbuild.files import artifacts, json_file, regular_files
+from etbuild.files import artifacts, json_file, regular_files, writing
 from etbuild.files.digests import file_digest
 from etkit.oci import assembly, package
 from etkit.oci.descriptors import INDEX, Descriptor, document
@@ -45,7 +45,7 @@ def write(made: PackageFiles, directory: Path) -> None:
         raise InputError.of(message, "name a new directory, or one that `etbuild package` has made")
     with artifacts.whole_directory(directory) as content:
         for name, _, file in _files(made):
-            artifacts.write(content, name, "file", partial(shutil.copyfileobj, file))
+            writing.write(content, name, "file", partial(shutil.copyfileobj, file))
 
 
 def _is_ours(directory: Path) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etbuild.files import artifacts, json_file
+from etbuild.files import json_file
+from etbuild.files.writing import Artifact, write
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.results import LoweringFacts
 from etkit.page import content, render
@@ -13,7 +14,7 @@ from etkit.page.difference import difference
 
 def write_page(
     directory: Path, name: str, lowering: LoweringFacts, lines: SourceLines, against: Path | None = None
-) -> artifacts.Artifact:
+) -> Artifact:
     """Writes `NAME.report.html` beside the report and the index of a build. The directory has both, and the program if
     there is another one, `against`, to compare it with.
 
@@ -22,7 +23,7 @@ def write_page(
         BuildError: The page cannot be written.
     """
     page = render.render(shown(directory, name, lowering, lines, against))
-    return artifacts.write(directory, f"{name}.report.html", "page", page)
+    return write(directory, f"{name}.report.html", "page", page)
 
 
 def shown(
