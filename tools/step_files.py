@@ -52,12 +52,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "etbuild.inputs.toolchain",
         "etbuild.json_schema",
         "etbuild.lower.failed_nodes",
-        "etbuild.processes.build_status",
-        "etbuild.processes.ending",
         "etbuild.processes.forked",
         "etbuild.processes.handover",
-        "etbuild.processes.sandbox",
-        "etbuild.results",
         "etbuild.steps.apart",
     ),
     "huggingface": (
@@ -124,7 +120,7 @@ class Uses:
     Attributes:
         modules: Names of modules that it imports, also inside functions. Some may be names of something else.
         guards: Those of `modules` that it uses for nothing but guards: see `_only_guards`.
-        is_empty: Whether it runs nothing when it is imported, and has no names but those of Python.
+        is_empty: Whether all that it has is for people and type checkers.
         words: Its text constants, one of which may be the name of a schema.
         by_function: The same as `modules`, for imports in the functions of `_CALLED_BY`, which `modules` leaves out.
     """
@@ -154,7 +150,7 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
         driver = drivers[step]
         base, waiting = driver.reached(roots, apart | steps - set(roots))
         for path in driver.paths(base):
-            tags[path].add(step)
+            tags[path].add(driver.tag(path))
         if "etbuild.backends" in base:
             waiting |= set(backends.values())
         # A part may import another one: then its files are in both.
@@ -167,11 +163,11 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
                 reached, left = driver.reached(own, steps | others, base)
                 waiting |= left - steps
                 for path in driver.paths(reached - base):
-                    tags[path].add(f"{step}/{part}")
+                    tags[path].add(driver.tag(path, part))
         outside = {module for module in waiting if module not in apart or driver.is_empty(module)}
         reached, _ = driver.reached(outside | waiting & below[OUTSIDE], steps, base, around=True)
         for path in driver.paths(reached - base):
-            tags[path].add(f"{step}/{OUTSIDE}")
+            tags[path].add(driver.tag(path, OUTSIDE))
         for name in backends if step == "plan" else ():  # only the manifest's options are checked against their schemas
             schemas = (f"{PACKAGE}/schemas/{kind}-{name}.schema.json" for kind in ("backend", "quantizer"))
             for path in files.keys() & set(schemas):
@@ -225,11 +221,11 @@ class _Driver:
         return found, left - found
 
     def _gives_nothing(self, name: str, user: str) -> bool:
-        """Whether a module gives no value to one that imports it: it holds nothing, or is there to guard."""
+        """Whether a module gives no value to one that imports it: it has none, or is there to guard."""
         return self.is_empty(name) or (name in self._uses(user).guards and self._can_only_guard(name))
 
     def is_empty(self, name: str) -> bool:
-        """Whether a module runs nothing when it is imported, and has no names but those of Python."""
+        """Whether all that a module has is for people and type checkers."""
         return self._uses(name).is_empty
 
     def _can_only_guard(self, name: str) -> bool:
@@ -261,6 +257,15 @@ class _Driver:
             for word in self._uses(name).words:
                 if (schema := f"{PACKAGE}/schemas/{word.partition('#')[0]}.schema.json") in self._files:
                     yield schema
+
+    def tag(self, path: str, part: str = "") -> str:
+        """The tag of a file that the step runs, of a part or of all programs.
+
+        A manifest gets its meaning from its schema. Any other file is only refused if it does not fit its schema.
+        """
+        if path.endswith(".json") and self._step != "plan":
+            part = OUTSIDE
+        return f"{self._step}/{part}" if part else self._step
 
     def _uses(self, name: str) -> Uses:
         source = self._files[self._modules[name]]
@@ -307,14 +312,32 @@ def _of_code(tree: ast.Module) -> Uses:
 
 
 def _is_for_readers(statement: ast.stmt) -> bool:
-    """Whether a statement of a module is its docstring, or says which names users find there."""
+    """Whether a statement of a module is only for people and type checkers: a docstring, a list of names, or the types
+    of data, which are dictionaries when the code runs."""
     if isinstance(statement, ast.FunctionDef):
         return statement.name in ("__getattr__", "__dir__")
-    if isinstance(statement, ast.Assign):
-        return {ast.unparse(target) for target in statement.targets} <= {"__all__", "TYPE_CHECKING"}
     if isinstance(statement, ast.If):
         return ast.unparse(statement.test) == "TYPE_CHECKING"
+    if isinstance(statement, ast.ImportFrom):
+        return statement.module in ("__future__", "typing")
+    if isinstance(statement, ast.ClassDef):
+        fields = [each for each in statement.body if not isinstance(each, ast.Expr)]
+        plain = all(isinstance(each, ast.AnnAssign) and each.value is None for each in fields)
+        return plain and statement.bases != [] and "NamedTuple" not in map(ast.unparse, statement.bases)
+    if isinstance(statement, ast.Assign):
+        names = {ast.unparse(target) for target in statement.targets}
+        return names <= {"__all__", "TYPE_CHECKING"} or _is_type(statement.value)
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_type(value: ast.expr) -> bool:
+    """Whether an expression is a type: `dict[str, int]`, `int | None`, or the call of `TypedDict`."""
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func) == "TypedDict"
+    return isinstance(value, ast.Subscript | ast.BinOp | ast.Name) and not any(
+        isinstance(each, ast.Call) or (isinstance(each, ast.Constant) and not isinstance(each.value, str | None))
+        for each in ast.walk(value)
+    )
 
 
 def _only_guards(tree: ast.Module) -> Iterator[str]:

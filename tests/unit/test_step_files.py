@@ -155,6 +155,33 @@ def test_what_can_reach_the_values_of_a_step_does_not_only_guard_it(other: str) 
     assert tag_of_other(f"{IMPORT}with f():\n    pass", other) == {"report"}
 
 
+TYPES = """
+from typing import TypedDict
+Names = list[str] | None
+class Named(TypedDict):
+    name: str
+class More(Named, total=False):
+    other: int
+"""
+
+
+def test_the_types_of_data_are_in_no_key() -> None:
+    assert tag_of_other(f"{IMPORT}f(name='a')", TYPES) == {"report/outside"}
+
+
+@pytest.mark.parametrize(
+    "more", ["F = 1", "F = Names[0]", "F = max(1, 2)", "class G(Named):\n    name: str = 'a'", "class G:\n    a: int"]
+)
+def test_a_value_beside_the_types_of_data_is_in_the_key(more: str) -> None:
+    assert tag_of_other(f"{IMPORT}f(name='a')", TYPES + more) == {"report"}
+
+
+def test_schemas_are_in_the_key_of_planning_only() -> None:
+    tags = {tag for name, of in step_files._steps().items() if name.endswith(".json") for tag in of}
+    in_keys = {tag for tag in tags if tag.partition("/")[2] not in (ACTION, OUTSIDE)}
+    assert {tag.partition("/")[0] for tag in in_keys} == {"plan"}
+
+
 IMPORTED = """
 import sys
 from etbuild.inputs import step_files
