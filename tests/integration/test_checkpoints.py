@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
 from etbuild.model.checkpoint import Checkpoint
+from etbuild.model.tensor_files import read_tensors
 from etbuild.model.tensor_names import stars
 from etbuild.model.weights_files import describe_state
 from etbuild.plan.parts import WeightsFile
@@ -129,7 +130,23 @@ def test_a_quantized_checkpoint_is_called_so(tmp_path: Path, own: dict[str, torc
     assert "did you mean" not in message
 
 
-@pytest.mark.parametrize("content", [b"[]", b"{", b'{"weight_map": {}}', b'{"weight_map": 1}', b"\xff"])
+def test_a_tensor_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    """safetensors gives the last one."""
+    save_file(PLAIN, tmp_path / "net.safetensors")
+    data = (tmp_path / "net.safetensors").read_bytes()
+    entry = b'"linear.bias":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},'
+    length = int.from_bytes(data[:8], "little") + len(entry)
+    (tmp_path / "net.safetensors").write_bytes(length.to_bytes(8, "little") + b"{" + entry + data[9:])
+    said = 'cannot read `net.safetensors`: ValueError: the key "linear.bias" occurs twice'
+    assert said in refusal(tmp_path, "net.safetensors")
+    with pytest.raises(InputError, match="occurs twice"):
+        read_tensors("net.safetensors", tmp_path / "net.safetensors", ())
+
+
+_TWICE = b'{"weight_map": {"linear.bias": "model-00001-of-00002.safetensors", "linear.bias": "x.safetensors"}}'
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{", b'{"weight_map": {}}', b'{"weight_map": 1}', b"\xff", _TWICE])
 def test_a_damaged_index_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors.index.json").write_bytes(content)
     assert "`model.safetensors.index.json`" in refusal(tmp_path, "model.safetensors.index.json")

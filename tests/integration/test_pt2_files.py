@@ -401,6 +401,7 @@ ARCHIVES: dict[str, tuple[Callable[[dict[str, bytes]], dict[str, bytes]], str]] 
     "without_content": (lambda r: {**r, "archive/data/weights/weight_0": b""}, "has no content"),
     "without_table": (lambda r: {n: c for n, c in r.items() if n != WEIGHTS}, "it has no record"),
     "no_json": (lambda r: {**r, GRAPH: b"{"}, "is not JSON"),
+    "twice": (lambda r: {**r, WEIGHTS: b'{"config": {}, "config": {}}'}, 'the key "config" occurs twice'),
     "deep": (lambda r: {**r, GRAPH: b"[" * 100_000}, "nested too deeply"),
     "long_number": (lambda r: {**r, GRAPH: b'{"verifiers": ' + b"9" * 5000 + b"}"}, "is not JSON"),
     "list": (lambda r: {**r, GRAPH: b"[]"}, "`it` is not of type dict"),

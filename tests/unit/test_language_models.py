@@ -146,7 +146,7 @@ def test_an_added_token_outside_of_the_vocabulary_is_a_note() -> None:
     assert "adds a token with the id 4, and the vocabulary of the model has 4" in note
 
 
-@pytest.mark.parametrize("content", [b"{", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"{", b"[" * 100_000, b'{"model": {}, "model": {}}'])
 def test_a_tokenizer_that_is_not_json_is_an_error(content: bytes) -> None:
     [problem], _ = unknown_tokens("tokenizer.json", content, 4, ("tokenizer", 0))
     assert "is not JSON" in problem.message

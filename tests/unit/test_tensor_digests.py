@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from etbuild.errors import InputError
 from etbuild.model.tensor_digests import tensor_digests
@@ -46,6 +47,15 @@ def test_dtype_and_shape_are_in_the_digest(tmp_path: Path) -> None:
 
 def test_scalars_and_empty_tensors(tmp_path: Path) -> None:
     assert len(digests(write(tmp_path / "w", {"scalar": ("F32", [], b"\0" * 4), "none": ("F32", [0], b"")}))) == 2
+
+
+def test_a_tensor_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    """safetensors gives the last one."""
+    path = write(tmp_path / "w", {"b": A}, a={"dtype": "I8", "shape": [8], "data_offsets": [0, 8]})
+    path.write_bytes(path.read_bytes().replace(b'"b"', b'"a"'))
+    assert [*load_file(path)] == ["a"]
+    with pytest.raises(InputError, match=r'cannot read `w\.safetensors`: .*the key "a" occurs twice'):
+        digests(path)
 
 
 def test_a_file_of_any_damage_is_refused(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ STEP_FILES = {
     "etbuild/files/locks.py": ["compare/outside", "export/outside", "lower/outside", "plan/outside", "report/outside"],
     "etbuild/files/program_file.py": ["compare", "lower"],
     "etbuild/files/regular_files.py": ["compare", "export", "lower", "plan", "report"],
+    "etbuild/files/safetensors_header.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/files/scratch.py": ["compare/outside", "export/outside", "lower/outside", "plan/outside", "report/outside"],
     "etbuild/files/value_limits.py": ["compare", "export", "lower", "plan", "report"],
     "etbuild/files/weights_suffixes.py": ["compare/adapters", "compare/checkpoints", "compare/gguf", "compare/huggingface", "export", "lower", "plan", "report"],

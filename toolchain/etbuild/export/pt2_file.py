@@ -25,6 +25,7 @@ from torch.export.pt2_archive import constants as names
 
 from etbuild.exception_text import summary
 from etbuild.export.pt2_strings import UnsafePt2, check
+from etbuild.files import json_file
 
 _MAX_EXPANDED = 2**30  # bytes: the limit for a tensor whose elements share memory, which needs fewer bytes in the file
 _ZIP_ERRORS = (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError, LookupError, OSError, ValueError)
@@ -133,7 +134,7 @@ def _table(form: Any, records: _Records, name: str) -> Any:
     """Reads a JSON record as an object of the class `form` of PyTorch's schema. Raises UnsafePt2 if the record has
     another form, or holds a string that PyTorch would run."""
     try:
-        content = json.loads(records.read(name))
+        content = json.loads(records.read(name), object_pairs_hook=json_file.unique)
     except ValueError as error:
         raise UnsafePt2(f"its record `{name}` is not JSON: {error}") from error
     if isinstance(content, dict):

@@ -114,7 +114,7 @@ def parse(data: bytes, constants: Mapping[str, float] = MappingProxyType({})) ->
     try:
         parsed = json.loads(
             data.decode("utf-8"),
-            object_pairs_hook=_object,
+            object_pairs_hook=unique,
             parse_int=_integer,
             parse_float=_float,
             parse_constant=constant,
@@ -130,7 +130,8 @@ def parse(data: bytes, constants: Mapping[str, float] = MappingProxyType({})) ->
 _TOO_DEEP = f"nested more than {_DEPTH} levels deep"
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON by its entries, for `object_pairs_hook`. Raises ValueError if a key occurs twice."""
     entries = dict(pairs)
     if len(entries) < len(pairs):
         seen: set[str] = set()

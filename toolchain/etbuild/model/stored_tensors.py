@@ -21,6 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import _TYPES
 
 from etbuild.errors import BuildError
+from etbuild.files import safetensors_header
 from etbuild.model.tensor_bytes import flat_bytes
 
 _LENGTH = 8  # bytes before the header of a safetensors file: its length
@@ -70,10 +71,7 @@ class StoredTensors(LazyTensors):
             pass
         opened = file.open("rb")
         weakref.finalize(self, opened.close)
-        length = int.from_bytes(opened.read(_LENGTH), "little")
-        header = json.loads(opened.read(length))
-        header.pop("__metadata__", None)
-        self._opened, self._entries, self._start = opened, header, _LENGTH + length
+        self._opened, (self._entries, self._start) = opened, safetensors_header.read(opened)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         entry = self._entries[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,7 +10,7 @@ from typing import Any, BinaryIO
 from safetensors import safe_open
 
 from etbuild.errors import InputError
-from etbuild.files import regular_files
+from etbuild.files import regular_files, safetensors_header
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.foreign_errors import wrap_library_errors
 
@@ -50,16 +49,11 @@ def tensor_digests(name: str, file: Path) -> dict[str, str]:
 
 
 def _of_safetensors(file: Path, opened: BinaryIO) -> dict[str, str]:
-    """The digests of the tensors in a safetensors file.
-
-    The format is: eight bytes with the length of the header (little endian), a JSON header, and the tensors' bytes.
-    """
+    """The digests of the tensors in a safetensors file."""
     with safe_open(file, "numpy"):  # it checks the header, and that the tensors follow each other and fill the file
         pass
-    length = int.from_bytes(opened.read(8), "little")
-    header = json.loads(opened.read(length))
-    header.pop("__metadata__", None)
-    return {name: _digest(opened, 8 + length, entry) for name, entry in sorted(header.items())}
+    header, start = safetensors_header.read(opened)
+    return {name: _digest(opened, start, entry) for name, entry in sorted(header.items())}
 
 
 def _digest(file: BinaryIO, start: int, entry: dict[str, Any]) -> str:

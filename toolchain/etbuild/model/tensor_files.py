@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.errors import DocumentPath, InputError
+from etbuild.files import safetensors_header
 from etbuild.files.weights_suffixes import GGUF_SUFFIX, NUMPY_SUFFIX
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.checkpoints import check_content
@@ -84,6 +85,8 @@ class _Safetensors(TensorFile):
         self._name, self._file, self._place = name, file, place
         self._dtypes: dict[str, torch.dtype] = _TYPES
         self._open()
+        with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
+            _check_header(file)
         super().__init__(dict.fromkeys(self._opened.keys()))
 
     def _open(self) -> None:
@@ -178,7 +181,9 @@ def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.
         with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
             from safetensors.torch import load_file
 
-            return load_file(file)  # type: ignore[no-any-return]
+            tensors: dict[str, torch.Tensor] = load_file(file)
+            _check_header(file)
+            return tensors
     if name.endswith(NUMPY_SUFFIX):
         return {"": _array(name, file, place)}
     loaded = _load(name, file, place)
@@ -186,6 +191,12 @@ def read_tensors(name: str, file: Path, place: DocumentPath) -> dict[str, torch.
     for key, value in found.items():
         _check_tensor(value, key, name, place, "save only tensors")
     return found
+
+
+def _check_header(file: Path) -> None:
+    """Raises ValueError if the header of a safetensors file has a key twice."""
+    with file.open("rb") as opened:
+        safetensors_header.read(opened)
 
 
 def _array(name: str, file: Path, place: DocumentPath) -> torch.Tensor:

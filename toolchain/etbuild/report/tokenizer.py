@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from etbuild.errors import BuildError, CheckError, DocumentPath, InputError, Problem
-from etbuild.files import regular_files
+from etbuild.files import json_file, regular_files
 from etbuild.files.writing import Artifact, write
 from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.given import Given
@@ -87,7 +87,8 @@ def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPat
         such added tokens, for instance for the images of a larger model.
     """
     try:
-        tokenizer = json.loads(content)  # without the limits of a manifest: words may be halves of surrogate pairs
+        # Without the limits of a manifest: words may be halves of surrogate pairs.
+        tokenizer = json.loads(content, object_pairs_hook=json_file.unique)
     except (ValueError, RecursionError) as error:
         return [Problem(f"`{name}` is not JSON: {error}", path)], []
     words, added = _largest_ids(tokenizer)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from etbuild.files import json_file
 from etbuild.model.packed.integers import Integers
 from etbuild.model.packed.layout import Layout, Parts
 
@@ -27,7 +27,7 @@ def layouts(config: Mapping[str, Any]) -> list[Layout]:
 
 def _state(parts: Parts) -> Any:
     """What the library writes as text in a tensor of bytes."""
-    return json.loads(bytes(next(parts[end] for end in _STATES if end in parts).tolist()))
+    return json_file.parse(bytes(next(parts[end] for end in _STATES if end in parts).tolist()))
 
 
 def _of_table(parts: Parts) -> torch.Tensor:
