@@ -90,14 +90,15 @@ def _refuse_ignored_kwargs(recipe: RecipeCall) -> Iterator[None]:
 
 
 class WarningRecorder(logging.Handler):
-    """Collects the logged warnings that contain a text."""
+    """Collects the logged warnings that contain a text, also where `library_messages_off` hides them."""
 
     def __init__(self, text: str) -> None:
         super().__init__(logging.WARNING)
         self.messages: list[str] = []
         self._text = text
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def handle(self, record: logging.LogRecord) -> bool:
         """Keeps the message of a record if it contains the text."""
         if self._text in record.getMessage():
             self.messages.append(record.getMessage())
+        return True

@@ -11,16 +11,20 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from etbuild.patching import replaced
 from etbuild.processes.process_state import stream_to, streams_kept, usable
 
 
 @contextlib.contextmanager
 def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
     """Hides log records, and warnings except those of the given sources.
+
+    Those of threads that run already are not hidden: they are threads of the user's program.
 
     Args:
         sources: Import paths of the user's own sources, such as `models/net.py`.
@@ -33,33 +37,50 @@ def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
 
 
 class _Hidden:
-    """Settings of the whole process that hide messages. The first use that begins sets them and the last one that ends
-    puts them back: threads may overlap, and if each restored what it found, the settings could stay."""
+    """Settings of the whole process that hide messages of some threads. The first use that begins sets them and the
+    last one that ends puts them back: threads may overlap, and if each restored what it found, the settings could
+    stay."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._uses = 0
-        self._level = 0
-        self._filters: warnings.catch_warnings[None] = warnings.catch_warnings()
+        self._uses: Counter[int] = Counter()  # by thread
+        self._others: set[int | None] = set()
+        self._settings = contextlib.ExitStack()
 
     def begin(self, sources: Iterable[str]) -> None:
         with self._lock:
-            if self._uses == 0:
-                self._level, self._filters = logging.root.manager.disable, warnings.catch_warnings()
-                self._filters.__enter__()
-                logging.disable(logging.ERROR)  # an error that ends a build is also raised
-                warnings.simplefilter("ignore")
-            self._uses += 1
+            if not self._uses:
+                self._others = {thread.ident for thread in threading.enumerate()}
+                self._settings.enter_context(replaced(logging.Handler, "handle", self._handle(logging.Handler.handle)))
+                self._settings.enter_context(warnings.catch_warnings())
+                self._filter("ignore", None)
+            self._uses[threading.get_ident()] += 1
             for name in sources:
                 module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-                warnings.filterwarnings("default", module=re.escape(module) + r"\Z")
+                self._filter("default", re.compile(re.escape(module) + r"\Z"))
 
     def end(self) -> None:
         with self._lock:
-            self._uses -= 1
-            if self._uses == 0:
-                self._filters.__exit__(None, None, None)
-                logging.disable(self._level)
+            self._uses[threading.get_ident()] -= 1
+            self._uses = +self._uses  # without zeros
+            if not self._uses:
+                self._settings.close()
+
+    def match(self, _: object) -> bool:
+        """Whether the messages of this thread are hidden. `warnings` asks its filters so, with the text."""
+        thread = threading.get_ident()
+        return thread in self._uses or thread not in self._others
+
+    def _filter(self, action: str, module: re.Pattern[str] | None) -> None:
+        warnings.filters.insert(0, (action, self, Warning, module, 0))  # type: ignore[attr-defined]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+
+    def _handle(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(handler: logging.Handler, record: logging.LogRecord) -> Any:
+            hidden = record.levelno <= logging.ERROR and self.match(record)  # an error that ends a build is also raised
+            return False if hidden else original(handler, record)
+
+        return handle
 
 
 _hidden = _Hidden()
