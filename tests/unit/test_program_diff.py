@@ -42,5 +42,10 @@ def test_blobs_have_the_names_of_their_weights_if_one_side_knows_them() -> None:
         "  in the program head and 1 more: added, 8 B",
         "  in the program: 1 blob with other content, 100 B: up",
     ]
+    listed = program_diff.as_json(program_diff.compare(before, after))
+    assert listed[-1]["path"] == ["blobs", "in the program", "f" * 64]
+    assert [each.pop("weights") for each in listed] == [["up"], ["down"], ["head", "tied"], ["up"], ["down"]]
     del after["names"]
     assert "in the program: 2 blobs added, 350 B" in "\n".join(program_diff.text(program_diff.compare(before, after)))
+    del before["names"]
+    assert program_diff.as_json(program_diff.compare(before, after)) == listed  # the paths need no report

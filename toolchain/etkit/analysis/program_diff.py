@@ -155,10 +155,27 @@ def compare(before: Facts, after: Facts) -> list[Change]:
     return differing
 
 
-def _named(change: Change, names: Mapping[str, list[str]]) -> Change:
-    """A change of a blob whose path also has the name of its weight."""
+@dataclasses.dataclass(frozen=True)
+class BlobChange(Change):
+    """A change of a blob.
+
+    Attributes:
+        weights: The names of the weights that it is made of. None if no report beside the files is known that tells it.
+    """
+
+    weights: list[str] | None = None
+
+
+def _named(change: Change, names: Mapping[str, list[str]]) -> BlobChange:
+    return BlobChange(change.path, change.before, change.after, names.get(str(change.path[-1])))
+
+
+def _with_name(change: Change) -> Change:
+    """A change for people: the path of a blob has the name of its weight too."""
+    if not isinstance(change, BlobChange) or not change.weights:
+        return change
     *path, key = change.path
-    return dataclasses.replace(change, path=(*path, blob_names.shown(str(key), names)))
+    return dataclasses.replace(change, path=(*path, blob_names.shown(str(key), {str(key): change.weights})))
 
 
 def by_section(differing: list[Change]) -> dict[str, list[Change]]:
@@ -184,7 +201,7 @@ def rows(changes_of_section: list[Change]) -> list[tuple[str, str, str]]:
     """
     found: list[tuple[str, str, str]] = []
     by_name: dict[tuple[str, str], list[Change]] = {}
-    for change in changes_of_section:
+    for change in map(_with_name, changes_of_section):
         section, *path = change.path
         keyed = blob_names.split(str(path[-1])) if section == "blobs" and change.kind != "changed" else None
         if keyed is None:
@@ -380,6 +397,7 @@ def as_json(differing: list[Change]) -> list[dict[str, Any]]:
             "kind": change.kind,
             "before": None if change.before is ABSENT else change.before,
             "after": None if change.after is ABSENT else change.after,
+            **({"weights": change.weights} if isinstance(change, BlobChange) and change.weights else {}),
         }
         for change in differing
     ]
