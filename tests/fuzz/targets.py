@@ -158,7 +158,7 @@ def fuzz_positions(data: bytes) -> None:
     """The positions of a manifest's values, which are stored in a file."""
     from etbuild.cli.options import with_positions
 
-    options = argparse.Namespace(positions=_file("positions.json", data), unused_inputs=None)
+    options = argparse.Namespace(positions=_file("positions.json", data), unused_inputs=None, reserved_memory=None)
     with _only_our_errors(), with_positions(options):
         raise InputError.at(("methods", "forward"), "a message")
 

@@ -52,10 +52,9 @@ def test_workers_for_steps_without_torch_import_none(step: str) -> None:
 
 
 def test_a_step_says_when_it_took_more_memory_than_was_reserved(capsys: pytest.CaptureFixture[str]) -> None:
-    for reserved in (None, 1 << 30):
-        tell_memory(argparse.Namespace(reserved_memory=reserved))
+    tell_memory(1 << 30)
     assert capsys.readouterr().err == ""
-    tell_memory(argparse.Namespace(reserved_memory=1))
+    tell_memory(1)
     said = r'note: this step took \d+ MB of memory, and 1 MB were reserved for it: write `resource_set = "mem_\w+"`'
     assert re.match(said, capsys.readouterr().err)
 
@@ -73,7 +72,7 @@ def test_the_advice_about_memory_is_enough_memory(
     taken: int, advice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(memory, "peak", lambda: taken << 20)
-    tell_memory(argparse.Namespace(reserved_memory=1))
+    tell_memory(1)
     told = f"note: this step took {taken} MB of memory, and 1 MB were reserved for it: {advice}\n"
     assert capsys.readouterr().err == told
 

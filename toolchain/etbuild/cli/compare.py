@@ -11,26 +11,18 @@ from etbuild.cli.options import (
     add_exported,
     add_lowering_options,
     add_path,
-    add_positions,
     add_repeatable,
-    add_reserved_memory,
     add_step_parser,
     exported,
     inputs,
     lowering_options,
-    tell_memory,
     with_positions,
 )
 
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_step_parser(verbs, "compare", "Compare a program with its exported methods")
-    parser.add_argument(
-        "plan", type=Path, metavar="COMPARE_PLAN", help="the file that `etbuild plan --compare-plan` wrote"
-    )
-    add_positions(parser)
-    add_reserved_memory(parser)
+    parser = add_step_parser(verbs, "compare", "Compare a program with its exported methods", "compare-plan")
     add_exported(parser)
     add_path(parser, "--examples FILE", "the file that `etbuild export --examples` wrote", required=True)
     add_data(parser)
@@ -53,7 +45,6 @@ def run(options: argparse.Namespace) -> int:
     options.restart()
     with with_positions(options, options.lines):
         _compare(options)
-    tell_memory(options)
     return 0
 
 
@@ -68,7 +59,7 @@ def _compare(options: argparse.Namespace) -> None:
     from etbuild.steps.facts import read_lowering
     from etbuild.steps.saved_export import LoweringJob
 
-    plan = read_plan(options.plan, ComparePlan)
+    plan = read_plan(options.compare_plan, ComparePlan)
     file: Path | None = options.computed
     kept = KeptWeights(file, scratch_in) if file is not None and file.stat().st_size else None
     lowering = lowering_options(options)

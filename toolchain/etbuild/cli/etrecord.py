@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import (
     add_data,
     add_exported,
     add_path,
-    add_positions,
     add_step_parser,
     exported,
     inputs,
@@ -20,9 +18,7 @@ from etbuild.cli.options import (
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_step_parser(verbs, "etrecord", "Write an ETRecord of each method of a program")
-    parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote")
-    add_positions(parser)
+    parser = add_step_parser(verbs, "etrecord", "Write an ETRecord of each method of a program", "lower-plan")
     add_exported(parser)
     add_data(parser)
     add_path(parser, "--program FILE", "the .pte that was built", required=True)
@@ -46,7 +42,7 @@ def _write(options: argparse.Namespace) -> None:
     from etbuild.steps.lowering_options import LoweringOptions
     from etbuild.steps.saved_export import LoweringJob
 
-    plan = read_plan(options.plan, LowerPlan)
+    plan = read_plan(options.lower_plan, LowerPlan)
     plan.check_backends()
     export = exported(options)
     job = LoweringJob(plan, export, inputs(options, []), Progress().stage, watched_reads, LoweringOptions(jobs=1))

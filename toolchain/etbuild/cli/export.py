@@ -9,13 +9,10 @@ from typing import Any
 from etbuild.cli.options import (
     add_declared,
     add_path,
-    add_positions,
     add_repeatable,
-    add_reserved_memory,
     add_step_parser,
     declared,
     inputs,
-    tell_memory,
     with_positions,
 )
 from etbuild.errors import InputError
@@ -23,12 +20,7 @@ from etbuild.errors import InputError
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_step_parser(verbs, "export", "Export the methods: the first step of a build")
-    parser.add_argument(
-        "plan", type=Path, metavar="EXPORT_PLAN", help="the file that `etbuild plan --export-plan` wrote"
-    )
-    add_positions(parser)
-    add_reserved_memory(parser)
+    parser = add_step_parser(verbs, "export", "Export the methods: the first step of a build", "export-plan")
     add_declared(parser)
     add_path(parser, "--inputs FILE", "write the digests of everything that the export reads to FILE", required=True)
     add_repeatable(parser, "--method NAME=FILE", "write this method to FILE instead of into DIR", dest="methods")
@@ -55,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.steps.export import export
 
     options.restart()
-    plan = read_plan(options.plan, ExportPlan)
+    plan = read_plan(options.export_plan, ExportPlan)
     read_from = inputs(options, [])
     with digests.hashed_once(), with_positions(options):
         files = KeyFiles.read(read_from, used_sources(read_from, plan), plan.data_names)
@@ -69,7 +61,6 @@ def run(options: argparse.Namespace) -> int:
                     (staged / name).unlink()
             files.check_unchanged()
         artifacts.replace(options.inputs, digests.canonical_json(files.digests))
-    tell_memory(options)
     return 0
 
 

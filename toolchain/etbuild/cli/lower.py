@@ -12,14 +12,11 @@ from etbuild.cli.options import (
     add_flag,
     add_lowering_options,
     add_path,
-    add_positions,
     add_repeatable,
-    add_reserved_memory,
     add_step_parser,
     exported,
     inputs,
     lowering_options,
-    tell_memory,
     with_positions,
 )
 
@@ -32,10 +29,7 @@ P = TypeVar("P", bound="MethodPlan")
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_step_parser(verbs, "lower", "Lower an export: the second step of a build")
-    parser.add_argument("plan", type=Path, metavar="LOWER_PLAN", help="the file that `etbuild plan --lower-plan` wrote")
-    add_positions(parser)
-    add_reserved_memory(parser)
+    parser = add_step_parser(verbs, "lower", "Lower an export: the second step of a build", "lower-plan")
     add_exported(parser)
     add_data(parser)
     part = parser.add_mutually_exclusive_group()
@@ -55,7 +49,6 @@ def run(options: argparse.Namespace) -> int:
             unused += _lower_templates(options)
         else:
             _lower(options)
-    tell_memory(options)
     return 0
 
 
@@ -65,7 +58,7 @@ def _lower_templates(options: argparse.Namespace) -> list[Path]:
     from etbuild.plan.step_plans import MethodPlan, read_plan
     from etbuild.steps import lower
 
-    plan = read_plan(options.plan, MethodPlan)
+    plan = read_plan(options.lower_plan, MethodPlan)
     plan.check_backends()
     with whole_directory(options.directory) as staged:
         return lower.lower_templates(_job(options, plan), staged, weights=options.with_weights)
@@ -77,7 +70,7 @@ def _lower(options: argparse.Namespace) -> None:
     from etbuild.steps import lower
     from etbuild.steps.method_store import LoweredBefore, MethodStore
 
-    plan = read_plan(options.plan, LowerPlan)
+    plan = read_plan(options.lower_plan, LowerPlan)
     plan.check_backends()
     with staging(options.directory) as staged:
         (methods := staged / "methods").mkdir()

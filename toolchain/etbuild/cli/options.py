@@ -36,11 +36,22 @@ def add_parser(verbs: Any, name: str, summary: str, more: str = "") -> argparse.
     return parser
 
 
-def add_step_parser(verbs: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    """Adds a verb for build rules and returns its parser. `--help` does not list such a verb."""
+def add_step_parser(verbs: Any, name: str, summary: str, *plans: str) -> argparse.ArgumentParser:
+    """Adds a verb for build rules and returns its parser. `--help` does not list such a verb.
+
+    Args:
+        verbs: What argparse's `add_subparsers` returned.
+        name: The verb.
+        summary: What it does.
+        plans: The options of `etbuild plan` that wrote the plans of the step, such as `lower-plan`.
+    """
     parser: argparse.ArgumentParser = verbs.add_parser(
         name, description=f"{summary}. Build rules call it.", allow_abbrev=False
     )
+    for plan in plans:
+        add_path(parser, plan.replace("-", "_").upper(), f"the file that `etbuild plan --{plan}` wrote")
+    if plans:
+        _add_surroundings(parser)
     return parser
 
 
@@ -293,8 +304,8 @@ def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
     return Inputs.named(sources, declared("--data", options.data), roots)
 
 
-def add_positions(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for the line numbers of the manifest."""
+def _add_surroundings(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a step that do not change what it makes."""
     add_path(
         parser,
         "--positions FILE",
@@ -305,15 +316,21 @@ def add_positions(parser: argparse.ArgumentParser) -> None:
         "--unused-inputs FILE",
         "write the names of the inputs that cannot change what the step makes to FILE, as Bazel reads them",
     )
+    add_value(
+        parser,
+        "--reserved-memory MB",
+        "how much memory the build system reserved for this step; a note says if it took more",
+        type=count,
+    )
 
 
 @contextmanager
 def with_positions(options: argparse.Namespace, lines: Path | None = None) -> Iterator[list[Path]]:
     """Inside, errors get the line numbers of the manifest. Without an error, writes the list of `--unused-inputs`: what
-    only messages need, and what was added to the value.
+    only messages need, and what was added to the value. Then says if the step took more than `--reserved-memory`.
 
     Args:
-        options: The options of `add_positions`.
+        options: The options of a step.
         lines: The file with the lines of the sources, if only messages need it.
     """
     from etbuild.files import artifacts, json_file
@@ -333,28 +350,20 @@ def with_positions(options: argparse.Namespace, lines: Path | None = None) -> It
         raise located(error, positions) from error
     if options.unused_inputs is not None:
         artifacts.replace(options.unused_inputs, "".join(f"{path}\n" for path in unused).encode())
+    if options.reserved_memory is not None:
+        tell_memory(options.reserved_memory)
 
 
 RESOURCE_SETS = {"mem_512m": 512, "mem_1g": 1024, **{f"mem_{size}g": 1024 * size for size in (2, 4, 8, 16, 32)}}
 """The memory that a target can reserve, in MB, by the values of its attribute `resource_set`."""
 
 
-def add_reserved_memory(parser: argparse.ArgumentParser) -> None:
-    """Adds the option that says how much memory is reserved for a step."""
-    add_value(
-        parser,
-        "--reserved-memory MB",
-        "how much memory the build system reserved for this step; a note says if it took more",
-        type=whole(1),
-    )
-
-
-def tell_memory(options: argparse.Namespace) -> None:
-    """Prints a note if this step took more memory than `--reserved-memory` says."""
+def tell_memory(reserved: int) -> None:
+    """Prints a note if this step took more memory than was reserved for it, in MB."""
     from etbuild.processes import memory
 
-    taken, reserved = memory.peak() >> 20, options.reserved_memory
-    if reserved is None or taken <= reserved:
+    taken = memory.peak() >> 20
+    if taken <= reserved:
         return
     advice = "no `resource_set` is that large: with a lower --jobs, fewer steps run at the same time"
     if fitting := [name for name, size in RESOURCE_SETS.items() if taken <= size]:

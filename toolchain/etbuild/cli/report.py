@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from etbuild.cli.options import add_path, add_positions, add_repeatable, add_step_parser, inputs, with_positions
+from etbuild.cli.options import add_path, add_repeatable, add_step_parser, inputs, with_positions
 
 
 def add(verbs: Any) -> None:
@@ -14,9 +14,8 @@ def add(verbs: Any) -> None:
         verbs,
         "report",
         "Run the checks of the manifest, and write the report and the index: the last step of a build",
+        "plan",
     )
-    add_path(parser, "PLAN", "the file that `etbuild plan --plan` wrote")
-    add_positions(parser)
     add_path(parser, "--lines FILE", "the file that `etbuild export --lines` wrote")
     add_path(parser, "--inputs FILE", "the file that `etbuild export --inputs` wrote", required=True)
     add_path(parser, "--lowering FILE", "the file NAME.lowering.json that `etbuild lower` wrote", required=True)

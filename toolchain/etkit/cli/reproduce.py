@@ -10,7 +10,6 @@ from etbuild.cli.options import (
     add_declared,
     add_exported,
     add_path,
-    add_positions,
     add_repeatable,
     add_step_parser,
     declared,
@@ -25,10 +24,9 @@ def add(verbs: Any) -> None:
         verbs,
         "reproduce",
         "Build a second time, and compare every file with that of the first build",
+        "export-plan",
+        "lower-plan",
     )
-    add_path(parser, "EXPORT_PLAN", "the file that `etbuild plan --export-plan` wrote")
-    add_path(parser, "LOWER_PLAN", "the file that `etbuild plan --lower-plan` wrote")
-    add_positions(parser)
     add_declared(parser)
     parser.add_argument(
         "--against",
