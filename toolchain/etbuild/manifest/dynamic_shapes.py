@@ -31,22 +31,6 @@ class _Named:
     size: int | None
 
 
-@dataclass(frozen=True)
-class _Range:
-    """The range that stands beside a dimension, which may be derived, with the size as the manifest states it.
-
-    Each size is `plus` and a multiple of `times`, which for a dimension that is not derived is what divides each size.
-    `size` is the size in the example input; None if that is unknown.
-    """
-
-    text: str
-    low: int
-    high: int
-    times: int
-    plus: int
-    size: int | None
-
-
 def parts(example: ExampleInput) -> dict[int | str, ExampleInput]:
     """The elements of a list, tuple or mapping of inputs, by index or key. Empty for any other input."""
     if "dict" in example:
@@ -217,7 +201,7 @@ class Check:
         """Checks a range, and keeps it for other places of the dimension that has the name."""
         times, plus = form
         low, high = dim.get("min", times + plus), dim["max"]
-        problems = _range_problems(_Range(dim["dim"], low, high, times, plus, size), path)
+        problems = _range_problems(dim["dim"], (low, high), form, size, path)
         is_derived = _parsed(dim["dim"]) != (name, 1, 0)
         if not is_derived:
             named = _Named(low, high, times, size)
@@ -246,10 +230,20 @@ class Check:
             yield Problem(f"the dimension `{name}` has {sizes}", path, hint)
 
 
-def _range_problems(dim: _Range, path: DocumentPath) -> list[Problem]:
-    """The problem of a range and of the example's size, in a list; empty if there is none."""
-    low, high, size, times, plus = dim.low, dim.high, dim.size, dim.times, dim.plus
-    kind = f"of the form `{dim.text}`" if plus or dim.text[0].isdigit() else f"a multiple of {times}"
+def _range_problems(
+    text: str, limits: tuple[int, int], form: tuple[int, int], size: int | None, path: DocumentPath
+) -> list[Problem]:
+    """The problem of a range and of the example's size, in a list; empty if there is none.
+
+    Args:
+        text: The size as the manifest states it; it may be derived.
+        limits: The smallest and the largest size.
+        form: Each size is a multiple of the first number, plus the second one.
+        size: The size in the example input; None if that is unknown.
+        path: The place of the dimension.
+    """
+    (low, high), (times, plus) = limits, form
+    kind = f"of the form `{text}`" if plus or text[0].isdigit() else f"a multiple of {times}"
     if low >= high:
         return [Problem(f"min {low} is not less than max {high}", path, "write `null` for a fixed dimension")]
     for key, value in (("min", low), ("max", high)):

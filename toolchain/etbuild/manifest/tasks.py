@@ -93,16 +93,14 @@ def _tokens(dim: str, longest: int | None, example: int) -> tuple[ExampleInput, 
     return {**_POSITION, "shape": [1, min(longest, example)]}, shapes
 
 
-def _of_decoder(name: str, entry: str, huggingface: HuggingFace) -> Method:
+def _of_decoder(name: str, _entry: str, huggingface: HuggingFace) -> Method:
     """`decode` takes one token in each call, and every other method any number of them up to the longest call."""
-    del entry
     tokens, shapes = _tokens("seq", 1 if name == "decode" else longest_call(huggingface), 8)
     inputs: Method = {"example_inputs": [tokens, _POSITION]}
     return inputs if shapes is None else {**inputs, "dynamic_shapes": [shapes, None]}
 
 
-def _of_seq2seq(name: str, entry: str, huggingface: HuggingFace) -> Method:
-    del name
+def _of_seq2seq(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     source, shapes = _tokens("source", huggingface.get("max_source_length"), 16)
     if entry == "encode":
         return {"example_inputs": [source], "dynamic_shapes": [shapes]}
@@ -110,27 +108,23 @@ def _of_seq2seq(name: str, entry: str, huggingface: HuggingFace) -> Method:
     return _of_text_decoder(states, None if shapes is None else [*shapes, None], huggingface)
 
 
-def _of_text(name: str, entry: str, huggingface: HuggingFace) -> Method:
+def _of_text(_name: str, _entry: str, huggingface: HuggingFace) -> Method:
     """All tokens of a text, in one call."""
-    del name, entry
     tokens, shapes = _tokens("seq", huggingface.get("max_source_length"), 16)
     return {"example_inputs": [tokens], "dynamic_shapes": [shapes]}
 
 
-def _of_image(name: str, entry: str, huggingface: HuggingFace) -> Method:
-    del name, entry, huggingface
+def _of_image(_name: str, _entry: str, _huggingface: HuggingFace) -> Method:
     return {"example_inputs": [{"of_model": "image"}]}
 
 
-def _of_speech(name: str, entry: str, huggingface: HuggingFace) -> Method:
-    del name
+def _of_speech(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     if entry == "encode":
         return {"example_inputs": [_sound("features", huggingface)]}
     return _of_text_decoder(_sound("encoder_outputs", huggingface), None, huggingface)
 
 
-def _of_sound(name: str, entry: str, huggingface: HuggingFace) -> Method:
-    del name, entry
+def _of_sound(_name: str, _entry: str, huggingface: HuggingFace) -> Method:
     return {"example_inputs": [_sound("sound", huggingface)]}
 
 
@@ -146,9 +140,8 @@ def _of_text_decoder(states: ExampleInput, shapes: Shapes, huggingface: HuggingF
     return {"example_inputs": [tokens, states, _POSITION], "dynamic_shapes": [of_tokens, shapes, None]}
 
 
-def _of_image_text(name: str, entry: str, huggingface: HuggingFace) -> Method:
+def _of_image_text(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     """An image has its own method, and tokens and their embeddings have any number up to the longest call."""
-    del name
     tokens, shapes = _tokens("seq", longest_call(huggingface), 8)
     if entry == "encode_image":
         return {"example_inputs": [{"of_model": "pixel_values"}]}
