@@ -33,12 +33,16 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the manifests, one a line, or the query."""
     from etkit.analysis import affected, changed_files
+    from etkit.targets.update import BAZEL
 
     if options.bazel == bool(options.manifests):
         raise InputError.of("name manifests, or use --bazel without any")
     changed = changed_files.since(options.since, options.manifests[0].parent if options.manifests else Path.cwd())
     if options.bazel:
-        print(affected.bazel_query(changed, _workspace()))
+        workspace = BAZEL.root(Path.cwd())
+        if workspace is None:
+            raise InputError.of(f"{Path.cwd()}: not in a workspace of Bazel")
+        print(affected.bazel_query(changed, workspace))
         return 0
     found: dict[str, list[str]] = {}
     for manifest in options.manifests:
@@ -68,12 +72,3 @@ def _reasons(manifest: Path, options: argparse.Namespace, changed: Any) -> list[
             plan = from_manifest(loaded.data)
         reasons.update(affected.reasons(plan, manifest, declared, changed))
     return sorted(reasons)
-
-
-def _workspace() -> Path:
-    """Returns the workspace of Bazel that the current directory is in, or raises an `InputError`."""
-    here = Path.cwd()
-    for directory in (here, *here.parents):
-        if any((directory / name).is_file() for name in ("MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel")):
-            return directory.resolve()
-    raise InputError.of(f"{here}: not in a workspace of Bazel")

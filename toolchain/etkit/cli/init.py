@@ -61,6 +61,7 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Writes the files, and prints what to do next."""
     from etkit import first_manifest
+    from etkit.targets.update import BAZEL
 
     directory: Path = options.directory
     if options.huggingface is not None:
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         first = first_manifest.renamed(first, options.name)
     manifest = directory / f"{first.name}.yaml"
     _write(manifest, first.manifest)
-    if options.bazel or _is_in_workspace(directory):
+    if options.bazel or BAZEL.root(directory) is not None:
         _write_target(directory, first)
         if first.pins is not None:
             _write(directory / f"{first.name}.checkpoint.bzl", first.pins)
@@ -133,14 +134,6 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise InputError.of(f"{path}: cannot be written: {error.strerror}") from None
     print(f"wrote {printable(str(path))}")
-
-
-def _is_in_workspace(directory: Path) -> bool:
-    """Whether a directory is in a workspace of Bazel."""
-    from etkit.targets.update import BAZEL
-
-    here = directory.resolve()
-    return any((above / name).exists() for above in (here, *here.parents) for name in BAZEL.roots)
 
 
 def _write_target(directory: Path, first: First) -> None:

@@ -74,15 +74,17 @@ def _workspace(directory: Path, options: argparse.Namespace) -> tuple[System, Pa
     from etkit.targets.update import BAZEL, BUCK2
 
     systems = [BAZEL] if options.bazel else [BUCK2] if options.buck2 else [BAZEL, BUCK2]
-    here = directory.resolve()
-    for above in (here, *here.parents):
-        found = [system for system in systems if any((above / name).exists() for name in system.roots)]
-        if len(found) > 1:
-            raise InputError.of(f"{above}: a workspace of Bazel and a project of Buck2", "use --bazel or --buck2")
-        if found:
-            return found[0], above
+    found = {system: root for system in systems if (root := system.root(directory)) is not None}
+    nearest = max(found.values(), key=lambda root: len(root.parts), default=None)
+    if nearest is not None:
+        first, *others = [system for system, root in found.items() if root == nearest]
+        if others:
+            raise InputError.of(f"{nearest}: a workspace of Bazel and a project of Buck2", "use --bazel or --buck2")
+        return first, nearest
     what = " or ".join({BAZEL: "a workspace of Bazel", BUCK2: "a project of Buck2"}[system] for system in systems)
-    raise InputError.of(f"{here}: not in {what}", "its root has a file such as WORKSPACE, MODULE.bazel or .buckconfig")
+    raise InputError.of(
+        f"{directory.resolve()}: not in {what}", "its root has a file such as WORKSPACE, MODULE.bazel or .buckconfig"
+    )
 
 
 def _short(path: Path) -> Path:

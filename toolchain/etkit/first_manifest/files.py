@@ -94,3 +94,8 @@ def read_json(path: Path, limit: int, what: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError.of(f"{path}: not {what}: it is not a JSON object")
     return content
+
+
+def positive(*values: object) -> int | None:
+    """The first of some values of a configuration that is a positive number; None if there is none."""
+    return next((each for each in values if type(each) is int and 0 < each < 1 << 31), None)

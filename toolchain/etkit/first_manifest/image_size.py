@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from etkit.first_manifest.files import positive
+
 _DEFAULT = 224
 _DEFAULT_OF_PATCHES = 448
 
@@ -32,8 +34,8 @@ def of_patches(config: dict[str, Any], processor: dict[str, Any], longest: int) 
         longest: The tokens of a text with its image. The image has at most half of them.
     """
     vision = config["vision_config"]
-    patch = _number(vision.get("patch_size"), processor.get("encoder_patch_size"), processor.get("patch_size"))
-    merged = _number(
+    patch = positive(vision.get("patch_size"), processor.get("encoder_patch_size"), processor.get("patch_size"))
+    merged = positive(
         vision.get("spatial_merge_size"),
         config.get("downsample_factor"),
         processor.get("merge_size"),
@@ -41,13 +43,8 @@ def of_patches(config: dict[str, Any], processor: dict[str, Any], longest: int) 
     )
     if patch is None or merged is None:
         return None
-    unit, side = patch * merged, _number(processor.get("tile_size")) or _DEFAULT_OF_PATCHES
+    unit, side = patch * merged, positive(processor.get("tile_size")) or _DEFAULT_OF_PATCHES
     return unit * max(1, min(side // unit, math.isqrt(longest // 2)))
-
-
-def _number(*values: object) -> int | None:
-    """The first value that is a positive number; None if there is none."""
-    return next((each for each in values if type(each) is int and 0 < each < 1 << 31), None)
 
 
 def _size(value: object) -> tuple[int, int] | None:
@@ -56,6 +53,6 @@ def _size(value: object) -> tuple[int, int] | None:
         shortest = value.get("shortest_edge")
         return _size([value.get("height", shortest), value.get("width", shortest)])
     if isinstance(value, list):
-        numbers = [each for each in value if type(each) is int and 0 < each < 1 << 31]
-        return (numbers[0], numbers[1]) if len(numbers) == len(value) == 2 else None
+        height, width = map(positive, value) if len(value) == 2 else (None, None)
+        return (height, width) if height and width else None
     return _size([value, value]) if type(value) is int else None

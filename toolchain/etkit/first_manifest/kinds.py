@@ -8,7 +8,7 @@ from typing import Any
 
 from etbuild.manifest.tasks import TASKS, refusal
 from etkit.first_manifest import image_size, sentence_transformers, sound_length
-from etkit.first_manifest.files import Files
+from etkit.first_manifest.files import Files, positive
 from etkit.first_manifest.first import CALIBRATE, QUANTIZE
 from etkit.generation.tokenizer_files import RUNNERS, SETTINGS, have_template
 
@@ -37,15 +37,6 @@ class Methods:
     remarks: list[str] = field(default_factory=list)
     model_class: str | None = None
     weights_of_children: dict[str, str] = field(default_factory=dict)
-
-
-def _number(config: dict[str, Any], *keys: str) -> int | None:
-    """The first of some keys of a configuration that is a positive number; None if there is none."""
-    return next((found for key in keys if (found := _positive(config.get(key)))), None)
-
-
-def _positive(value: Any) -> int | None:
-    return value if type(value) is int and 0 < value < 1 << 31 else None
 
 
 @dataclass(frozen=True)
@@ -97,7 +88,7 @@ _TEXT_TASKS = {
 def _text(name: str, config: dict[str, Any], files: Files) -> Methods:
     """A model that writes text. It has a runner only if the files say which tokens end a text."""
     task, settings = _TEXT_TASKS[name], "generation_config.json"
-    known = _number(config, *task.keys)
+    known = positive(*map(config.get, task.keys))
     length = min(task.longest, known or task.longest)
     why = (
         "as many as the model takes" if length == known else f"a guess; the model takes {known or 'an unknown number'}"
@@ -143,7 +134,7 @@ def _tokenizer(files: Files, runner: str | None) -> tuple[list[str], list[str]]:
 
 def _longest_text(config: dict[str, Any]) -> int:
     """The largest number of tokens that an encoder takes."""
-    length = _number(config, "max_position_embeddings") or _LONGEST_TEXT
+    length = positive(config.get("max_position_embeddings")) or _LONGEST_TEXT
     if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         length -= 2  # their positions begin after that of the padding
     return length
@@ -220,7 +211,7 @@ def _single_call(name: str, config: dict[str, Any], files: Files) -> Methods | N
         return Methods([], model, tokenizer=tokenizer)
     if image_size.of_config(config) is None:
         height, width = image_size.of_processor(files.json("preprocessor_config.json"))
-        shape = [1, _number(config, "num_channels") or _CHANNELS, height, width]
+        shape = [1, positive(config.get("num_channels")) or _CHANNELS, height, width]
         lines = [
             "forward:",
             f"  example_inputs: [{{shape: {shape}}}]   # pixel_values: the model takes other sizes too",
@@ -240,7 +231,7 @@ def _task_of(kind: str, config: dict[str, Any]) -> str | None:
 
 def _encoder(config: dict[str, Any]) -> Methods:
     length = _longest_text(config)
-    known = _number(config, "max_position_embeddings")
+    known = positive(config.get("max_position_embeddings"))
     guess = "" if known else "   # a guess: config.json has no `max_position_embeddings`"
     return Methods(
         [
@@ -252,12 +243,11 @@ def _encoder(config: dict[str, Any]) -> Methods:
 
 
 def _image(config: dict[str, Any]) -> Methods:
-    size = config.get("image_size")
-    sizes = [_positive(each) for each in (size if isinstance(size, list) and len(size) == 2 else (size, size))]
-    values = {"num_channels": _number(config, "num_channels"), "image_size": sizes[0] and sizes[1]}
+    found = image_size.of_config(config)
+    values = {"num_channels": positive(config.get("num_channels")), "image_size": found}
     missing = " and ".join(f"`{key}`" for key, value in values.items() if value is None)
     guess = f"; a guess, because config.json has no {missing}" if missing else ""
-    shape = [1, values["num_channels"] or _CHANNELS, *(each or _IMAGE for each in sizes)]
+    shape = [1, values["num_channels"] or _CHANNELS, *(found or (_IMAGE, _IMAGE))]
     return Methods(["forward:", f"  example_inputs: [{{shape: {shape}}}]   # pixel_values{guess}"], hint=CALIBRATE)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.given import is_file
-from etkit.first_manifest.files import CONFIG_BYTES, read_json
+from etkit.first_manifest.files import CONFIG_BYTES, positive, read_json
 
 _MODULES = "modules.json"
 _POOLING = {
@@ -78,7 +78,7 @@ def read(folder: Path) -> Embedder | None:
         pooling=poolings[0] if poolings else "none",
         dense=[_dense(folder, _path(folder, entry)) for kind, entry in others if kind == "Dense"],
         normalize=any(kind == "Normalize" for kind, _ in others),
-        longest=_length(settings.get("max_seq_length")) or _length_of_tokenizer(folder),
+        longest=positive(settings.get("max_seq_length")) or _length_of_tokenizer(folder),
         remark=_remark(settings, _object(folder / "config_sentence_transformers.json")),
     )
 
@@ -105,7 +105,7 @@ def _dense(folder: Path, path: str) -> Dense:
     """The layer in a folder of the model. What a configuration leaves out has the default of sentence-transformers."""
     place = folder / path / "config.json"
     config = {"bias": True, "activation_function": "torch.nn.Tanh", "use_residual": False, **_object(place)}
-    sizes = [_length(config.get(key)) for key in _OF_DENSE[:2]]
+    sizes = [positive(config.get(key)) for key in _OF_DENSE[:2]]
     found = _ACTIVATION.fullmatch(str(config["activation_function"]))
     names = [config[key] for key in _NAMES if config.get(key) not in (None, "sentence_embedding")]
     others = config.keys() - {*_OF_DENSE, *_NAMES}
@@ -168,12 +168,8 @@ def _length_of_tokenizer(folder: Path) -> int | None:
     """The largest number of tokens that the tokenizer makes. Where it has no limit, transformers writes 1e30, which is
     not a number for `json_file`."""
     with suppress(InputError):
-        return _length(_object(folder / "tokenizer_config.json").get("model_max_length"))
+        return positive(_object(folder / "tokenizer_config.json").get("model_max_length"))
     return None
-
-
-def _length(value: object) -> int | None:
-    return value if type(value) is int and 0 < value < 1 << 31 else None
 
 
 def _text(folder: Path, entry: dict[str, Any], key: str) -> str:

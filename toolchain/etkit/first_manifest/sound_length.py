@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from etkit.first_manifest.files import positive
+
 _SECONDS, _PARTS, _RATE = 10, 10, 16000  # the longest sound, the parts of a second that the shortest one is, and Hz
 
 _FRAME_OF_MOONSHINE = 384  # samples: its convolutions have strides of 64, 3 and 2
@@ -33,12 +35,12 @@ def of(config: dict[str, Any], extractor: dict[str, Any]) -> Length | None:
         config: The content of the model's `config.json`.
         extractor: The content of `preprocessor_config.json`; empty if there is none.
     """
-    rate = _number(extractor.get("sampling_rate")) or _RATE
+    rate = positive(extractor.get("sampling_rate")) or _RATE
     nested = config.get("encoder_config")
     if isinstance(nested, dict) and "num_mel_bins" in nested:
-        return _length(rate, _number(extractor.get("hop_length")) or rate // 100, "frames")
+        return _length(rate, positive(extractor.get("hop_length")) or rate // 100, "frames")
     if "feature_projection_input_dim" in config:
-        return _length(rate, rate // 100 * (_number(extractor.get("stride")) or 2), "frames")
+        return _length(rate, rate // 100 * (positive(extractor.get("stride")) or 2), "frames")
     if config.get("model_type") == "moonshine":
         return replace(_length(rate, 1, "samples"), frame=_FRAME_OF_MOONSHINE)
     if config.get("model_type") == "moonshine_streaming":
@@ -51,7 +53,7 @@ def _of_streaming(encoder: object) -> Length | None:
     frame is not known."""
     settings = encoder if isinstance(encoder, dict) else {}
     rate, milliseconds = settings.get("sample_rate", _RATE), settings.get("frame_ms", 5.0)
-    if not _number(rate) or type(milliseconds) not in (int, float) or not 0 < milliseconds < _SECONDS * 1000:
+    if not positive(rate) or type(milliseconds) not in (int, float) or not 0 < milliseconds < _SECONDS * 1000:
         return None
     frame = 4 * round(rate * milliseconds / 1000)
     shortest, longest = (count // frame * frame for count in (rate // _PARTS, _SECONDS * rate))
@@ -61,7 +63,3 @@ def _of_streaming(encoder: object) -> Length | None:
 def _length(rate: int, step: int, unit: str) -> Length:
     """The lengths in steps of a number of samples."""
     return Length(max(1, rate // _PARTS // step), _SECONDS * rate // step, unit)
-
-
-def _number(value: object) -> int | None:
-    return value if type(value) is int and 0 < value < 1 << 31 else None

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
@@ -28,6 +29,7 @@ from etbuild.results import (
     TensorValue,
     Value,
 )
+from etkit.analysis import program_diff
 from etkit.analysis.blob_names import NOT_KNOWN
 from etkit.analysis.profile import Profile
 from etkit.analysis.tables import counted, size, value_text
@@ -44,6 +46,22 @@ class Difference:
     other: str  # the name of the other program
     # the differences in each section, by its heading: where each is, and what it is. Empty if there are none.
     sections: dict[str, list[tuple[str, str]]]
+
+
+def difference(other: Path, program: Path, index: Path | None) -> Difference:
+    """What differs from another program. The other one is a `.pte`, an index, or a directory with one. The index of
+    this program is compared if the other is no `.pte`.
+
+    Raises:
+        InputError: A file is damaged, or the two are of different kinds.
+    """
+    compared = program if other.suffix == ".pte" or index is None else index
+    differing = program_diff.compare(program_diff.facts(other), program_diff.facts(compared))
+    sections = {
+        title: [(where, what) for where, what, _ in program_diff.rows(changes)]
+        for title, changes in program_diff.by_section(differing).items()
+    }
+    return Difference(other.name or str(other), sections)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from etbuild.files.writing import Artifact, write
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.results import LoweringFacts
 from etkit.page import content, render
-from etkit.page.difference import difference
 
 
 def write_page(
@@ -33,5 +32,5 @@ def shown(
     index_path = directory / f"{name}.index.json"
     index = json_file.read(index_path, json_file.Format("an index", "index"))
     report = json_file.read(directory / f"{name}.report.json", json_file.Format("a report", "report"))
-    differing = difference(against, directory / f"{name}.pte", index_path) if against is not None else None
+    differing = content.difference(against, directory / f"{name}.pte", index_path) if against is not None else None
     return content.of_build(report, index, lowering, lines, differing)

@@ -9,7 +9,6 @@ from etbuild.files import flatbuffer, instructions, program_file, regular_files
 from etbuild.results import MemoryPlan, MethodGraph
 from etkit.analysis import blob_names, find_index
 from etkit.page import content, render
-from etkit.page.difference import difference
 
 
 def page(path: Path, against: Path | None = None) -> bytes:
@@ -29,7 +28,7 @@ def shown(path: Path, against: Path | None = None) -> content.PageContent:
         raise InputError.of(f"{path}: only a program has a page", "name a .pte")
     drawn, memory = graphs(path)
     index = find_index.index_beside(path, facts["sha256"])
-    differing = difference(against, path, index[0] if index else None) if against is not None else None
+    differing = content.difference(against, path, index[0] if index else None) if against is not None else None
     known = blob_names.of_report(find_index.report_beside(path, facts["sha256"]))
     return content.of_program(facts, drawn, memory, index[1] if index else None, known, differing)
 

@@ -40,6 +40,12 @@ class System:
     label: str  # where the rules are
     roots: tuple[str, ...]  # the root of a workspace has one of these files
 
+    def root(self, directory: Path) -> Path | None:
+        """The root of the workspace that a directory is in; None if it is in none."""
+        here = directory.resolve()
+        found = (above for above in (here, *here.parents) if any((above / name).exists() for name in self.roots))
+        return next(found, None)
+
     def build_file(self, directory: Path) -> Path | None:
         """The file of a package; None if the directory is no package."""
         return next((directory / name for name in self.build_files if (directory / name).is_file()), None)
