@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import stat
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-from etbuild.errors import BuildError, InputError
+from etbuild.errors import BuildError
 from etbuild.files import artifacts, regular_files
 from etbuild.files.digests import file_digest
 from etbuild.files.scratch import write_error
@@ -97,26 +98,44 @@ def write(path: Path, data: bytes) -> None:
         raise write_error(path, error) from error
 
 
-def copy(source: Path, blob: Descriptor, target: Path, hint: str) -> None:
-    """Copies a file, unless the copy is there. The hint says what to do if it has other content than the blob.
+@contextmanager
+def opened(path: Path, blob: Descriptor, hint: str) -> Iterator[BinaryIO]:
+    """Opens a file. At the end, it is compared with the blob that it should be. The hint says what to do if it is not.
 
     Raises:
-        InputError: The source cannot be read.
-        BuildError: It has other content, or the copy cannot be written.
+        BuildError: It cannot be read, or has other content.
     """
-    if target.exists():
-        return
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(regular_files.opened(source))
+            file = stack.enter_context(regular_files.opened(path))
         except OSError as error:
-            raise InputError.of(f"{source}: cannot be read: {error.strerror}", hint) from None
+            raise BuildError.of(f"{path}: cannot be read: {error.strerror}", hint) from None
+        yield file
+    if path.stat().st_size != blob.size or file_digest(path) != blob.sha256:
+        raise BuildError.of(f"{path}: has other content than its digest says", hint)
+
+
+def check(path: Path, blob: Descriptor, hint: str) -> None:
+    """Compares a file with the blob that it should be. Arguments and errors: as `opened`."""
+    with opened(path, blob, hint):
+        pass
+
+
+def read(path: Path, blob: Descriptor, limit: int, hint: str) -> bytes:
+    """The content of a file, which has at most `limit` bytes. Other arguments and errors: as `opened`."""
+    if blob.size > limit:
+        raise BuildError.of(f"{path}: has {blob.size} bytes, and at most {limit} are read")
+    with opened(path, blob, hint) as file:
+        return file.read(blob.size)
+
+
+def copy(source: Path, blob: Descriptor, target: Path, hint: str) -> None:
+    """Copies a file, unless the copy is there. Other arguments and errors: as `opened`."""
+    if target.exists():
+        return
+    with opened(source, blob, hint) as file:
         try:
             with target.open("xb") as copied:
                 shutil.copyfileobj(file, copied, _BLOCK)
-            same = file_digest(target) == blob.sha256
         except OSError as error:
             raise write_error(target, error) from error
-    if not same:
-        target.unlink()
-        raise BuildError.of(f"{source}: has other content than its digest says", hint)

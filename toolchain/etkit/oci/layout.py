@@ -17,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from etbuild.errors import BuildError, EtbuildError, InputError
-from etbuild.files import artifacts, json_file, regular_files, writing
-from etbuild.files.digests import file_digest
+from etbuild.errors import EtbuildError, InputError
+from etbuild.files import artifacts, json_file, writing
 from etkit.oci import assembly, package
 from etkit.oci.descriptors import INDEX, Descriptor, document
 from etkit.oci.package import Package, PackageFiles
+
+HINT = "make the package again"
+"""What to do if a file of a layout is damaged."""
 
 _VERSION = "oci-layout"
 _WANTED = json_file.Format("a layout of one package", "package#layout", "make it with `etbuild package`")
@@ -83,7 +85,7 @@ def _files(made: PackageFiles) -> Iterator[tuple[str, int, IO[bytes]]]:
         if name in documents:
             yield name, len(documents[name]), io.BytesIO(documents[name])
         else:
-            with package.opened_source(made.sources[blobs[name].sha256][0], blobs[name]) as file:
+            with assembly.opened(made.sources[blobs[name].sha256][0], blobs[name], package.HINT) as file:
                 yield name, blobs[name].size, file
 
 
@@ -103,7 +105,7 @@ def root(directory: Path) -> Descriptor:
 
 
 def read(directory: Path) -> Package:
-    """Reads the package of a layout. Checks its documents; `check` checks the files.
+    """Reads the package of a layout. Checks its documents, and no other files.
 
     Raises:
         InputError: The directory is not a layout of a package.
@@ -111,37 +113,11 @@ def read(directory: Path) -> Package:
     """
 
     def load(blob: Descriptor, limit: int) -> bytes:
-        try:
-            data = regular_files.read(blob_path(directory, blob), limit)
-        except OSError as error:
-            raise BuildError.of(f"{directory}: the blob {blob.sha256[:16]}: {error.strerror}") from None
-        if not blob.describes(data):
-            raise _damaged(directory, blob)
-        return data
+        return assembly.read(blob_path(directory, blob), blob, limit, HINT)
 
     return package.read(root(directory), load, str(directory))
-
-
-def check(directory: Path, blob: Descriptor) -> None:
-    """Compares a blob of a layout with its digest.
-
-    Raises:
-        BuildError: The blob is missing or has other content.
-    """
-    path = blob_path(directory, blob)
-    try:
-        same = path.stat().st_size == blob.size and file_digest(path) == blob.sha256
-    except OSError as error:
-        raise BuildError.of(f"{directory}: the blob {blob.sha256[:16]}: {error.strerror}") from None
-    if not same:
-        raise _damaged(directory, blob)
 
 
 def blob_path(directory: Path, blob: Descriptor) -> Path:
     """The path of a blob in a layout."""
     return directory / _path_of(blob.sha256)
-
-
-def _damaged(directory: Path, blob: Descriptor) -> BuildError:
-    message = f"{directory}: the blob {blob.sha256[:16]} has other content than its digest says"
-    return BuildError.of(message, "make the package again")

@@ -10,16 +10,14 @@ the manifest must agree with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from etbuild.errors import BuildError, InputError, did_you_mean
 from etbuild.files import json_file, regular_files
 from etbuild.files.artifacts import is_artifact_name
-from etbuild.files.digests import file_digest
 from etbuild.manifest import metadata
 from etbuild.results import ArtifactFacts, Index
 from etkit.analysis import find_index, lockfile
@@ -39,6 +37,9 @@ LAYER_TYPES = {
 
 DOCUMENT_BYTES = 4 << 20
 """The largest manifest. Registries refuse larger ones."""
+
+HINT = "an index lists this file: build again"
+"""What to do if a file of a build has changed."""
 
 _ALL_DOCUMENTS_BYTES = 256 << 20  # the documents of a package that are read; they are kept in memory
 
@@ -136,42 +137,6 @@ def make(
     data = document(content)
     root = Descriptor.of(INDEX, data)
     return PackageFiles(Package(root, programs, statements, {**documents, root.sha256: data}), sources)
-
-
-def check_sources(made: PackageFiles, blob: Descriptor) -> None:
-    """Compares the files of builds that should have a content with its digest.
-
-    Raises:
-        InputError: A file is missing.
-        BuildError: A file has other content than its index says.
-    """
-    for path in made.sources[blob.sha256]:
-        with opened_source(path, blob):
-            pass
-
-
-@contextmanager
-def opened_source(path: Path, blob: Descriptor) -> Iterator[BinaryIO]:
-    """Opens a file that an index lists. At the end, the file has the content of the blob.
-
-    Raises:
-        InputError: The file cannot be read.
-        BuildError: It has other content.
-    """
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(regular_files.opened(path))
-        except OSError as error:
-            message = f"{path}: an index lists this file, which cannot be read: {error.strerror}"
-            raise InputError.of(message, "build again") from None
-        yield file
-    if file_digest(path) != blob.sha256:
-        raise changed_source(path)
-
-
-def changed_source(path: Path) -> BuildError:
-    """The error for a file of a build that has changed."""
-    return BuildError.of(f"{path}: has other content than its index says", "build again")
 
 
 def _program(content: bytes, index: Index, where: str) -> tuple[Program, dict[str, bytes]]:

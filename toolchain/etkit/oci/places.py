@@ -7,12 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild.errors import BuildError
-from etbuild.files import regular_files
 from etbuild.files.digests import file_digest
 from etkit.analysis import lockfile
 from etkit.oci import assembly, layout, package, reference
@@ -79,42 +76,33 @@ class Place(ABC):
 
 
 class _Files(Place):
-    """Files on this machine, by their digests. `check_blob` compares all files of a digest with it."""
+    """Files on this machine, by their digests."""
+
+    hint = layout.HINT
 
     def __init__(
-        self,
-        name: str,
-        content: Package,
-        paths: Mapping[str, Sequence[Path]],
-        check_blob: Callable[[Descriptor], object],
-        missing: Collection[str] = (),
+        self, name: str, content: Package, paths: Mapping[str, Sequence[Path]], missing: Collection[str] = ()
     ) -> None:
         super().__init__(name, content, missing)
-        self._paths, self._check_blob = paths, check_blob
+        self._paths = paths
 
     def check(self, programs: Sequence[Program], work: Work) -> int:
-        blobs = [blob for blob in package.blobs(programs) if blob.sha256 in self._paths]
-        for blob in blobs:
-            self._check_blob(blob)
-        return sum(len(self._paths[blob.sha256]) for blob in blobs)
+        checks = [(path, blob) for blob in package.blobs(programs) for path in self._paths.get(blob.sha256, ())]
+        for path, blob in checks:
+            assembly.check(path, blob, self.hint)
+        return len(checks)
 
     def _load(self, blob: Descriptor, limit: int) -> bytes:
-        path = self._paths[blob.sha256][0]
-        try:
-            data = regular_files.read(path, limit)
-        except OSError as error:
-            raise BuildError.of(f"{path}: {error.strerror}") from None
-        if not blob.describes(data):
-            raise package.changed_source(path)
-        return data
+        return assembly.read(self._paths[blob.sha256][0], blob, limit, self.hint)
 
     def _save(self, blob: Descriptor, path: Path) -> None:
-        assembly.copy(self._paths[blob.sha256][0], blob, path, "build again")
+        assembly.copy(self._paths[blob.sha256][0], blob, path, self.hint)
 
 
 class _Builds(_Files):
     """Finished builds. Nobody has stated there who has built them."""
 
+    hint = package.HINT
     holds_statements = False
 
     def __init__(self, name: str, directory: Path, made: PackageFiles, indexes: Sequence[Path]) -> None:
@@ -127,7 +115,7 @@ class _Builds(_Files):
                 self._locks[program.name] = lock
             if not lock.is_file() or file_digest(lock) != program.files[lock.name].sha256:
                 missing.append(lock.name)
-        super().__init__(name, content, paths, partial(package.check_sources, replace(made, sources=paths)), missing)
+        super().__init__(name, content, paths, missing)
 
     def check(self, programs: Sequence[Program], work: Work) -> int:
         count = super().check(programs, work)
@@ -185,7 +173,7 @@ def opened(name: str, access: Access, accept: Callable[[str], object] | None = N
         paths: dict[str, Sequence[Path]] = {
             blob.sha256: [layout.blob_path(path, blob)] for blob in content.blobs.values()
         }
-        yield _Files(name, content, paths, partial(layout.check, path))
+        yield _Files(name, content, paths)
     elif path.exists():
         builds = sorted(path.glob("*.index.json")) if path.is_dir() else [path]
         made = package.make(builds or [path], {})

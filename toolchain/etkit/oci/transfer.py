@@ -81,7 +81,7 @@ def push(
     work.expected(sum(blob.size for blob in blobs))
 
     def send(blob: Descriptor) -> tuple[str, Descriptor]:
-        layout.check(directory, blob)
+        assembly.check(layout.blob_path(directory, blob), blob, layout.HINT)
         if repository.has(blob):
             how = "present"
         elif any(repository.mount(blob, other) for other in mount_from):
