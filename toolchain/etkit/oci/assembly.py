@@ -99,8 +99,9 @@ def write(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def opened(path: Path, blob: Descriptor, hint: str) -> Iterator[BinaryIO]:
-    """Opens a file. At the end, it is compared with the blob that it should be. The hint says what to do if it is not.
+def opened(path: Path, blob: Descriptor, hint: str, copied: Path | None = None) -> Iterator[BinaryIO]:
+    """Opens a file. At the end, it, or a copy that was made of it, is compared with the blob that it should be. The hint
+    says what to do if it has other content.
 
     Raises:
         BuildError: It cannot be read, or has other content.
@@ -111,7 +112,8 @@ def opened(path: Path, blob: Descriptor, hint: str) -> Iterator[BinaryIO]:
         except OSError as error:
             raise BuildError.of(f"{path}: cannot be read: {error.strerror}", hint) from None
         yield file
-    if path.stat().st_size != blob.size or file_digest(path) != blob.sha256:
+    compared = path if copied is None else copied
+    if compared.stat().st_size != blob.size or file_digest(compared) != blob.sha256:
         raise BuildError.of(f"{path}: has other content than its digest says", hint)
 
 
@@ -133,7 +135,7 @@ def copy(source: Path, blob: Descriptor, target: Path, hint: str) -> None:
     """Copies a file, unless the copy is there. Other arguments and errors: as `opened`."""
     if target.exists():
         return
-    with opened(source, blob, hint) as file:
+    with opened(source, blob, hint, target) as file:
         try:
             with target.open("xb") as copied:
                 shutil.copyfileobj(file, copied, _BLOCK)
