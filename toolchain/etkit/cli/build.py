@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from etbuild.cli.options import (
     settings,
 )
 from etbuild.errors import EtbuildError, InputError, printable
+from etbuild.manifest.positions import locating
 from etbuild.steps.stages import STAGES
 from etkit.cli.checkpoints import add_weights, each_checkpoint, in_programs
 from etkit.cli.manifests import each_manifest, may_be_several
@@ -138,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
     files: dict[str, list[Path]] = {}
     for manifest in manifests:
         loaded = validate.load_each(manifest, None, names, settings(options))
-        with _located(loaded[0]):
+        with locating(loaded[0].positions):
             of_manifest = each_checkpoint(loaded, given_inputs(options, manifest), options.weights)
         for each, _ in of_manifest:
             files.setdefault(each.data["name"], []).append(manifest)
@@ -182,10 +183,12 @@ def _build_each(
         name, of_all = loaded.data["name"], f"{number} of {len(programs)}"
         one = replace(how, stage=of_program(how.stage, f"{name} ({of_all})")) if len(programs) > 1 else how
         try:
-            built.append(build_program(loaded, given, directory, one, several=len(programs) > 1 and not go_on))
+            built.append(build_program(loaded, given, directory, one))
         except EtbuildError as error:
-            if not go_on:
+            if len(programs) == 1 and not go_on:
                 raise
+            if not go_on:
+                raise in_programs({name: error}) from error
             errors[name] = error
     return built, errors
 
@@ -241,10 +244,8 @@ def _write_page(
     return write_page(directory, name, lowering, lines, against)
 
 
-def build_program(
-    loaded: Manifest, given: Inputs, directory: Path, how: BuildOptions, several: bool = False
-) -> tuple[str, BuildResult]:
-    """Builds one program. Of `several` programs, errors name this one.
+def build_program(loaded: Manifest, given: Inputs, directory: Path, how: BuildOptions) -> tuple[str, BuildResult]:
+    """Builds one program.
 
     Returns:
         Its name and what was built.
@@ -256,20 +257,8 @@ def build_program(
     from etbuild.plan.plan import from_manifest
 
     plan = from_manifest(loaded.data)
-    with _located(loaded, f" (in the program {plan.name})" if several else ""):
+    with locating(loaded.positions):
         return plan.name, build(plan, given, directory, how)
-
-
-@contextmanager
-def _located(loaded: Manifest, where: str = "") -> Iterator[None]:
-    """Inside, the problems of errors get their positions in the manifest, and these words after the message."""
-    try:
-        yield
-    except EtbuildError as error:
-        from etbuild.manifest.positions import located
-
-        found = located(error, loaded.positions)
-        raise type(found)([replace(each, message=each.message + where) for each in found.problems]) from error
 
 
 # What to print for a stage without a result. Every other stage has a result for every method.
@@ -285,7 +274,7 @@ def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -
     from etkit.analysis.show_stages import stop_after
 
     plan = from_manifest(loaded.data)
-    with _located(loaded):
+    with locating(loaded.positions):
         plan.check_backends()
         options.restart()
         saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)

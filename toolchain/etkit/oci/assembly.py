@@ -100,8 +100,8 @@ def write(path: Path, data: bytes) -> None:
 
 @contextmanager
 def opened(path: Path, blob: Descriptor, hint: str, copied: Path | None = None) -> Iterator[BinaryIO]:
-    """Opens a file. At the end, it, or a copy that was made of it, is compared with the blob that it should be. The hint
-    says what to do if it has other content.
+    """Opens a file. At the end, it, or a copy that was made of it, is compared with the blob that it should be. The
+    hint says what to do if it has other content.
 
     Raises:
         BuildError: It cannot be read, or has other content.

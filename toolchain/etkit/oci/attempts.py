@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from etbuild.errors import BuildError
@@ -43,26 +44,23 @@ class Count:
         self.done = done
 
 
-class Attempt:
-    """One attempt of a transfer, as a `with` statement that keeps `Broken`."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        self.error: Broken | None = None
-        self._stop = stop
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, Broken) and not self._stop.is_set():
-            self.error = error
-            return True
-        return False
-
-
 def pause(stop: threading.Event, failures: int, asked: float = 0) -> bool:
     """Waits after a failure: longer each time, or as long as the registry asks. Returns whether `stop` ended it."""
     return stop.wait(min(max(asked, BACKOFF_SECONDS * 2 ** (failures - 1)), LONGEST_WAIT_SECONDS))
+
+
+Attempt = AbstractContextManager[None]
+"""One attempt of a transfer: a `with` statement that keeps `Broken`."""
+
+
+@contextmanager
+def _attempt(stop: threading.Event, broken: list[Broken]) -> Iterator[None]:
+    try:
+        yield
+    except Broken as error:
+        if stop.is_set():
+            raise
+        broken.append(error)
 
 
 def attempts(stop: threading.Event, count: Count, failed: str, hint: str | None = None) -> Iterator[Attempt]:
@@ -73,12 +71,12 @@ def attempts(stop: threading.Event, count: Count, failed: str, hint: str | None 
     """
     failures, before = 0, 0
     while True:
-        attempt = Attempt(stop)
-        yield attempt
-        if attempt.error is None:
+        broken: list[Broken] = []
+        yield _attempt(stop, broken)
+        if not broken:
             return
         failures = 1 if count.done >= before + _PROGRESS else failures + 1
         before = max(before, count.done)
         if failures >= ATTEMPTS:
-            raise BuildError.of(f"{failed}: {attempt.error}", hint) from attempt.error
+            raise BuildError.of(f"{failed}: {broken[0]}", hint) from broken[0]
         pause(stop, failures)
