@@ -52,7 +52,8 @@ def _of_file(path: Path) -> Facts:
         described = program_file.describe(path)
     file = {"size": described["size"], "sha256": described["sha256"]}
     names = blob_names.of_report(report_beside(path, described["sha256"]))
-    total = _total_beside(path, described["sha256"])
+    beside = index_beside(path, described["sha256"])
+    total = None if beside is None else _size_of(beside[1])
     if described["kind"] == "named_data":
         blobs = {"named data": described["named_data"]}
         return {"of": "named data", "names": names, "artifacts": {"the file": file}, "blobs": blobs}
@@ -89,12 +90,6 @@ def of_build(index: Index, report: Report | None) -> Facts:
 def _total(size: int | None) -> Facts:
     """The section of the total; nothing if it is not known."""
     return {} if size is None else {"total": {TOTAL: size}}
-
-
-def _total_beside(path: Path, sha256: str) -> int | None:
-    """The size of the program to which a file belongs, by the index beside it; None if none lists these bytes."""
-    found = index_beside(path, sha256)
-    return None if found is None else _size_of(found[1])
 
 
 def _size_of(index: Index) -> int:
@@ -213,7 +208,7 @@ def rows(changes_of_section: list[Change]) -> list[tuple[str, str, str]]:
         if name:
             other, resized = _matched(of_name)
             contents.setdefault(where, []).extend((name, count) for count in other)
-            found += [(f"{where} {name}", _sizes(*sizes), _kind(*sizes)) for sizes in resized]
+            found += [(f"{where} {name}", _sizes(*sizes), Change((), *sizes).kind) for sizes in resized]
         else:
             found += _folded(where, of_name)
     for where, blobs in contents.items():
@@ -244,10 +239,6 @@ def _matched(blobs: list[Change]) -> tuple[list[int], list[tuple[Any, Any]]]:
     other = sorted((Counter(before) & Counter(after)).elements())
     left = [sorted((Counter(sizes) - Counter(other)).elements()) for sizes in (before, after)]
     return other, list(zip_longest(*left, fillvalue=ABSENT))
-
-
-def _kind(before: Any, after: Any) -> str:
-    return Change((), before, after).kind
 
 
 def parts(change: Change) -> tuple[str, str]:

@@ -93,7 +93,9 @@ def _build(
         if "=" in name:
             raise InputError.at(path, f"`{name}` has a `=`, so that no second build can name it", "rename the file")
     declared = {name: f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()}
-    of_export = [declared[name] for name in (declared if first.inputs is None else _read(first.inputs))]
+    form = json_file.Format("what an export read", "step#inputs")
+    read = declared if first.inputs is None else json_file.read(first.inputs, form)["data"]
+    of_export = [declared[name] for name in read]
     copies = [f"--source={name}={path}" for name, path in sources.items()]
     apart = [f"--method={name}={name}.pt2" for name in first.exported]
     apart += [f"--lines={_LINES}"] if first.lines is not None else []
@@ -104,11 +106,6 @@ def _build(
     for one in plans:
         by_itself = ["--templates", "--with-weights", "-o", one]
         _run(root, "lower", f"{one}.json", *exported, *by_itself, *declared.values())
-
-
-def _read(inputs: Path) -> list[str]:
-    """The names of the data that the first export read."""
-    return list(json_file.read(inputs, json_file.Format("what an export read", "step#inputs"))["data"])
 
 
 def _steps(first: FirstBuild, again: Path) -> Iterator[tuple[Path, Path]]:

@@ -71,17 +71,13 @@ def by_name(paths: Sequence[Path]) -> dict[str, Path]:
     one_name = len({path.name for path in paths}) == 1 and len(set(paths)) > 1
     found: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
-        name = path.resolve().parent.name if one_name else _stem(path.name)
+        name = path.resolve().parent.name if one_name else path.name.removesuffix(_kind(path.name))
         stem = re.sub(r"[^A-Za-z0-9_-]", "_", name)
         if stem in found:
             message = f"--weights: the programs of {found[stem]} and {path} would both be called NAME.{stem}"
             raise InputError.of(message, "rename one of them")
         found[stem] = path
     return found
-
-
-def _stem(name: str) -> str:
-    return name.removesuffix(_kind(name))
 
 
 def _with(loaded: Manifest, given: Inputs, stem: str, path: Path) -> tuple[Manifest, Inputs]:

@@ -147,7 +147,7 @@ def junit(programs: list[Summarized], lockfiles: Path | None) -> bytes:
 def _case(suite: ET.Element, program: str, name: str, failure: str | None) -> None:
     case = ET.SubElement(suite, "testcase", classname=program, name=printable(name))
     if failure is not None:
-        text = _printable_lines(failure)
+        text = "\n".join(map(printable, failure.split("\n")))
         ET.SubElement(case, "failure", message=text.partition("\n")[0]).text = text
 
 
@@ -158,11 +158,6 @@ def _differs(lock: Path, index: Index) -> str | None:
     except CheckError as error:
         return str(error)
     return None
-
-
-def _printable_lines(text: str) -> str:
-    """A text without characters that XML cannot hold."""
-    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def as_json(programs: list[Summarized]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -79,10 +80,4 @@ def sources(wanted: Wanted, manifest: Path) -> tuple[list[str], list[str]]:
     except EtbuildError:
         return [], sorted({name.partition(":")[0] for name in wanted.plan.export_plan.callables})
     beside = {each.stem for each in manifest.parent.glob("*.py")}
-    return list(used.sources), sorted(name for name in used.packages if not _installed(name) and name not in beside)
-
-
-def _installed(name: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(name) is not None
+    return list(used.sources), sorted(name for name in used.packages if find_spec(name) is None and name not in beside)
