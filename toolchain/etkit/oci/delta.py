@@ -66,7 +66,7 @@ def make(before: Place, after: Place, patches: bool, partial: bool = False) -> t
             contents[made.sha256] = patch
             fetched[blob.sha256] = made.size
             return {**facts, "how": "patch", "base": {"file": name, **_facts(old)}, "patch": _facts(made)}
-        contents[blob.sha256] = blob
+        contents[blob.sha256] = after.content.documents.get(blob.sha256, blob)
         fetched[blob.sha256] = blob.size
         return {**facts, "how": "fetch"}
 

@@ -40,23 +40,6 @@ class Place(ABC):
         self.content = content
         self.missing = missing
 
-    def load(self, blob: Descriptor, limit: int) -> bytes:
-        """The content of a file of a program, which has its digest.
-
-        Raises:
-            EtbuildError: It is too large, cannot be read, or has other content.
-        """
-        data = self.content.documents.get(blob.sha256)
-        return self._load(blob, limit) if data is None else data
-
-    def save(self, blob: Descriptor, path: Path) -> None:
-        """Writes a file of a program, which has its digest, to a new file. Errors: as `load`."""
-        data = self.content.documents.get(blob.sha256)
-        if data is None:
-            self._save(blob, path)
-        else:
-            assembly.write(path, data)
-
     def statements(self) -> Sequence[Statement]:
         """The statements about the programs."""
         return self.content.statements
@@ -67,12 +50,16 @@ class Place(ABC):
         `CheckError` if a lockfile beside a build is that of another program."""
 
     @abstractmethod
-    def _load(self, blob: Descriptor, limit: int) -> bytes:
-        """The same for a file that is no document of the package."""
+    def load(self, blob: Descriptor, limit: int) -> bytes:
+        """The content of a file of a program that is no document of the package. It has its digest.
+
+        Raises:
+            EtbuildError: It has more bytes than the limit, cannot be read, or has other content.
+        """
 
     @abstractmethod
-    def _save(self, blob: Descriptor, path: Path) -> None:
-        """The same for a file that is no document of the package."""
+    def save(self, blob: Descriptor, path: Path) -> None:
+        """Writes such a file to a new file. Errors: as `load`."""
 
 
 class _Files(Place):
@@ -92,10 +79,10 @@ class _Files(Place):
             assembly.check(path, blob, self.hint)
         return len(checks)
 
-    def _load(self, blob: Descriptor, limit: int) -> bytes:
+    def load(self, blob: Descriptor, limit: int) -> bytes:
         return assembly.read(self._paths[blob.sha256][0], blob, limit, self.hint)
 
-    def _save(self, blob: Descriptor, path: Path) -> None:
+    def save(self, blob: Descriptor, path: Path) -> None:
         assembly.copy(self._paths[blob.sha256][0], blob, path, self.hint)
 
 
@@ -144,10 +131,10 @@ class _Remote(Place):
 
         return transfer.verify(self._repository, programs, work)
 
-    def _load(self, blob: Descriptor, limit: int) -> bytes:
+    def load(self, blob: Descriptor, limit: int) -> bytes:
         return self._repository.load(blob, limit)
 
-    def _save(self, blob: Descriptor, path: Path) -> None:
+    def save(self, blob: Descriptor, path: Path) -> None:
         from etkit.oci import transfer
 
         transfer.fetch(self._repository, blob, path, lambda _: None)
