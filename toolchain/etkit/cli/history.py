@@ -31,13 +31,11 @@ def run(options: argparse.Namespace) -> int:
     wanted = reference.parse(options.repository)
     if wanted.tag or wanted.sha256:
         raise InputError.of(f"{wanted}: names one version", "write only REGISTRY/REPOSITORY")
-    access = registry_options.access(options)
 
     from etbuild.files import artifacts
     from etkit.oci import history
-    from etkit.oci.registry import Repository
 
-    with Repository(wanted, access) as repository:
+    with registry_options.repository(options, wanted) as repository:
         versions, skipped = history.read(repository, options.jobs)
     if options.svg is not None:
         artifacts.replace(options.svg, history.plot(versions).encode())
