@@ -25,12 +25,12 @@ from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import MADE
 from etbuild.files.artifacts import scratch_in
 from etbuild.lower import finite_weights
-from etbuild.model import stored_tensors
+from etbuild.model import spilled_tensors, written_tensors
 from etbuild.model.stored_tensors import StoredTensors
 from etbuild.model.tensor_facts import TensorFacts
 
 TENSORS = {
-    **{str(dtype): torch.arange(6.0).view(2, 3).to(dtype) for dtype in stored_tensors._NAMES if dtype.itemsize > 1},
+    **{str(dtype): torch.arange(6.0).view(2, 3).to(dtype) for dtype in written_tensors._NAMES if dtype.itemsize > 1},
     **{str(dtype): torch.tensor([1, 0, 1, 1]).to(dtype) for dtype in (torch.int8, torch.uint8, torch.bool)},
     "float8": torch.tensor([0.5, -2.0]).to(torch.float8_e4m3fn),
     "float4": torch.arange(8, dtype=torch.uint8).view(2, 4).view(torch.float4_e2m1fn_x2),
@@ -49,7 +49,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def test_a_file_holds_what_was_written(tmp_path: Path) -> None:
     path, written = tmp_path / "some.safetensors", io.BytesIO()
-    stored_tensors.write(written, TENSORS)
+    written_tensors.write(written, TENSORS)
     path.write_bytes(written.getvalue())
     found, by_safetensors = StoredTensors(path), load_file(path)
     assert found.keys() == by_safetensors.keys() == TENSORS.keys()
@@ -62,17 +62,17 @@ def test_a_file_holds_what_was_written(tmp_path: Path) -> None:
 def test_the_order_in_which_tensors_are_made_does_not_matter() -> None:
     forms = {name: (tensor.dtype, [*tensor.shape]) for name, tensor in TENSORS.items()}
     whole, parts = io.BytesIO(), io.BytesIO()
-    stored_tensors.write(whole, TENSORS)
-    stored_tensors.write_as_made(parts, forms, sorted(TENSORS.items(), reverse=True))
+    written_tensors.write(whole, TENSORS)
+    written_tensors.write_as_made(parts, forms, sorted(TENSORS.items(), reverse=True))
     assert parts.getvalue() == whole.getvalue()
     with pytest.raises(ValueError, match="`number` is "):
-        stored_tensors.write_as_made(io.BytesIO(), {"number": (torch.int8, [])}, [("number", TENSORS["number"])])
+        written_tensors.write_as_made(io.BytesIO(), {"number": (torch.int8, [])}, [("number", TENSORS["number"])])
 
 
 def test_a_tensor_that_was_not_made_is_an_error() -> None:
     forms = {"made": (torch.float32, [3]), "absent": (torch.float32, [2])}
     with pytest.raises(ValueError, match="`absent` was not made"):
-        stored_tensors.write_as_made(io.BytesIO(), forms, [("made", torch.ones(3))])
+        written_tensors.write_as_made(io.BytesIO(), forms, [("made", torch.ones(3))])
 
 
 def test_a_file_of_computed_weights_is_whole_or_absent(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_what_an_export_saves_reads_back_as_its_tensors(
 ) -> None:
     content = {"one": torch.ones(5), "other": torch.arange(5.0)}
     facts = [TensorFacts(name, "float32", [5], False, None, False) for name in content]
-    monkeypatch.setattr(stored_tensors, "write", functools.partial(wrong, stored_tensors.write))
+    monkeypatch.setattr(written_tensors, "write", functools.partial(wrong, written_tensors.write))
     with pytest.raises(BuildError, match="`one` has other content than was written") as error:
         archive._save_new_tensors(tmp_path, content, facts)
     assert "does a thread of the model change it" in str(error.value)
@@ -143,26 +143,26 @@ def anonymous_memory() -> int:
 
 def test_a_spilled_tensor_takes_no_memory_and_keeps_what_is_written_to_it(tmp_path: Path) -> None:
     size = 64 << 20
-    spilled = stored_tensors.spilled(torch.ones(size, dtype=torch.uint8), tmp_path)
+    spilled = spilled_tensors.spilled(torch.ones(size, dtype=torch.uint8), tmp_path)
     before = anonymous_memory()
     assert not list(tmp_path.iterdir())  # nothing has to be removed
     assert spilled.sum() == size
     spilled[7] = 3
-    stored_tensors.release(spilled)
+    spilled_tensors.release(spilled)
     assert spilled[7] == 3
     assert anonymous_memory() - before < size // 4
     small = torch.ones(3)
-    assert stored_tensors.spilled(small, tmp_path) is small
-    assert stored_tensors.spilled(spilled, None) is spilled
+    assert spilled_tensors.spilled(small, tmp_path) is small
+    assert spilled_tensors.spilled(spilled, None) is spilled
 
 
 def test_a_fork_does_not_change_a_spilled_tensor(tmp_path: Path) -> None:
     size = 2 << 20
-    spilled = stored_tensors.spilled(torch.ones(size, dtype=torch.uint8), tmp_path)
+    spilled = spilled_tensors.spilled(torch.ones(size, dtype=torch.uint8), tmp_path)
     child = os.fork()
     if child == 0:
         spilled.zero_()
-        stored_tensors.release(spilled)
+        spilled_tensors.release(spilled)
         os._exit(int(spilled.any()))
     assert os.waitpid(child, 0)[1] == 0
     assert bool(spilled.all())
@@ -174,21 +174,21 @@ def resident_memory() -> int:
 
 def test_what_was_read_of_a_spilled_tensor_is_given_back(tmp_path: Path) -> None:
     size = 64 << 20
-    spilled = stored_tensors.spilled(torch.ones(size, dtype=torch.uint8), tmp_path)
+    spilled = spilled_tensors.spilled(torch.ones(size, dtype=torch.uint8), tmp_path)
     before = resident_memory()
     assert spilled.sum() == size
-    stored_tensors.release(spilled)
+    spilled_tensors.release(spilled)
     assert resident_memory() - before < size // 4
 
 
 def test_the_mapping_of_a_spilled_tensor_ends_with_it(tmp_path: Path) -> None:
-    spilled = stored_tensors.spilled(torch.ones(2 << 20, dtype=torch.uint8), tmp_path)
+    spilled = spilled_tensors.spilled(torch.ones(2 << 20, dtype=torch.uint8), tmp_path)
     address, rows = spilled.data_ptr(), spilled.view(2, -1)[1]
     del spilled
-    assert address in stored_tensors._spilled
+    assert address in spilled_tensors._spilled
     assert rows.all()
     del rows
-    assert address not in stored_tensors._spilled
+    assert address not in spilled_tensors._spilled
 
 
 @pytest.mark.parametrize("fault", [b"other", OSError])
@@ -202,27 +202,27 @@ def test_a_spilled_tensor_is_read_back(fault: Any, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "fsync", sync)
     if fault is OSError:
-        assert stored_tensors.spilled(tensor, tmp_path) is tensor
+        assert spilled_tensors.spilled(tensor, tmp_path) is tensor
         return
     with pytest.raises(BuildError, match="a tensor has other content in a file than was written"):
-        stored_tensors.spilled(tensor, tmp_path)
+        spilled_tensors.spilled(tensor, tmp_path)
 
 
 def test_unused_zeros_take_no_memory_and_no_file(tmp_path: Path) -> None:
     size, before = 64 << 20, anonymous_memory()
-    zeros = stored_tensors.unused(torch.Size([size // 1024, 256]), torch.float32)
-    assert stored_tensors.spilled(zeros, tmp_path) is zeros
+    zeros = spilled_tensors.unused(torch.Size([size // 1024, 256]), torch.float32)
+    assert spilled_tensors.spilled(zeros, tmp_path) is zeros
     assert not zeros.any()
     zeros[1, 2] = 5
-    stored_tensors.release(zeros)
+    spilled_tensors.release(zeros)
     assert zeros[1, 2] == 5
     assert anonymous_memory() - before < size // 4
-    assert stored_tensors.unused(torch.Size([0, 3]), torch.int8).shape == (0, 3)
+    assert spilled_tensors.unused(torch.Size([0, 3]), torch.int8).shape == (0, 3)
 
 
 def test_a_tensor_stays_in_memory_where_it_cannot_be_spilled(tmp_path: Path) -> None:
     large = TENSORS["large"]
-    assert stored_tensors.spilled(large, tmp_path / "missing") is large
+    assert spilled_tensors.spilled(large, tmp_path / "missing") is large
 
 
 class Read(Mapping[str, torch.Tensor]):

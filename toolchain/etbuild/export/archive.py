@@ -50,10 +50,11 @@ from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.inputs.sources import UsedSources, reached_sources
-from etbuild.model import stored_tensors
+from etbuild.model import written_tensors
 from etbuild.model.method_tensors import RecipeOf, carried
 from etbuild.model.module import loading_code, named_tensors
 from etbuild.model.packed.packing import packing_of
+from etbuild.model.spilled_tensors import release
 from etbuild.model.stored_tensors import StoredTensors
 from etbuild.model.tensor_bytes import equal, flat_bytes
 from etbuild.model.tensor_facts import TensorFacts
@@ -262,7 +263,7 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
     others = {name: tensor for name, tensor in candidates.items() if name not in zeros}
     if others:
         try:
-            writing.write(directory, MADE, "export", lambda file: stored_tensors.write(file, others))
+            writing.write(directory, MADE, "export", lambda file: written_tensors.write(file, others))
         except (BuildError, MemoryError):
             raise
         except Exception as error:  # safetensors has no name for a dtype, or a tensor has no plain memory
@@ -283,14 +284,14 @@ def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 def _is_saved(saved: torch.Tensor, tensor: torch.Tensor) -> bool:
     is_equal = equal(saved, tensor)
-    stored_tensors.release(tensor)
+    release(tensor)
     return is_equal
 
 
 def _is_zeros(tensor: torch.Tensor) -> bool:
     """Whether all bytes of a tensor are zeros."""
     zeros = not bool(flat_bytes(tensor).any())
-    stored_tensors.release(tensor)
+    release(tensor)
     return zeros
 
 

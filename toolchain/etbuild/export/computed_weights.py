@@ -12,10 +12,11 @@ import torch
 
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.files.digests import digest
-from etbuild.model import stored_tensors
-from etbuild.model.stored_tensors import Form, StoredTensors
+from etbuild.model import written_tensors
+from etbuild.model.stored_tensors import StoredTensors
 from etbuild.model.tensor_bytes import flat_bytes, form
 from etbuild.model.tensor_facts import Recipe, TensorFacts, first_name
+from etbuild.model.written_tensors import Form
 
 if TYPE_CHECKING:
     from etbuild.export.read_archive import SavedExport
@@ -90,12 +91,12 @@ def _written(kept: KeptWeights, forms: Mapping[str, Form], tensors: Iterable[tup
     """Writes tensors to a new file, and renames it to that of `kept`. So the file is whole or absent, and a process
     that reads an earlier file goes on with that one.
 
-    The arguments and errors are those of `stored_tensors.write_as_made`.
+    The arguments and errors are those of `written_tensors.write_as_made`.
     """
     with kept.scratch(kept.file.parent) as scratch:
         path = scratch / kept.file.name
         with path.open("wb") as opened:
-            stored_tensors.write_as_made(opened, forms, tensors)
+            written_tensors.write_as_made(opened, forms, tensors)
             opened.flush()
             os.fsync(opened.fileno())
         stored = StoredTensors(path)

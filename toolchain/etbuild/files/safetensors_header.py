@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 from etbuild.files import json_file
 
-_LENGTH = 8
+LENGTH = 8
 _MOST_BYTES = 100_000_000  # safetensors reads no larger header
 
 
@@ -21,9 +21,9 @@ def read(file: BinaryIO) -> tuple[dict[str, Any], int]:
     Raises:
         ValueError: The header is too long or no JSON, or a key occurs twice in it.
     """
-    length = int.from_bytes(file.read(_LENGTH), "little")
+    length = int.from_bytes(file.read(LENGTH), "little")
     if length > _MOST_BYTES:
         raise ValueError(f"its header has {length} bytes, and at most {_MOST_BYTES} are read")
     header = json_file.parse(file.read(length))
     header.pop("__metadata__", None)
-    return header, _LENGTH + length
+    return header, LENGTH + length

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +14,6 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unkn
 from etbuild.inputs import checkpoints
 from etbuild.inputs.given import Given
 from etbuild.model.joined_tensor import Joined
-from etbuild.model.stored_tensors import spilled
 from etbuild.model.tensor_bytes import FLOATING, dtype_name, equal
 from etbuild.model.tensor_facts import StoredPart, TensorFacts, first_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
@@ -89,7 +87,7 @@ class Checkpoint:
         self._left = {part.name for entry in facts if not entry.in_weights for part in entry.stored_as}
         self._packing = packing
         self._kept: Kept | None = None
-        self._spill: Path | None = None
+        self._spill: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
         self._stored: dict[str, _Stored] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
         problems += self._join()
@@ -236,7 +234,7 @@ class Checkpoint:
             content = self._kept.tensor(names, content, getattr(torch, wanted.dtype), self._spill)
         converted = _converted(content, wanted, stored)
         is_view = stored.opened.is_mapped and converted.data_ptr() == content.data_ptr()
-        return converted if is_view else spilled(converted, self._spill)
+        return converted if is_view else self._spill(converted)
 
     def by_name(self, needed: Collection[str] | None = None) -> dict[str, torch.Tensor]:
         """The content by name, in the order of the module. A tied tensor is listed under each of its names.
@@ -248,14 +246,17 @@ class Checkpoint:
         return {name: content[name] for name in self._expected if name in content}
 
     def load_into(
-        self, tensors: Mapping[str, torch.Tensor], kept: Kept | None = None, spill: Path | None = None
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        kept: Kept | None = None,
+        spill: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
     ) -> None:
         """Replaces the content of a module's parameters and buffers. No code of the module runs.
 
         Args:
             tensors: The parameters and buffers by name.
             kept: Which packed weights keep their integers, and where these are put; None: all are dequantized.
-            spill: A directory for files that hold large tensors in place of memory; None: they stay in memory.
+            spill: Returns a tensor with its content in a file, if it is large.
         """
         self._kept, self._spill = kept, spill
         for name in self._given:  # otherwise a large tensor would be in memory several times while it is converted

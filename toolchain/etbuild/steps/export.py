@@ -198,13 +198,16 @@ def _load(root: torch.nn.Module, export_plan: ExportPlan, context: StepContext, 
     from etbuild.model.checkpoint import Checkpoint
     from etbuild.model.packed import kept
     from etbuild.model.packed.packing import packing_of
+    from etbuild.model.spilled_tensors import spilled
     from etbuild.model.weights_files import describe_state
 
     facts, cast, packing = describe_state(root), export_plan.model.dtype is not None, packing_of(root)
     checkpoint = Checkpoint(read, context.inputs, facts, cast, root, packing)
     if module.loading_code(root) is None:
         kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
-        checkpoint.load_into(module.named_tensors(root), kept.of(root), context.spill)
+        checkpoint.load_into(
+            module.named_tensors(root), kept.of(root), functools.partial(spilled, directory=context.spill)
+        )
     else:
         root.load_state_dict(checkpoint.by_name(), strict=False)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
-
-from etbuild.model.stored_tensors import spilled
 
 _XNNPACK_GROUP = 32  # weights: XNNPACK's layers of 4 bits take groups of a multiple
 
@@ -71,9 +69,9 @@ class Integers:
         scales = torch.where(turned, -scales, scales).masked_fill(scales == 0, 1).squeeze(-1)
         return replace(self, values=values.view(self.values.shape), scales=scales)
 
-    def spilled(self, directory: Path | None) -> Integers:
-        """The same weight, as `stored_tensors.spilled` returns tensors."""
-        values, scales = (spilled(each, directory) for each in (self.values, self.scales))
+    def spilled(self, spill: Callable[[torch.Tensor], torch.Tensor]) -> Integers:
+        """The same weight, with its tensors where `spill` puts them."""
+        values, scales = map(spill, (self.values, self.scales))
         return replace(self, values=values, scales=scales)
 
     def misfit(self, kind: str) -> str | None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
 
 from etbuild.model.packed.integers import Integers
-from etbuild.model.stored_tensors import unused
+from etbuild.model.spilled_tensors import unused
 
 _SHOWN = 3
 
@@ -32,7 +31,11 @@ class Kept:
     dequantized: dict[str, str] = field(default_factory=dict)
 
     def tensor(
-        self, names: Collection[str], content: Integers, dtype: torch.dtype, spill: Path | None = None
+        self,
+        names: Collection[str],
+        content: Integers,
+        dtype: torch.dtype,
+        spill: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         """The float content of a packed weight; zeros if nothing needs it, which take no memory.
 
@@ -40,7 +43,7 @@ class Kept:
             names: All names of the weight in the module.
             content: The integers.
             dtype: The dtype of the weight in the module.
-            spill: A directory for files that hold large integers in place of memory; None: they stay in memory.
+            spill: Returns a tensor with its content in a file, if it is large.
         """
         reasons = {name: content.misfit(self.wanted[name]) for name in names if name in self.wanted}
         keeping = [name for name, reason in reasons.items() if reason is None]
