@@ -62,6 +62,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "etbuild.model.image_text",
         "etbuild.model.single_call",
         "etbuild.model.packed.files",
+        "etbuild.model.packed.packing",
     ),
     "names_of_tensors": ("etbuild.model.tensor_names",),
     "program_files": ("etbuild.export.pt2_file", "etbuild.export.pt2_strings"),

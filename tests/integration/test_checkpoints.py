@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
@@ -128,6 +128,18 @@ def test_a_quantized_checkpoint_is_called_so(tmp_path: Path, own: dict[str, torc
     message = refusal(tmp_path, "net.safetensors", cast=True)
     assert "the checkpoint is quantized, as `linear." in message
     assert "did you mean" not in message
+
+
+def test_the_configuration_of_a_factory_does_not_say_how_a_checkpoint_is_packed(build: Build) -> None:
+    """Models of transformers have one, also those that a factory makes."""
+    packed = 'self.config = type("Config", (), {"quantization_config": {"quant_method": "fp8"}})'
+    model = MODEL.replace("self.linear =", f"{packed}\n        self.linear =")
+    outcome = build(manifest(weights="net.safetensors"), model=model, files={"net.safetensors": save(PLAIN)})
+    assert outcome.code == 0, outcome.err
+    weights = {"linear.qweight": torch.zeros(1, 4, dtype=torch.int32), "linear.bias": BIAS}
+    outcome = build(manifest(weights="net.safetensors"), model=model, files={"net.safetensors": save(weights)})
+    assert outcome.code == 2
+    assert "as `linear.qweight` shows. It is read for a model of `huggingface`" in outcome.err
 
 
 def test_a_tensor_that_is_named_twice_is_refused(tmp_path: Path) -> None:

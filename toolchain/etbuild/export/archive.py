@@ -53,7 +53,6 @@ from etbuild.inputs.sources import UsedSources, reached_sources
 from etbuild.model import written_tensors
 from etbuild.model.method_tensors import RecipeOf, carried
 from etbuild.model.module import loading_code, named_tensors
-from etbuild.model.packed.packing import packing_of
 from etbuild.model.spilled_tensors import release
 from etbuild.model.stored_tensors import StoredTensors
 from etbuild.model.tensor_bytes import equal, flat_bytes
@@ -130,11 +129,17 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     roots += export_plan.custom_ops.modules
     _copy_sources(directory, used if imports else reached_sources(used, roots))
     facts: dict[str, object] = {"tensors": [entry.facts() for entry in tensors], **of_module, "zeros": zeros}
-    packing = packing_of(export.module)
-    if packing is not None and export_plan.weights:
-        facts["packing"] = {"config": packing.config, "dtype": packing.dtype}
+    if export_plan.weights and export_plan.model.huggingface is not None:
+        facts.update(_packing(export.module))
     _save_constants(directory, export.constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
+
+
+def _packing(module: torch.nn.Module) -> dict[str, object]:
+    from etbuild.model.packed.packing import packing_of
+
+    found = packing_of(module)
+    return {} if found is None else {"packing": {"config": found.config, "dtype": found.dtype}}
 
 
 def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, object], used: UsedSources) -> None:

@@ -301,8 +301,8 @@ def _quantized_hint(names: Collection[str], packing: Packing | None) -> str | No
         return f"the checkpoint is packed: {form}; if this is another one, {instead}"
     if found is None:
         return None
-    message = f"the checkpoint is quantized, as `{found}` shows, and its `config.json` has no `quantization_config`"
-    return f"{message}: {instead}"
+    read = "It is read for a model of `huggingface` whose `config.json` has a `quantization_config`"
+    return f"the checkpoint is quantized, as `{found}` shows. {read}; otherwise {instead}"
 
 
 def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from etbuild.export.export_methods import Exporting, PreparedMethod
     from etbuild.model.packed.kept import Kept
+    from etbuild.model.packed.packing import Packing
     from etbuild.model.tensor_facts import Recipe, TensorFacts
     from etbuild.quantize.deferred import Deferred
     from etbuild.quantize.torchao_weights import Quantized
@@ -115,9 +116,7 @@ def _export(
 
 def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
     """What happens to the weights of a packed checkpoint, for users."""
-    from etbuild.model.packed import packing
-
-    packed = packing.packing_of(root)
+    packed = _packing(root, export_plan)
     wanted, lines = False, list[str]()
     if export_plan.read_weights:
         from etbuild.model.packed import kept
@@ -130,6 +129,15 @@ def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
         why = "they have no integers that a layer can hold" if wanted else keep
         lines.append(f"packed weights ({packed.method}) are dequantized{again}: {why}")
     return lines
+
+
+def _packing(root: torch.nn.Module, export_plan: ExportPlan) -> Packing | None:
+    """How the checkpoint of the module is packed; None if it is not. Only the configuration of transformers says so."""
+    if export_plan.model.huggingface is None:
+        return None
+    from etbuild.model.packed.packing import packing_of
+
+    return packing_of(root)
 
 
 def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Given) -> dict[str, object]:
@@ -197,11 +205,10 @@ def _load(root: torch.nn.Module, export_plan: ExportPlan, context: StepContext, 
     from etbuild.model import module
     from etbuild.model.checkpoint import Checkpoint
     from etbuild.model.packed import kept
-    from etbuild.model.packed.packing import packing_of
     from etbuild.model.spilled_tensors import spilled
     from etbuild.model.weights_files import describe_state
 
-    facts, cast, packing = describe_state(root), export_plan.model.dtype is not None, packing_of(root)
+    facts, cast, packing = describe_state(root), export_plan.model.dtype is not None, _packing(root, export_plan)
     checkpoint = Checkpoint(read, context.inputs, facts, cast, root, packing)
     if module.loading_code(root) is None:
         kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
