@@ -1,6 +1,17 @@
 """Computes which files of the driver each step runs, from its imports, and writes `toolchain/etbuild/step_files.bzl`.
 
 `make reference`, or `python -m tools.step_files`. A test fails if the file is not current.
+
+A key leaves out what cannot change what a step writes that succeeds. The imports tell this of a module if
+
+- nothing of it reaches the step: its names stand there only after `raise` and `except`, or as a context manager after
+  `with` and without `as`; and it reaches nothing of the step: it and all that it imports use nothing but Python's own
+  library, and import no module by its name. What is left to it is the process: streams, signals, messages, time.
+- it has only a docstring, names for users, or types of data, which are dictionaries when the code runs.
+- it is the schema of a file that a step reads: the file is refused, or it is read as it would be without the schema.
+
+If a step catches such an error and goes on, it writes at most the name of the error's class. `OUTSIDE` lists the
+modules of which the imports do not tell it.
 """
 
 from __future__ import annotations
@@ -41,8 +52,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "constants": ("etbuild.export.constant_methods",),
     "custom_ops": ("etbuild.export.custom_ops",),
     "gguf": ("etbuild.model.gguf_file",),
-    # What starts, watches and ends the processes of a step, checks files, and describes failures. It can make a step
-    # fail, and cannot change what a step writes that succeeds. So it is in no key.
+    # What runs a step's own functions in other processes, digests packages, and describes failures. It gives steps
+    # values: what these functions return, and texts that no file of a step holds.
     OUTSIDE: (
         "etbuild.comparison.locate",
         "etbuild.errors",

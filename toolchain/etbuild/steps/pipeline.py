@@ -29,7 +29,6 @@ from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import KeyFiles, describe
 from etbuild.inputs.step_context import Stage
 from etbuild.inputs.toolchain import toolchain
-from etbuild.inputs.undeclared import unkeyed, watched_reads
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ComparePlan, ExportPlan, LowerPlan, MethodPlan
 from etbuild.steps.lowering_options import LoweringOptions
@@ -199,6 +198,7 @@ class Pipeline:
 
     def job(self, plan: P) -> LoweringJob[P]:
         """What lowering or comparing reads, and how it runs."""
+        from etbuild.inputs.undeclared import watched_reads
         from etbuild.steps.saved_export import LoweringJob
 
         inputs = self.request.files.inputs.only(self.data(plan))
@@ -232,6 +232,8 @@ class Pipeline:
         Raises:
             BuildError: A file has changed since the build began.
         """
+        from etbuild.inputs.undeclared import unkeyed
+
         assert self.cache is not None
         with unkeyed() as reasons:
             yield
@@ -304,6 +306,7 @@ def _compared(run: Pipeline) -> dict[str, object]:
 
 def _export(run: Pipeline) -> None:
     """Exports. Meanwhile this process imports what lowering needs."""
+    from etbuild.inputs.undeclared import watched_reads
     from etbuild.steps.export import export
 
     with step_files.for_later_steps():
