@@ -10,8 +10,9 @@ A key leaves out what cannot change what a step writes that succeeds. The import
 - it has only a docstring, names for users, or types of data, which are dictionaries when the code runs.
 - it is the schema of a file that a step reads: the file is refused, or it is read as it would be without the schema.
 
-If a step catches such an error and goes on, it writes at most the name of the error's class. `OUTSIDE` lists the
-modules of which the imports do not tell it.
+What imports cannot tell, whoever writes a guard sees to: it swallows no error, and sets no variable of the environment
+(`processes.environment` does, and is in each key). If a step catches an error and goes on, it writes at most the name
+of the error's class. `OUTSIDE` lists modules around steps for which this rule is too simple.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ _CALLED_BY: Mapping[str, frozenset[str]] = {
     "lowering_context": frozenset(("lower",)),
     "stored_weights": frozenset(("lower",)),
 }
-# What the module of a guard may import: Python's own library, but not what imports modules by name.
-_HARMLESS = {PACKAGE, *sys.stdlib_module_names} - {"importlib", "pkgutil", "runpy"}
+# What the module of a guard may import: Python's own library, but not what imports modules by name or draws numbers.
+_HARMLESS = {PACKAGE, *sys.stdlib_module_names} - {"importlib", "pkgutil", "random", "runpy"}
 # The modules of this package import others of it by names that stand in their text.
 _BY_NAME = "etbuild.accelerate."
 _HEADER = '''\
@@ -241,8 +242,7 @@ class _Driver:
         return self._uses(name).is_empty
 
     def _can_only_guard(self, name: str) -> bool:
-        """Whether what a module does inside `with` can reach nothing that a step computes with: all that it imports is
-        of Python's own library, and it imports no module by its name and replaces nothing in one."""
+        """Whether what a module does after `with` can reach nothing that a step computes with."""
         if name not in self._reach_nothing:
             imported, _ = self.reached([name], (), around=True)
             uses = [self._uses(module) for module in imported]
