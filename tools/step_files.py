@@ -365,7 +365,9 @@ def _only_guards(tree: ast.Module) -> Iterator[str]:
             guards |= {*ast.walk(node.type)}
         elif isinstance(node, ast.withitem) and node.optional_vars is None:
             manager = node.context_expr.func if isinstance(node.context_expr, ast.Call) else node.context_expr
-            guards |= {*ast.walk(manager)}
+            while isinstance(manager, ast.Attribute):
+                manager = manager.value
+            guards.add(manager)
     used = {name for name, nodes in names.items() if not nodes <= guards}
     imported = [(node, alias) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
     uses = defaultdict[str, set[str]](set)

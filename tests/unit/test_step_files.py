@@ -140,6 +140,7 @@ def test_what_only_guards_a_step_is_in_no_key(step: str) -> None:
         "f(1)",
         "with f(1) as x:\n    pass",
         "with open(f(1)):\n    pass",
+        "with open(f)(1):\n    pass",
         "def g(x: f):\n    pass",  # it may call methods of it
         "if f(1):\n    raise ValueError",
         "raise f('wrong')\nf(1)",
