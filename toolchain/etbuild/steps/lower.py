@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from etbuild import backends, releases
@@ -430,8 +431,8 @@ def _lower_together(
     else:
         shard_of, programs = exported_with_weights(job.plan, saved.export_plan, context)
     weights, check = non_finite(programs), check_of_adapters(job.plan, programs, shard_of)
-    (scratch := store.directory / ".together").mkdir()  # no name of a method
-    with _acceleration(job.options, scratch):
+    # No name of a method begins with a point.
+    with TemporaryDirectory(prefix=".", dir=store.directory) as scratch, _acceleration(job.options, Path(scratch)):
         with job.stage(f"lower {', '.join(programs)}"):
             edge = lower_programs(job.plan, programs, shard_of, etrecord=on_emitted is not None)
         with job.stage("emit"):
