@@ -297,7 +297,7 @@ def _quantized_hint(names: Collection[str], packing: Packing | None) -> str | No
     found = next((name for name in names if name.endswith(_OF_QUANTIZED)), None)
     instead = "take it as it was before, and let `quantize` in the manifest quantize it"
     if packing is not None and names:
-        form = f"its `quantization_config` says `{packing.method}`, and docs/quantized-checkpoints.md has the forms"
+        form = f"its `quantization_config` says `{packing.method}`, and the page `Quantized checkpoints` has the forms"
         return f"the checkpoint is packed: {form}; if this is another one, {instead}"
     if found is None:
         return None

@@ -98,7 +98,7 @@ class Session:
         """
         program = self.load_program(method)
         if not program._program.has_etdump():
-            hint = "record on a device and name the file with `--from`; docs/profiling.md says how"
+            hint = "record on a device and name the file with `--from`: see the page `Profiles`"
             raise BuildError.of("the runtime here was built without an event tracer, so it cannot record events", hint)
         program.write_etdump_result_to_file(str(path), str(path.with_name(f"{path.name}.values")))
 

@@ -145,7 +145,7 @@ def summarize(blocks: Sequence[Block], subject: Subject, unit: str = "ns", warm_
     fitting = [call for call in calls if call.fits(subject.instructions)]
     if not fitting:
         why = "its events do not fit the instructions" if calls else "it has no events of instructions"
-        hint = "name the program and the method that ran; the runtime needs an event tracer, as docs/profiling.md says"
+        hint = "name the program and the method that ran; the runtime needs an event tracer: see the page `Profiles`"
         raise InputError.of(f"the ETDump has no call of `{subject.method}`: {why}", hint)
     if warm_up >= len(fitting):
         raise InputError.of(f"the ETDump has {len(fitting)} calls of `{subject.method}`, and all are for warming up")

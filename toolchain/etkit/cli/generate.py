@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
             raise InputError.of(f"{options.manifest}: the manifest has no `{key}`", f"add `{key}: {example}`")
     runner = loaded[0].data["runner"]
     if runner != "executorch-llm/v1":
-        hint = "run the program in your application: docs/speech.md and docs/images-and-text.md say how"
+        hint = "run it in your application: see the page `Speech and translation` or the page `Images and text`"
         raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
     given = build.given_inputs(options, options.manifest)
     if options.chat:

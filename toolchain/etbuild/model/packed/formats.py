@@ -8,7 +8,7 @@ from typing import Any
 
 READ = ("awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4", "torchao")
 """The values of `quant_method` that are read."""
-HINT = f"take the checkpoint as it was before; these are read: {', '.join(READ)} (docs/quantized-checkpoints.md)"
+HINT = f"take the checkpoint as it was before; these are read: {', '.join(READ)} (see the page `Quantized checkpoints`)"
 _NOT_READ = ("sparse-24-bitmask", "sparse-bitmask", "marlin-24", "mxfp6-pack-quantized")
 _GPTQ_VERSIONS, _GPTQ_BITS = ("gptq", "gptq_v2"), range(2, 9)
 _AWQ_BITS = 4
