@@ -1,7 +1,6 @@
 """Counts, checks and removes the entries of the local cache.
 
-Only files that the cache has made are removed. A link is removed, not what it leads to. A cache that cannot be read is
-a BuildError.
+Only files that the cache has made are removed. A link is removed, not what it leads to.
 """
 
 from __future__ import annotations
@@ -44,7 +43,11 @@ class Removed:
 
 
 def info(cache: Cache) -> Info:
-    """Counts the records and blobs and their bytes."""
+    """Counts the records and blobs and their bytes.
+
+    Raises:
+        BuildError: The cache cannot be read.
+    """
     with _locked(cache, fcntl.LOCK_SH):
         records, blobs = entries.find(cache.directory, "records"), entries.find(cache.directory, "blobs")
         steps = Counter(path.parts[-3] for path in records)
@@ -56,6 +59,9 @@ def verify(cache: Cache) -> list[str]:
 
     Returns:
         A message for each entry that is damaged or cannot be read.
+
+    Raises:
+        BuildError: The cache cannot be read.
     """
     damaged: list[str] = []
     with _locked(cache, fcntl.LOCK_SH):

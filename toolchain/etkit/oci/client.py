@@ -171,8 +171,11 @@ class Client:
             yield response
 
     def small(self, address: str, headers: dict[str, str], limit: int, *also: HTTPStatus) -> Answer:
-        """Fetches a small document. `also` are answers that are expected besides `OK`. A document with more
-        bytes than the limit is an error."""
+        """Fetches a small document. `also` are answers that are expected besides `OK`; the limit is in bytes.
+
+        Raises:
+            EtbuildError: It does not come, or is larger.
+        """
         for again in self.attempts(Count(), f"{address} cannot be fetched"):
             with again, self.request("GET", address, headers, stream=True) as response:
                 self.expect(response, HTTPStatus.OK, *also)
@@ -211,13 +214,20 @@ class Client:
         return attempts.attempts(self.stop, count, f"{self}: {failed}", hint)
 
     def expect(self, response: requests.Response, *expected: HTTPStatus) -> None:
-        """Raises a BuildError if the status of an answer is another one."""
+        """Checks the status of an answer.
+
+        Raises:
+            BuildError: It is another one.
+        """
         if response.status_code not in expected:
             raise BuildError.of(f"{self}: {response.request.method}: {answer(response)}")
 
     def address(self, location: str, base: str | None = None) -> str:
         """The whole address of a header that names one, which may be relative: to `base`, or else to the repository.
-        What is not an address is a BuildError."""
+
+        Raises:
+            BuildError: It is not an address.
+        """
         try:
             return urljoin(base or self.root, location)
         except ValueError as error:

@@ -1,7 +1,4 @@
-"""References: `REGISTRY/REPOSITORY`, with `:TAG` or `@sha256:DIGEST`. Tags may hold values of a build's stamp.
-
-A text or a file of another form is an InputError, and so is a stamp value that is not known.
-"""
+"""References: `REGISTRY/REPOSITORY`, with `:TAG` or `@sha256:DIGEST`. Tags may hold values of a build's stamp."""
 
 from __future__ import annotations
 
@@ -65,7 +62,11 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Parses a reference."""
+    """Parses a reference.
+
+    Raises:
+        InputError: The text has another form.
+    """
     matched = _FORM.fullmatch(text)
     if matched is None or len(matched["repository"]) > 255:
         message = f"{text[:300]}: not the name of a package in a registry"
@@ -83,14 +84,22 @@ def parse_missing(text: str) -> Reference:
 
 
 def moved(reference: Reference, registry: str) -> Reference:
-    """The same repository in another registry."""
+    """The same repository in another registry.
+
+    Raises:
+        InputError: The text is not the name of a registry.
+    """
     if re.fullmatch(_REGISTRY, registry) is None:
         raise InputError.of(f"--registry {registry}: not the name of a registry", "write HOST or HOST:PORT")
     return replace(reference, registry=registry)
 
 
 def read_lines(path: Path, what: str) -> list[str]:
-    """Reads the lines of a small text file, without empty ones and spaces around them."""
+    """Reads the lines of a small text file, without empty ones and spaces around them.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
     try:
         text = regular_files.read(path, _FILE_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -99,7 +108,11 @@ def read_lines(path: Path, what: str) -> list[str]:
 
 
 def read_tags(path: Path) -> list[str]:
-    """Reads a file of tags: one on each line."""
+    """Reads a file of tags: one on each line.
+
+    Raises:
+        InputError: The file cannot be read, or has no tag.
+    """
     tags = read_lines(path, "tags")
     if not tags:
         raise InputError.of(f"{path}: the file has no tag", "write one on each line, or do not name the file")
@@ -107,7 +120,11 @@ def read_tags(path: Path) -> list[str]:
 
 
 def read_stamps(paths: list[Path]) -> dict[str, str]:
-    """Reads files of stamp values as Bazel writes them: a key and its value on each line."""
+    """Reads files of stamp values as Bazel writes them: a key and its value on each line.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
     values: dict[str, str] = {}
     for path in paths:
         for line in read_lines(path, "stamp values"):
@@ -122,7 +139,11 @@ def is_tag(text: str) -> bool:
 
 
 def tag(text: str, stamps: Mapping[str, str]) -> str:
-    """A tag with its stamp values filled in: `v-{STABLE_GIT_COMMIT}`."""
+    """A tag with its stamp values filled in: `v-{STABLE_GIT_COMMIT}`.
+
+    Raises:
+        InputError: A value is not known, or the result cannot be a tag.
+    """
 
     def value(matched: re.Match[str]) -> str:
         key = matched[1]

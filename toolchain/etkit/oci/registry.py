@@ -34,16 +34,14 @@ class NoSuchPackage(InputError):
 
 
 class Repository(Client):
-    """A repository of a registry. A `with` statement closes its connections. Arguments and errors: as `Client`.
-
-    Each method raises a BuildError if the registry does not answer, or does not take or send what it should: it sends
-    other content than a digest says, or a list that is damaged, leads elsewhere or has no end."""
+    """A repository of a registry. A `with` statement closes its connections. Arguments and errors: as `Client`."""
 
     def document(self, wanted: str) -> tuple[Descriptor, bytes]:
         """The manifest or image index that a tag or digest names now, with its descriptor.
 
         Raises:
             NoSuchPackage: There is none.
+            BuildError: The registry does not answer, or it sends other content than the digest says.
         """
         headers = {"Accept": f"{INDEX}, {MANIFEST}"}
         found = self.small(f"manifests/{wanted}", headers, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
@@ -54,7 +52,11 @@ class Repository(Client):
         return Descriptor.of(found.media_type, found.data), found.data
 
     def load(self, blob: Descriptor, limit: int) -> bytes:
-        """The content of a small blob or a manifest."""
+        """The content of a small blob or a manifest.
+
+        Raises:
+            BuildError: It is too large, is missing, or has other content than its digest says.
+        """
         if blob.size > limit:
             raise BuildError.of(f"{self}: {blob.digest[7:23]} has {blob.size} bytes, and at most {limit} are read")
         kind = "manifests" if blob.media_type in (INDEX, MANIFEST) else "blobs"
@@ -68,6 +70,7 @@ class Repository(Client):
         """Writes a blob to an empty file that is open for reading and writing. Continues where a connection broke.
 
         Raises:
+            BuildError: The registry does not send it, or sends other content than its digest says.
             OSError: The file cannot be written.
         """
         state, count = hashlib.sha256(), Count(on_bytes)
@@ -94,7 +97,11 @@ class Repository(Client):
             raise self._damaged(blob)
 
     def has(self, blob: Descriptor) -> bool:
-        """Whether the repository has a blob."""
+        """Whether the repository has a blob.
+
+        Raises:
+            BuildError: The registry does not answer.
+        """
         with self.request("HEAD", f"blobs/{blob.digest}") as response:
             if response.status_code == HTTPStatus.NOT_FOUND:
                 return False
@@ -120,6 +127,7 @@ class Repository(Client):
         """Sends a file as a blob. Continues where a connection broke, if the registry still knows the upload.
 
         Raises:
+            BuildError: The registry does not take it.
             OSError: The file cannot be read.
         """
         address, count = "", Count(on_bytes)
@@ -173,6 +181,9 @@ class Repository(Client):
 
         Returns:
             Whether the registry has an interface for referrers, if the manifest has a subject.
+
+        Raises:
+            BuildError: The registry does not take it.
         """
         headers = {"Content-Type": blob.media_type}
         for again in self.attempts(Count(), f"the manifest {blob.digest[7:23]} cannot be stored"):
@@ -190,7 +201,11 @@ class Repository(Client):
         """Stores a manifest that refers to another one, so that tools find it from there.
 
         A registry without an interface for referrers gets a list of them under the tag `sha256-DIGEST`, as the
-        specification says."""
+        specification says.
+
+        Raises:
+            BuildError: The registry does not take it.
+        """
         if self.put_document(blob.digest, blob, data):
             return
         known = self._tagged_referrers(subject)
@@ -203,7 +218,11 @@ class Repository(Client):
     def referrers(self, subject: Descriptor, artifact_type: str) -> list[Descriptor]:
         """The manifests of a kind that refer to another one.
 
-        They come from the registry's interface, or from the tag that takes its place."""
+        They come from the registry's interface, or from the tag that takes its place.
+
+        Raises:
+            BuildError: The registry does not answer, or its list is damaged.
+        """
         address, missing = f"referrers/{subject.digest}", HTTPStatus.NOT_FOUND
         first = self.small(address, {"Accept": INDEX}, DOCUMENT_BYTES, missing, HTTPStatus.BAD_REQUEST)
         if first.status == HTTPStatus.OK and first.media_type == INDEX:
@@ -257,6 +276,7 @@ class Repository(Client):
 
         Raises:
             InputError: There is no such repository.
+            BuildError: The registry does not answer, or its list is damaged, leads elsewhere or has no end.
         """
         address = "tags/list"
         first = self.small(f"{address}?n={_PAGE}", {}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)

@@ -1,8 +1,4 @@
-"""Pushes packages to a registry, and pulls them. Files move at the same time, and only those that are missing.
-
-Each function raises a BuildError if a file is damaged or cannot be written, or if the registry does not take or send
-what it should.
-"""
+"""Pushes packages to a registry, and pulls them. Files move at the same time, and only those that are missing."""
 
 from __future__ import annotations
 
@@ -69,6 +65,7 @@ def push(
 
     Raises:
         InputError: The directory is not a layout, the package has no date for `forward_tags`, or the registry refuses.
+        BuildError: A blob is damaged, or the registry does not take it.
     """
     content = layout.read(directory)
     date = dates.moment(dates.created(content.root, content.documents[content.root.sha256]))
@@ -129,6 +126,7 @@ def read(repository: Repository, wanted: str, accept: Callable[[str], object] | 
 
     Raises:
         InputError: There is none, or it is not a package of programs.
+        BuildError: The registry sends something else than what was asked for.
     """
     root, data = repository.document(wanted)
     if accept is not None:
@@ -143,7 +141,11 @@ def read(repository: Repository, wanted: str, accept: Callable[[str], object] | 
 def with_referrers(repository: Repository, content: Package) -> Package:
     """A package with the statements that refer to those of its programs about which it holds none.
 
-    Statements of other tools are left out: they are not of the kind that `provenance` makes."""
+    Statements of other tools are left out: they are not of the kind that `provenance` makes.
+
+    Raises:
+        BuildError: The registry does not answer, or a statement does not follow from the index of its program.
+    """
     stated = {statement.subject.sha256 for statement in content.statements}
     found = [
         manifest
@@ -165,7 +167,11 @@ def pull(
     """Pulls programs of a package into a directory. Files appear under their names when all of them are complete.
 
     A file that the directory or the local cache has is not fetched. If the pull fails, the local cache gets the files
-    that have arrived; if it is killed, the next pull into the directory puts them there."""
+    that have arrived; if it is killed, the next pull into the directory puts them there.
+
+    Raises:
+        BuildError: The registry does not send a file as it should be, or a file cannot be written.
+    """
     moved = Moved()
     names: dict[str, list[str]] = {}
     for program in programs:
@@ -216,7 +222,11 @@ def _keep(cache: Cache, needed: Collection[str], left: Path) -> None:
 
 
 def attach(repository: Repository, subject: Descriptor, layer: Descriptor, data: bytes) -> Descriptor:
-    """Pushes a document as a referrer of a manifest. Returns the descriptor of its own manifest."""
+    """Pushes a document as a referrer of a manifest. Returns the descriptor of its own manifest.
+
+    Raises:
+        EtbuildError: The registry does not take it.
+    """
     described, documents = package.referrer(subject, layer, {})
     documents[layer.sha256] = data
     with temporary("attached") as scratch:
@@ -230,7 +240,11 @@ def attach(repository: Repository, subject: Descriptor, layer: Descriptor, data:
 
 
 def fetch(repository: Repository, blob: Descriptor, path: Path, on_bytes: OnBytes) -> None:
-    """Writes a blob to a new file."""
+    """Writes a blob to a new file.
+
+    Raises:
+        BuildError: The registry does not send it as it should be, or the file cannot be written.
+    """
     try:
         with path.open("x+b") as file:
             repository.fetch(blob, file, on_bytes)
@@ -245,6 +259,9 @@ def verify(repository: Repository, programs: Iterable[Program], work: Work) -> i
 
     Returns:
         The number of files.
+
+    Raises:
+        BuildError: A file is missing or damaged.
     """
     needed = package.blobs(programs)
     work.expected(sum(blob.size for blob in needed))
