@@ -21,7 +21,14 @@ def reasons(plan: Plan, manifest: Path, declared: Inputs, changed: Changed) -> l
     """The changed files that a program may be made from, relative to the repository; empty if there are none.
 
     A source that is gone counts if its package or module is one that the program imports, and a data file that is gone
-    if it has the name of a data file of the program. Without the inputs of the program, everything counts."""
+    if it has the name of a data file of the program. If the inputs of the program cannot be found, everything counts.
+
+    Args:
+        plan: The plan of the program.
+        manifest: Its manifest.
+        declared: Its inputs.
+        changed: The changed files.
+    """
     files = changed.absolute()
     try:
         used = import_graph.used_sources(declared, plan.export_plan)
@@ -58,7 +65,12 @@ def bazel_query(changed: Changed, workspace: Path) -> str:
     """A query of Bazel for the programs that a change can reach.
 
     A changed file of a package is named by its path. If a file is gone, or if it is a BUILD file, every target of its
-    package counts. If it is one that Bazel reads before packages, or a `.bzl` file, every target counts."""
+    package counts. If it is one that Bazel reads before packages, or a `.bzl` file, every target counts.
+
+    Args:
+        changed: The changed files.
+        workspace: The directory of the workspace.
+    """
     inside = [os.path.relpath(path, workspace) for path in sorted(changed.absolute())]
     inside = [path for path in inside if not path.startswith("..")]
     if any(path in _EVERYWHERE or path.endswith(".bzl") for path in inside):

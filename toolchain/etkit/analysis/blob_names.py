@@ -17,8 +17,12 @@ def of_report(report: Report | None) -> BlobWeights:
 
 
 def shown(key: str, known: Mapping[str, list[str]]) -> str:
-    """The name of a blob: its weight, the number of the others, and its key. Without a weight, it is the key. `known`
-    has the names of the weights by key."""
+    """The name of a blob: its weight, the number of the others, and its key. Without a weight, it is the key.
+
+    Args:
+        key: The key.
+        known: The names of the weights by key.
+    """
     names = known.get(key, [])
     others = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]}{others} {key}" if names else key

@@ -79,8 +79,11 @@ def verify(cache: Cache) -> list[str]:
 def gc(cache: Cache, max_size: int) -> Removed:
     """Removes the least recently used records until the cache fits, then blobs that no record lists.
 
-    It waits until no process reads or writes an entry. Processes that want to do so meanwhile wait. The size in bytes
-    is that of records and blobs together.
+    It waits until no process reads or writes an entry. Processes that want to do so meanwhile wait.
+
+    Args:
+        cache: The cache.
+        max_size: The limit for records and blobs together, in bytes.
 
     Raises:
         BuildError: A record cannot be read, so the blobs that it needs are unknown; or a file cannot be removed.

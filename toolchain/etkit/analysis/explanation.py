@@ -21,6 +21,9 @@ _NAMED = 8  # at most this many changed tensors are listed by name
 def tree(inputs: KeyInputs) -> Iterator[tuple[int, str, str, str]]:
     """Yields the inputs of a key as the lines of a tree.
 
+    Args:
+        inputs: The `inputs` of an index.
+
     Yields:
         Depth, name, digest, and a short description or an empty string.
     """
@@ -44,7 +47,12 @@ def tree(inputs: KeyInputs) -> Iterator[tuple[int, str, str, str]]:
 
 
 def differences(before: BuildInputs, after: BuildInputs) -> list[str]:
-    """Describes the differences between the inputs of two builds, one a line."""
+    """Describes the differences between the inputs of two builds, one a line.
+
+    Args:
+        before: The inputs of the first build; its index has them too.
+        after: The same for the second build.
+    """
     old, new = before["inputs"], after["inputs"]
     lines = [_of_plan(change) for change in changes(old["plan"], new["plan"])]
     lines += [_of_file("source", change) for change in changes(old["sources"], new["sources"])]

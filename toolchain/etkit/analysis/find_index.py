@@ -69,8 +69,11 @@ def index_beside(path: Path, sha256: str) -> tuple[Path, Index] | None:
 
 
 def listed_report(path: Path, index: Index) -> Report | None:
-    """The report that an index lists. None if it is not in the same directory, or was changed. The path is that of the
-    index, or of a file beside it.
+    """The report that an index lists. None if it is not in the same directory, or was changed.
+
+    Args:
+        path: The index, or a file beside it.
+        index: Its content.
 
     Raises:
         InputError: The file is not a report.
@@ -88,7 +91,12 @@ def listed_report(path: Path, index: Index) -> Report | None:
 
 
 def report_beside(path: Path, sha256: str) -> Report | None:
-    """The report beside a `.pte` or `.ptd`, if an index there lists both with these bytes."""
+    """The report beside a `.pte` or `.ptd`, if an index there lists both with these bytes.
+
+    Args:
+        path: The file.
+        sha256: Its digest.
+    """
     index = index_beside(path, sha256)
     with contextlib.suppress(InputError):
         return None if index is None else listed_report(*index)

@@ -45,8 +45,11 @@ class Finding:
 
 
 def findings(cache: Path | None) -> Iterator[Finding]:
-    """Looks at everything. Imports neither torch nor ExecuTorch into this process. `cache` is the directory of the
-    local cache; None for the default."""
+    """Looks at everything. Imports neither torch nor ExecuTorch into this process.
+
+    Args:
+        cache: The directory of the local cache. None: the default.
+    """
     yield _python()
     yield from _packages()
     yield _imports()

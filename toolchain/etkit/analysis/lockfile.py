@@ -64,6 +64,11 @@ def _may_be_replaced(path: Path) -> bool:
 def check(path: Path, content: Lockfile, hint: str) -> None:
     """Compares a lockfile with a build.
 
+    Args:
+        path: The lockfile.
+        content: The content that the lockfile should have.
+        hint: How the user can update the lockfile.
+
     Raises:
         CheckError: The lockfile has another program or does not exist. The message lists the changes, with those of
             the versions that made the program.

@@ -44,6 +44,13 @@ def verify(
 ) -> None:
     """Exports and lowers again, without the cache, and compares every file with that of the first build.
 
+    Args:
+        export_plan: The plan of the export.
+        lower_plan: The plan of the lowering.
+        inputs: The declared sources and data.
+        used: The sources that the export uses, with their contents.
+        first: The first build.
+
     Raises:
         BuildError: The second build failed, or its result differs. Names the first file, section and field.
         InputError: The second build cannot name a file.

@@ -40,7 +40,14 @@ if TYPE_CHECKING:
 
 
 def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: Stage) -> dict[str, list[Path]]:
-    """Runs the stages up to one of them, and saves what each stage made. Removes the stages of an earlier run.
+    """Runs the stages up to one of them, and saves what each stage made.
+
+    Args:
+        last: The last stage, one of `stages.STAGES`.
+        plan: What to build.
+        inputs: The declared inputs. The build reads no other files.
+        directory: The parent of the stages' directories. Stages' directories of an earlier run are removed.
+        stage: Is called for each stage, to show progress.
 
     Returns:
         The files of each stage, in order.

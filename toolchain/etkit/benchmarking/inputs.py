@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 def of_manifest(
     plan: Plan, tests: TestPlan, inputs: Inputs, sizes: Mapping[str, int], stage: Stage
 ) -> dict[str, list[Any]]:
-    """The inputs of each method that the manifest describes: its example inputs, or random ones of other sizes. `sizes`
-    are those of dynamic dimensions, by name; a method without such a dimension gets its example inputs.
+    """The inputs of each method that the manifest describes: its example inputs, or random ones of other sizes.
+
+    Args:
+        plan: The plan.
+        tests: The ranges of random inputs.
+        inputs: The declared inputs.
+        sizes: Sizes of dynamic dimensions, by name. A method without such a dimension gets its example inputs.
+        stage: Is called to show progress.
 
     Raises:
         InputError: No method has such a dimension, it does not take such a size, or a file is missing.

@@ -13,7 +13,12 @@ _POINTS = 200
 
 
 def draw(names: Sequence[str], found: Sequence[Phase]) -> str:
-    """The times of all phases as an SVG image."""
+    """The times of all phases as an SVG image.
+
+    Args:
+        names: The names of the programs.
+        found: The phases.
+    """
     body = [
         text(_LEFT + 320 * number, 18, name, f'fill="{colour}"')
         for number, (name, colour) in enumerate(zip(names, COLOURS, strict=False))

@@ -78,8 +78,12 @@ def find_decoder(files: ProgramFiles, prompt: int | None, new: int | None) -> De
     """Finds out whether a program is a decoder with a cache.
 
     It is one if its constant methods tell that it uses a cache and how long that is, under the names that ExecuTorch's
-    runners use, and if a method takes a token and its position. `prompt` and `new` are the wished numbers of tokens of
-    a prompt and after it.
+    runners use, and if a method takes a token and its position.
+
+    Args:
+        files: The program.
+        prompt: The wished number of tokens of a prompt.
+        new: The wished number of tokens after it.
 
     Raises:
         InputError: The cache or the method has no room for so many tokens.

@@ -163,7 +163,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_names(files: Mapping[str, Sequence[Path]]) -> None:
-    """Refuses two programs that would have the same files. `files` has the manifests of each name."""
+    """Refuses two programs that would have the same files.
+
+    Args:
+        files: For each name of a program, the manifests that have it.
+    """
     for name, manifests in files.items():
         if len(manifests) > 1:
             message = f"{manifests[0]} and {manifests[1]} both make `{name}`, and would write the same files"
@@ -173,7 +177,13 @@ def _check_names(files: Mapping[str, Sequence[Path]]) -> None:
 def _build_each(
     programs: Sequence[tuple[Manifest, Inputs]], directory: Path, how: BuildOptions, *, go_on: bool
 ) -> tuple[list[tuple[str, BuildResult]], dict[str, EtbuildError]]:
-    """Builds programs. With `go_on`, an error of one program leaves the others to be built, and is returned.
+    """Builds programs.
+
+    Args:
+        programs: The programs, with the inputs of each.
+        directory: The directory for the artifacts.
+        how: Where and how the builds run.
+        go_on: Whether an error of one program leaves the others to be built. It is returned then.
 
     Returns:
         What was built, with the names of the programs; and the errors by name.
@@ -246,6 +256,12 @@ def _write_page(
 
 def build_program(loaded: Manifest, given: Inputs, directory: Path, how: BuildOptions) -> tuple[str, BuildResult]:
     """Builds one program.
+
+    Args:
+        loaded: The manifest, with a variant merged into it.
+        given: The sources and data that the build may read.
+        directory: The directory for the artifacts.
+        how: Where and how the build runs.
 
     Returns:
         Its name and what was built.

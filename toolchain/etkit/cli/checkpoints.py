@@ -36,8 +36,12 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 def each_checkpoint(
     loaded: Sequence[Manifest], given: Inputs, patterns: Sequence[str]
 ) -> list[tuple[Manifest, Inputs]]:
-    """The programs to build: those of the manifest, each with each checkpoint. Without a pattern of `--weights`, each
-    program has the weights of its manifest.
+    """The programs to build: those of the manifest, each with each checkpoint.
+
+    Args:
+        loaded: The manifest, with each variant that is built.
+        given: The sources and data that the builds may read.
+        patterns: The values of `--weights`. Without one, each program has the weights of its manifest.
 
     Raises:
         InputError: A pattern finds nothing, two checkpoints would give programs of one name, or a manifest has not

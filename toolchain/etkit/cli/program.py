@@ -59,8 +59,15 @@ def check_program(options: argparse.Namespace) -> None:
 def build_into(
     options: argparse.Namespace, manifest: Path, plan: Plan, directory: Path, origins: Path | None = None
 ) -> Path:
-    """Builds a program, or takes it from the cache. Returns the path of the `.pte`. `origins` is a directory for the
-    files that say where its instructions come from."""
+    """Builds a program, or takes it from the cache. Returns the path of the `.pte`.
+
+    Args:
+        options: The options of `add_roots`, `add_declared` and `add_cache`.
+        manifest: The manifest.
+        plan: Its plan.
+        directory: Where to write the program.
+        origins: Where to write the files that say where its instructions come from; None: nowhere.
+    """
     from etbuild.build import BuildOptions, build
     from etbuild.cli.terminal import Progress
 

@@ -24,8 +24,14 @@ _WORDS = 12  # words in a line
 def files(
     index: Index, directory: Path, stem: str, namespace: str | None = None, limit: int = MAX_BYTES
 ) -> dict[str, str]:
-    """The contents of `NAME_data.h` and `NAME_data.cc`, by name. The namespace is that of the program by default. The
-    limit in bytes is for all files together.
+    """The contents of `NAME_data.h` and `NAME_data.cc`, by name.
+
+    Args:
+        index: The program's index.
+        directory: The directory of its files.
+        stem: The name of the files, without suffixes.
+        namespace: The namespace of what they declare. Default: the program's name.
+        limit: The largest size of all files in bytes.
 
     Raises:
         InputError: A file cannot be read, there is more than one with named data, or they are larger than the limit.

@@ -57,7 +57,12 @@ def file_stem(program: str) -> str:
 
 
 def header(index: Index, report: Report, namespace: str | None = None) -> str:
-    """The content of `NAME.h`. The namespace is the program's name by default.
+    """The content of `NAME.h`.
+
+    Args:
+        index: The program's index.
+        report: Its report.
+        namespace: The namespace of the class, such as `app::models`. Default: the program's name.
 
     Raises:
         InputError: C++ cannot name a method, or a method takes or returns something that no C++ type stands for.

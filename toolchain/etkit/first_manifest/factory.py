@@ -103,8 +103,12 @@ def _methods_of(root: torch.nn.Module, modules: Collection[str]) -> tuple[list[s
     """The lines of `methods` for a module, and what the user should know about them.
 
     Methods are `forward` and the public methods of the user's classes; of a module without any, its children. A method
-    is left out if nothing that was tried fits, unless the others are left out too. `modules` are the names of the
-    user's Python modules."""
+    is left out if nothing that was tried fits, unless the others are left out too.
+
+    Args:
+        root: The module.
+        modules: The names of the user's Python modules.
+    """
     names = _public_methods(root, modules) or [name for name, _ in root.named_children()]
     found = {name: _inputs_of(root, getattr(root, name)) for name in names}
     kept = [name for name in names if found[name] is not None or name == "forward"] or names

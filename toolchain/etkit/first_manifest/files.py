@@ -81,6 +81,11 @@ def _check_content(path: Path) -> None:
 def read_json(path: Path, limit: int, what: str) -> dict[str, Any]:
     """The content of a JSON file that holds an object. Infinite numbers may be in it, as transformers writes them.
 
+    Args:
+        path: The file.
+        limit: How many bytes it may have.
+        what: What it should be, for errors.
+
     Raises:
         InputError: It cannot be read, or holds something else.
     """

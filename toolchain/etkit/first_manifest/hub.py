@@ -48,7 +48,11 @@ class Snapshot:
         return self.repo.rpartition("/")[2]
 
     def rule(self, name: str) -> str:
-        """The text of a `.bzl` file whose function pins the files. The name is that of the repository in Bazel."""
+        """The text of a `.bzl` file whose function pins the files.
+
+        Args:
+            name: The name of the repository in Bazel.
+        """
         attributes = {
             "name": name,
             "files": self.digests,
@@ -66,8 +70,10 @@ class Snapshot:
 
 
 def download(reference: str) -> Snapshot:
-    """Downloads the configuration, the tokenizer and the weights of a model. The reference is `hub:OWNER/NAME` or
-    `hub:OWNER/NAME@REVISION`.
+    """Downloads the configuration, the tokenizer and the weights of a model.
+
+    Args:
+        reference: The model, as `hub:OWNER/NAME` or `hub:OWNER/NAME@REVISION`.
 
     Raises:
         InputError: The reference has another form.

@@ -12,14 +12,21 @@ _DEFAULT_OF_PATCHES = 448
 
 
 def of_config(config: dict[str, Any]) -> tuple[int, int] | None:
-    """The height and the width in a model's `config.json`; None if it does not say them."""
+    """The height and the width in a model's `config.json`; None if it does not say them.
+
+    Args:
+        config: The content of the file.
+    """
     nested = config.get("vision_config")
     return _size((nested if isinstance(nested, dict) else config).get("image_size"))
 
 
 def of_processor(processor: dict[str, Any]) -> tuple[int, int]:
     """The height and the width of what an image processor returns. An image that keeps its shape becomes a square.
-    `processor` is the content of `preprocessor_config.json`, if there is one."""
+
+    Args:
+        processor: The content of `preprocessor_config.json`; empty if there is none.
+    """
     cropped = _size(processor.get("crop_size")) if processor.get("do_center_crop") is True else None
     return cropped or _size(processor.get("size")) or (_DEFAULT, _DEFAULT)
 

@@ -264,7 +264,11 @@ def _refusal(config: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def why_unknown(config: dict[str, Any]) -> str:
-    """Why no methods are known for a model for images and text. Empty for others."""
+    """Why no methods are known for a model for images and text. Empty for others.
+
+    Args:
+        config: The configuration of the model.
+    """
     both = all(isinstance(config.get(key), dict) for key in ("text_config", "vision_config"))
     found = _refusal(config) if both else None
     return "" if found is None else f": of `task: image-text-to-text`, {found[0]}; known: {found[1]}"

@@ -47,6 +47,11 @@ def of_folder(first: First, beside: Path, stage: Stage) -> First:
     """Exports the model of a first manifest, and returns a manifest that can be exported: the same one, or one with
     less.
 
+    Args:
+        first: What the manifest says.
+        beside: The directory of the manifest.
+        stage: Is called for each stage, to show progress.
+
     Raises:
         EtbuildError: The export failed. The error is that of a build.
     """
@@ -109,6 +114,12 @@ def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
 def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> None:
     """Checks that ExecuTorch's package has the kernels that a program calls. The weights are not needed.
 
+    Args:
+        plan: The plan of the program.
+        exported: The directory of its export.
+        inputs: The declared inputs.
+        stage: Is called for each stage, to show progress.
+
     Raises:
         BuildError: A kernel is missing, or a method cannot be lowered.
     """
@@ -167,8 +178,12 @@ def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, 
 
 
 def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
-    """The plan of the manifest without its weights and without what reads them: their content is not needed. The keys
-    of `changed` in the configuration get other values."""
+    """The plan of the manifest without its weights and without what reads them: their content is not needed.
+
+    Args:
+        first: What the manifest says.
+        changed: The keys of the configuration that get other values.
+    """
     from etbuild.manifest import validate
     from etbuild.plan.plan import from_manifest
 

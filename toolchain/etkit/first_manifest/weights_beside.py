@@ -22,7 +22,13 @@ def find(root: torch.nn.Module, folders: Sequence[Path], beside: Path) -> tuple[
 
     A file fits if a build could load it: it has each parameter, in its shape and dtype, and nothing else. A file
     that shares no name of a tensor with the module is something else, such as data for a calibration. No code in a file
-    runs. `beside` is the directory of the manifest: the name of the file is relative to it."""
+    runs.
+
+    Args:
+        root: The module.
+        folders: The folders of the module's sources.
+        beside: The directory of the manifest, to which the name of the file is relative.
+    """
     fitting, misfits = [], []
     for name in _candidates(folders, beside):
         why = _unlike(root, name, beside)

@@ -36,6 +36,10 @@ class Conversation:
     def answer(self, text: str, most: int) -> Iterator[str]:
         """Adds a turn of the user, and yields the answer in pieces. The answer becomes a turn when it ends.
 
+        Args:
+            text: What the user says.
+            most: The tokens of the answer at most.
+
         Raises:
             InputError: The template refuses the conversation, or the conversation does not fit into the cache.
             BuildError: The runtime cannot run the program.
@@ -70,7 +74,12 @@ class Conversation:
 
 
 def chosen(scores: torch.Tensor, temperature: float) -> int:
-    """The next token. A higher temperature draws it more freely; 0 takes the most likely one."""
+    """The next token.
+
+    Args:
+        scores: The score of each token.
+        temperature: How freely it is drawn; 0 for the most likely one.
+    """
     if temperature == 0:
         return int(scores.argmax())
     below = scores.float() - scores.float().max()  # a small temperature would make the scores infinite

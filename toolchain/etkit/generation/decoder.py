@@ -29,7 +29,11 @@ class Decoder:
     """
 
     def __init__(self, files: ProgramFiles, scratch: Path) -> None:
-        """Loads a program. `scratch` is a directory that outlives the decoder.
+        """Loads a program.
+
+        Args:
+            files: Its files.
+            scratch: A directory that outlives the decoder.
 
         Raises:
             InputError: The program is not one for the runner, or has no cache.
@@ -44,8 +48,10 @@ class Decoder:
 
     def scores(self, tokens: Sequence[int]) -> torch.Tensor:
         """The scores of the token after a text. What the cache holds of the text is not computed again, if the text
-        continues it. Otherwise the cache begins a new text: not every cache can go back. The text has at least one
-        token, and not more than `context`.
+        continues it. Otherwise the cache begins a new text: not every cache can go back.
+
+        Args:
+            tokens: The text. There is at least one token, and not more than `context`.
 
         Raises:
             BuildError: The runtime cannot run the program.

@@ -17,7 +17,11 @@ SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", TEMPLATE)
 
 
 def preferred(files: Iterable[str]) -> str | None:
-    """The file of a tokenizer that ExecuTorch's runner reads. None if there is none."""
+    """The file of a tokenizer that ExecuTorch's runner reads. None if there is none.
+
+    Args:
+        files: The paths of all files of the tokenizer.
+    """
     found = [*files]
     named = [each for name in RUNNERS for each in found if PurePosixPath(each).name == name]
     others = [each for each in found if not each.endswith(("config.json", *SETTINGS))]
@@ -26,6 +30,9 @@ def preferred(files: Iterable[str]) -> str | None:
 
 def have_template(files: Iterable[Path]) -> bool:
     """Whether the files of a tokenizer have a chat template.
+
+    Args:
+        files: Their paths.
 
     Raises:
         InputError: A file cannot be read.

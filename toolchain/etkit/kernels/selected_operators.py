@@ -22,6 +22,9 @@ def make(programs: Sequence[Path]) -> bytes:
 
     Operators are sorted, and `debug_info` names the files of the programs that call an operator, without directories.
 
+    Args:
+        programs: Files that `program_kernels.read` could read.
+
     Raises:
         BuildError: ExecuTorch could not read a program.
     """

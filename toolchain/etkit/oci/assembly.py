@@ -68,8 +68,14 @@ def holds_only(directory: Path, names: Collection[str]) -> bool:
 
 
 def take_over(directory: Path, name: str, blob: Descriptor, store: Path) -> bool:
-    """Takes over a file that a directory has under a name, if it is a regular file with the right content. `store` gets
-    the content under its sha256."""
+    """Takes over a file that a directory has under a name, if it is a regular file with the right content.
+
+    Args:
+        directory: The directory.
+        name: The name of the file.
+        blob: What it should be.
+        store: The directory that gets the content under its sha256.
+    """
     target = store / blob.sha256
     if target.exists():  # for another file with the same content
         return True

@@ -64,7 +64,13 @@ def _attempt(stop: threading.Event, broken: list[Broken]) -> Iterator[None]:
 
 
 def attempts(stop: threading.Event, count: Count, failed: str, hint: str | None = None) -> Iterator[Attempt]:
-    """Attempts at a transfer until one succeeds. `stop` ends the pauses; `failed` says what cannot be done.
+    """Attempts at a transfer until one succeeds.
+
+    Args:
+        stop: Ends the pauses.
+        count: The bytes that are done.
+        failed: What cannot be done, for the error.
+        hint: What to do then.
 
     Raises:
         BuildError: Some attempts in a row have failed, and none of them transferred a megabyte.

@@ -38,7 +38,12 @@ def make(program: Program, index: Index) -> bytes:
     """The bill of materials of a program, as JSON.
 
     The licenses of packages are those that the packages state which are installed here. A package that is not
-    installed, or in another version, has none."""
+    installed, or in another version, has none.
+
+    Args:
+        program: The program.
+        index: The index of its build.
+    """
     inputs, stated = index["inputs"], index["inputs"]["plan"].get("metadata", {})
     bom = Bom()
     bom.metadata.component = Component(

@@ -171,7 +171,13 @@ class Client:
             yield response
 
     def small(self, address: str, headers: dict[str, str], limit: int, *also: HTTPStatus) -> Answer:
-        """Fetches a small document. `also` are answers that are expected besides `OK`; the limit is in bytes.
+        """Fetches a small document.
+
+        Args:
+            address: Its address, relative to the repository or whole.
+            headers: The headers of the request.
+            limit: Its largest size in bytes.
+            also: Answers that are expected besides `OK`.
 
         Raises:
             EtbuildError: It does not come, or is larger.

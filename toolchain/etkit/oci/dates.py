@@ -14,6 +14,10 @@ CREATED = "org.opencontainers.image.created"
 def created(root: Descriptor, data: bytes) -> str | None:
     """The date of a package as it is written.
 
+    Args:
+        root: The image index or the manifest that a tag names.
+        data: Its content.
+
     Returns:
         The date; None if it has none, or has one in another format.
     """

@@ -163,6 +163,10 @@ def _is_ours(directory: Path) -> bool:
 def apply(source: Path, directory: Path) -> Delta:
     """Applies a delta to a directory of programs. Nothing changes there until every file has its digest.
 
+    Args:
+        source: The directory of the delta.
+        directory: The directory of the programs.
+
     Returns:
         The delta.
 
@@ -235,7 +239,13 @@ def _take_over(directory: Path, base: dict[str, Any], store: Path) -> Path:
 
 
 def patched(old: bytes, patch: bytes, blob: Descriptor, name: str) -> bytes:
-    """The content that a patch makes from another one. The patch may come from anybody.
+    """The content that a patch makes from another one.
+
+    Args:
+        old: The content that the patch is for.
+        patch: The patch. It may come from anybody.
+        blob: What the result must be.
+        name: The name of the result, for errors.
 
     Raises:
         InputError: The extra is not installed.

@@ -31,7 +31,11 @@ class Version:
 
 
 def read(repository: Repository, jobs: int) -> tuple[list[Version], list[str]]:
-    """Reads every tag of a repository. `jobs` packages are read at the same time.
+    """Reads every tag of a repository.
+
+    Args:
+        repository: The repository.
+        jobs: The number of packages to read at the same time.
 
     Returns:
         The versions: by date if each has one, else by tag. And the tags that name something else than a package.

@@ -103,7 +103,12 @@ class PackageFiles:
 def make(
     builds: Iterable[Path], annotations: Mapping[str, str], builder: str = provenance.UNNAMED_BUILDER
 ) -> PackageFiles:
-    """Makes a package from finished builds. Reads only their indexes. Each build is an index, or a directory with one.
+    """Makes a package from finished builds. Reads only their indexes.
+
+    Args:
+        builds: For each program its index, or a directory with one index.
+        annotations: The annotations of the package.
+        builder: A URI for who has built the programs.
 
     Raises:
         InputError: An index is missing or damaged, or two programs have one name.
@@ -368,6 +373,12 @@ def _check_media_type(blob: Descriptor, wanted: str, where: str) -> None:
 
 def check_files(path: Path, name: str, files: Mapping[str, Descriptor], where: str) -> None:
     """Checks that an index lists these files, besides itself.
+
+    Args:
+        path: The index.
+        name: The name of its program.
+        files: The files by name.
+        where: What lists the files, for messages.
 
     Raises:
         InputError: The index is damaged.

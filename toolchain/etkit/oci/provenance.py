@@ -23,7 +23,13 @@ _FILES = "sha256OfFileList"
 
 
 def statement(index: Index, files: Mapping[str, Descriptor], builder: str) -> dict[str, Any]:
-    """The statement of a program."""
+    """The statement of a program.
+
+    Args:
+        index: The index of its build.
+        files: Its files by name.
+        builder: A URI for who has built it.
+    """
     inputs = index["inputs"]
     toolchain = inputs["toolchain"]
     materials = [

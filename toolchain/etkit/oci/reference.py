@@ -97,6 +97,10 @@ def moved(reference: Reference, registry: str) -> Reference:
 def read_lines(path: Path, what: str) -> list[str]:
     """Reads the lines of a small text file, without empty ones and spaces around them.
 
+    Args:
+        path: The file.
+        what: What it holds, for messages.
+
     Raises:
         InputError: The file cannot be read.
     """

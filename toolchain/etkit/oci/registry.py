@@ -67,7 +67,12 @@ class Repository(Client):
         return data
 
     def fetch(self, blob: Descriptor, target: IO[bytes], on_bytes: OnBytes) -> None:
-        """Writes a blob to an empty file that is open for reading and writing. Continues where a connection broke.
+        """Writes a blob to a file. Continues where a connection broke.
+
+        Args:
+            blob: The blob.
+            target: An empty file, open for reading and writing.
+            on_bytes: Is called with the bytes that have arrived.
 
         Raises:
             BuildError: The registry does not send it, or sends other content than its digest says.

@@ -46,8 +46,13 @@ class Summarized:
 
 
 def summarize(before: Place | None, after: Place, only_built: bool = False) -> list[Summarized]:
-    """Compares the programs of two places by name. With `only_built`, programs that are not in the build are left out:
-    a build of what a change touches does not have them.
+    """Compares the programs of two places by name.
+
+    Args:
+        before: The build to compare with; None if there is none yet.
+        after: The build.
+        only_built: Whether to leave out programs that are not in the build: a build of what a change touches does not
+            have the others.
 
     Raises:
         EtbuildError: A document is damaged.
@@ -119,8 +124,11 @@ def _folded(title: str, lines: list[str]) -> Iterator[str]:
 
 
 def junit(programs: list[Summarized], lockfiles: Path | None) -> bytes:
-    """The checks of the programs as JUnit XML: those of the manifests, and lockfiles. `lockfiles` is a directory of
-    `NAME.lock.json` to compare with, if there is one.
+    """The checks of the programs as JUnit XML: those of the manifests, and lockfiles.
+
+    Args:
+        programs: The programs.
+        lockfiles: A directory of lockfiles to compare with, each `NAME.lock.json`; None to compare with none.
 
     Raises:
         InputError: A lockfile is damaged.

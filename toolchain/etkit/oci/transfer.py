@@ -57,8 +57,16 @@ def push(
     """Pushes the package of a layout.
 
     Files go first, then the manifests of the programs, then the image index, then its tags. So a tag never names a
-    package that is not complete, or not signed. Without any tag, it can be pulled by its digest. `forward_tags` move
-    only to a package with a later date.
+    package that is not complete, or not signed.
+
+    Args:
+        directory: The layout.
+        repository: Where the package goes.
+        tags: Its tags. Without any, it can be pulled by its digest.
+        mount_from: Other repositories of the registry that may have its files.
+        work: How to transfer.
+        sign: Signs the package that a reference names.
+        forward_tags: Tags that move only to a later package. The date of a package decides.
 
     Returns:
         The package, what was sent, and the tags of `forward_tags` that name a later package and stay there.
@@ -121,8 +129,12 @@ def _is_later(repository: Repository, tag: str, date: datetime) -> bool:
 
 
 def read(repository: Repository, wanted: str, accept: Callable[[str], object] | None = None) -> Package:
-    """Reads the package of a tag or digest. The tag is looked up once: everything else goes by digest. `accept` checks
-    the reference of what the tag names, before it is read.
+    """Reads the package of a tag or digest. The tag is looked up once: everything else goes by digest.
+
+    Args:
+        repository: Where it is.
+        wanted: The tag or digest.
+        accept: Checks the reference of what the tag names, before it is read.
 
     Raises:
         InputError: There is none, or it is not a package of programs.
@@ -168,6 +180,14 @@ def pull(
 
     A file that the directory or the local cache has is not fetched. If the pull fails, the local cache gets the files
     that have arrived; if it is killed, the next pull into the directory puts them there.
+
+    Args:
+        repository: Where the package is.
+        content: The package.
+        programs: The programs.
+        directory: Where the files go. It is made if it is missing.
+        cache: The local cache, if there is one.
+        work: How to transfer.
 
     Raises:
         BuildError: The registry does not send a file as it should be, or a file cannot be written.

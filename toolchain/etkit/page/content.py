@@ -131,7 +131,15 @@ def of_build(
     lines: SourceLines = NO_LINES,
     difference: Difference | None = None,
 ) -> PageContent:
-    """What the page of a build shows."""
+    """What the page of a build shows.
+
+    Args:
+        report: The report.
+        index: The index.
+        lowering: The facts of the lowering.
+        lines: The lines of the sources.
+        difference: What differs from another program.
+    """
     plan = index["inputs"]["plan"]
     program = lowering["program"]
     pte = next(each for each in index["artifacts"] if each["kind"] == "program")
@@ -174,8 +182,16 @@ def of_program(
     known: BlobWeights = NOT_KNOWN,
     difference: Difference | None = None,
 ) -> PageContent:
-    """What the page of any `.pte` shows. The index is that of the build that made the file, and `known` has the weights
-    that its blobs are made of, as far as they are known."""
+    """What the page of any `.pte` shows.
+
+    Args:
+        facts: The result of `program_file.describe`.
+        graphs: The graph of each method.
+        memory: The planned memory of each method.
+        index: The index of the build that made the file, if it is known.
+        known: The weights that its blobs are made of, as far as they are known.
+        difference: What differs from another program.
+    """
     plans = index["inputs"]["plan"]["methods"] if index is not None else {}
     expected = dict.fromkeys(facts["external_keys"], "expected in named data")
     elsewhere = "the named data is in other files" if expected else ""

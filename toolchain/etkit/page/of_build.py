@@ -14,8 +14,14 @@ from etkit.page import content, render
 def write_page(
     directory: Path, name: str, lowering: LoweringFacts, lines: SourceLines, against: Path | None = None
 ) -> Artifact:
-    """Writes `NAME.report.html` beside the report and the index of a build. The directory has both, and the program if
-    there is another one, `against`, to compare it with.
+    """Writes `NAME.report.html` beside the report and the index of a build.
+
+    Args:
+        directory: The directory with the report and the index, and with the program if there is something to compare.
+        name: The name of the program.
+        lowering: The facts of the lowering.
+        lines: The lines of the sources.
+        against: Another program, in the forms that `difference` takes.
 
     Raises:
         InputError: A file is damaged, or the other program is of another kind.

@@ -18,7 +18,11 @@ def page(path: Path, against: Path | None = None) -> bytes:
 
 def shown(path: Path, against: Path | None = None) -> content.PageContent:
     """What the page of a `.pte` shows, which may come from any build. The index beside it adds what the file does not
-    tell. `against` is another program, in the forms that `difference` takes.
+    tell.
+
+    Args:
+        path: The `.pte`.
+        against: Another program, in the forms that `difference` takes.
 
     Raises:
         InputError: The file is no program, or a file is damaged.

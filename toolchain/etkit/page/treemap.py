@@ -85,7 +85,12 @@ def modules(of: Mapping[str, Weight]) -> dict[str, str]:
 
 
 def layers(of: Mapping[str, Weight], groups: Mapping[str, str]) -> list[Group]:
-    """The weights by module."""
+    """The weights by module.
+
+    Args:
+        of: The weights.
+        groups: The result of `modules`.
+    """
     cells = [
         (groups[name], Cell(_below(groups[name], ".".join(weight.path)), name, weight.bytes, weight.note))
         for name, weight in of.items()
@@ -103,8 +108,14 @@ def weights_of_blobs(inside: BlobSizes, known: BlobWeights) -> dict[str, Weight]
 def blobs(
     inside: BlobSizes, outside: Mapping[str, Mapping[str, int]], known: BlobWeights, groups: Mapping[str, str]
 ) -> list[Group]:
-    """The blobs of a program and of its named data, by the modules of the weights that they are made of. `outside` has
-    the sizes of the blobs of its named data by tag and key; `groups` is empty if no weight is known."""
+    """The blobs of a program and of its named data, by the modules of the weights that they are made of.
+
+    Args:
+        inside: The blobs of the program.
+        outside: The blobs of its named data: their sizes by tag and key.
+        known: The weights that blobs are made of, as far as they are known.
+        groups: The result of `modules`; empty if no weight is known.
+    """
     named = {"in the program": inside["named_data"], **{f"in `{tag}`": each for tag, each in sorted(outside.items())}}
     cells = []
     for where, of_file in named.items():

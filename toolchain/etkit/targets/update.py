@@ -74,6 +74,11 @@ class Update:
 def update(manifests: list[Path], system: System, root: Path) -> list[Update]:
     """Computes the new files for manifests.
 
+    Args:
+        manifests: The manifests.
+        system: The build system.
+        root: The root of the workspace.
+
     Raises:
         InputError: Manifests have problems, or files cannot be parsed. It names all of them.
     """

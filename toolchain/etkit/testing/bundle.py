@@ -44,8 +44,12 @@ class Bundle:
 
 
 def bundle(tester: Tester, files: ProgramFiles, pattern: str | None = None) -> Bundle:
-    """Bundles a program with a vector for each test that is one call, and checks the bundle in the runtime. In a
-    pattern for the names of tests, `*` stands for any text.
+    """Bundles a program with a vector for each test that is one call, and checks the bundle in the runtime.
+
+    Args:
+        tester: Knows the tests and the model.
+        files: The program.
+        pattern: A pattern for the names of tests, in which `*` stands for any text; None for all tests.
 
     Raises:
         InputError: No test has a name that fits, or the inputs of a test do not fit the program.

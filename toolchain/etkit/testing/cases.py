@@ -58,7 +58,15 @@ class Case:
 
 
 class Tester:
-    """Tests one program."""
+    """Tests one program.
+
+    Args:
+        plan: What it was built from.
+        tests: What is tested.
+        files: The program.
+        context: The declared inputs.
+        options: How the tests run.
+    """
 
     def __init__(
         self, plan: Plan, tests: TestPlan, files: ProgramFiles, context: StepContext, options: TestOptions
@@ -105,7 +113,11 @@ class Tester:
         return [name for name, _ in self.tests(False)]
 
     def tests(self, locate: bool) -> list[Test]:
-        """The tests by name. With `locate`, a failure is searched for its cause."""
+        """The tests by name.
+
+        Args:
+            locate: Whether a failure is searched for its cause.
+        """
         cases: list[Test] = [(case.name, partial(self._test, case, locate)) for case in self._cases]
         cases += [(f"checks/metric/{each.factory}", partial(self._measure, each)) for each in self._tests.metrics]
         text = self._tests.text
@@ -352,7 +364,11 @@ class Tester:
 
 
 class Caller:
-    """What a metric gets as `program`."""
+    """What a metric gets as `program`.
+
+    Args:
+        call: Calls a method by its name with a list of inputs.
+    """
 
     def __init__(self, call: Callable[[str, list[Any]], list[Any]]) -> None:
         self._call = call

@@ -36,8 +36,12 @@ class Layer:
 
 
 def measure(reference: Reference, call: MethodCall) -> list[Layer]:
-    """The layers of a method that quantization changes, the worst first. The model's state is not that of the call: run
-    this in a child process."""
+    """The layers of a method that quantization changes, the worst first.
+
+    Args:
+        reference: The model. Its state is not that of the call: run this in a child process.
+        call: A call of a quantized method.
+    """
     plain = reference.exported(call.method, quantized=False)
     quantized = reference.exported(call.method)
     exact = _Values(plain.module(check_guards=False))

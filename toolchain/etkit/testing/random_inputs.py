@@ -30,7 +30,15 @@ def cases(
     name: str, method: ExportMethod, tests: MethodTests, seed: int, examples: Inputs
 ) -> Iterator[tuple[str, Inputs]]:
     """Random inputs of a method, each with a name: those of the smallest and of the largest sizes if there are dynamic
-    dimensions, and then of sizes in between."""
+    dimensions, and then of sizes in between.
+
+    Args:
+        name: The method's name.
+        method: The method in the export plan.
+        tests: How it is tested.
+        seed: The seed.
+        examples: Its example inputs.
+    """
     limits = ranges(method, examples)
     wanted: list[tuple[str, Callable[[random.Random, Range], int]]] = []
     if limits and tests.random:
@@ -45,6 +53,12 @@ def cases(
 
 def of_sizes(method: ExportMethod, tests: MethodTests, examples: Inputs, sizes: Mapping[str, int]) -> Inputs:
     """Random inputs of given sizes. A dimension without a given size has that of the example.
+
+    Args:
+        method: The method in the export plan.
+        tests: How it is tested.
+        examples: Its example inputs.
+        sizes: Sizes of dynamic dimensions, by name.
 
     Raises:
         InputError: The method does not take such a size.
@@ -79,8 +93,13 @@ def _between(drawn: random.Random, size: Range) -> int:
 
 
 def ranges(method: ExportMethod, examples: Inputs, unlimited: int | None = None) -> dict[str, Range]:
-    """The sizes of each dynamic dimension, by name. `unlimited` is the largest size of a dimension that has none; by
-    default a few times that of the example."""
+    """The sizes of each dynamic dimension, by name.
+
+    Args:
+        method: The method in the export plan.
+        examples: Its example inputs.
+        unlimited: The largest size of a dimension that has none; by default a few times that of the example.
+    """
     found: dict[str, Range] = {}
     for size, dim in _dynamic_sizes(method, examples):
         step = dim.multiple_of

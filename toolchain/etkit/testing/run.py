@@ -53,6 +53,13 @@ class TestOptions:
 def run(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, options: TestOptions) -> list[Result]:
     """Tests a program.
 
+    Args:
+        plan: What the program was built from.
+        tests: What is tested.
+        files: The program.
+        inputs: The declared inputs, of the build and of the tests.
+        options: Which tests run, and how.
+
     Returns:
         The results in the order of their names' appearance.
 

@@ -70,6 +70,12 @@ def divergences(scores: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 def measure(plan: Plan, text: TextTest, files: ProgramFiles, context: StepContext) -> dict[str, float]:
     """Compares a program with transformers. Call it in a process of its own.
 
+    Args:
+        plan: What the program was built from.
+        text: The text.
+        files: The program.
+        context: The declared inputs.
+
     Returns:
         `perplexity` and `perplexity_transformers`; the mean `divergence` and the `largest_divergence` in nats;
         `same_choices`, from 0 to 1; `equal_tokens`, from 0 to 32; and `tokens`, the number of compared ones.
@@ -103,7 +109,12 @@ def measure(plan: Plan, text: TextTest, files: ProgramFiles, context: StepContex
 
 
 def broken(text: TextTest, measured: dict[str, float]) -> list[str]:
-    """The limits that measurements break. A number that is not finite breaks each limit on it."""
+    """The limits that measurements break. A number that is not finite breaks each limit on it.
+
+    Args:
+        text: The limits.
+        measured: What `measure` returned.
+    """
     change = measured["perplexity"] / measured["perplexity_transformers"] - 1
     most = [
         ("max_perplexity", measured["perplexity"], text.max_perplexity),
@@ -120,7 +131,11 @@ def broken(text: TextTest, measured: dict[str, float]) -> list[str]:
 
 
 def summary(measured: dict[str, float]) -> str:
-    """The measurements for people, in one line."""
+    """The measurements for people, in one line.
+
+    Args:
+        measured: What `measure` returned.
+    """
     return (
         f"perplexity {measured['perplexity']:.5g} (transformers {measured['perplexity_transformers']:.5g}), "
         f"divergence {measured['divergence']:.3g} (largest {measured['largest_divergence']:.3g}), "
