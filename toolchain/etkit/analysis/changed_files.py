@@ -14,10 +14,15 @@ _INSIDE, _HISTORY = "run it in a repository of Git", "fetch its history, as `git
 
 @dataclass(frozen=True)
 class Changed:
-    """Changed files."""
+    """Changed files.
 
-    root: Path  # the directory of the repository, without links
-    files: list[str]  # the paths of the files, relative to it. Some may be gone.
+    Attributes:
+        root: The directory of the repository, without links.
+        files: The paths of the files, relative to it. Some may be gone.
+    """
+
+    root: Path
+    files: list[str]
 
     def absolute(self) -> set[str]:
         """The paths of the files from the root of the file system."""

@@ -24,20 +24,32 @@ _WRAPS = 1 << 32  # clocks with 32 bits begin again at 0
 
 @dataclass(frozen=True)
 class Event:
-    """Something that took time."""
+    """Something that took time.
 
-    name: str  # what the runtime calls it, such as `OPERATOR_CALL`, `DELEGATE_CALL` or `native_call_add.out`
-    instruction: int | None  # the number of the instruction; None if it belongs to none
-    part: str | None  # for an event inside of a delegate, the name or number that the backend gave it; else None
-    ticks: int  # how long it took, in units of the device's clock
+    Attributes:
+        name: What the runtime calls it, such as `OPERATOR_CALL`, `DELEGATE_CALL` or `native_call_add.out`.
+        instruction: The number of the instruction; None if it belongs to none.
+        part: For an event inside of a delegate, the name or number that the backend gave it; else None.
+        ticks: How long it took, in units of the device's clock.
+    """
+
+    name: str
+    instruction: int | None
+    part: str | None
+    ticks: int
 
 
 @dataclass(frozen=True)
 class Block:
-    """Events that belong together: those of loading, or those of one call."""
+    """Events that belong together: those of loading, or those of one call.
 
-    name: str  # what the runtime calls it, such as `Execute`
-    events: list[Event]  # its events, in the order of their ends
+    Attributes:
+        name: What the runtime calls it, such as `Execute`.
+        events: Its events, in the order of their ends.
+    """
+
+    name: str
+    events: list[Event]
 
 
 def read(path: Path) -> list[Block]:

@@ -36,12 +36,19 @@ print(f"torch {torch.__version__} and ExecuTorch can be imported; its runtime ha
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was looked at.
 
-    about: str  # its kind, such as `backend`
-    state: str  # `good`; `absent`, which only matters to those who need it; or `bad`: builds fail
-    said: str  # what was found
-    advice: str | None = None  # what to do about it
+    Attributes:
+        about: Its kind, such as `backend`.
+        state: `good`; `absent`, which only matters to those who need it; or `bad`: builds fail.
+        said: What was found.
+        advice: What to do about it.
+    """
+
+    about: str
+    state: str
+    said: str
+    advice: str | None = None
 
 
 def findings(cache: Path | None) -> Iterator[Finding]:

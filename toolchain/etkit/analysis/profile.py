@@ -53,17 +53,29 @@ class DelegatePart:
 
 @dataclass(frozen=True)
 class TimedInstruction:
-    """An instruction of the method."""
+    """An instruction of the method.
+
+    Attributes:
+        number: Its number.
+        operator: The operator, or the backend of a delegate.
+        delegate: Whether a backend computes it.
+        layer: The module that calls it; empty if it is not known.
+        lines: The lines of the model that it comes from; empty if they are not known.
+        runs: How often it runs in a call, on average.
+        time: Its time in a call.
+        share: Its share of the time of the call, from 0 to 1.
+        parts: The parts of a delegate, if the backend tells them.
+    """
 
     number: int
-    operator: str  # the operator, or the backend of a delegate
-    delegate: bool  # whether a backend computes it
-    layer: str  # the module that calls it; empty if it is not known
-    lines: list[str]  # the lines of the model that it comes from; empty if they are not known
-    runs: float  # how often it runs in a call, on average
-    time: Times  # its time in a call
-    share: float  # its share of the time of the call, from 0 to 1
-    parts: list[DelegatePart]  # the parts of a delegate, if the backend tells them
+    operator: str
+    delegate: bool
+    layer: str
+    lines: list[str]
+    runs: float
+    time: Times
+    share: float
+    parts: list[DelegatePart]
 
 
 @dataclass(frozen=True)
@@ -79,26 +91,44 @@ class TimedOperator:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a method goes."""
+    """Where the time of a method goes.
 
-    program: str  # the name of the program's file
+    Attributes:
+        program: The name of the program's file.
+        method: The method.
+        unit: `ms` or `cycles`.
+        calls: The number of measured calls.
+        load: The time to load the method; None if the dump does not have it.
+        total: The time of a call.
+        outside: The time of a call that belongs to no instruction.
+        operators: The operators and backends, the slowest first.
+        instructions: The instructions that ran, the slowest first.
+    """
+
+    program: str
     method: str
-    unit: str  # `ms` or `cycles`
-    calls: int  # the number of measured calls
-    load: float | None  # the time to load the method; None if the dump does not have it
-    total: Times  # the time of a call
-    outside: Times  # the time of a call that belongs to no instruction
-    operators: list[TimedOperator]  # the operators and backends, the slowest first
-    instructions: list[TimedInstruction]  # the instructions that ran, the slowest first
+    unit: str
+    calls: int
+    load: float | None
+    total: Times
+    outside: Times
+    operators: list[TimedOperator]
+    instructions: list[TimedInstruction]
 
 
 @dataclass(frozen=True)
 class Origins:
-    """Where the instructions of a method come from. All of it may be unknown."""
+    """Where the instructions of a method come from. All of it may be unknown.
 
-    nodes: Sequence[Sequence[str]] = ()  # for each instruction, the names of its nodes in the exported graph
-    layers: Mapping[str, str] = field(default_factory=dict)  # the module that calls a node, by the node's name
-    lines: SourceLines = NO_LINES  # the lines of the model
+    Attributes:
+        nodes: For each instruction, the names of its nodes in the exported graph.
+        layers: The module that calls a node, by the node's name.
+        lines: The lines of the model.
+    """
+
+    nodes: Sequence[Sequence[str]] = ()
+    layers: Mapping[str, str] = field(default_factory=dict)
+    lines: SourceLines = NO_LINES
 
     def layer(self, number: int) -> str:
         """The module that calls the nodes of an instruction: what the names of their modules begin with."""

@@ -27,14 +27,23 @@ _SOURCES = {
 
 @dataclass(frozen=True)
 class Phase:
-    """Calls of one kind."""
+    """Calls of one kind.
 
-    name: str  # the method; `prefill` or `decode` of a decoder
+    Attributes:
+        name: The method; `prefill` or `decode` of a decoder.
+        method: The method.
+        tokens: The tokens of a call of a decoder; 0 for another program.
+        inputs: The inputs of the first call.
+        workload: What they are part of.
+        runs: The runs of each program.
+    """
+
+    name: str
     method: str
-    tokens: int  # the tokens of a call of a decoder; 0 for another program
-    inputs: Sequence[Any]  # the inputs of the first call
-    workload: Workload  # what they are part of
-    runs: Sequence[Sequence[Run]]  # the runs of each program
+    tokens: int
+    inputs: Sequence[Any]
+    workload: Workload
+    runs: Sequence[Sequence[Run]]
 
     def times(self, program: int) -> list[float]:
         """The seconds of all calls of a program."""

@@ -31,28 +31,46 @@ _RESET_PEAK = "5"  # for /proc/self/clear_refs: proc(5)
 
 @dataclass(frozen=True)
 class Timing:
-    """How often and how long is measured."""
+    """How often and how long is measured.
 
-    runs: int  # the number of processes of each workload and program
-    seconds: float  # how long all runs of a workload and program measure together, at least
-    calls: int | None  # the number of passes in each run, in place of a time
-    warm_up: int  # the number of passes before the measured ones, in each run
-    threads: int | None  # the number of threads of the runtime; None for what the runtime chooses
-    seed: int  # decides which of two programs runs first
-    stage: Stage = field(default=silent)  # called for each workload, to show progress
+    Attributes:
+        runs: The number of processes of each workload and program.
+        seconds: How long all runs of a workload and program measure together, at least.
+        calls: The number of passes in each run, in place of a time.
+        warm_up: The number of passes before the measured ones, in each run.
+        threads: The number of threads of the runtime; None for what the runtime chooses.
+        seed: Decides which of two programs runs first.
+        stage: Is called for each workload, to show progress.
+    """
+
+    runs: int
+    seconds: float
+    calls: int | None
+    warm_up: int
+    threads: int | None
+    seed: int
+    stage: Stage = field(default=silent)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one process measured."""
+    """What one process measured.
 
-    seconds: Mapping[str, Sequence[float]]  # the times of the calls, by phase
-    load_program: float  # the seconds to load the program
-    load_methods: float  # the seconds to load the methods
-    peak: int | None  # the largest memory in bytes, beyond that before the program was loaded; None if it is not known
-    # the memory at the end that is no part of a file, in bytes, beyond that before; None if it is not known
+    Attributes:
+        seconds: The times of the calls, by phase.
+        load_program: The seconds to load the program.
+        load_methods: The seconds to load the methods.
+        peak: The largest memory in bytes, beyond that before the program was loaded; None if it is not known.
+        kept: The memory at the end that is no part of a file, in bytes, beyond that before; None if it is not known.
+        threads: The number of threads of the runtime.
+    """
+
+    seconds: Mapping[str, Sequence[float]]
+    load_program: float
+    load_methods: float
+    peak: int | None
     kept: int | None
-    threads: int  # the number of threads of the runtime
+    threads: int
 
 
 def measure(programs: Sequence[ProgramFiles], workload: Workload, timing: Timing) -> list[list[Run]]:

@@ -22,15 +22,24 @@ _LENGTHS = ("get_max_context_len", "get_max_seq_len")
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder with a cache, as the program describes it."""
+    """A decoder with a cache, as the program describes it.
 
-    prefill: str | None  # the method that takes a whole prompt; None if there is none
-    decode: str  # the method that takes one token
-    length: int  # the number of tokens for which the cache has room
-    vocabulary: int | None  # the number of different tokens; None if the program does not tell
-    prompt: int  # the number of tokens of a prompt; 0 without `prefill`
-    new: int  # the number of tokens that follow, one a call
-    # by method, the number of the input with a position, and whether it holds that of each token
+    Attributes:
+        prefill: The method that takes a whole prompt; None if there is none.
+        decode: The method that takes one token.
+        length: The number of tokens for which the cache has room.
+        vocabulary: The number of different tokens; None if the program does not tell.
+        prompt: The number of tokens of a prompt; 0 without `prefill`.
+        new: The number of tokens that follow, one a call.
+        positions: By method, the number of the input with a position, and whether it holds that of each token.
+    """
+
+    prefill: str | None
+    decode: str
+    length: int
+    vocabulary: int | None
+    prompt: int
+    new: int
     positions: Mapping[str, tuple[int, bool]]
 
     @property
@@ -41,11 +50,16 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Workload:
-    """What one process measures."""
+    """What one process measures.
 
-    inputs: Mapping[str, list[Any]]  # the inputs of each method that it calls
-    source: str  # where they come from: `manifest`, `sizes`, `options` or `random`
-    # the decoder, if calls continue a text; else the same call is repeated
+    Attributes:
+        inputs: The inputs of each method that it calls.
+        source: Where they come from: `manifest`, `sizes`, `options` or `random`.
+        decoder: The decoder, if calls continue a text; else the same call is repeated.
+    """
+
+    inputs: Mapping[str, list[Any]]
+    source: str
     decoder: Decoder | None = field(default=None)
 
     @property
@@ -63,12 +77,19 @@ class Workload:
 
 @dataclass(frozen=True)
 class TimedCall:
-    """A call."""
+    """A call.
 
-    phase: str  # what it counts for: the method, or `prefill` and `decode` of a decoder
+    Attributes:
+        phase: What it counts for: the method, or `prefill` and `decode` of a decoder.
+        method: The method.
+        inputs: Its inputs.
+        tokens: How many tokens it takes, if it is a call of a decoder; else 0.
+    """
+
+    phase: str
     method: str
     inputs: list[Any]
-    tokens: int = 0  # how many tokens it takes, if it is a call of a decoder; else 0
+    tokens: int = 0
 
 
 # Decoders

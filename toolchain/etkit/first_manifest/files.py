@@ -19,11 +19,17 @@ _SHOWN = 100  # characters of a name in a file
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a folder, as a manifest in the directory `beside` names them."""
+    """The files of a folder, as a manifest in the directory `beside` names them.
+
+    Attributes:
+        folder: The folder.
+        beside: The directory of the manifest.
+        others: Further directories that the build searches, after that of the manifest. The first one that the folder
+            is below counts.
+    """
 
     folder: Path
-    beside: Path  # the directory of the manifest
-    # further directories that the build searches, after that of the manifest; the first above the folder counts
+    beside: Path
     others: tuple[Path, ...]
 
     @property

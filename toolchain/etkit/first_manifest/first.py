@@ -40,27 +40,45 @@ LINEAR = """\
 
 @dataclass(frozen=True)
 class First:
-    """What is known about a model, for its first manifest and BUILD target."""
+    """What is known about a model, for its first manifest and BUILD target.
 
-    name: str  # the name of the program
-    model: list[str]  # the lines of `model`, without their indentation
-    methods: list[str]  # the lines of `methods`, without their indentation
-    hint: str  # the comment about quantization
-    remarks: list[str] = field(default_factory=list)  # what the user should know, each a comment of one line
-    runner: str | None = None  # ExecuTorch's runner that can run the program; None if there is none
-    srcs: list[str] = field(default_factory=list)  # the Python sources
-    data: list[str] = field(default_factory=list)  # the files that the export reads
-    checkpoint: str | None = None  # what `model.weights` names; None if the weights are random
-    # files with the weights of children of the model, each with the name of its child
+    Attributes:
+        name: The name of the program.
+        model: The lines of `model`, without their indentation.
+        methods: The lines of `methods`, without their indentation.
+        hint: The comment about quantization.
+        remarks: What the user should know, each a comment of one line.
+        runner: ExecuTorch's runner that can run the program; None if there is none.
+        srcs: The Python sources.
+        data: The files that the export reads.
+        checkpoint: What `model.weights` names; None if the weights are random.
+        weights_of_children: Files with the weights of children of the model, each with the name of its child.
+        weights: The files that only lowering reads.
+        tokenizer: The files of the tokenizer.
+        chats: Whether the tokenizer has a chat template.
+        adapters: The files with the weights of LoRA adapters, by the adapter's name.
+        roots: The directories that the build has to search too.
+        config: The configuration of a model of Hugging Face.
+        snapshot: The model on a hub, if it was downloaded.
+    """
+
+    name: str
+    model: list[str]
+    methods: list[str]
+    hint: str
+    remarks: list[str] = field(default_factory=list)
+    runner: str | None = None
+    srcs: list[str] = field(default_factory=list)
+    data: list[str] = field(default_factory=list)
+    checkpoint: str | None = None
     weights_of_children: dict[str, str] = field(default_factory=dict)
-    weights: list[str] = field(default_factory=list)  # the files that only lowering reads
-    tokenizer: list[str] = field(default_factory=list)  # the files of the tokenizer
-    chats: bool = False  # whether the tokenizer has a chat template
-    # the files with the weights of LoRA adapters, by the adapter's name
+    weights: list[str] = field(default_factory=list)
+    tokenizer: list[str] = field(default_factory=list)
+    chats: bool = False
     adapters: dict[str, str] = field(default_factory=dict)
-    roots: list[Path] = field(default_factory=list)  # the directories that the build has to search too
-    config: dict[str, Any] = field(default_factory=dict)  # the configuration of a model of Hugging Face
-    snapshot: Snapshot | None = None  # the model on a hub, if it was downloaded
+    roots: list[Path] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    snapshot: Snapshot | None = None
 
     @property
     def manifest(self) -> str:

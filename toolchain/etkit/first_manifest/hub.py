@@ -34,13 +34,21 @@ _MODULE = re.compile(r"(\d+_\w+)/(config\.json|model\.safetensors|pytorch_model\
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A commit of a model on a hub."""
+    """A commit of a model on a hub.
 
-    folder: Path  # the folder of the files
-    repo: str  # the name of the model, such as `Qwen/Qwen3-0.6B`
-    revision: str  # the commit
-    hub: str  # the address of the hub
-    digests: dict[str, str]  # the sha256 of each file, by its name
+    Attributes:
+        folder: The folder of the files.
+        repo: The name of the model, such as `Qwen/Qwen3-0.6B`.
+        revision: The commit.
+        hub: The address of the hub.
+        digests: The sha256 of each file, by its name.
+    """
+
+    folder: Path
+    repo: str
+    revision: str
+    hub: str
+    digests: dict[str, str]
 
     @property
     def name(self) -> str:

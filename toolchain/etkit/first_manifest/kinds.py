@@ -41,12 +41,19 @@ class Methods:
 
 @dataclass(frozen=True)
 class _TextTask:
-    """A task of `model.huggingface` that writes text, which gets its methods without lines."""
+    """A task of `model.huggingface` that writes text, which gets its methods without lines.
 
-    runner: str  # ExecuTorch's runner for it
-    longest: int  # the tokens of the cache at most
-    keys: tuple[str, ...]  # the keys of the configuration that may have fewer
-    lines: tuple[str, ...]  # lines of `huggingface`, with `{length}` and so on
+    Attributes:
+        runner: ExecuTorch's runner for it.
+        longest: The tokens of the cache at most.
+        keys: The keys of the configuration that may have fewer.
+        lines: Lines of `huggingface`, with `{length}` and so on.
+    """
+
+    runner: str
+    longest: int
+    keys: tuple[str, ...]
+    lines: tuple[str, ...]
 
 
 _TEXT_TASKS = {

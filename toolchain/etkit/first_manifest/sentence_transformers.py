@@ -38,21 +38,34 @@ _FACTORY = "write a factory for this model: see the page `Methods and inputs`"
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer after the pooling."""
+    """A linear layer after the pooling.
 
-    entry: dict[str, Any]  # its entry under `dense` of the manifest
-    weights: str  # the file with its weights
+    Attributes:
+        entry: Its entry under `dense` of the manifest.
+        weights: The file with its weights.
+    """
+
+    entry: dict[str, Any]
+    weights: str
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """How a model makes the features of a text."""
+    """How a model makes the features of a text.
 
-    pooling: str  # the `pooling` of the manifest
-    dense: list[Dense]  # the layers after the pooling
-    normalize: bool  # whether the features have the length 1
-    longest: int | None  # the largest number of tokens; None if no file says it
-    remark: str  # what the application has to do to a text. Empty if there is nothing.
+    Attributes:
+        pooling: The `pooling` of the manifest.
+        dense: The layers after the pooling.
+        normalize: Whether the features have the length 1.
+        longest: The largest number of tokens; None if no file says it.
+        remark: What the application has to do to a text. Empty if there is nothing.
+    """
+
+    pooling: str
+    dense: list[Dense]
+    normalize: bool
+    longest: int | None
+    remark: str
 
 
 def read(folder: Path) -> Embedder | None:

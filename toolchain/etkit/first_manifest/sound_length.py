@@ -14,13 +14,21 @@ _FRAME_OF_MOONSHINE = 384  # samples: its convolutions have strides of 64, 3 and
 
 @dataclass(frozen=True)
 class Length:
-    """The lengths of sounds that a first manifest has."""
+    """The lengths of sounds that a first manifest has.
 
-    shortest: int  # the length of a tenth of a second
-    longest: int  # the length of ten seconds
-    unit: str  # `samples`, or `frames` of features
-    step: int = 1  # a number that divides each length
-    frame: int | None = None  # the samples for each vector of an encoder with a decoder; None for another model
+    Attributes:
+        shortest: The length of a tenth of a second.
+        longest: The length of ten seconds.
+        unit: `samples`, or `frames` of features.
+        step: A number that divides each length.
+        frame: The samples for each vector of an encoder with a decoder; None for another model.
+    """
+
+    shortest: int
+    longest: int
+    unit: str
+    step: int = 1
+    frame: int | None = None
 
     @property
     def is_waveform(self) -> bool:

@@ -25,11 +25,17 @@ _PRIMITIVE = "executorch_prim::"
 
 @dataclass(frozen=True)
 class KernelSet:
-    """The kernels that an application has."""
+    """The kernels that an application has.
 
-    name: str  # the set's name, for messages
-    kernels: Mapping[str, frozenset[str] | None]  # for each operator the dtypes that its kernel takes; None: all dtypes
-    whole: bool = False  # it has a kernel for every operator
+    Attributes:
+        name: The set's name, for messages.
+        kernels: For each operator the dtypes that its kernel takes; None: all dtypes.
+        whole: It has a kernel for every operator.
+    """
+
+    name: str
+    kernels: Mapping[str, frozenset[str] | None]
+    whole: bool = False
 
     def lacking(self, operator: str, dtypes: frozenset[str]) -> frozenset[str] | None:
         """The dtypes that its kernel of the operator does not take; None if there is no kernel."""
@@ -43,11 +49,17 @@ class KernelSet:
 
 @dataclass(frozen=True)
 class Needed:
-    """What a program needs."""
+    """What a program needs.
 
-    name: str  # the name of its file, for messages
-    methods: Mapping[str, Kernels]  # the kernels that each method calls
-    lines: SourceLines = NO_LINES  # the lines of the sources that its methods come from
+    Attributes:
+        name: The name of its file, for messages.
+        methods: The kernels that each method calls.
+        lines: The lines of the sources that its methods come from.
+    """
+
+    name: str
+    methods: Mapping[str, Kernels]
+    lines: SourceLines = NO_LINES
 
 
 def read(path: Path) -> KernelSet:

@@ -20,11 +20,17 @@ OnBytes = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Work:
-    """How to transfer."""
+    """How to transfer.
 
-    jobs: int  # the number of files at the same time
-    expected: OnBytes  # called once with the bytes of all files
-    on_bytes: OnBytes  # called with the bytes of each step
+    Attributes:
+        jobs: The number of files at the same time.
+        expected: Is called once with the bytes of all files.
+        on_bytes: Is called with the bytes of each step.
+    """
+
+    jobs: int
+    expected: OnBytes
+    on_bytes: OnBytes
 
 
 class Broken(Exception):

@@ -51,12 +51,19 @@ class NoAccess(InputError):
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request for a small document."""
+    """The answer to a request for a small document.
+
+    Attributes:
+        status: Its status.
+        headers: Its headers.
+        data: Its body.
+        next: The address of the next part of a list; None if there is none.
+    """
 
     status: int
     headers: Mapping[str, str]
-    data: bytes  # its body
-    next: str | None  # the address of the next part of a list; None if there is none
+    data: bytes
+    next: str | None
 
     @property
     def media_type(self) -> str:

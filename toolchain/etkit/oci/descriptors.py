@@ -24,12 +24,19 @@ def document(data: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A blob."""
+    """A blob.
 
-    media_type: str  # the kind of the blob
-    sha256: str  # the digest in hex
-    size: int  # the size in bytes
-    annotations: Mapping[str, str] = field(default_factory=dict)  # texts by key
+    Attributes:
+        media_type: The kind of the blob.
+        sha256: The digest in hex.
+        size: The size in bytes.
+        annotations: Texts by key.
+    """
+
+    media_type: str
+    sha256: str
+    size: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, media_type: str, data: bytes, annotations: Mapping[str, str] | None = None) -> Descriptor:

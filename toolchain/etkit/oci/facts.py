@@ -18,14 +18,21 @@ Load = Callable[[Descriptor, int], bytes]
 
 @dataclass(frozen=True)
 class Facts:
-    """A program of a version."""
+    """A program of a version.
 
-    digest: str  # the digest of its manifest
-    size: int  # the bytes of the program, its named data and its tokenizer
-    # the part of its operators that run in delegates, from 0 to 1. None if its report does not list them.
+    Attributes:
+        digest: The digest of its manifest.
+        size: The bytes of the program, its named data and its tokenizer.
+        delegated: The part of its operators that run in delegates, from 0 to 1. None if its report does not list them.
+        memory: The planned memory of the method that needs most, in bytes. None if its report cannot be read.
+        version: The version of its metadata, if there is one.
+    """
+
+    digest: str
+    size: int
     delegated: float | None
-    memory: int | None  # the planned memory of the method that needs most, in bytes. None if its report cannot be read.
-    version: str | None  # the version of its metadata, if there is one
+    memory: int | None
+    version: str | None
 
 
 _SHIPPED = {LAYER_TYPES[kind] for kind in ("program", "named_data", "tokenizer")}

@@ -22,12 +22,19 @@ _REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # tags that list what refers to 
 
 @dataclass(frozen=True)
 class Version:
-    """A package of a repository."""
+    """A package of a repository.
+
+    Attributes:
+        digest: Its digest.
+        tags: The tags that name it.
+        created: Its date, if it has the annotation.
+        programs: Its programs by name.
+    """
 
     digest: str
-    tags: list[str]  # the tags that name it
-    created: str | None  # its date, if it has the annotation
-    programs: dict[str, Facts] = field(default_factory=dict)  # its programs by name
+    tags: list[str]
+    created: str | None
+    programs: dict[str, Facts] = field(default_factory=dict)
 
 
 def read(repository: Repository, jobs: int) -> tuple[list[Version], list[str]]:

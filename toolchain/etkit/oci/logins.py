@@ -26,11 +26,17 @@ _DOCKER_HOSTS = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 @dataclass(frozen=True)
 class Login:
-    """A login for a registry."""
+    """A login for a registry.
 
-    user: str = ""  # the name of the user
+    Attributes:
+        user: The name of the user.
+        password: The password.
+        identity_token: A token that the server of tokens takes in place of both.
+    """
+
+    user: str = ""
     password: str = ""
-    identity_token: str | None = None  # a token that the server of tokens takes in place of both
+    identity_token: str | None = None
 
 
 def api_host(registry: str) -> str:

@@ -48,12 +48,19 @@ _PROGRAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}(\.[A-Za-z0-9_-]{1,1
 
 @dataclass(frozen=True)
 class Program:
-    """A program of a package."""
+    """A program of a package.
 
-    name: str  # the name of the program
+    Attributes:
+        name: The name of the program.
+        manifest: Its manifest.
+        index: The index of its build: the config of the manifest.
+        layers: Its other files by name.
+    """
+
+    name: str
     manifest: Descriptor
-    index: Descriptor  # the index of its build: the config of the manifest
-    layers: Mapping[str, Descriptor]  # its other files by name
+    index: Descriptor
+    layers: Mapping[str, Descriptor]
 
     @property
     def files(self) -> dict[str, Descriptor]:
@@ -63,22 +70,36 @@ class Program:
 
 @dataclass(frozen=True)
 class Statement:
-    """The provenance of a program, as an artifact that refers to its manifest."""
+    """The provenance of a program, as an artifact that refers to its manifest.
 
-    manifest: Descriptor  # its own manifest
-    subject: Descriptor  # the manifest of the program
-    blobs: Sequence[Descriptor]  # its blobs: the statement, and an empty config
-    builder: str  # the builder that it names
+    Attributes:
+        manifest: Its own manifest.
+        subject: The manifest of the program.
+        blobs: Its blobs: the statement, and an empty config.
+        builder: The builder that it names.
+    """
+
+    manifest: Descriptor
+    subject: Descriptor
+    blobs: Sequence[Descriptor]
+    builder: str
 
 
 @dataclass(frozen=True)
 class Package:
-    """Programs that travel together."""
+    """Programs that travel together.
 
-    root: Descriptor  # the image index over the programs. For a single program out of a package: its manifest.
+    Attributes:
+        root: The image index over the programs. For a single program out of a package: its manifest.
+        programs: The programs.
+        statements: The provenance of the programs.
+        documents: The content of the image index, the manifests and the indexes, by sha256.
+    """
+
+    root: Descriptor
     programs: list[Program]
-    statements: list[Statement]  # the provenance of the programs
-    documents: Mapping[str, bytes]  # the content of the image index, the manifests and the indexes, by sha256
+    statements: list[Statement]
+    documents: Mapping[str, bytes]
 
     def index(self, program: Program) -> Index:
         """The index of a program."""

@@ -22,22 +22,34 @@ _FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a registry."""
+    """How to reach a registry.
 
-    plain_http: bool = False  # whether to do without TLS for a registry that is not on this machine
-    # the certificates of the authorities to trust. With it, a registry on this machine has TLS too.
+    Attributes:
+        plain_http: Whether to do without TLS for a registry that is not on this machine.
+        ca_file: The certificates of the authorities to trust. With it, a registry on this machine has TLS too.
+        stall_seconds: How long to wait for a registry that sends nothing, or less than 1 kB in a second.
+    """
+
+    plain_http: bool = False
     ca_file: Path | None = None
-    stall_seconds: float = 60.0  # how long to wait for a registry that sends nothing, or less than 1 kB in a second
+    stall_seconds: float = 60.0
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A repository of a registry, and a package in it."""
+    """A repository of a registry, and a package in it.
 
-    registry: str  # the host, with its port if that is not the usual one
-    repository: str  # the path of the repository
-    tag: str | None = None  # the tag, if one is given
-    sha256: str | None = None  # the digest in hex, if one is given. It takes precedence over the tag.
+    Attributes:
+        registry: The host, with its port if that is not the usual one.
+        repository: The path of the repository.
+        tag: The tag, if one is given.
+        sha256: The digest in hex, if one is given. It takes precedence over the tag.
+    """
+
+    registry: str
+    repository: str
+    tag: str | None = None
+    sha256: str | None = None
 
     @property
     def is_loopback(self) -> bool:

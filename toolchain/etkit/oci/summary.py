@@ -23,15 +23,25 @@ _MOST_LINES = 60  # of the differences of a program; a comment has a largest siz
 
 @dataclass(frozen=True)
 class Summarized:
-    """A program of a build, and the one of the same name before."""
+    """A program of a build, and the one of the same name before.
+
+    Attributes:
+        name: Its name.
+        before: Its facts before; None if it is new.
+        after: Its facts; None if it is gone.
+        why: The inputs of its key that differ, one a line.
+        what: The differences of the programs, one a line.
+        report: Its report, if it can be read.
+        index: The index of its build; None if it is gone.
+    """
 
     name: str
-    before: Facts | None  # its facts before; None if it is new
-    after: Facts | None  # its facts; None if it is gone
-    why: list[str]  # the inputs of its key that differ, one a line
-    what: list[str]  # the differences of the programs, one a line
-    report: Report | None  # its report, if it can be read
-    index: Index | None  # the index of its build; None if it is gone
+    before: Facts | None
+    after: Facts | None
+    why: list[str]
+    what: list[str]
+    report: Report | None
+    index: Index | None
 
     @property
     def state(self) -> str:

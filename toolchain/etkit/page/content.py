@@ -41,10 +41,15 @@ MOST_NODES = 5000  # of a graph that is drawn with the inside of its blocks
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs from another program."""
+    """What differs from another program.
 
-    other: str  # the name of the other program
-    # the differences in each section, by its heading: where each is, and what it is. Empty if there are none.
+    Attributes:
+        other: The name of the other program.
+        sections: The differences in each section, by its heading: where each is, and what it is. Empty if
+            there are none.
+    """
+
+    other: str
     sections: dict[str, list[tuple[str, str]]]
 
 
@@ -66,13 +71,21 @@ def difference(other: Path, program: Path, index: Path | None) -> Difference:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator that no backend took, once for each place that calls it."""
+    """An operator that no backend took, once for each place that calls it.
 
-    operator: str  # its name
-    layer: str  # the module that calls it
-    why: str  # why no backend took it
-    where: str  # the line of the model; empty if it is not known
-    count: int  # how many of its calls these are
+    Attributes:
+        operator: Its name.
+        layer: The module that calls it.
+        why: Why no backend took it.
+        where: The line of the model; empty if it is not known.
+        count: How many of its calls these are.
+    """
+
+    operator: str
+    layer: str
+    why: str
+    where: str
+    count: int
 
 
 @dataclass(frozen=True)
@@ -87,41 +100,70 @@ class QuantizedWeight:
 
 @dataclass(frozen=True)
 class MethodCard:
-    """The card of a method."""
+    """The card of a method.
+
+    Attributes:
+        name: Its name.
+        inputs: Its inputs, such as `float32[1, 3, 64, 64]`.
+        outputs: Its outputs.
+        example: The example inputs of the manifest as JSON; empty if they are not known.
+        call: A call of the method in Python.
+        delegates: For each backend, the number of its calls.
+        delegated: How many operators backends took; empty if the file does not tell.
+        memory: The sizes of the planned arenas.
+        fallback: The operators that no backend took.
+        quantized: The weights that are stored quantized.
+        plan: The planned memory over time.
+        graph: The graph, as `page.js` reads it.
+    """
 
     name: str
-    inputs: list[str]  # its inputs, such as `float32[1, 3, 64, 64]`
+    inputs: list[str]
     outputs: list[str]
-    example: str  # the example inputs of the manifest as JSON; empty if they are not known
-    call: str  # a call of the method in Python
-    delegates: dict[str, int]  # for each backend, the number of its calls
-    delegated: str  # how many operators backends took; empty if the file does not tell
-    memory: list[str]  # the sizes of the planned arenas
-    fallback: list[Operator]  # the operators that no backend took
-    quantized: list[QuantizedWeight]  # the weights that are stored quantized
-    plan: MemoryPlan  # the planned memory over time
-    graph: dict[str, Any]  # the graph, as `page.js` reads it
+    example: str
+    call: str
+    delegates: dict[str, int]
+    delegated: str
+    memory: list[str]
+    fallback: list[Operator]
+    quantized: list[QuantizedWeight]
+    plan: MemoryPlan
+    graph: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class PageContent:
-    """What a page shows."""
+    """What a page shows.
 
-    name: str  # the name of the program
-    summary: list[tuple[str, str, str]]  # what stands at the top: the name of each fact, its value, and a note
-    facts: dict[str, str]  # facts about the whole program, by name
-    methods: list[MethodCard]  # the cards
-    layers: list[treemap.Group]  # the bytes of the weights by layer, for the treemap; empty if they are not known
-    blobs: list[treemap.Group]  # the bytes of the files by blob, for the treemap
-    duplicates: list[str] = field(default_factory=list)  # lines about the weights that are stored more than once
-    # the checks of the manifest: what was measured, the limit and the value
+    Attributes:
+        name: The name of the program.
+        summary: What stands at the top: the name of each fact, its value, and a note.
+        facts: Facts about the whole program, by name.
+        methods: The cards.
+        layers: The bytes of the weights by layer, for the treemap; empty if they are not known.
+        blobs: The bytes of the files by blob, for the treemap.
+        duplicates: Lines about the weights that are stored more than once.
+        checks: The checks of the manifest: what was measured, the limit and the value.
+        notes: The notes of the build.
+        constants: The values of the constant methods.
+        provenance: Tables with versions and digests, by their headings.
+        difference: What differs from another program; None if there is nothing to compare with.
+        profile: Where the time of a method goes; None if it was not measured.
+    """
+
+    name: str
+    summary: list[tuple[str, str, str]]
+    facts: dict[str, str]
+    methods: list[MethodCard]
+    layers: list[treemap.Group]
+    blobs: list[treemap.Group]
+    duplicates: list[str] = field(default_factory=list)
     checks: list[tuple[str, str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # the notes of the build
-    constants: dict[str, str] = field(default_factory=dict)  # the values of the constant methods
-    # tables with versions and digests, by their headings
+    notes: list[str] = field(default_factory=list)
+    constants: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, dict[str, str]] = field(default_factory=dict)
-    difference: Difference | None = None  # what differs from another program; None if there is nothing to compare with
-    profile: Profile | None = None  # where the time of a method goes; None if it was not measured
+    difference: Difference | None = None
+    profile: Profile | None = None
 
 
 def of_build(

@@ -13,21 +13,35 @@ COLORS = 8  # of groups, in `page.css`
 
 @dataclass(frozen=True)
 class Cell:
-    """A weight or a blob."""
+    """A weight or a blob.
 
-    label: str  # its name in its group
-    name: str  # its whole name
-    bytes: int  # its size
-    note: str  # what else is known about it
+    Attributes:
+        label: Its name in its group.
+        name: Its whole name.
+        bytes: Its size.
+        note: What else is known about it.
+    """
+
+    label: str
+    name: str
+    bytes: int
+    note: str
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cells of one colour."""
+    """Cells of one colour.
 
-    name: str  # the module, or the kind of blobs
-    color: int  # the number of the colour
-    bytes: int  # the size of all cells
+    Attributes:
+        name: The module, or the kind of blobs.
+        color: The number of the colour.
+        bytes: The size of all cells.
+        cells: The cells.
+    """
+
+    name: str
+    color: int
+    bytes: int
     cells: list[Cell]
 
 

@@ -33,12 +33,19 @@ _LAST = {"name": 0, "srcs": 1, "deps": 3, "visibility": 4}  # buildifier's order
 
 @dataclass(frozen=True)
 class System:
-    """A build system."""
+    """A build system.
 
-    build_files: tuple[str, ...]  # the names of its files for packages; the first that exists counts
-    new: str  # the name of a new one
-    label: str  # where the rules are
-    roots: tuple[str, ...]  # the root of a workspace has one of these files
+    Attributes:
+        build_files: The names of its files for packages; the first that exists counts.
+        new: The name of a new one.
+        label: Where the rules are.
+        roots: The root of a workspace has one of these files.
+    """
+
+    build_files: tuple[str, ...]
+    new: str
+    label: str
+    roots: tuple[str, ...]
 
     def root(self, directory: Path) -> Path | None:
         """The root of the workspace that a directory is in; None if it is in none."""
@@ -62,13 +69,21 @@ BUCK2 = System(("BUCK.v2", "BUCK"), "BUCK", "@rules_executorch//rules/buck2:defs
 
 @dataclass
 class Update:
-    """The new text of a file."""
+    """The new text of a file.
 
-    path: Path  # the file
-    before: bytes | None  # its content; None if there is none
-    after: bytes  # its new content
-    notes: list[str] = field(default_factory=list)  # what is left to the user
-    disagrees: bool = False  # whether one of the notes says that a target does not agree with its manifest
+    Attributes:
+        path: The file.
+        before: Its content; None if there is none.
+        after: Its new content.
+        notes: What is left to the user.
+        disagrees: Whether one of the notes says that a target does not agree with its manifest.
+    """
+
+    path: Path
+    before: bytes | None
+    after: bytes
+    notes: list[str] = field(default_factory=list)
+    disagrees: bool = False
 
 
 def update(manifests: list[Path], system: System, root: Path) -> list[Update]:

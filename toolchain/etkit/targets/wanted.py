@@ -20,12 +20,20 @@ from etbuild.plan.plan import Plan, from_manifest
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a target of a manifest says, for one variant and some values of parameters."""
+    """What a target of a manifest says, for one variant and some values of parameters.
 
-    name: str  # the `name` in the manifest, with that of the variant
-    lists: dict[str, list[str]]  # the values of the attributes that repeat the manifest
-    files: dict[str, list[str]]  # the names of the files, by attribute
-    export: dict[str, Any]  # what the export depends on, as JSON
+    Attributes:
+        name: The `name` in the manifest, with that of the variant.
+        lists: The values of the attributes that repeat the manifest.
+        files: The names of the files, by attribute.
+        export: What the export depends on, as JSON.
+        plan: The plan.
+    """
+
+    name: str
+    lists: dict[str, list[str]]
+    files: dict[str, list[str]]
+    export: dict[str, Any]
     plan: Plan
 
 

@@ -22,25 +22,42 @@ from etkit.testing.cases import Case, Tester
 
 @dataclass(frozen=True)
 class Vector:
-    """A test vector: a call of a method with fresh state."""
+    """A test vector: a call of a method with fresh state.
+
+    Attributes:
+        method: The method.
+        number: Its number among those of the method, which the runtime asks for.
+        case: The name of the test that has the same inputs.
+        inputs: The inputs, in the order of the program.
+        outputs: The expected outputs; None if a bundle cannot hold them.
+        atol: The absolute tolerance that is enough for each output.
+        rtol: The relative tolerance.
+    """
 
     method: str
-    number: int  # its number among those of the method, which the runtime asks for
-    case: str  # the name of the test that has the same inputs
-    inputs: list[Any]  # the inputs, in the order of the program
-    outputs: list[torch.Tensor] | None  # the expected outputs; None if a bundle cannot hold them
-    atol: float  # the absolute tolerance that is enough for each output
-    rtol: float  # the relative tolerance
+    number: int
+    case: str
+    inputs: list[Any]
+    outputs: list[torch.Tensor] | None
+    atol: float
+    rtol: float
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundled program."""
+    """A bundled program.
 
-    content: bytes  # the `.bpte`
-    vectors: list[Vector]  # its test vectors
-    left_out: dict[str, str]  # the names of tests that are no vectors, each with the reason
-    verified: bool  # whether the runtime here has computed the expected outputs
+    Attributes:
+        content: The `.bpte`.
+        vectors: Its test vectors.
+        left_out: The names of tests that are no vectors, each with the reason.
+        verified: Whether the runtime here has computed the expected outputs.
+    """
+
+    content: bytes
+    vectors: list[Vector]
+    left_out: dict[str, str]
+    verified: bool
 
 
 def bundle(tester: Tester, files: ProgramFiles, pattern: str | None = None) -> Bundle:

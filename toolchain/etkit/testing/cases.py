@@ -49,12 +49,19 @@ _RANDOM_HINT = "random inputs may not fit the model: write `ranges` or `random: 
 
 @dataclass(frozen=True)
 class Case:
-    """Calls one after the other, which begin with fresh state."""
+    """Calls one after the other, which begin with fresh state.
 
-    name: str  # the name of the test
+    Attributes:
+        name: The name of the test.
+        calls: The calls.
+        is_random: Whether the inputs are random.
+        paths: The place of each call in the manifest; empty if the manifest has no such case.
+    """
+
+    name: str
     calls: Sequence[MethodCall]
-    is_random: bool = False  # whether the inputs are random
-    paths: Sequence[DocumentPath] = ()  # the place of each call in the manifest; empty if the manifest has no such case
+    is_random: bool = False
+    paths: Sequence[DocumentPath] = ()
 
 
 class Tester:

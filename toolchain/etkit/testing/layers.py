@@ -23,12 +23,19 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a quantized method."""
+    """A layer of a quantized method.
 
-    name: str  # the module that has it, such as `layers.7.linear`; or else the name of the node
-    operator: str  # the operator, such as `aten.linear.default`
-    sqnr: float  # the ratio of signal to error of its result, in decibels
-    line: Line | None  # the line of the model that calls it; None if it is unknown
+    Attributes:
+        name: The module that has it, such as `layers.7.linear`; or else the name of the node.
+        operator: The operator, such as `aten.linear.default`.
+        sqnr: The ratio of signal to error of its result, in decibels.
+        line: The line of the model that calls it; None if it is unknown.
+    """
+
+    name: str
+    operator: str
+    sqnr: float
+    line: Line | None
 
     def __str__(self) -> str:
         where = f", at {self.line}" if self.line is not None else ""

@@ -13,13 +13,21 @@ from etbuild.errors import printable
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one test."""
+    """The result of one test.
 
-    name: str  # its name, such as `forward/example`
-    state: str  # `passed`, `failed` or `skipped`
-    detail: str = ""  # what was measured, what is wrong, or why it was skipped
-    seconds: float = 0.0  # how long it took
-    measured: dict[str, float] = field(default_factory=dict)  # numbers that were measured, by name
+    Attributes:
+        name: Its name, such as `forward/example`.
+        state: `passed`, `failed` or `skipped`.
+        detail: What was measured, what is wrong, or why it was skipped.
+        seconds: How long it took.
+        measured: Numbers that were measured, by name.
+    """
+
+    name: str
+    state: str
+    detail: str = ""
+    seconds: float = 0.0
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 Results = Sequence[tuple[str, Sequence[Result]]]

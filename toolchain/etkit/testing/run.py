@@ -34,20 +34,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TestOptions:
-    """Which tests run, and how."""
+    """Which tests run, and how.
+
+    Attributes:
+        pattern: A pattern for the names of tests, in which `*` stands for any text; None for all tests.
+        may_be_none: Whether it is right that no test has such a name. Otherwise that is an error.
+        shard: The number of this shard from 0, and the number of shards.
+        allow_empty_shard: Whether there may be more shards than tests. Otherwise that is an error.
+        skip_unavailable: Whether a program for a backend that the runtime here does not have is skipped. Otherwise it
+            is an error.
+        locate: Whether a failure is searched for the operator or the layer that causes it.
+        stage: Is called for each stage, to show progress.
+        at_once: The number of processes that compute at the same time.
+        positions: The positions of the manifest's values, for messages.
+    """
 
     __test__ = False  # pytest: this is no test
 
-    pattern: str | None = None  # a pattern for the names of tests, in which `*` stands for any text; None for all tests
-    may_be_none: bool = False  # whether it is right that no test has such a name. Otherwise that is an error.
-    shard: tuple[int, int] = (0, 1)  # the number of this shard from 0, and the number of shards
-    allow_empty_shard: bool = False  # whether there may be more shards than tests. Otherwise that is an error.
-    # whether a program for a backend that the runtime here does not have is skipped. Otherwise it is an error.
+    pattern: str | None = None
+    may_be_none: bool = False
+    shard: tuple[int, int] = (0, 1)
+    allow_empty_shard: bool = False
     skip_unavailable: bool = False
-    locate: bool = True  # whether a failure is searched for the operator or the layer that causes it
-    stage: Stage = field(default=silent)  # called for each stage, to show progress
-    at_once: int = 1  # the number of processes that compute at the same time
-    positions: Positions = field(default_factory=dict)  # the positions of the manifest's values, for messages
+    locate: bool = True
+    stage: Stage = field(default=silent)
+    at_once: int = 1
+    positions: Positions = field(default_factory=dict)
 
 
 def run(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, options: TestOptions) -> list[Result]:

@@ -36,13 +36,19 @@ _MAX_BYTES = 256 << 20
 
 @dataclass
 class _Sums:
-    """What is added up over the tokens of a text."""
+    """What is added up over the tokens of a text.
 
-    # the negative logarithms of the program's probabilities of the tokens that follow
+    Attributes:
+        loss: The negative logarithms of the program's probabilities of the tokens that follow.
+        expected_loss: Those of transformers.
+        divergence: The divergences of the program from transformers, in nats.
+        same: The number of tokens after which both find the same next token the most likely one.
+    """
+
     loss: list[float] = field(default_factory=list)
-    expected_loss: list[float] = field(default_factory=list)  # those of transformers
-    divergence: list[float] = field(default_factory=list)  # the divergences of the program from transformers, in nats
-    same: int = 0  # the number of tokens after which both find the same next token the most likely one
+    expected_loss: list[float] = field(default_factory=list)
+    divergence: list[float] = field(default_factory=list)
+    same: int = 0
 
     def add(self, scores: torch.Tensor, expected: torch.Tensor, following: int) -> None:
         """Adds the scores of one token, [vocab], and those of transformers."""
