@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,26 +71,22 @@ class EthosU(BuiltInBackend):
 
         return _configured(EthosUQuantizer(EthosUCompileSpec(options["target"])), options, context.qat)
 
-    def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context that shows Vela's messages, thirty lines for each delegate, only if it fails."""
-        return _messages_of_failures()
+    @contextmanager
+    def lowering_context(self, partitioners: Partitioners) -> Iterator[None]:
+        """A context that shows Vela's messages, thirty lines for each delegate, only if it fails."""
+        from executorch.backends.arm import arm_vela
 
+        if not arm_vela.has_vela:  # another of Arm's backends imported the module
+            yield
+            return
+        main = arm_vela.vela.main
 
-@contextlib.contextmanager
-def _messages_of_failures() -> Iterator[None]:
-    from executorch.backends.arm import arm_vela
+        def quiet_main(arguments: list[str]) -> Any:
+            with shown_if_it_fails():
+                return main(arguments)
 
-    if not arm_vela.has_vela:  # another of Arm's backends imported the module
-        yield
-        return
-    main = arm_vela.vela.main
-
-    def quiet_main(arguments: list[str]) -> Any:
-        with shown_if_it_fails():
-            return main(arguments)
-
-    with replaced(arm_vela.vela, "main", quiet_main):
-        yield
+        with replaced(arm_vela.vela, "main", quiet_main):
+            yield
 
 
 class Tosa(BuiltInBackend):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext
@@ -50,32 +49,28 @@ class OpenVino(BuiltInBackend):
 
         return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))
 
-    def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which each delegate is compiled in a child process of its own.
+    @contextmanager
+    def lowering_context(self, partitioners: Partitioners) -> Iterator[None]:
+        """A context in which each delegate is compiled in a child process of its own.
 
         OpenVINO numbers its objects, counts on for the lifetime of its process, and writes the numbers to the result. A
         child that is forked from a process without OpenVINO always begins at the same number. OpenVINO also splits and
         fuses operators depending on the number of processors and their instructions. Unless the partitioner says
         `for_this_machine`, both are hidden from the child.
         """
-        return _compiled_in_children()
+        from executorch.backends.openvino.preprocess import OpenvinoBackend
 
+        preprocess = OpenvinoBackend.preprocess
 
-@contextlib.contextmanager
-def _compiled_in_children() -> Iterator[None]:
-    from executorch.backends.openvino.preprocess import OpenvinoBackend
+        def in_a_child(program: Any, specs: Any) -> Any:
+            name = "compiling for OpenVINO"
+            result, failure = forked.run({name: lambda: _compile(preprocess, program, specs)}, 1)[name]
+            if failure is not None:
+                raise RuntimeError(failure)
+            return result
 
-    preprocess = OpenvinoBackend.preprocess
-
-    def in_a_child(program: Any, specs: Any) -> Any:
-        name = "compiling for OpenVINO"
-        result, failure = forked.run({name: lambda: _compile(preprocess, program, specs)}, 1)[name]
-        if failure is not None:
-            raise RuntimeError(failure)
-        return result
-
-    with replaced(OpenvinoBackend, "preprocess", staticmethod(in_a_child)):
-        yield
+        with replaced(OpenvinoBackend, "preprocess", staticmethod(in_a_child)):
+            yield
 
 
 def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None]:

@@ -121,21 +121,21 @@ def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
 
     if options.expect_name is not None:
         check_name(plan, options.expect_name, options.program_name, options.variant)
-    listed = _inputs_of_target(options.input)
-    said: dict[str, list[str] | None] = {}
-    for attribute in _EXPECTATIONS.keys() - {"name"}:
-        text = getattr(options, f"expect_{attribute.replace('-', '_')}")
-        said[attribute] = None if text is None else [value for value in text.split(",") if value]
-    sharded = said["sharded"] or []
-    tags = said["named-data"]
+
+    def expected(attribute: str) -> list[str] | None:
+        text = getattr(options, f"expect_{attribute}")
+        return None if text is None else [value for value in text.split(",") if value]
+
+    tags, sharded = expected("named_data"), expected("sharded") or []
     check_expectations(
         plan,
         {
-            **{attribute: said[attribute] for attribute in ("methods", "backends")},
+            **{attribute: expected(attribute) for attribute in ("methods", "backends")},
             "named_data": None if tags is None else [tag for tag in tags if tag not in sharded],
             "sharded_named_data": None if tags is None else sharded,
         },
     )
+    listed = _inputs_of_target(options.input)
     if options.expect_inputs:
         if not any(name.endswith("/") for name in listed["tokenizer"]):
             check_tokenizer(plan, listed["tokenizer"])

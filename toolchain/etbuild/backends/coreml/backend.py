@@ -9,7 +9,6 @@ import json
 import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from etbuild.backends.backend import (
@@ -141,13 +140,28 @@ class CoreMl(BuiltInBackend):
         }
         return [_paired(specs), *(settings[name] for name in _AGREED)]
 
-    def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """Returns a context in which the results of Core ML's tools depend only on the methods. No progress bars are
+    @contextlib.contextmanager
+    def lowering_context(self, partitioners: Partitioners) -> Iterator[None]:
+        """A context in which the results of Core ML's tools depend only on the methods. No progress bars are
         drawn.
 
         It works around two faults of ExecuTorch 1.5, which `docs/upstream.md` describes.
         """
-        return _reproducible()
+        from coremltools.converters.mil.frontend.torch import ops
+        from coremltools.converters.mil.mil.passes import pass_pipeline
+        from coremltools.optimize.coreml import _quantization_passes
+
+        from etbuild.backends.coreml.identifiers import derived_from_content
+
+        with (
+            replaced(pass_pipeline, "tqdm", _without_bar),
+            replaced(ops, "_tqdm", _without_bar),
+            replaced(_quantization_passes, "tqdm", _without_bar),
+            derived_from_content(),
+            _one_by_one(),
+            _no_references(),
+        ):
+            yield
 
     def stored_weights(self, compiled: bytes, named_data: Any) -> StoredWeights | None:
         """Returns the weights that a function reads from its model's file. None if the delegate contains its own model.
@@ -252,25 +266,6 @@ def _enumerated_shapes(options: Options, program: Any) -> list[Any]:
         return [CoreMLBackend.generate_enumerated_shapes_compile_spec(program, options[name])]
     except (AssertionError, ValueError) as error:
         raise OptionError(str(error), (name,)) from error
-
-
-@contextlib.contextmanager
-def _reproducible() -> Iterator[None]:
-    from coremltools.converters.mil.frontend.torch import ops
-    from coremltools.converters.mil.mil.passes import pass_pipeline
-    from coremltools.optimize.coreml import _quantization_passes
-
-    from etbuild.backends.coreml.identifiers import derived_from_content
-
-    with (
-        replaced(pass_pipeline, "tqdm", _without_bar),
-        replaced(ops, "_tqdm", _without_bar),
-        replaced(_quantization_passes, "tqdm", _without_bar),
-        derived_from_content(),
-        _one_by_one(),
-        _no_references(),
-    ):
-        yield
 
 
 def _without_bar(items: Iterable[Any], **_settings: Any) -> Iterable[Any]:
