@@ -38,7 +38,8 @@ def test_each_backend_has_a_section_with_a_link_to_its_options() -> None:
     for name, section in sections.items():
         kinds = [kind for kind in ("backend", "quantizer") if schemas.get(f"{kind}-{name}", {}).get("properties")]
         links = re.findall(r"\(reference/backend-options/(\S+)\.md\)", section)
-        assert links == ([name] if kinds else []), name
+        shared = backends.BACKENDS[name].options_of
+        assert links == ([name] if kinds else [shared] if shared else []), name
 
 
 @pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.name.partition(".")[0])
@@ -70,7 +71,8 @@ def test_every_pattern_can_be_put_into_words(path: Path) -> None:
 def test_every_schema_belongs_to_a_backend() -> None:
     names = {path.name.removesuffix(".schema.json") for path in SCHEMAS}
     quantizers = {f"quantizer-{name}" for name, one in backends.BACKENDS.items() if one.has_quantizer}
-    assert names == {f"backend-{name}" for name in backends.BACKENDS} | quantizers
+    own = {f"backend-{name}" for name, one in backends.BACKENDS.items() if one.options_of is None}
+    assert names == own | quantizers
 
 
 def test_no_other_module_compares_the_name_of_a_backend() -> None:

@@ -320,7 +320,6 @@ STEP_FILES = {
     "etbuild/schemas/backend-tosa.schema.json": ["plan/tosa"],
     "etbuild/schemas/backend-vgf.schema.json": ["plan/vgf"],
     "etbuild/schemas/backend-vulkan.schema.json": ["plan/vulkan"],
-    "etbuild/schemas/backend-webgpu.schema.json": ["plan/webgpu"],
     "etbuild/schemas/backend-xnnpack.schema.json": ["plan/xnnpack"],
     "etbuild/schemas/benchmark.schema.json": ["compare/outside", "export/outside", "lower/outside", "plan/action", "report/action"],
     "etbuild/schemas/checkpoint-index.schema.json": ["compare/outside", "export/outside", "lower/outside", "plan/action", "report/outside"],

@@ -368,6 +368,7 @@ class BuiltInBackend(Backend):
     not check for a package.
 
     Attributes:
+        options_of: The backend that has the same options.
         loaded_marker: A module of ExecuTorch whose presence in `sys.modules` means that a partitioner of this backend
             was created. Then `lowering_context` is entered, even if the manifest does not name the backend.
         named_data_is_weights: Whether each blob of a delegate's named data depends only on the weights that the
@@ -377,6 +378,7 @@ class BuiltInBackend(Backend):
             also in a fork of the process that made them. Then a build runs them, and compares.
     """
 
+    options_of: str | None = None
     loaded_marker: str | None = None
     named_data_is_weights: bool = False
     loads_everywhere: bool = False
@@ -388,7 +390,7 @@ class BuiltInBackend(Backend):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if hasattr(cls, "name"):  # a shared base class has no name
-            cls.options_schema = json_schema.file(f"backend-{cls.name}")
+            cls.options_schema = json_schema.file(f"backend-{cls.options_of or cls.name}")
             if cls.create_quantizer is not Backend.create_quantizer:
                 cls.quantizer_schema = json_schema.file(f"quantizer-{cls.name}")
 

@@ -38,12 +38,13 @@ class WebGpu(BuiltInBackend):
     """The backend `webgpu`."""
 
     name = "webgpu"
+    options_of = "vulkan"
     separable = False  # not tested whether merged methods have the same bytes as methods lowered together
     delegate_id = "VulkanBackend"
     takes_weight_only_linear = True
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
-        """Makes ExecuTorch's WebGPUPartitioner with the options of `backend-webgpu.schema.json`."""
+        """Makes ExecuTorch's WebGPUPartitioner with the options of `backend-vulkan.schema.json`."""
         from executorch.backends.webgpu.partitioner import WebGPUPartitioner
 
         return WebGPUPartitioner(**_partitioner_arguments(options))
