@@ -186,7 +186,7 @@ STEP_FILES = {
     "etbuild/manifest/adapters.py": ["compare/adapters", "export/adapters", "lower/adapters", "plan", "report"],
     "etbuild/manifest/dynamic_shapes.py": ["export/action", "lower/action", "plan", "report"],
     "etbuild/manifest/example_inputs.py": ["export/action", "lower/action", "plan", "report"],
-    "etbuild/manifest/executorch_options.py": ["export/action", "lower/action", "plan", "report"],
+    "etbuild/manifest/executorch_options.py": ["plan"],
     "etbuild/manifest/fitting.py": ["plan"],
     "etbuild/manifest/language_model.py": ["export/action", "lower/action", "plan", "report"],
     "etbuild/manifest/metadata.py": ["plan"],

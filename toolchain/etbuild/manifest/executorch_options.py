@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from etbuild.errors import DocumentPath, Problem, unknown
 from etbuild.manifest.sections import Manifest, Method
 
-HOOKS = ("aten", "edge", "edge_manager", "executorch")
-"""The points at which passes run, in order. The first one is in the export."""
-
 _WITHOUT_EFFECT = {
     "emit_stacktrace": (True, "exports have no stack traces, since stack traces hold paths of the machine"),
     "dynamic_memory_planning_mode": ("symbolic", "ExecuTorch 1.5 always plans for upper bounds"),

@@ -13,7 +13,6 @@ from typing import Annotated
 from etbuild import backends
 from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
-from etbuild.manifest.executorch_options import HOOKS
 from etbuild.manifest.runners import RUNNER_CONSTANTS
 from etbuild.manifest.sections import Checks, Manifest, Metadata
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
@@ -169,7 +168,7 @@ class Plan(Lowered):
     def _lowering_callables(self) -> set[str]:
         found = {name for entry in self.partitioners.values() for name in entry.callables}
         found.update(self.recipe.callables if self.recipe is not None else ())
-        found.update(name for hook in HOOKS[1:] for name in getattr(self.passes, hook))
+        found.update(self.passes.edge, self.passes.edge_manager, self.passes.executorch)
         algorithms = {method.memory_planning.memory_planning_algo for method in self.methods.values()}
         return found | {algorithm for algorithm in algorithms if ":" in algorithm}
 
