@@ -27,7 +27,7 @@ _FILE = "quantized.safetensors"  # the parts of one weight in a cache
 
 
 def read(
-    saved: SavedExport, checkpoint: Checkpoint, needed: Collection[str] | None, kept: KeptWeights | None
+    saved: SavedExport, checkpoint: CheckpointTensors, needed: Collection[str] | None, kept: KeptWeights | None
 ) -> Callable[[str], torch.Tensor]:
     """Computes the tensors of methods that are not weights themselves, such as quantized ones.
 
@@ -70,7 +70,7 @@ def read(
     return tensor
 
 
-def _computed(missing: Mapping[str, TensorFacts], checkpoint: Checkpoint, kept: KeptWeights | None) -> Tensors:
+def _computed(missing: Mapping[str, TensorFacts], checkpoint: CheckpointTensors, kept: KeptWeights | None) -> Tensors:
     """Computes tensors, and reads each weight once. Writes the tensors for later steps, unless a file of an earlier
     step is there: it has other tensors."""
     recipes = [entry.computed for entry in missing.values() if entry.computed is not None]

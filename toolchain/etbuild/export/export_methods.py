@@ -177,7 +177,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
             with wrap_user_error(entry, f"running `{method.entry}` on the example inputs"):
                 in_run = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
                 assigned.add(in_run)
-        elif assigned.attributes:  # a run may assign less; the model may refuse to run, which is no error here
+        elif assigned.attributes:  # a run may assign less; if the model refuses to run, the export goes on
             arguments, keywords = copy.deepcopy((prepared.arguments, prepared.keywords))
             with contextlib.suppress(Exception):
                 assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources))

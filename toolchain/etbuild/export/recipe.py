@@ -84,7 +84,7 @@ def _refuse_ignored_kwargs(recipe: RecipeCall) -> Iterator[None]:
     finally:
         logging.disable(disabled)
         root.removeHandler(recorder)
-    # A target passes each argument to the recipes of all its backends, of which only one takes it.
+    # A target passes each argument to the recipes of all its backends. Only one recipe takes it.
     if len(recorder.messages) >= len(TARGETS.get(recipe.name, [""])):
         raise InputError.at(("recipe", "kwargs"), recorder.messages[0].split(". ")[0])
 

@@ -16,28 +16,35 @@ from etbuild.processes.time_limit import time_limit
 
 ALL_LINEAR = "all-linear"
 N = TypeVar("N", int, float)
-_MATCHING = 10.0  # seconds; to match all layers of a large model takes milliseconds
+_MATCHING = 10.0  # seconds; matching all layers of a large model takes milliseconds
 
-_DESCRIBING = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
-_OF_TRAINING = {"corda_config", "eva_config", "lora_dropout", "lora_ga_config", "loftq_config", "runtime_config"}
-_OF_MERGING = {"fan_in_fan_out", "megatron_core", "qalora_group_size"}  # they change nothing without other keys
-_HARMLESS = _DESCRIBING | _OF_TRAINING | _OF_MERGING
+_DESCRIPTION_KEYS = {
+    "auto_mapping",
+    "base_model_name_or_path",
+    "inference_mode",
+    "peft_version",
+    "revision",
+    "task_type",
+}
+_TRAINING_KEYS = {"corda_config", "eva_config", "lora_dropout", "lora_ga_config", "loftq_config", "runtime_config"}
+_MERGING_KEYS = {"fan_in_fan_out", "megatron_core", "qalora_group_size"}  # without effect unless other keys are set
+_HARMLESS_KEYS = _DESCRIPTION_KEYS | _TRAINING_KEYS | _MERGING_KEYS
 _HARMLESS_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
-"""Values of `init_lora_weights` that leave the weights of the model as they are. The others change them."""
+"""Values of `init_lora_weights` that leave the weights of the model unchanged. Other values change them."""
 
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """What PEFT's configuration says about an adapter.
+    """PEFT's configuration of an adapter.
 
     Attributes:
-        rank: The rank of the layers that `ranks` does not match.
-        alpha: The numerator of the factor of the layers that `alphas` does not match.
+        rank: The rank for layers that `ranks` does not match.
+        alpha: The numerator of the factor for layers that `alphas` does not match.
         square_root: Whether the denominator of the factor is the square root of the rank, and not the rank.
-        targets: The layers: names or ends of names, a regular expression for whole names, or `all-linear`.
-        excluded: The layers of these that stay as they are, in the same form; None for none.
+        targets: The changed layers: names or ends of names, a regular expression for whole names, or `all-linear`.
+        excluded: The target layers that stay unchanged, in the same form; None for none.
         ranks: Ranks by regular expressions for the ends of names.
-        alphas: Numerators, in the same form.
+        alphas: Numerators by regular expressions for the ends of names.
     """
 
     rank: int
@@ -48,54 +55,54 @@ class AdapterConfig:
     ranks: dict[str, int]
     alphas: dict[str, float]
 
-    def wanted(self, layers: Iterable[str], file: str, path: DocumentPath) -> list[str]:
-        """The layers that the adapter changes, as `wants` says.
+    def changed_layers(self, layers: Iterable[str], file: str, path: DocumentPath) -> list[str]:
+        """The layers that the adapter changes.
 
         Args:
             layers: The names of all layers.
             file: The name of the configuration's file.
-            path: The place in the manifest that names it.
+            path: The document path that names it.
 
         Raises:
-            InputError: To match a regular expression takes too long. PEFT has no limit.
+            InputError: Matching a regular expression takes too long. PEFT has no limit.
         """
         try:
             with time_limit(_MATCHING):
-                found = [layer for layer in layers if layer and self.wants(layer)]
-                for layer in found:
+                changed = [layer for layer in layers if layer and self.changes(layer)]
+                for layer in changed:
                     self.factor_of(layer)
         except TimeoutError as error:
             hint = "write the names of the layers as a list, or a simpler regular expression"
             message = f"`{file}`: cannot find the layers of its regular expressions: {error}"
             raise InputError.at(path, message, hint) from None
-        return found
+        return changed
 
-    def wants(self, layer: str) -> bool:
-        """Whether the adapter changes the layer with this name. With `all-linear`, its kind decides too."""
+    def changes(self, layer: str) -> bool:
+        """Whether the adapter changes the layer with this name. With `all-linear`, also check its class."""
         if self.excluded and _fits(layer, self.excluded):
             return False
         return self.targets == ALL_LINEAR or _fits(layer, self.targets)
 
     def rank_of(self, layer: str) -> int:
         """The rank of a layer's adapter."""
-        return _of_end(layer, self.ranks, self.rank)
+        return _matching_value(layer, self.ranks, self.rank)
 
     def factor_of(self, layer: str) -> float:
-        """What the output of a layer's adapter is multiplied by."""
+        """The factor for the output of a layer's adapter."""
         rank = self.rank_of(layer)
-        return _of_end(layer, self.alphas, self.alpha) / (math.sqrt(rank) if self.square_root else rank)
+        return _matching_value(layer, self.alphas, self.alpha) / (math.sqrt(rank) if self.square_root else rank)
 
 
-def _fits(layer: str, wanted: list[str] | str) -> bool:
-    if isinstance(wanted, str):
-        return re.fullmatch(wanted, layer) is not None
-    return any(layer == name or layer.endswith(f".{name}") for name in wanted)
+def _fits(layer: str, patterns: list[str] | str) -> bool:
+    if isinstance(patterns, str):
+        return re.fullmatch(patterns, layer) is not None
+    return any(layer == name or layer.endswith(f".{name}") for name in patterns)
 
 
-def _of_end(layer: str, values: Mapping[str, N], otherwise: N) -> N:
+def _matching_value(layer: str, values: Mapping[str, N], otherwise: N) -> N:
     """The value of the first pattern that matches the end of a name."""
-    found = (value for pattern, value in values.items() if re.fullmatch(rf"(.*\.)?({pattern})", layer))
-    return next(found, otherwise)
+    matching = (value for pattern, value in values.items() if re.fullmatch(rf"(.*\.)?({pattern})", layer))
+    return next(matching, otherwise)
 
 
 def read(file: str, path: DocumentPath, inputs: Given) -> AdapterConfig:
@@ -110,9 +117,9 @@ def read(file: str, path: DocumentPath, inputs: Given) -> AdapterConfig:
         InputError: The file cannot be read, is something else, or asks for more than LoRA of linear layers.
     """
     content = read_json(file, path, inputs)
-    wrong = json_schema.problems("adapter-config", content, most=1)
-    if wrong:
-        message = f"`{file}` is not the configuration of a LoRA adapter: {wrong[0].on_one_line()}"
+    schema_problems = json_schema.problems("adapter-config", content, most=1)
+    if schema_problems:
+        message = f"`{file}` is not the configuration of a LoRA adapter: {schema_problems[0].on_one_line()}"
         raise InputError.at(path, message)
     targets = content["target_modules"]
     config = AdapterConfig(
@@ -130,32 +137,32 @@ def read(file: str, path: DocumentPath, inputs: Given) -> AdapterConfig:
     return config
 
 
-_READ = {"alpha_pattern", "bias", "exclude_modules", "init_lora_weights", "lora_alpha", "peft_type", "r"}
-_READ |= {"rank_pattern", "target_modules", "use_rslora"}
+_READ_KEYS = {"alpha_pattern", "bias", "exclude_modules", "init_lora_weights", "lora_alpha", "peft_type", "r"}
+_READ_KEYS |= {"rank_pattern", "target_modules", "use_rslora"}
 
 
 def _problems(content: dict[str, object], config: AdapterConfig) -> list[tuple[str, str | None]]:
-    """What the driver cannot do with a configuration: messages and hints."""
-    found: list[tuple[str, str | None]] = []
+    """The parts of a configuration that the driver does not support, as messages with hints."""
+    problems: list[tuple[str, str | None]] = []
     if content.get("bias") not in (None, "none"):
-        found.append((f"`bias: {content['bias']}` also changes the model's own biases", 'train with `bias="none"`'))
+        problems.append((f"`bias: {content['bias']}` also changes the model's own biases", 'train with `bias="none"`'))
     start = content.get("init_lora_weights")
     if start not in _HARMLESS_STARTS:
         hint = "convert the adapter with PEFT: `save_pretrained(..., path_initial_model_for_weight_conversion=...)`"
-        found.append((f"`init_lora_weights: {start}` also changes the model's own weights", hint))
-    for key in sorted(content.keys() - _READ - _HARMLESS):
+        problems.append((f"`init_lora_weights: {start}` also changes the model's own weights", hint))
+    for key in sorted(content.keys() - _READ_KEYS - _HARMLESS_KEYS):
         if content[key] is not None and content[key] is not False and content[key] not in ("", [], {}):
             hint = "merge such an adapter into the model's weights with PEFT's `merge_and_unload`"
-            found.append((f"`{key}` asks for something else than LoRA of linear layers", hint))
+            problems.append((f"`{key}` asks for something else than LoRA of linear layers", hint))
     patterns = {
         "target_modules": config.targets,
         "exclude_modules": config.excluded,
-        **{f"rank_pattern.{each}": f"(.*\\.)?({each})" for each in config.ranks},
-        **{f"alpha_pattern.{each}": f"(.*\\.)?({each})" for each in config.alphas},
+        **{f"rank_pattern.{end}": f"(.*\\.)?({end})" for end in config.ranks},
+        **{f"alpha_pattern.{end}": f"(.*\\.)?({end})" for end in config.alphas},
     }
     for key, pattern in patterns.items():
         try:
             re.compile(pattern if isinstance(pattern, str) else "")
         except (re.error, OverflowError, RecursionError) as error:
-            found.append((f"`{key}` is not a regular expression: {error}", None))
-    return found
+            problems.append((f"`{key}` is not a regular expression: {error}", None))
+    return problems

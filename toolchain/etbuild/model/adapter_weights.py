@@ -21,7 +21,7 @@ _WITHOUT_MODEL = (
 
 
 def names_of(adapter: str, names: Iterable[str]) -> dict[str, str]:
-    """The weights of an adapter among the tensors of a module: the name in PEFT's file of each, by its own name.
+    """The names of an adapter's weights in PEFT's file, by their names in the module.
 
     Args:
         adapter: The name of the adapter.
@@ -29,9 +29,9 @@ def names_of(adapter: str, names: Iterable[str]) -> dict[str, str]:
     """
     split = {name: name.rpartition(f"{OF_LAYER}.{adapter}.") for name in names}
     return {
-        name: f"base_model.model.{layer}{own}.weight"
-        for name, (layer, found, own) in split.items()
-        if found and own in FACTORS and (not layer or layer.endswith("."))
+        name: f"base_model.model.{layer}{factor}.weight"
+        for name, (layer, separator, factor) in split.items()
+        if separator and factor in FACTORS and (not layer or layer.endswith("."))
     }
 
 
@@ -46,19 +46,19 @@ def check(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Given)
     Raises:
         InputError: A file cannot be read or does not fit. The error names each tensor.
     """
-    by_name = {entry.name: entry for entry in facts}
+    facts_by_name = {entry.name: entry for entry in facts}
     problems: list[Problem] = []
     for adapter, file in files.items():
-        shapes = {stored: by_name[name].shape for name, stored in names_of(adapter, by_name).items()}
-        opened = _opened(adapter, file, inputs)
+        shapes = {stored: facts_by_name[name].shape for name, stored in names_of(adapter, facts_by_name).items()}
+        opened = _open(adapter, file, inputs)
         # PEFT saves weights of the model with an adapter that changes its embeddings or its scores.
         in_module = {name: name.removeprefix("base_model.model.").replace(".base_layer.", ".") for name in opened.names}
-        of_model = [name for name in opened.names if in_module[name] in by_name]
+        model_weights = [name for name in opened.names if in_module[name] in facts_by_name]
         problems += [
-            Problem(f"`{file}` has `{name}`, which is a weight of the model itself", _place(adapter), _WITHOUT_MODEL)
-            for name in of_model
+            Problem(f"`{file}` has `{name}`, which is a weight of the model itself", _path(adapter), _WITHOUT_MODEL)
+            for name in model_weights
         ]
-        problems += _misfits(opened, file, shapes, set(of_model), _place(adapter))
+        problems += _misfits(opened, file, shapes, set(model_weights), _path(adapter))
     if problems:
         raise InputError(problems)
 
@@ -68,21 +68,21 @@ def read(files: Mapping[str, str], names: Collection[str], inputs: Given) -> dic
 
     Args:
         files: The declared file of each adapter, by the adapter's name.
-        names: The names of the weights. `check` found nothing wrong with them.
+        names: The names of the weights. `check` has accepted them.
         inputs: The declared inputs.
 
     Raises:
         InputError: A file cannot be read.
     """
-    found = {}
+    weights = {}
     for adapter, file in files.items():
-        opened = _opened(adapter, file, inputs)
+        opened = _open(adapter, file, inputs)
         for name, stored in names_of(adapter, names).items():
-            found[name] = opened.take(stored).detach().to(torch.float32).contiguous()
-    return found
+            weights[name] = opened.take(stored).detach().to(torch.float32).contiguous()
+    return weights
 
 
-def _place(adapter: str) -> DocumentPath:
+def _path(adapter: str) -> DocumentPath:
     return ("model", "adapters", adapter, "weights")
 
 
@@ -92,22 +92,22 @@ def _opened(adapter: str, file: str, inputs: Given) -> TensorFile:
 
 
 def _misfits(
-    opened: TensorFile, file: str, shapes: Mapping[str, list[int]], others: set[str], place: DocumentPath
+    opened: TensorFile, file: str, shapes: Mapping[str, list[int]], model_weights: set[str], path: DocumentPath
 ) -> Iterator[Problem]:
-    """The tensors that are missing in a file, are too many, or have another shape or a dtype that is no float. `others`
-    are the names of tensors in it that are not an adapter's."""
-    config = "do the weights belong to this `adapter_config.json`, and both to this model?"
-    held = set(opened.names)
-    for name in sorted(shapes.keys() - held):
-        yield Problem(f"`{name}` is missing in `{file}`", place, config)
-    for name, nearest in unknown(sorted(held - shapes.keys() - others), shapes.keys() - held):
-        yield Problem(f"`{file}` has `{name}`, which is not a weight of the adapter's layers", place, nearest or config)
-    known = [name for name in opened.names if name in shapes]
-    opened.check(known)
-    for name in known:
+    """The problems of a file: missing and unexpected tensors, other shapes, and dtypes that are not floating-point.
+    `model_weights` are names of tensors in the file that are weights of the model."""
+    hint = "do the weights belong to this `adapter_config.json`, and both to this model?"
+    stored_names = set(opened.names)
+    for name in sorted(shapes.keys() - stored_names):
+        yield Problem(f"`{name}` is missing in `{file}`", path, hint)
+    for name, nearest in unknown(sorted(stored_names - shapes.keys() - model_weights), shapes.keys() - stored_names):
+        yield Problem(f"`{file}` has `{name}`, which is not a weight of the adapter's layers", path, nearest or hint)
+    fitting = [name for name in opened.names if name in shapes]
+    opened.check(fitting)
+    for name in fitting:
         dtype, shape = opened.form(name)
         if shape != shapes[name]:
-            yield Problem(f"`{name}` has to be {shapes[name]}, and is {shape} in `{file}`", place, config)
+            yield Problem(f"`{name}` has to be {shapes[name]}, and is {shape} in `{file}`", path, hint)
         elif dtype not in FLOATING:
             floating = ", ".join(FLOATING)
-            yield Problem(f"`{name}` is {dtype} in `{file}`", place, f"an adapter has to be in one of {floating}")
+            yield Problem(f"`{name}` is {dtype} in `{file}`", path, f"an adapter has to be in one of {floating}")

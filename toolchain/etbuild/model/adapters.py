@@ -1,8 +1,8 @@
 """Gives the layers of a module LoRA adapters, which a method may compute with.
 
-A layer `LAYER` gets a child for each adapter, and the adapter's weights are called `LAYER.adapters.NAME.lora_A` and
-`lora_B`. Their content does not matter before the program is written: until then, stand-ins take their place, so that
-the program does not depend on the weights. `emit.adapters` replaces the stand-ins.
+A layer `LAYER` gets a child for each adapter, with the weights `LAYER.adapters.NAME.lora_A` and `lora_B`. They are
+stand-ins, so that exporting and lowering do not depend on the weights. `emit.adapters` replaces the stand-ins when the
+program is written.
 
 The arithmetic follows PEFT (https://huggingface.co/docs/peft): an adapter computes in float32.
 """
@@ -29,18 +29,18 @@ from etbuild.model.adapter_config import ALL_LINEAR, AdapterConfig
 from etbuild.plan.step_plans import ExportPlan
 
 FACTORS = ("lora_A", "lora_B")
-_SMALL = 1024  # a rank that a layer of any size may have
+_SMALL = 1024  # the largest rank that a layer of any size may have
 
 
-class Adapter(torch.nn.Module):  # type: ignore[misc]
-    """The adapter of a linear layer.
+class LoraAdapter(torch.nn.Module):  # type: ignore[misc]
+    """A LoRA adapter of a linear layer.
 
-    Its weights are buffers that are not in the state dict, because the checkpoint of the module does not hold them.
+    Its weights are buffers outside the state dict, because the checkpoint of the module does not hold them.
 
     Attributes:
         lora_A: float32 [rank, inputs].
         lora_B: float32 [outputs, rank].
-        factor: What the result is multiplied by.
+        factor: The factor of the adapter's output.
     """
 
     lora_A: torch.Tensor  # noqa: N815 - PEFT's name
@@ -52,20 +52,20 @@ class Adapter(torch.nn.Module):  # type: ignore[misc]
         Args:
             name: The name of the adapter in the whole module.
             shapes: The shapes of `lora_A` and `lora_B`.
-            factor: What the result is multiplied by.
+            factor: The factor of the adapter's output.
         """
         super().__init__()
-        for own, (rows, columns) in zip(FACTORS, shapes, strict=True):
-            content = stand_in(f"{name}.{own}", rows * columns).view(rows, columns)
-            self.register_buffer(own, content, persistent=False)
+        for weight_name, (rows, columns) in zip(FACTORS, shapes, strict=True):
+            content = stand_in(f"{name}.{weight_name}", rows * columns).view(rows, columns)
+            self.register_buffer(weight_name, content, persistent=False)
         self.factor = factor
 
     def forward(self, inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-        """What the layer returns with the adapter.
+        """The output of the layer with the adapter, [..., outputs].
 
         Args:
             inputs: The inputs of the layer, [..., inputs].
-            outputs: What the layer returns without the adapter, [..., outputs].
+            outputs: The output of the layer without the adapter, [..., outputs].
         """
         inner = torch.nn.functional.linear(inputs.to(self.lora_A.dtype), self.lora_A)
         return (outputs + torch.nn.functional.linear(inner, self.lora_B) * self.factor).to(outputs.dtype)
@@ -74,14 +74,14 @@ class Adapter(torch.nn.Module):  # type: ignore[misc]
 def stand_in(name: str, size: int) -> torch.Tensor:
     """The content of an adapter's weight before the program is written, float32 [size].
 
-    It is made from the digest of the name, so that no other weight has it. One element has one of 2**30 numbers.
+    It comes from the digest of the name, so that no other weight has it. An element is one of 2**30 numbers.
 
     Args:
         name: The name of the weight in the module.
         size: The number of its elements.
     """
     words = struct.unpack(">8I", hashlib.sha256(name.encode()).digest())[:size]
-    # The sign, the fraction and six bits of the exponent are from the digest. All such numbers are finite.
+    # The digest gives the sign, the fraction and six bits of the exponent. All such numbers are finite.
     bits = [word & 0x807FFFFF | (96 + (word >> 23 & 63)) << 23 for word in words]
     content = torch.zeros(size)
     content[: len(bits)] = torch.tensor(bits).to(torch.int32).view(torch.float32)
@@ -110,33 +110,33 @@ def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Given) -> N
             problems.append(Problem(message, ("model", "adapters", name), "choose another name", at_key=True))
             continue
         config = adapter_config.read(file, path, inputs)
-        wanted = {layer: layers[layer] for layer in config.wanted(layers, file, path)}
+        changed = {layer: layers[layer] for layer in config.changed_layers(layers, file, path)}
         if config.targets == ALL_LINEAR:
-            wanted = {layer: child for layer, child in wanted.items() if _in_all_linear(module, child)}
-        unlike = [layer for layer, child in wanted.items() if _sizes(child) is None]
-        if unlike:
-            kind = type(layers[unlike[0]]).__name__
-            message = f"`target_modules` of `{file}` names `{unlike[0]}`, which is of the class {kind}"
+            changed = {layer: child for layer, child in changed.items() if _in_all_linear(module, child)}
+        other_layers = [layer for layer, child in changed.items() if _sizes(child) is None]
+        if other_layers:
+            kind = type(layers[other_layers[0]]).__name__
+            message = f"`target_modules` of `{file}` names `{other_layers[0]}`, which is of the class {kind}"
             problems.append(Problem(message, path, "an adapter can only change linear layers"))
-        elif not wanted:
+        elif not changed:
             targets = [config.targets] if isinstance(config.targets, str) else config.targets
             ends = {layer.rpartition(".")[2] for layer, child in layers.items() if _sizes(child)}
             message = f"no layer of the module is one of the `target_modules` of `{file}`: {', '.join(targets)}"
             problems.append(Problem(message, path, did_you_mean(targets[0], ends) or "is it an adapter of this model?"))
         else:
-            problems += [*_too_large(wanted, config, file, path), *_reached_twice(wanted, module, path)]
-            adapters[name] = wanted, config
+            problems += [*_too_large(changed, config, file, path), *_reached_twice(changed, module, path)]
+            adapters[name] = changed, config
     if problems:
         raise InputError(problems)
-    for name, (wanted, config) in adapters.items():
-        for layer, child in wanted.items():
+    for name, (changed, config) in adapters.items():
+        for layer, child in changed.items():
             _attach(layer, child, name, config)
 
 
 def _too_large(
     layers: Mapping[str, torch.nn.Module], config: AdapterConfig, file: str, path: DocumentPath
 ) -> Iterator[Problem]:
-    """The layers whose adapters would be much larger than the layers themselves, which no training makes."""
+    """The problems of layers whose adapters would be much larger than the layers: no training makes such adapters."""
     for layer, child in layers.items():
         inputs, outputs = _sizes(child) or (0, 0)
         rank = config.rank_of(layer)
@@ -150,8 +150,8 @@ def _too_large(
 def _reached_twice(
     layers: Mapping[str, torch.nn.Module], module: torch.nn.Module, path: DocumentPath
 ) -> Iterator[Problem]:
-    """The layers that have several names. PEFT replaces a layer only where it meets it first, so that the module would
-    compute with the adapter in one place and without it in another."""
+    """The problems of layers with several names. PEFT replaces a layer only under its first name, so that the module
+    would compute with the adapter under one name and without it under another."""
     names: dict[int, list[str]] = {}
     for name, child in module.named_modules(remove_duplicate=False):
         names.setdefault(id(child), []).append(name)
@@ -169,14 +169,14 @@ def _attach(layer: str, child: torch.nn.Module, name: str, config: AdapterConfig
     sizes = _sizes(child)
     assert sizes is not None
     rank = config.rank_of(layer)
-    adapter = Adapter(f"{layer}.{OF_LAYER}.{name}", ((rank, sizes[0]), (sizes[1], rank)), config.factor_of(layer))
+    adapter = LoraAdapter(f"{layer}.{OF_LAYER}.{name}", ((rank, sizes[0]), (sizes[1], rank)), config.factor_of(layer))
     child.get_submodule(OF_LAYER).add_module(name, adapter)
 
 
 def _sizes(layer: torch.nn.Module) -> tuple[int, int] | None:
-    """The numbers of inputs and outputs of a linear layer; None for another one.
+    """The numbers of inputs and outputs of a linear layer; None for another layer.
 
-    The linear layer inside PyTorch's attention does not count: the attention reads its weights and never calls it.
+    The linear layer inside PyTorch's attention does not count: the attention only reads its weights.
     """
     if isinstance(layer, torch.nn.Linear) and not isinstance(layer, NonDynamicallyQuantizableLinear):
         return layer.in_features, layer.out_features
@@ -187,14 +187,14 @@ def _sizes(layer: torch.nn.Module) -> tuple[int, int] | None:
 
 
 def _in_all_linear(module: Any, layer: torch.nn.Module) -> bool:
-    """Whether PEFT's `all-linear` means a layer: each linear layer but that of the scores."""
-    heads = getattr(module, "get_output_embeddings", lambda: None)()
-    return _sizes(layer) is not None and layer is not heads
+    """Whether PEFT's `all-linear` includes a layer: all linear layers except the one for the scores."""
+    scores_layer = getattr(module, "get_output_embeddings", lambda: None)()
+    return _sizes(layer) is not None and layer is not scores_layer
 
 
 @contextmanager
 def applied(module: torch.nn.Module, name: str | None) -> Iterator[None]:
-    """Within this context, the layers of a module compute with an adapter.
+    """Lets the layers of a module compute with an adapter within this context.
 
     Args:
         module: The module, after `attach`.
@@ -202,8 +202,8 @@ def applied(module: torch.nn.Module, name: str | None) -> Iterator[None]:
     """
     layers = {} if name is None else _layers(module, name)
     hooks = [
-        layer.register_forward_hook(_hook(str(name), called, layer), with_kwargs=True)
-        for called, layer in layers.items()
+        layer.register_forward_hook(_hook(str(name), layer_name, layer), with_kwargs=True)
+        for layer_name, layer in layers.items()
     ]
     try:
         yield
@@ -212,34 +212,34 @@ def applied(module: torch.nn.Module, name: str | None) -> Iterator[None]:
             hook.remove()
 
 
-def _hook(name: str, called: str, layer: torch.nn.Module) -> Callable[..., torch.Tensor]:
-    """What computes with an adapter after each call of a layer. A layer may have more inputs than one, such as a scale:
-    PEFT, too, takes the first."""
+def _hook(name: str, layer_name: str, layer: torch.nn.Module) -> Callable[..., torch.Tensor]:
+    """A hook that applies an adapter after each call of a layer. If the layer has several inputs, such as a scale, the
+    adapter gets the first one, as in PEFT."""
     first = next(iter(inspect.signature(layer.forward).parameters))
 
     def hook(layer: Any, arguments: tuple[Any, ...], keywords: dict[str, object], outputs: Any) -> torch.Tensor:
         if not isinstance(outputs, torch.Tensor):
-            message = f"the adapter `{name}` changes the layer `{called}`, which returns a {type(outputs).__name__}"
+            message = f"the adapter `{name}` changes the layer `{layer_name}`, which returns a {type(outputs).__name__}"
             raise BuildError.at(("model", "adapters", name), message, "an adapter can only change one tensor")
         inputs = arguments[0] if arguments else keywords[first]
-        found: torch.Tensor = layer.adapters[name](inputs, outputs)
-        return found
+        result: torch.Tensor = layer.adapters[name](inputs, outputs)
+        return result
 
     return hook
 
 
 def _layers(module: torch.nn.Module, name: str) -> dict[str, torch.nn.Module]:
     """The layers that have an adapter, by name."""
-    return {layer: child for layer, child in module.named_modules() if _has(child, name)}
+    return {layer: child for layer, child in module.named_modules() if _has_adapter(child, name)}
 
 
-def _has(layer: torch.nn.Module, name: str) -> bool:
+def _has_adapter(layer: torch.nn.Module, name: str) -> bool:
     children = layer._modules.get(OF_LAYER)
-    return isinstance(children, torch.nn.ModuleDict) and name in children and isinstance(children[name], Adapter)
+    return isinstance(children, torch.nn.ModuleDict) and name in children and isinstance(children[name], LoraAdapter)
 
 
 def check(program: ExportedProgram, module: torch.nn.Module, method: str, name: str) -> None:
-    """Checks that a method computes with an adapter wherever it computes with a layer of the adapter.
+    """Checks that a method applies an adapter in each layer that the adapter changes and that the method uses.
 
     Args:
         program: The exported method.
@@ -258,7 +258,7 @@ def check(program: ExportedProgram, module: torch.nn.Module, method: str, name: 
     if len(without) == len(layers):
         hint = "remove `adapter`, or choose another `entry`"
         raise BuildError.at(path, f"the method calls no layer that the adapter `{name}` changes", hint)
-    unchanged = [layer for layer in without if any(_is_own(target, layer) for target in read)]
+    unchanged = [layer for layer in without if any(_is_weight_of_layer(target, layer) for target in read)]
     if unchanged:
         message = (
             f"the method reads the weights of `{unchanged[0]}` without calling it, so that the adapter has no effect"
@@ -273,21 +273,24 @@ def leave_out_unused(program: ExportedProgram, module: torch.nn.Module) -> None:
         program: The exported method. It is changed in place.
         module: The module.
     """
-    own = {
-        f"{name}.{factor}" for name, child in module.named_modules() for factor in FACTORS if isinstance(child, Adapter)
+    adapter_weights = {
+        f"{name}.{factor}"
+        for name, child in module.named_modules()
+        for factor in FACTORS
+        if isinstance(child, LoraAdapter)
     }
     inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     specs = program.graph_signature.input_specs
-    unused = [spec for spec in specs if spec.target in own and not inputs[spec.arg.name].users]
+    unused = [spec for spec in specs if spec.target in adapter_weights and not inputs[spec.arg.name].users]
     for spec in unused:
         program.graph.erase_node(inputs[spec.arg.name])
         program._constants.pop(str(spec.target))
     if unused:
-        kept = [spec for spec in specs if spec not in unused]
-        program._graph_signature = ExportGraphSignature(kept, program.graph_signature.output_specs)
+        remaining = [spec for spec in specs if spec not in unused]
+        program._graph_signature = ExportGraphSignature(remaining, program.graph_signature.output_specs)
         program.graph_module.recompile()
 
 
-def _is_own(weight: str, layer: str) -> bool:
-    """Whether a weight is that of a layer, and not that of an adapter of it. The weight may be quantized."""
+def _is_weight_of_layer(weight: str, layer: str) -> bool:
+    """Whether a weight belongs to a layer itself, and not to one of its adapters. The weight may be quantized."""
     return weight.startswith(f"{layer}.") and not weight.startswith(f"{layer}.{OF_LAYER}.")

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from etbuild.model.packed.packing import Packing
 
 _PATH: DocumentPath = ("model", "weights")
-_FEW = 3  # an error with at most this many unknown names suggests a known name for each
-_OF_QUANTIZED = (
+_MOST_SUGGESTIONS = 3  # an error with at most this many unknown names suggests a known name for each
+_QUANTIZED_ENDS = (
     *(".qweight", ".qzeros", ".g_idx", ".SCB", ".absmax", ".quant_map", "_packed", "_blocks"),
     *(".weight_scale", ".weight_scale_inv", ".weight_zero_point"),
 )
 """Ends of names in checkpoints of GPTQ, AWQ, bitsandbytes, compressed-tensors, MXFP4 and others."""
-_CASTS = ("float32", "bfloat16", "float16")  # what `model.dtype` may be
+_CASTS = ("float32", "bfloat16", "float16")  # the values of `model.dtype`
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """A tensor in a file: the opened file, its name, and the tensor's name in it."""
+class _StoredTensor:
+    """A tensor in a file: the opened file, the file's name, and the tensor's name in the file."""
 
     opened: TensorFile
     file: str
@@ -53,12 +53,12 @@ class _Stored:
         return self.opened.form(self.name)[1]
 
     def called(self, name: str) -> str:
-        """What a message calls the tensor if this is its name in the module."""
+        """The tensor in a message; `name` is its name in the module."""
         return f"`{name}`" if name == self.name else f"`{self.name}` (in the module `{name}`)"
 
 
-class Checkpoint:
-    """The content of parameters and buffers. Its files are open, and their tensors are not read yet."""
+class CheckpointTensors:
+    """The content of parameters and buffers in open files, whose tensors are read when they are needed."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Checkpoint:
             weights: The checkpoints in the manifest.
             inputs: The declared inputs, which contain their files.
             facts: Facts about the module's parameters and buffers.
-            cast: Whether tensors of another floating-point dtype are converted to that of the module.
+            cast: Whether tensors of another floating-point dtype are converted to the dtype in the module.
             module: The module. Only GGUF files need it.
             packing: How the checkpoints are packed; None if they are not.
 
@@ -92,26 +92,27 @@ class Checkpoint:
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
         problems += self._join()
         # One name of a tied parameter is enough, as in the files that safetensors writes.
-        of_module = [name for name in reversed(list(self._stored)) if name in self._expected]
-        self._given = {first_name(self._expected[name]): name for name in of_module}
-        self._names: dict[str, list[str]] = {}  # all names of a parameter by its first one
+        names = [name for name in reversed(list(self._stored)) if name in self._expected]
+        # By the first name of a parameter, the name under which the files are read.
+        self._sources = {first_name(self._expected[name]): name for name in names}
+        self._names: dict[str, list[str]] = {}  # all names of a parameter by its first name
         for name, entry in self._expected.items():
             self._names.setdefault(first_name(entry), []).append(name)
-        self._compared: set[str] = set()  # the first names of those whose copies in the files are equal
+        self._compared: set[str] = set()  # first names of parameters whose copies in the files were compared
         problems += [*self._unmatched(weights), *_misfits(self._stored, self._expected, cast)]
         if problems:
             raise InputError(problems)
 
     def _open(self, weights: Weights, index: int, inputs: Given, module: torch.nn.Module | None) -> Iterator[Problem]:
         """Opens the files of one checkpoint, and finds the names of their tensors."""
-        entry, place = weights[index], weights_place(weights, index)
+        entry, path = weights[index], weights_place(weights, index)
         files = checkpoints.find(entry.file, weights_names(weights)[entry.file], inputs)
-        opened = {name: open_checkpoint(name, file, place, entry.key, module) for name, file in files.files.items()}
-        held = {file: set(one.names) for file, one in opened.items()}
+        opened = {name: open_checkpoint(name, file, path, entry.key, module) for name, file in files.files.items()}
+        names_in_file = {file: set(tensors.names) for file, tensors in opened.items()}
         for name, file in files.listed.items():
-            if name not in held[file]:
+            if name not in names_in_file[file]:
                 message = f"`{files.index}` says that `{file}` holds `{name}`, which it does not"
-                yield Problem(message, place, "download both again, from the same revision")
+                yield Problem(message, path, "download both again, from the same revision")
         if self._packing is not None:
             from etbuild.model.packed.files import with_weights
 
@@ -136,69 +137,68 @@ class Checkpoint:
                     yield Problem(message, _PATH, "keep it in one of the files")
 
     def _join(self) -> Iterator[Problem]:
-        """Finds the tensors that the files hold in the form in which transformers stores them."""
+        """Finds the tensors that the files hold in other forms, in which transformers stores them."""
         if self._stored.keys() <= self._expected.keys():
             return
-        joined: dict[str, _Stored] = {}
+        joined: dict[str, _StoredTensor] = {}
         for name, entry in self._expected.items():
-            found = {part: self._stored[part.name] for part in entry.stored_as if part.name in self._stored}
-            if len(found) < max(1, len(entry.stored_as)):
+            stored_parts = {part: self._stored[part.name] for part in entry.stored_as if part.name in self._stored}
+            if len(stored_parts) < max(1, len(entry.stored_as)):
                 continue
-            first = next(iter(found.values()))
-            if len(found) == 1 and entry.stored_as[0].is_whole(entry.shape):
+            first = next(iter(stored_parts.values()))
+            if len(stored_parts) == 1 and entry.stored_as[0].is_whole(entry.shape):
                 joined[name] = first
                 continue
-            yield from _unlike(name, found)
-            parts = [(part, one.opened, one.name) for part, one in found.items()]
-            joined[name] = _Stored(Joined(name, entry.shape, parts), first.file, name)
+            yield from _differing_parts(name, stored_parts)
+            parts = [(part, stored.opened, stored.name) for part, stored in stored_parts.items()]
+            joined[name] = _StoredTensor(Joined(name, entry.shape, parts), first.file, name)
         used = {part.name for name in joined for part in self._expected[name].stored_as}
-        self._stored = {name: one for name, one in self._stored.items() if name not in used}
+        self._stored = {name: stored for name, stored in self._stored.items() if name not in used}
         for name in sorted(joined.keys() & self._stored.keys()):
             message = f"`{self._expected[name].stored_as[0].name}` and `{name}` both become `{name}`"
             yield Problem(message, _PATH, "ignore one of them")
         self._stored.update(joined)
 
     def _unmatched(self, weights: Weights) -> Iterator[Problem]:
-        """The parameters that no file has, and the tensors that the module does not have."""
+        """The problems of parameters that no file has, and of tensors that the module does not have."""
         optional = [pattern for entry in weights for pattern in entry.optional]
         for index, entry in enumerate(weights):
             for number, pattern in enumerate(entry.optional):
                 if not any(fnmatchcase(name, pattern) for name in self._expected):
                     path = (*weights_place(weights, index), "optional", number)
-                    near = did_you_mean(pattern, self._expected)
-                    yield Problem(f"`{pattern}` matches no parameter or buffer of the module", path, near)
-        absent = [name for name in sorted(self._expected) if first_name(self._expected[name]) not in self._given]
+                    suggestion = did_you_mean(pattern, self._expected)
+                    yield Problem(f"`{pattern}` matches no parameter or buffer of the module", path, suggestion)
+        absent = [name for name in sorted(self._expected) if first_name(self._expected[name]) not in self._sources]
         missing = [name for name in absent if not any(fnmatchcase(name, pattern) for pattern in optional)]
         extra = sorted(self._stored.keys() - self._expected.keys())
         hint = _quantized_hint(extra, self._packing) or _prefix_hint(missing, extra)
         for name in missing:
-            shown = " and ".join(f"`{file}`" for file in weights_names(weights))
-            yield Problem(f"parameter `{name}` {self._expected[name]} is missing in {shown}", _PATH, hint)
+            files = " and ".join(f"`{file}`" for file in weights_names(weights))
+            yield Problem(f"parameter `{name}` {self._expected[name]} is missing in {files}", _PATH, hint)
         for name, nearest in unknown(extra, self._expected.keys() - self._stored.keys()):
             stored = self._stored[name]
             message = f"`{stored.file}` has {stored.called(name)}, which is not a parameter or buffer of the module"
-            other = "remove them from the file, list them under `ignore` of `weights`, or change the model"
-            yield Problem(message, _PATH, hint or (nearest if len(extra) <= _FEW else other))
+            advice = "remove them from the file, list them under `ignore` of `weights`, or change the model"
+            yield Problem(message, _PATH, hint or (nearest if len(extra) <= _MOST_SUGGESTIONS else advice))
 
     def each(self, needed: Collection[str] | None = None) -> Iterator[tuple[list[str], torch.Tensor]]:
-        """Reads the tensors one by one, once, in the order of the files. Yields the names of each in the module, and
-        the tensor.
+        """Reads each tensor once, in the order of the files. Yields its names in the module, and the tensor.
 
         Args:
-            needed: The names of the tensors to read. None: all.
+            needed: The names of the tensors to read; None for all.
         """
-        wanted = None if needed is None else {*needed}
-        for first in reversed(self._given):  # the order of the files
+        names_to_read = None if needed is None else {*needed}
+        for first in reversed(self._sources):  # the order of the files
             names = self._names[first]
-            if wanted is None or not wanted.isdisjoint(names):
+            if names_to_read is None or not names_to_read.isdisjoint(names):
                 yield names, self._tensor(first)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The content of a parameter or buffer. It is read at each call."""
+        """The content of a parameter or buffer. Each call reads it again."""
         return self._tensor(first_name(self._expected[name]))
 
     def _tensor(self, first: str) -> torch.Tensor:
-        name = self._given[first]
+        name = self._sources[first]
         if first not in self._compared:
             for other in self._names[first]:
                 if other != name and other in self._stored:
@@ -208,20 +208,20 @@ class Checkpoint:
 
     def _check_same(self, name: str, other: str) -> None:
         """Raises InputError if the files hold different content under two names of a parameter."""
-        own, stored = self._stored[name], self._stored[other]
-        one, copy = own.opened.content(own.name), stored.opened.content(stored.name)
-        if isinstance(one, torch.Tensor) or isinstance(copy, torch.Tensor):
-            same = equal(self._floats(one, name), self._floats(copy, other))
-        else:  # a program may keep them as they are, so they are compared before they are converted
-            same = equal(one.dequantized(), copy.dequantized())
+        first, copied = self._stored[name], self._stored[other]
+        content, copied_content = first.opened.content(first.name), copied.opened.content(copied.name)
+        if isinstance(content, torch.Tensor) or isinstance(copied_content, torch.Tensor):
+            same = equal(self._floats(content, name), self._floats(copied_content, other))
+        else:  # compared before they are converted: a program may keep the integers
+            same = equal(content.dequantized(), copied_content.dequantized())
         if not same:
             message = f"`{name}` and `{other}` are one tied parameter of the module"
-            files = f"`{own.file}`" if own.file == stored.file else f"`{own.file}` and `{stored.file}`"
+            files = f"`{first.file}`" if first.file == copied.file else f"`{first.file}` and `{copied.file}`"
             hint = "keep one of the two in the file, or list one under `ignore`"
             raise InputError.at(_PATH, f"{message}, but they differ in {files}", hint)
 
     def _floats(self, content: torch.Tensor | Integers, name: str) -> torch.Tensor:
-        """The content of a parameter in its dtype, dequantized if it is packed."""
+        """A tensor of a file in the dtype of its parameter, dequantized if it is packed."""
         tensor = content if isinstance(content, torch.Tensor) else content.dequantized()
         return _converted(tensor, self._expected[name], self._stored[name])
 
@@ -237,10 +237,10 @@ class Checkpoint:
         return converted if is_view else self._spill(converted)
 
     def by_name(self, needed: Collection[str] | None = None) -> dict[str, torch.Tensor]:
-        """The content by name, in the order of the module. A tied tensor is listed under each of its names.
+        """The tensors by name, in the order of the module. A tied tensor has all its names.
 
         Args:
-            needed: The names of the tensors to read. None: all.
+            needed: The names of the tensors to read; None for all.
         """
         content = {name: tensor for names, tensor in self.each(needed) for name in names}
         return {name: content[name] for name in self._expected if name in content}
@@ -267,35 +267,37 @@ class Checkpoint:
             tensors[names[0]].data = tensor
 
 
-def _unlike(name: str, found: Mapping[StoredPart, _Stored]) -> Iterator[Problem]:
-    """The parts of a tensor that have another shape than they have to have, or another dtype than the first one."""
-    dtype = next(iter(found.values())).dtype
-    for part, one in found.items():
-        if (one.dtype, one.shape) != (dtype, part.shape_in_file):
-            message = f"`{one.name}`, a part of the parameter `{name}`, is {one.dtype}{one.shape} in `{one.file}`"
+def _differing_parts(name: str, parts: Mapping[StoredPart, _StoredTensor]) -> Iterator[Problem]:
+    """The problems of a tensor's parts with a wrong shape, or with another dtype than the first part."""
+    dtype = next(iter(parts.values())).dtype
+    for part, stored in parts.items():
+        if (stored.dtype, stored.shape) != (dtype, part.shape_in_file):
+            message = (
+                f"`{stored.name}`, a part of the parameter `{name}`, is {stored.dtype}{stored.shape} in `{stored.file}`"
+            )
             hint = f"it has to be {dtype}{part.shape_in_file}; is the file from the same configuration of the model?"
             yield Problem(message, _PATH, hint)
 
 
-def _converted(tensor: torch.Tensor, wanted: TensorFacts, stored: _Stored) -> torch.Tensor:
-    """The tensor in the dtype of its parameter. Raises InputError if a number becomes infinite in that dtype."""
+def _converted(tensor: torch.Tensor, expected: TensorFacts, stored: _StoredTensor) -> torch.Tensor:
+    """A tensor in the dtype of its parameter. Raises InputError if a number becomes infinite in that dtype."""
     tensor = tensor.detach()
-    if dtype_name(tensor.dtype) == wanted.dtype:
+    if dtype_name(tensor.dtype) == expected.dtype:
         return tensor
-    converted = tensor.to(getattr(torch, wanted.dtype))
-    # A larger dtype with as many bits for exponents holds every number; the check would take memory.
+    converted = tensor.to(getattr(torch, expected.dtype))
+    # A larger dtype has at least as many bits for exponents, so it holds every number. The check would take memory.
     grows = converted.itemsize > tensor.itemsize
     if not grows and bool((converted.isinf() & ~tensor.isinf()).any()):
         largest = float(tensor[tensor.isfinite()].abs().max())
-        message = f"{stored.called(wanted.name)} has numbers up to {largest:.3g}, which {wanted.dtype} cannot hold"
+        message = f"{stored.called(expected.name)} has numbers up to {largest:.3g}, which {expected.dtype} cannot hold"
         raise InputError.at(("model", "dtype"), message, "write `dtype: bfloat16` or `dtype: float32`")
     return converted
 
 
 def _quantized_hint(names: Collection[str], packing: Packing | None) -> str | None:
-    """A hint if a checkpoint is quantized by a library that stores more than one tensor for a weight; else None."""
-    found = next((name for name in names if name.endswith(_OF_QUANTIZED)), None)
-    instead = "take it as it was before, and let `quantize` in the manifest quantize it"
+    """A hint if names show that a library quantized the checkpoint, with several tensors for a weight; else None."""
+    example = next((name for name in names if name.endswith(_QUANTIZED_ENDS)), None)
+    advice = "take it as it was before, and let `quantize` in the manifest quantize it"
     if packing is not None and names:
         form = f"its `quantization_config` says `{packing.method}`, and the page `Quantized checkpoints` has the forms"
         return f"the checkpoint is packed: {form}; if this is another one, {instead}"
@@ -306,12 +308,12 @@ def _quantized_hint(names: Collection[str], packing: Packing | None) -> str | No
 
 
 def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:
-    """A hint if the names in the file and in the module differ by a prefix, such as `model.`; None: they do not."""
+    """A hint if the names in the file and in the module differ by a prefix, such as `model.`; None if they do not."""
     if not missing or not extra:
         return None
-    for names, others, short, long in ((missing, extra, "module", "file"), (extra, missing, "file", "module")):
-        prefix = next((name.removesuffix(names[0]) for name in others if name.endswith(f".{names[0]}")), None)
-        if prefix is not None and 2 * len({f"{prefix}{name}" for name in names} & set(others)) >= len(names):
+    for names, other_names, short, long in ((missing, extra, "module", "file"), (extra, missing, "file", "module")):
+        prefix = next((name.removesuffix(names[0]) for name in other_names if name.endswith(f".{names[0]}")), None)
+        if prefix is not None and 2 * len({f"{prefix}{name}" for name in names} & set(other_names)) >= len(names):
             rule = f'{{"{prefix}*": "*"}}' if long == "file" else f'{{"*": "{prefix}*"}}'
             return (
                 f"the names in the {long} start with `{prefix}`, the names in the {short} do not: write "
@@ -320,42 +322,47 @@ def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:
     return None
 
 
-def _misfits(stored: dict[str, _Stored], expected: dict[str, TensorFacts], cast: bool) -> Iterator[Problem]:
-    """The tensors that have another shape or dtype than the module."""
-    others: dict[str, str] = {}  # tensors of another floating-point dtype, with that dtype
+def _misfits(stored: dict[str, _StoredTensor], expected: dict[str, TensorFacts], cast: bool) -> Iterator[Problem]:
+    """The problems of tensors that have another shape or dtype than in the module."""
+    other_dtypes: dict[str, str] = {}  # by name
     for name in sorted(stored.keys() & expected.keys()):
-        one, wanted = stored[name], expected[name]
-        if one.shape != wanted.shape:
-            found = f"{one.dtype}{one.shape}"
-            message = f"parameter {one.called(name)} is {wanted} in the module and {found} in `{one.file}`"
+        tensor, entry = stored[name], expected[name]
+        if tensor.shape != entry.shape:
+            actual = f"{tensor.dtype}{tensor.shape}"
+            message = f"parameter {tensor.called(name)} is {entry} in the module and {actual} in `{tensor.file}`"
             yield Problem(message, _PATH, "is the file from the same configuration of the model?")
-        elif one.dtype == wanted.dtype:
+        elif tensor.dtype == entry.dtype:
             continue
-        elif {one.dtype, wanted.dtype} <= set(FLOATING):
-            others[name] = one.dtype
+        elif {tensor.dtype, entry.dtype} <= set(FLOATING):
+            other_dtypes[name] = tensor.dtype
         else:
-            message = f"parameter {one.called(name)} is {wanted.dtype} in the module and {one.dtype} in `{one.file}`"
-            hint = f"convert the tensor of the file with `tensor.to(torch.{wanted.dtype})`"
-            if one.dtype.startswith("float8"):
+            message = (
+                f"parameter {tensor.called(name)} is {entry.dtype} in the module and {tensor.dtype} in `{tensor.file}`"
+            )
+            hint = f"convert the tensor of the file with `tensor.to(torch.{entry.dtype})`"
+            if tensor.dtype.startswith("float8"):
                 hint = f"{hint}, and multiply it by its scale, which is often another tensor of the checkpoint"
             yield Problem(message, _PATH, hint)
-    if others and not cast:
-        yield _other_dtype(others, stored, expected)
+    if other_dtypes and not cast:
+        yield _other_dtype(other_dtypes, stored, expected)
 
 
-def _other_dtype(others: dict[str, str], stored: dict[str, _Stored], expected: dict[str, TensorFacts]) -> Problem:
-    """The problem of a checkpoint in another floating-point dtype than the module, with the line that fixes it."""
-    found, wanted = (Counter(each).most_common() for each in (others.values(), (expected[n].dtype for n in others)))
-    example = next(iter(others))
-    called = stored[example].called(example)
-    which = f"{len(others):,} parameters, such as {called}" if len(others) > 1 else called
+def _other_dtype(
+    other_dtypes: dict[str, str], stored: dict[str, _StoredTensor], expected: dict[str, TensorFacts]
+) -> Problem:
+    """The problem of a checkpoint in another floating-point dtype than the module. The hint fixes it."""
+    in_files = Counter(other_dtypes.values()).most_common()
+    in_module = Counter(expected[name].dtype for name in other_dtypes).most_common()
+    example = next(iter(other_dtypes))
+    shown = stored[example].called(example)
+    examples = f"{len(other_dtypes):,} parameters, such as {shown}" if len(other_dtypes) > 1 else shown
     message = (
-        f"the weights are {' and '.join(dtype for dtype, _ in found)}, and the module is "
-        f"{' and '.join(dtype for dtype, _ in wanted)}: {which}"
+        f"the weights are {' and '.join(dtype for dtype, _ in in_files)}, and the module is "
+        f"{' and '.join(dtype for dtype, _ in in_module)}: {examples}"
     )
     lines = [
-        f"`dtype: {kinds[0][0]}` to convert {what}"
-        for kinds, what in ((wanted, "the weights"), (found, "the module"))
-        if kinds[0][0] in _CASTS
+        f"`dtype: {dtypes[0][0]}` to convert {converted}"
+        for dtypes, converted in ((in_module, "the weights"), (in_files, "the module"))
+        if dtypes[0][0] in _CASTS
     ]
     return Problem(message, _PATH, f"write below `model` {', or '.join(lines)}" if lines else None)

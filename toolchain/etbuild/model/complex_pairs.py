@@ -1,7 +1,7 @@
 """Computes with complex numbers as pairs of real ones: ExecuTorch has no kernels for complex tensors.
 
-Some models rotate queries and keys by complex numbers. They make these with `torch.polar`, multiply, and go back with
-`torch.view_as_real`. Any other use of a pair fails, because a pair is not a tensor.
+Some models rotate queries and keys by complex numbers: they make them with `torch.polar`, multiply, and convert the
+products with `torch.view_as_real`. Any other use of a pair fails, because a pair is not a tensor.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Pair:
     """A complex tensor.
 
     Attributes:
-        real: Its real part, a tensor of floats.
-        imag: Its imaginary part, with the same shape and dtype.
+        real: The real part, a tensor of floats.
+        imag: The imaginary part, with the same shape and dtype.
     """
 
     real: torch.Tensor
     imag: torch.Tensor
 
     def __mul__(self, other: Any) -> Pair:
-        """The product with a pair, or with a number or tensor."""
+        """The product with a pair, a number or a tensor."""
         if isinstance(other, torch.Tensor) and other.is_complex():
             other = Pair(other.real, other.imag)
         if isinstance(other, complex):
@@ -43,7 +43,7 @@ class Pair:
     __rmul__ = __mul__
 
     def __getattr__(self, name: str) -> Any:
-        """Raises BuildError for what a complex tensor has and a pair does not."""
+        """Raises BuildError for attributes of complex tensors that a pair lacks."""
         if name.startswith("__"):
             raise AttributeError(name)
         message = f"the model computes with complex numbers, and uses `{name}` of them"
@@ -54,15 +54,15 @@ class Pair:
 
     @property
     def device(self) -> torch.device:
-        """That of its parts."""
+        """The device of both parts."""
         return self.real.device
 
     def unsqueeze(self, dim: int) -> Pair:
-        """With another dimension of size 1."""
+        """A pair with another dimension of size 1."""
         return Pair(self.real.unsqueeze(dim), self.imag.unsqueeze(dim))
 
     def to(self, device: torch.device) -> Pair:
-        """On a device."""
+        """The pair on a device."""
         return Pair(self.real.to(device), self.imag.to(device))
 
 
@@ -80,9 +80,9 @@ def _view_as_real(number: Pair) -> torch.Tensor:
 
 @contextmanager
 def as_pairs() -> Iterator[None]:
-    """Within this context, PyTorch's functions that make complex tensors make pairs."""
-    instead = {"polar": _polar, "view_as_complex": _view_as_complex, "view_as_real": _view_as_real}
+    """Lets PyTorch's functions that make complex tensors make pairs within this context."""
+    replacements = {"polar": _polar, "view_as_complex": _view_as_complex, "view_as_real": _view_as_real}
     with ExitStack() as stack:
-        for name, function in instead.items():
+        for name, function in replacements.items():
             stack.enter_context(replaced(torch, name, function))
         yield

@@ -1,9 +1,9 @@
 """Runs a decoder of transformers with ExecuTorch's attention operators and its key-value caches.
 
-transformers finds an attention by its name in `AttentionInterface`, and the function that makes its masks by the same
-name in `AttentionMaskInterface`. A cache of it has a layer for each layer of the model. Here, each layer is a module of
-ExecuTorch's `custom_kv_cache`, so that its buffers are those of the model. They have the shape [1, positions, heads,
-head size], which `llama::custom_sdpa` takes as it is.
+transformers finds an attention by its name in `AttentionInterface`, and the function for its masks by the same name in
+`AttentionMaskInterface`. Its caches have a layer for each layer of the model. Here, a module of ExecuTorch's
+`custom_kv_cache` holds the keys and values of each layer, in buffers of the model with the shape [1, positions, heads,
+head size], which `llama::custom_sdpa` takes directly.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ NAME = "executorch_custom_sdpa"
 """The name of the attention in transformers."""
 
 _IGNORED = frozenset({"cache_position", "dropout", "is_causal", "position_ids", "sliding_window", "use_cache"})
-"""What models give to an attention in addition and what the operators do not need: masks hold the window."""
+"""Further arguments that models give to an attention and that the operators do not need: masks contain the window."""
 
 _LOWEST = torch.finfo(torch.float32).min  # as in transformers' own masks: -inf minus -inf would be NaN
 _PATH: DocumentPath = ("model", "huggingface", "attention")
 
 
-def unsupported(why: str) -> BuildError:
+def unsupported(reason: str) -> BuildError:
     """The error for a model whose attention needs something that ExecuTorch's operators do not compute.
 
     Args:
-        why: What it needs.
+        reason: The feature that it needs, as a sentence.
     """
     hint = "write `attention: sdpa` or `attention: eager`, and `kind: static` for the cache"
-    return BuildError.at(_PATH, f"`custom_sdpa` cannot compute the attention of this model: {why}", hint)
+    return BuildError.at(_PATH, f"`custom_sdpa` cannot compute the attention of this model: {reason}", hint)
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class ModelCall:
         stores: The cache of each layer; None for a layer without keys and values.
         ring: The number of positions of a ring; None if no layer has one.
         longest: The largest number of tokens in one call.
-        has_mask: Whether the model is given a mask, which hides nothing.
-        updated: The `id` of each cache that got new keys and values.
-        attended: The `id` of each cache that the attention has read.
+        has_mask: Whether the caller gives the model a mask, which hides nothing.
+        updated: The `id` of each cache that got new keys and values in this call.
+        attended: The `id` of each cache that the attention has read in this call.
     """
 
     position: torch.Tensor
@@ -71,18 +71,18 @@ _call: ContextVar[ModelCall] = ContextVar("call")
 
 @contextmanager
 def calling(model: Any, call: ModelCall) -> Iterator[Cache]:
-    """Yields the cache for one call of a model. The attention finds the call while this is open.
+    """Yields the cache for one call of a model. Within this context, `_attention` and `_mask` know the call.
 
     Args:
-        model: The model, which has the states of its layers, if they keep any.
+        model: The model. It has the states of its layers, if they keep any.
         call: The call.
 
     Raises:
-        BuildError: The model has an attention of its own, which does not know the caches or their layout.
+        BuildError: The model's own code computes attention, and does not know the caches or their layout.
     """
     token = _call.set(call)
     try:
-        cache = StateCache([states_only() if store is None else _Layer(store, call) for store in call.stores])
+        cache = StateCache([states_only() if store is None else _StoreLayer(store, call) for store in call.stores])
         with cache.at(call.position, model):
             yield cache
     except RuntimeError as error:
@@ -96,7 +96,7 @@ def calling(model: Any, call: ModelCall) -> Iterator[Cache]:
 
 
 def register() -> None:
-    """Adds the attention and its masks to those of transformers."""
+    """Registers the attention and its masks in transformers."""
     from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
 
     AttentionInterface.register(NAME, _attention)
@@ -104,13 +104,13 @@ def register() -> None:
 
 
 def make_store(kind: str | None, length: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.nn.Module:
-    """The cache of one layer: a module of ExecuTorch, with buffers that no file of weights holds.
+    """The cache of one layer: a module of ExecuTorch, whose buffers no weights file holds.
 
     Args:
         kind: The kind of the cache in the manifest. `quantized` has 8 bits for each value, with a scale for each token
-            and head; the others have the dtype of the model.
+            and head; other kinds have the dtype of the model.
         length: The number of positions.
-        shape: The number of heads of keys and values, and their size.
+        shape: The number of heads of keys and values, and the size of a head.
         dtype: The dtype of the model.
     """
     from executorch.examples.models.llama.source_transformation import custom_kv_cache
@@ -126,7 +126,7 @@ def make_store(kind: str | None, length: int, shape: tuple[int, int], dtype: tor
     return store
 
 
-class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
+class _StoreLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
     """A layer of transformers' cache that keeps its keys and values in a module of ExecuTorch."""
 
     is_compileable = True
@@ -148,7 +148,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no type
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
         """Writes the keys and values of the new tokens, [1, heads, seq, size].
 
-        Returns those of all tokens, [1, positions, heads, size].
+        Returns the keys and values of all tokens, [1, positions, heads, size].
         """
         _, _, heads, size = self.store.k_cache.shape
         for shape in (key_states.shape, value_states.shape):
@@ -165,11 +165,11 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no type
         return self.store.k_cache, self.store.v_cache
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """The number of positions, and the first one."""
+        """The number of positions in the cache, and the first position."""
         return self.length, 0
 
     def get_seq_length(self) -> Any:
-        """The number of tokens before this call, int64 []."""
+        """The number of tokens in the cache before this call, int64 []."""
         return self.call.position[0]
 
     def get_max_length(self) -> int:
@@ -184,14 +184,14 @@ def _attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    **others: Any,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention of one layer, [1, seq, heads, size]. The queries are [1, heads, seq, size].
 
     `_Layer.update` has returned the keys and values, and `_mask` the mask. Raises BuildError if the model gives
     something else that would change the result.
     """
-    refused = sorted(name for name, given in others.items() if given is not None and not _is_ignored(name))
+    refused = sorted(name for name, option in options.items() if option is not None and not _is_ignored(name))
     call = _call.get()
     if refused:
         raise unsupported(f"it computes with {' and '.join(f'`{name}`' for name in refused)}")
@@ -200,7 +200,7 @@ def _attention(
     if store is None:
         raise unsupported(f"`{type(module).__name__}` does not attend to what its cache holds")
     call.attended.add(id(store))
-    if attention_mask is None and not (others.get("is_causal", True) and getattr(module, "is_causal", True)):
+    if attention_mask is None and not (options.get("is_causal", True) and getattr(module, "is_causal", True)):
         raise unsupported("its tokens attend to later ones")
     mask = None if attention_mask is None else attention_mask[0, 0]
     if mask is None and store.max_context_length == call.ring:
@@ -212,7 +212,7 @@ def _attention(
 
 
 def _is_ignored(name: str) -> bool:
-    """Whether the result does not depend on what a model gives under this name, such as `output_router_logits`."""
+    """Whether the result does not depend on the argument of this name, such as `output_router_logits`."""
     return name in _IGNORED or name.startswith("output_")
 
 
@@ -237,13 +237,13 @@ def _mask(
     q_offset: torch.Tensor,
     mask_function: Callable[..., Any] = causal_mask_function,
     attention_mask: torch.Tensor | None = None,
-    **others: Any,
+    **unused: Any,
 ) -> torch.Tensor | None:
-    """The mask of all layers of one kind: float32 [1, 1, seq, positions], or None if it is the causal mask.
+    """The mask of all layers of one kind: float32 [1, 1, seq, positions]; None for the causal mask.
 
-    `q_offset` is the position of the first new token, int64 []. The mask function says of indices of batch, head, query
-    and key whether the query attends to the key. There is no padding, so that `attention_mask` must be None, or a mask
-    that hides nothing.
+    `q_offset` is the position of the first new token, int64 []. `mask_function` takes indices of batch, head, query and
+    key, and returns whether the query attends to the key. There is no padding, so that `attention_mask` must be None or
+    hide nothing.
     """
     if attention_mask is not None and not _call.get().has_mask:
         raise unsupported("it has a mask of its own")
@@ -252,17 +252,17 @@ def _mask(
     queries = (torch.arange(q_length) + q_offset)[None, None, :, None]
     keys = torch.arange(kv_length)
     if kv_length == _call.get().ring:
-        keys = _positions(keys, q_offset + q_length - 1)
+        keys = _positions_in_ring(keys, q_offset + q_length - 1)
     zero = torch.zeros(1, dtype=torch.int64)
-    sees = mask_function(zero[:, None, None, None], zero[None, :, None, None], queries, keys[None, None, None, :])
+    is_visible = mask_function(zero[:, None, None, None], zero[None, :, None, None], queries, keys[None, None, None, :])
     if kv_length == _call.get().ring:
-        sees = sees & (keys >= 0)
-    return torch.where(sees, 0.0, _LOWEST)
+        is_visible = is_visible & (keys >= 0)
+    return torch.where(is_visible, 0.0, _LOWEST)
 
 
-def _positions(slots: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """The position of the token in each slot of a ring, or a negative number if the slot is empty. `last` is the
-    position of the last token, int64 []."""
+def _positions_in_ring(slots: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """The position of the token in each slot of a ring; a negative number for an empty slot. `last` is the position of
+    the last token, int64 []."""
     size = slots.shape[0]
-    turn = last // size * size
-    return torch.where(slots <= last - turn, slots + turn, slots + turn - size)
+    round_start = last // size * size
+    return torch.where(slots <= last - round_start, slots + round_start, slots + round_start - size)

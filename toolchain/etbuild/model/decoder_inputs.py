@@ -1,10 +1,10 @@
-"""What a decoder of transformers gets beside its tokens and its cache: the positions of the tokens, and maybe a mask.
+"""The inputs of a decoder of transformers besides its tokens and its cache: positions, and maybe a mask.
 
-Decoders find positions by themselves from the number of tokens in the cache, but some begin at 0 in each call. So each
-gets `position_ids`, as from transformers' `generate`. If a decoder still makes a tensor of the number of tokens in the
-cache, its shape depends on a value, which a program cannot have. Such a decoder gets an `attention_mask` for all tokens
-that the cache can hold. Others compute indices from this number in Python, such as `max(0, 1 - number)`. They get it as
-an integer whose limits are known, in place of a tensor.
+Decoders compute positions from the number of tokens in the cache, but some begin at 0 in each call. So each decoder
+gets `position_ids`, as from transformers' `generate`. Some decoders also make a tensor whose shape is the number of
+tokens in the cache, which a program cannot have. They get an `attention_mask` for all tokens that the cache can hold.
+Others compute indices from this number in Python, such as `max(0, 1 - number)`. They get the number as an integer with
+known limits, and not as a tensor.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _POSITIONS, _MASK = "position_ids", "attention_mask"
 
 
 @dataclass(frozen=True)
-class Needed:
-    """What a decoder needs.
+class DecoderInputs:
+    """The inputs of a decoder besides its tokens and its cache.
 
     Attributes:
-        names: The names of the inputs beside its tokens and its cache.
-        number: Whether it needs the number of tokens in the cache as an integer.
+        names: The names of the inputs.
+        number: Whether the decoder needs the number of tokens in the cache as an integer.
     """
 
     names: tuple[str, ...]
@@ -41,33 +41,33 @@ class Needed:
         return _MASK in self.names
 
 
-def needed(model: Any, config: Any, length: int, takes_tokens: bool) -> Needed:
-    """What a decoder needs. Nothing is computed.
+def find(model: Any, config: Any, length: int, takes_tokens: bool) -> DecoderInputs:
+    """Finds the inputs that a decoder needs. Calls it with fake tensors only.
 
     Args:
         model: The decoder, with transformers' own `forward`.
-        config: The configuration of its decoder.
+        config: The configuration of the decoder.
         length: The number of tokens that the cache holds.
-        takes_tokens: Whether its inputs are tokens. With others, it gets no mask from here.
+        takes_tokens: Whether the decoder takes tokens. A decoder of embeddings gets no mask here.
     """
-    taken = inspect.signature(type(model).forward).parameters
-    names = tuple(name for name in (_POSITIONS,) if name in taken)
-    least = Needed(names)
-    if not takes_tokens or _MASK not in taken or not _depends_on_position(model, config, length, least):
-        return least
-    with_mask, with_number = Needed((*names, _MASK)), Needed(names, number=True)
+    parameters = inspect.signature(type(model).forward).parameters
+    names = tuple(name for name in (_POSITIONS,) if name in parameters)
+    without_mask = DecoderInputs(names)
+    if not takes_tokens or _MASK not in parameters or not _depends_on_position(model, config, length, without_mask):
+        return without_mask
+    with_mask, with_number = DecoderInputs((*names, _MASK)), DecoderInputs(names, number=True)
     if not _depends_on_position(model, config, length, with_mask):
         return with_mask
-    return with_number if _depends_on_position(model, config, length, with_number) is False else least
+    return with_number if _depends_on_position(model, config, length, with_number) is False else without_mask
 
 
-def made(names: tuple[str, ...], seq: Any, position: torch.Tensor, length: int) -> dict[str, torch.Tensor]:
+def make(names: tuple[str, ...], seq: Any, position: torch.Tensor, length: int) -> dict[str, torch.Tensor]:
     """The inputs of one call.
 
     Args:
-        names: Their names.
+        names: The names of the inputs.
         seq: The number of tokens in the call.
-        position: The position of the first one, int64 [1].
+        position: The position of the first token, int64 [1].
         length: The number of tokens that the cache holds.
     """
     makers: dict[str, Callable[[], torch.Tensor]] = {
@@ -77,9 +77,9 @@ def made(names: tuple[str, ...], seq: Any, position: torch.Tensor, length: int) 
     return {name: makers[name]() for name in names}
 
 
-def _depends_on_position(model: Any, config: Any, length: int, given: Needed) -> bool | None:
-    """Whether a decoder with these inputs reads the value of the position. None if it cannot be called without
-    values, and for one that keeps states."""
+def _depends_on_position(model: Any, config: Any, length: int, decoder_inputs: DecoderInputs) -> bool | None:
+    """Whether a decoder with these inputs reads the value of the position. None if it keeps states, or cannot be called
+    with fake tensors."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, FakeCopyMode, FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
@@ -88,29 +88,34 @@ def _depends_on_position(model: Any, config: Any, length: int, given: Needed) ->
     layers = static_cache.layers_of(config, length)
     if any(has_states(layer) for layer in layers):
         return None
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if given.number else None)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if decoder_inputs.number else None)
     position = mode.from_tensor(torch.tensor([0]))  # a tensor without a value
     try:
         with FakeCopyMode(mode):
             copied = copy.deepcopy(model)
         copied.set_attn_implementation("eager")
         with torch.no_grad(), replaced(torch.compiler, "is_compiling", lambda: True), mode:  # as in an export
-            before = number(position[0], length) if given.number else position[0]
+            before = number(position[0], length) if decoder_inputs.number else position[0]
             cache, tokens = _cache(len(layers), length, before), torch.zeros((1, 1), dtype=torch.int64)
-            copied(input_ids=tokens, past_key_values=cache, use_cache=True, **made(given.names, 1, position, length))
+            copied(
+                input_ids=tokens,
+                past_key_values=cache,
+                use_cache=True,
+                **make(decoder_inputs.names, 1, position, length),
+            )
     except (DataDependentOutputException, GuardOnDataDependentSymNode):
         return True
-    except Exception:  # noqa: BLE001 - if it is a mistake, the first real call tells it
+    except Exception:  # noqa: BLE001 - the first real call shows the error
         return None
     return False
 
 
 def _cache(count: int, length: int, tokens_before: Any) -> Any:
-    """A static cache of transformers with a number of layers, which says that it has this number of tokens."""
+    """A static cache of transformers with `count` layers that says that it has `tokens_before` tokens."""
     from transformers.cache_utils import Cache, StaticLayer
 
-    class Layer(StaticLayer):  # type: ignore[misc]  # transformers has no types
+    class CountedLayer(StaticLayer):  # type: ignore[misc]  # transformers has no types
         def get_seq_length(self) -> Any:
             return tokens_before
 
-    return Cache(layers=[Layer(length) for _ in range(count)])
+    return Cache(layers=[CountedLayer(length) for _ in range(count)])

@@ -12,72 +12,72 @@ from etbuild.plan.parts import DenseLayer
 
 _PATH: DocumentPath = ("model", "huggingface", "dense")
 _NAME = "dense"
-"""The child of a model that holds its layers."""
+"""The name of the model's child that holds the layers."""
 
 
-class Dense(torch.nn.Module):  # type: ignore[misc]
+class DenseModule(torch.nn.Module):  # type: ignore[misc]
     """A linear layer with an activation: `activation(W x + b)`. With a residual, `x` is added, or `R x` if the sizes of
     input and output differ.
 
     Args:
-        wanted: What the manifest says about it.
-        path: Its place in the manifest.
+        settings: The layer in the plan.
+        path: The document path of the layer.
 
     Raises InputError if `torch.nn` has no such activation.
     """
 
-    def __init__(self, wanted: DenseLayer, path: DocumentPath) -> None:
+    def __init__(self, settings: DenseLayer, path: DocumentPath) -> None:
         super().__init__()
-        self.linear = torch.nn.Linear(wanted.in_features, wanted.out_features, bias=wanted.bias)
-        self.activation = _activation(wanted.activation, (*path, "activation"))
-        self.has_residual = wanted.residual
-        if wanted.residual and wanted.in_features != wanted.out_features:
-            self.residual = torch.nn.Linear(wanted.in_features, wanted.out_features, bias=False)
+        self.linear = torch.nn.Linear(settings.in_features, settings.out_features, bias=settings.bias)
+        self.activation = _activation(settings.activation, (*path, "activation"))
+        self.has_residual = settings.residual
+        if settings.residual and settings.in_features != settings.out_features:
+            self.residual = torch.nn.Linear(settings.in_features, settings.out_features, bias=False)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """The output, [..., out_features], of an input, [..., in_features]."""
-        made: torch.Tensor = self.activation(self.linear(features))
+        """Takes features, [..., in_features], and returns features, [..., out_features]."""
+        outputs: torch.Tensor = self.activation(self.linear(features))
         if not self.has_residual:
-            return made
-        return made + (self.residual(features) if hasattr(self, "residual") else features)
+            return outputs
+        return outputs + (self.residual(features) if hasattr(self, "residual") else features)
 
 
 def _activation(name: str, path: DocumentPath) -> torch.nn.Module:
-    """An activation of `torch.nn` without arguments."""
-    known = [*torch.nn.modules.activation.__all__, "Identity"]
+    """An activation of `torch.nn` that needs no arguments, over the last dimension. Raises InputError."""
+    names = [*torch.nn.modules.activation.__all__, "Identity"]
     try:
-        if name in known:
+        if name in names:
             kind = getattr(torch.nn, name)
-            over_features = {"dim": -1} if "dim" in inspect.signature(kind).parameters else {}  # such as a softmax
-            made: torch.nn.Module = kind(**over_features)
-            return made
-    except TypeError:  # it needs arguments, such as those of an attention
+            options = {"dim": -1} if "dim" in inspect.signature(kind).parameters else {}  # such as a softmax
+            activation: torch.nn.Module = kind(**options)
+            return activation
+    except TypeError:  # it needs arguments, as an attention does
         pass
     raise InputError.at(path, f"torch.nn has no activation `{name}` without arguments", "such as Tanh or Identity")
 
 
-def add(model: Any, wanted: tuple[DenseLayer, ...]) -> None:
-    """Gives a model its layers, as the child `dense`. They have the dtype of the model.
+def add(model: Any, layers: tuple[DenseLayer, ...]) -> None:
+    """Gives a model the child `dense` with layers in the dtype of the model.
 
     Args:
         model: The model. It is changed in place.
-        wanted: The layers, in their order.
+        layers: The layers in the plan, in their order.
     """
-    if wanted and hasattr(model, _NAME):
+    if layers and hasattr(model, _NAME):
         raise InputError.at(_PATH, f"`{type(model).__name__}` has a part `{_NAME}` of its own", "leave out `dense`")
-    if wanted:
-        layers = [Dense(each, (*_PATH, index)) for index, each in enumerate(wanted)]
-        model.add_module(_NAME, torch.nn.ModuleList(layers).to(model.dtype))
+    if layers:
+        modules = [DenseModule(layer, (*_PATH, index)) for index, layer in enumerate(layers)]
+        model.add_module(_NAME, torch.nn.ModuleList(modules).to(model.dtype))
 
 
-def apply(model: Any, features: torch.Tensor, wanted: tuple[DenseLayer, ...]) -> torch.Tensor:
-    """What the layers of a model make of features.
+def apply(model: Any, features: torch.Tensor, layers: tuple[DenseLayer, ...]) -> torch.Tensor:
+    """Features after the layers of a model.
 
     Raises InputError if the first layer takes another number of features.
     """
-    if wanted and features.shape[-1] != wanted[0].in_features:
-        message = f"the layer takes {wanted[0].in_features} features, and the model gives {features.shape[-1]}"
+    if layers and features.shape[-1] != layers[0].in_features:
+        message = f"the layer takes {layers[0].in_features} features, and the model gives {features.shape[-1]}"
         raise InputError.at((*_PATH, 0, "in_features"), message, f"write {features.shape[-1]}")
-    for layer in getattr(model, _NAME) if wanted else ():
-        features = layer(features)
+    for module in getattr(model, _NAME) if layers else ():
+        features = module(features)
     return features

@@ -1,7 +1,7 @@
-"""What stands behind the embeddings of tokens and images, because the decoder needs to know more than embeddings.
+"""Further values after each embedding of tokens and images, for decoders that need more than embeddings.
 
-ExecuTorch's runner gives to `text_decoder` what the other methods return, as it is. So a method puts more values behind
-each embedding, and the decoder takes them off again.
+ExecuTorch's runner gives the results of the other methods to `text_decoder` unchanged. So these methods append values
+to each embedding, and the decoder splits them off again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from etbuild.plan.parts import DecoderCache
 _TASK: DocumentPath = ("model", "huggingface", "task")
 
 
-class Part(Protocol):
-    """Some values behind each embedding.
+class EmbeddingPart(Protocol):
+    """Some values after each embedding.
 
     Attributes:
-        width: How many they are.
+        width: The number of values for an embedding.
     """
 
     width: int
@@ -33,27 +33,27 @@ class Part(Protocol):
         """The values of an image, float [1, tokens, width]."""
 
     def of_text(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """The values of tokens with these embeddings, [1, seq, hidden]: float [1, seq, width]."""
+        """The values for the embeddings of tokens, [1, seq, hidden]: float [1, seq, width]."""
 
     def inputs(
-        self, model: Any, embeddings: torch.Tensor, own: torch.Tensor, cache: Any, position: torch.Tensor
+        self, model: Any, embeddings: torch.Tensor, values: torch.Tensor, cache: Any, position: torch.Tensor
     ) -> dict[str, object]:
-        """What the decoder gets for a call.
+        """The inputs of the decoder for a call, by name.
 
         Args:
             model: The model.
-            embeddings: Float [1, seq, hidden].
-            own: Their values, float [1, seq, width].
+            embeddings: The embeddings, float [1, seq, hidden].
+            values: The values after them, float [1, seq, width].
             cache: transformers' cache.
-            position: The position of the first one in the cache, int64 [1].
+            position: The position of the first embedding in the cache, int64 [1].
         """
 
 
 class Blocks:
     """One value, 1 for an image and 0 for a token, for a decoder in which the tokens of an image attend to each other.
 
-    transformers numbers the images of a text, and makes masks of the numbers. They belong to positions of the text, so
-    that those of a call have to stand at their places among all positions of the cache.
+    transformers numbers the images of a text by position, and makes masks of the numbers. So the numbers of a call are
+    put at the positions of the call, among all positions of the cache.
     """
 
     width = 1
@@ -70,15 +70,15 @@ class Blocks:
         return torch.zeros_like(embeddings[..., :1])
 
     def inputs(
-        self, model: Any, embeddings: torch.Tensor, own: torch.Tensor, cache: Any, position: torch.Tensor
+        self, model: Any, embeddings: torch.Tensor, values: torch.Tensor, cache: Any, position: torch.Tensor
     ) -> dict[str, object]:
         """The masks of all layers."""
         from transformers.models.gemma3 import modeling_gemma3
 
-        own = modeling_gemma3.get_block_sequence_ids_for_mask((own[..., 0] > 0.5).long())[0]
+        numbers = modeling_gemma3.get_block_sequence_ids_for_mask((values[..., 0] > 0.5).long())[0]
         indexes = torch.arange(self._length) - position
-        here = (indexes >= 0) & (indexes < own.shape[0])
-        blocks = torch.where(here, own[torch.where(here, indexes, 0)], -1).unsqueeze(0)
+        is_in_call = (indexes >= 0) & (indexes < numbers.shape[0])
+        blocks = torch.where(is_in_call, numbers[torch.where(is_in_call, indexes, 0)], -1).unsqueeze(0)
         masks = modeling_gemma3.create_masks_for_vision_model(
             config=model.config.get_text_config(decoder=True),
             inputs_embeds=embeddings,
@@ -91,15 +91,16 @@ class Blocks:
 
 
 class GridPositions:
-    """Positions in time, height and width (M-RoPE): three distances from the position at which an image or a token
-    begins, and the distance to what follows it.
+    """Positions in time, height and width (M-RoPE), as four distances for each token.
 
-    All tokens of an image begin at the position of the first one, so that the last distance is 0 for all but the last
-    token. `get_rope_index` of the model says the distances. Of a token, they are 0, 0, 0 and 1.
+    Three distances go from the beginning of an image or of a token of text to the token's position in time, height and
+    width. The fourth goes to the beginning of the next token. All tokens of an image begin at the position of the first
+    one, so that the fourth distance is 0 for all but the last. `get_rope_index` of the model gives the distances of an
+    image; those of a token of text are 0, 0, 0 and 1.
 
-    A runner counts tokens in one dimension. So a buffer of the model holds for each position in the cache where the
-    next token begins. A call reads it at its own position, and writes it for the positions after its tokens. The buffer
-    is 0 at position 0, where a text begins, and a runner may go back to any earlier position.
+    A runner counts tokens in one dimension. So a buffer of the model holds, for each position in the cache, where the
+    token there begins. A call reads the buffer at its position, and writes it for the positions after its tokens. The
+    buffer is 0 at position 0, where a text begins, and a runner may go back to any earlier position.
     """
 
     width = 4
@@ -131,23 +132,23 @@ class GridPositions:
         return torch.cat([torch.zeros_like(embeddings[..., :3]), one], dim=-1)
 
     def inputs(
-        self, model: Any, embeddings: torch.Tensor, own: torch.Tensor, cache: Any, position: torch.Tensor
+        self, model: Any, embeddings: torch.Tensor, values: torch.Tensor, cache: Any, position: torch.Tensor
     ) -> dict[str, object]:
-        """The positions, int64 [3, 1, seq]."""
-        distances = own[0].long()
+        """The positions in time, height and width, int64 [3, 1, seq]."""
+        distances = values[0].long()
         ends = model.next_positions[position] + distances[:, 3].cumsum(0)
         positions = (ends - distances[:, 3]).unsqueeze(-1) + distances[:, :3]
-        places = torch.arange(ends.shape[0]) + position + 1
-        model.next_positions.index_copy_(0, places, ends)
+        indices = torch.arange(ends.shape[0]) + position + 1
+        model.next_positions.index_copy_(0, indices, ends)
         return {"position_ids": positions.T.unsqueeze(1)}
 
 
 class DeepFeatures:
-    """What the decoder adds to its states after each of its first layers (DeepStack): the values of an image come from
-    layers of its tower, and those of a token are 0."""
+    """Values that the decoder adds to its states after each of its first layers (DeepStack): from layers of the tower
+    for an image, and 0 for a token."""
 
     def __init__(self, model: Any, image: ImageTokens) -> None:
-        self._sizes = [each.shape[-1] for each in image.layers]
+        self._sizes = [layer.shape[-1] for layer in image.layers]
         self.width = sum(self._sizes)
         decoder = model.get_decoder()
         kind = type(decoder)
@@ -157,11 +158,11 @@ class DeepFeatures:
         original = kind.forward
 
         def forward(self: Any, *inputs: Any, deep_features: Any = None, **keywords: Any) -> Any:
-            given = {"deepstack_visual_embeds": deep_features} if deep_features is not None else {}
-            return original(self, *inputs, **{**keywords, **given})
+            features = {"deepstack_visual_embeds": deep_features} if deep_features is not None else {}
+            return original(self, *inputs, **{**keywords, **features})
 
         def add(self: Any, hidden_states: Any, visual_pos_masks: Any, visual_embeds: Any) -> Any:
-            del self, visual_pos_masks  # which tokens belong to an image would decide the shape of a tensor
+            del self, visual_pos_masks  # selecting by this mask would make shapes depend on values
             return hidden_states + visual_embeds
 
         set_methods(decoder, forward=forward, _deepstack_process=add)
@@ -175,10 +176,10 @@ class DeepFeatures:
         return torch.zeros_like(embeddings[..., :1]).expand(-1, -1, self.width)
 
     def inputs(
-        self, model: Any, embeddings: torch.Tensor, own: torch.Tensor, cache: Any, position: torch.Tensor
+        self, model: Any, embeddings: torch.Tensor, values: torch.Tensor, cache: Any, position: torch.Tensor
     ) -> dict[str, object]:
         """The values of each layer."""
-        return {"deep_features": list(own.split(self._sizes, dim=-1))}
+        return {"deep_features": list(values.split(self._sizes, dim=-1))}
 
 
 def takes_features(decoder: Any) -> bool:
@@ -191,8 +192,8 @@ def takes_features(decoder: Any) -> bool:
     return takes and hasattr(decoder, "_deepstack_process")
 
 
-def needed(model: Any, cache: DecoderCache, image: ImageTokens) -> list[Part]:
-    """The parts that a decoder needs. Their order is that behind the embeddings.
+def needed(model: Any, cache: DecoderCache, image: ImageTokens) -> list[EmbeddingPart]:
+    """The parts that a decoder needs, in their order after the embeddings.
 
     Args:
         model: The model for images and text. It may be changed in place.
@@ -200,9 +201,9 @@ def needed(model: Any, cache: DecoderCache, image: ImageTokens) -> list[Part]:
         image: The tokens of an image.
 
     Raises:
-        InputError: The decoder cannot have what it needs.
+        InputError: The decoder needs a part that it does not take.
     """
-    parts: list[Part] = []
+    parts: list[EmbeddingPart] = []
     if image.layers:
         parts.append(DeepFeatures(model, image))
     if hasattr(model.base_model, "get_rope_index"):

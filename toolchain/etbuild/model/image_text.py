@@ -1,12 +1,12 @@
 """Gives a model for images and text three entries, as ExecuTorch's runner calls them.
 
 `encode_image(pixel_values)` takes one image, float [1, channels, height, width], and returns its tokens as embeddings,
-float [1, tokens, width]. `embed(tokens)` takes int64 [1, seq] and returns their embeddings, [1, seq, width].
-`decode(embeddings, position)` takes what they returned, and int64 [1]: the position of the first one. It returns scores
-like the `forward` of `decoder_cache`.
+float [1, tokens, width]. `embed(tokens)` takes int64 [1, seq] and returns embeddings, [1, seq, width].
+`decode(embeddings, position)` takes embeddings of images or tokens, and the position of the first one, int64 [1]. It
+returns scores like the `forward` of `decoder_cache`.
 
-The width is the hidden size of the decoder, and more for a decoder that has to know more than embeddings
-(`embedding_parts.py`). The runner gives embeddings to `decode` as they are.
+The width is the hidden size of the decoder, and larger for a decoder that needs more than embeddings
+(`embedding_parts.py`). The runner gives embeddings to `decode` unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from etbuild.errors import DocumentPath, InputError
 from etbuild.manifest import tasks
 from etbuild.model import decoder_cache, embedding_parts, image_inputs
-from etbuild.model.embedding_parts import Part
+from etbuild.model.embedding_parts import EmbeddingPart
 from etbuild.model.image_inputs import ImageTokens
 from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
 
@@ -29,30 +29,30 @@ Entries = dict[str, Callable[..., torch.Tensor]]
 
 
 def check(config: Any) -> None:
-    """Checks that a model is one of those that the task knows, before it takes memory.
+    """Checks that the task supports a model, before the model takes memory.
 
     Args:
         config: The configuration of the model.
 
     Raises:
-        InputError: It is not.
+        InputError: The task does not support it.
     """
     kind = config.model_type
-    found = tasks.refusal(kind, config.vision_config.model_type if kind in tasks.IMAGE_TOWERS else None)
-    if found is not None:
-        raise InputError.at(_TASK, found[0], f"write a factory for this model; known: {found[1]}")
+    refusal = tasks.refusal(kind, config.vision_config.model_type if kind in tasks.IMAGE_TOWERS else None)
+    if refusal is not None:
+        raise InputError.at(_TASK, refusal[0], f"write a factory for this model; known: {refusal[1]}")
 
 
-def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
+def add(model: Any, settings: HuggingFace, cache: DecoderCache) -> Entries:
     """Adds the buffers of a cache to a model for images and text.
 
     Args:
         model: The model. It is changed in place.
-        wanted: What the manifest says about it.
+        settings: The model in the plan.
         cache: The cache of the decoder.
 
     Returns:
-        The new methods of its class.
+        The new methods for the class of the model, by name.
 
     Raises:
         InputError: The model is not a decoder with a cache, or the cache does not fit it.
@@ -71,7 +71,7 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
     def token(self: Any) -> torch.Tensor:
         return embed(self, torch.zeros((1, 1), dtype=torch.int64))
 
-    forward = decoder_cache.add(model, wanted, cache, _keywords(parts), token)
+    forward = decoder_cache.add(model, settings, cache, _keywords(parts), token)
 
     def decode(self: Any, embeddings: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         return forward(self, embeddings, cache_position)
@@ -83,14 +83,14 @@ def _joined(values: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([*values], dim=-1) if len(values) > 1 else values[0]
 
 
-def _keywords(parts: Sequence[Part]) -> decoder_cache.Keywords:
-    """Makes the inputs of a decoder of embeddings and what stands behind them."""
-    behind = sum(part.width for part in parts)
+def _keywords(parts: Sequence[EmbeddingPart]) -> decoder_cache.Keywords:
+    """A function that makes the inputs of a decoder from embeddings with the values after them."""
+    width = sum(part.width for part in parts)
 
-    def keywords(model: Any, given: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
-        embeddings, *own = given.split([given.shape[-1] - behind, *(part.width for part in parts)], dim=-1)
+    def keywords(model: Any, joined: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
+        embeddings, *values_of_parts = joined.split([joined.shape[-1] - width, *(part.width for part in parts)], dim=-1)
         inputs: dict[str, object] = {"inputs_embeds": embeddings}
-        for part, values in zip(parts, own, strict=True):
+        for part, values in zip(parts, values_of_parts, strict=True):
             inputs.update(part.inputs(model, embeddings, values, cache, position))
         return inputs
 
@@ -100,8 +100,8 @@ def _keywords(parts: Sequence[Part]) -> decoder_cache.Keywords:
 def _smallest_image(model: Any) -> ImageTokens:
     """The tokens of the smallest image.
 
-    This also lets transformers install the hooks that collect the states of some layers. It does so when a model first
-    runs, and hooks that are installed during an export do not stay.
+    This call also lets transformers install hooks that collect the states of some layers. It installs them in the first
+    call of a model, and hooks that are installed during an export are removed again.
     """
     with torch.no_grad():
         return image_inputs.encoded(model, image_inputs.smallest(model))
@@ -118,23 +118,23 @@ def _checked(image: ImageTokens, longest: int) -> ImageTokens:
     return image
 
 
-def example(model: Any, wanted: ModelExample, path: DocumentPath) -> torch.Tensor:
+def example(model: Any, model_example: ModelExample, path: DocumentPath) -> torch.Tensor:
     """An example input of one of the entries, with zeros.
 
     Args:
         model: The model.
-        wanted: What it is an example of.
+        model_example: The input in the plan.
         path: The document path of the input.
 
     Raises:
         InputError: Neither the configuration nor the manifest says the size of an image.
     """
-    if wanted.of_model == "pixel_values":
+    if model_example.of_model == "pixel_values":
         shape = image_inputs.shape(model)
         if shape is None:
             message = f"`{type(model).__name__}` takes images of many sizes, and a method takes one"
             hint = f"write `{path[1]}: {{example_inputs: [{{shape: [1, 3, HEIGHT, WIDTH]}}]}}` in `methods`"
             raise InputError.at(path[:2], message, hint)
         return torch.zeros(shape, dtype=model.dtype)
-    assert wanted.length is not None
-    return torch.zeros_like(model.embed(torch.zeros((1, wanted.length), dtype=torch.int64)))
+    assert model_example.length is not None
+    return torch.zeros_like(model.embed(torch.zeros((1, model_example.length), dtype=torch.int64)))

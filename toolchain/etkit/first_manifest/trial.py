@@ -166,7 +166,7 @@ def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, 
 
     with library_messages_off(used.sources), stdout_for_results(), importable(used, [], watched_reads):
         from etbuild.model import module
-        from etbuild.model.checkpoint import Checkpoint
+        from etbuild.model.checkpoint import CheckpointTensors
         from etbuild.model.packed.packing import packing_of
         from etbuild.model.weights_files import describe_state
         from etbuild.plan.parts import WeightsFile

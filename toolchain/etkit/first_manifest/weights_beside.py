@@ -55,7 +55,7 @@ def _candidates(folders: Sequence[Path], beside: Path) -> list[str]:
 
 def _unlike(root: torch.nn.Module, name: str, beside: Path) -> str | None:
     """Why a build could not load a file into a module: empty if the file is something else, None if it could."""
-    from etbuild.model.checkpoint import Checkpoint
+    from etbuild.model.checkpoint import CheckpointTensors
     from etbuild.model.tensor_files import open_checkpoint
     from etbuild.model.weights_files import describe_state
     from etbuild.plan.parts import WeightsFile
