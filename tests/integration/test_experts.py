@@ -9,7 +9,7 @@ import pytest
 import torch
 from executorch.exir._serialize._program import deserialize_pte_binary
 
-from etbuild.quantize.experts import QuantizeExperts, Table
+from etbuild.quantize.experts import QuantizeExperts, ExpertTable
 from tests.helpers import commands
 from tests.helpers.language_models import VOCABULARY, model, project
 from tests.helpers.random_tokens import tokens
@@ -59,9 +59,9 @@ def test_experts_in_4_bits_are_small_and_compute_what_their_integers_say(
     for part in made.modules():
         for name, weight in part.named_parameters(recurse=False):
             if weight.dim() == 3:
-                weight.data = Table(weight, config)[torch.arange(len(weight))]
+                weight.data = ExpertTable(weight, config)[torch.arange(len(weight))]
             elif weight.dim() == 2 and name == "weight" and isinstance(part, torch.nn.Linear):
-                weight.data = Table(weight.unsqueeze(0), config)[torch.tensor([0])][0]
+                weight.data = ExpertTable(weight.unsqueeze(0), config)[torch.tensor([0])][0]
     wanted, actual = expected(made), scores(programs["4 bits"], tmp_path)
     assert (actual - wanted).abs().max() < 0.05 * wanted.abs().max()
 
@@ -79,6 +79,6 @@ def test_a_call_plans_memory_for_one_expert(programs: dict[str, Path]) -> None:
 @pytest.mark.parametrize("group", [32, None])
 def test_a_table_gives_the_weights_of_experts(dtype: torch.dtype, most: float, group: int | None) -> None:
     weight = torch.rand(4, 6, 64) - 0.5
-    found = Table(weight, QuantizeExperts(dtype, group, None))[torch.tensor([2, 0])]
+    found = ExpertTable(weight, QuantizeExperts(dtype, group, None))[torch.tensor([2, 0])]
     assert found.shape == (2, 6, 64)
     assert (found - weight[[2, 0]]).abs().max() < most

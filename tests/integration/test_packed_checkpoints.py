@@ -20,7 +20,7 @@ from etbuild.model.checkpoint import Checkpoint
 from etbuild.model.module import named_tensors
 from etbuild.model.packed import files, formats
 from etbuild.model.packed.integers import Integers
-from etbuild.model.packed.kept import Kept
+from etbuild.model.packed.kept import KeptIntegers
 from etbuild.model.packed.packing import packing_of
 from etbuild.model.weights_files import describe_state
 from etbuild.plan.parts import TorchaoEntry, WeightsFile
@@ -139,7 +139,7 @@ FORMATS: dict[str, tuple[packed.Pack, dict[str, Any], str | None]] = {
 
 def read(
     folder: Path, wanted: bool, floats: bool = False, tied: bool = False, dtype: torch.dtype = torch.float32
-) -> tuple[Any, Kept]:
+) -> tuple[Any, KeptIntegers]:
     """A model with the weights of a folder, and what one method keeps of them as integers if that is wanted. `floats`:
     another one reads them as floats. `tied`: two layers have one weight."""
     config = transformers.AutoConfig.from_pretrained(folder)

@@ -43,7 +43,7 @@ def quantized(weight: torch.Tensor, config: Any) -> Any:
 )
 @pytest.mark.parametrize("rows", [7, 64, 501])
 def test_parts_of_a_weight_have_the_bits_of_the_whole(config: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_rows, "_AT_ONCE", 640)
+    monkeypatch.setattr(by_rows, "_PART_SIZE", 640)
     numbers = torch.Generator().manual_seed(rows)
     weight = torch.randn(rows, 96, generator=numbers)
     weight[0], weight[1], weight[2, :40] = 0.0, 0.25, 1e-30
@@ -61,7 +61,7 @@ def test_parts_of_a_weight_have_the_bits_of_the_whole(config: Any, rows: int, mo
 
 
 def test_weights_are_freed_layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(originals, "_WORTH", 0)
+    monkeypatch.setattr(originals, "_MOST_PENDING", 0)
     embedding, first, last = torch.nn.Embedding(64, 32), torch.nn.Linear(32, 32), torch.nn.Linear(32, 64)
     last.weight = embedding.weight
     module = torch.nn.ModuleDict(
@@ -91,7 +91,7 @@ def test_weights_are_freed_layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_converted_checkpoint_does_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_files, "_MAPPED", 2 << 20)
+    monkeypatch.setattr(tensor_files, "_MAX_READ", 2 << 20)
     written = {f"weight_{number}": torch.full((1 << 19,), number, dtype=torch.bfloat16) for number in range(16)}
     written["small"] = torch.arange(3.0)
     path = tmp_path / "model.safetensors"

@@ -74,12 +74,12 @@ def test_the_layers_ranks_and_factors_are_those_of_peft(
 ) -> None:
     config = read(tmp_path, {**WRITTEN, **changed})
     for layer, (rank, factor) in layers.items():
-        assert config.wants(layer)
+        assert config.changes(layer)
         assert config.rank_of(layer) == rank
         assert config.factor_of(layer) == pytest.approx(factor)
     known = {f"layers.{number}.{name}" for number in (0, 1) for name in ("q_proj", "v_proj", "k_proj")}
     listed = isinstance(config.targets, list) and not config.excluded
-    assert not listed or {layer for layer in known if config.wants(layer)} == known - {
+    assert not listed or {layer for layer in known if config.changes(layer)} == known - {
         "layers.0.k_proj",
         "layers.1.k_proj",
     }

@@ -110,7 +110,7 @@ def read(file: str, path: DocumentPath, inputs: Given) -> AdapterConfig:
 
     Args:
         file: The name of the declared input.
-        path: The place in the manifest that names it.
+        path: The document path that names it.
         inputs: The declared inputs.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Makes a model of transformers without the random numbers of its parameters, which are loaded afterwards.
+"""Makes a model of transformers without random numbers in its parameters, which are loaded afterwards.
 
-Drawing them takes seconds for each billion, and more memory than the model needs: tied embeddings are only tied when
+A billion random numbers take seconds. They also take more memory than the model needs: embeddings are tied only after
 they are filled.
 """
 
@@ -18,20 +18,20 @@ from etbuild.patching import replaced
 
 @contextlib.contextmanager
 def parameters_left_empty() -> Iterator[None]:
-    """Returns a context manager in which PyTorch's functions that fill tensors leave parameters as they are. They fill
-    buffers, because a checkpoint need not hold those."""
-    from transformers.initialization import TORCH_INIT_FUNCTIONS  # transformers calls them by this table
+    """Within this context, PyTorch's functions that fill tensors do nothing to parameters. They still fill buffers,
+    which a checkpoint may lack."""
+    from transformers.initialization import TORCH_INIT_FUNCTIONS  # the table by which transformers calls them
 
-    filling = dict(TORCH_INIT_FUNCTIONS)
+    original_functions = dict(TORCH_INIT_FUNCTIONS)
     with contextlib.ExitStack() as stack:
-        stack.callback(TORCH_INIT_FUNCTIONS.update, filling)
-        for name, fill in filling.items():
-            TORCH_INIT_FUNCTIONS[name] = _but_parameters(fill)
+        stack.callback(TORCH_INIT_FUNCTIONS.update, original_functions)
+        for name, fill in original_functions.items():
+            TORCH_INIT_FUNCTIONS[name] = _except_parameters(fill)
             stack.enter_context(replaced(torch.nn.init, name, TORCH_INIT_FUNCTIONS[name]))
         yield
 
 
-def _but_parameters(fill: Callable[..., Any]) -> Callable[..., Any]:
+def _except_parameters(fill: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fill)
     def run(tensor: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
         return tensor if isinstance(tensor, torch.nn.Parameter) else fill(tensor, *arguments, **keywords)

@@ -1,9 +1,9 @@
 """Gives a model with an encoder and a decoder two entries, as ExecuTorch's runner calls them.
 
-`encode(input)` returns the encoder's output, float [1, source, hidden]. The input is that of the encoder: tokens, int64
-[1, source], or features of speech. `decode(tokens, encoder_output, position)` takes int64 [1, seq], what `encode`
-returned, and int64 [1]: the position of the first token. It keeps keys and values of the tokens in a cache, and returns
-scores: float [1, vocabulary] of the last token, or [1, seq, vocabulary] of all tokens.
+`encode(input)` takes tokens, int64 [1, source], or features of speech, and returns the encoder's output, float [1,
+source, hidden]. `decode(tokens, encoder_output, position)` takes tokens, int64 [1, seq], the result of `encode`, and
+the position of the first token, int64 [1]. It keeps keys and values of the tokens in a cache, and returns scores: float
+[1, vocabulary] of the last token, or [1, seq, vocabulary] of all tokens.
 """
 
 from __future__ import annotations
@@ -24,62 +24,64 @@ from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
 _PATH: DocumentPath = ("model", "huggingface")
 _TARGET_LENGTHS = ("max_target_positions", "max_position_embeddings")
 _SOURCE_LENGTHS = ("max_source_positions", "max_position_embeddings")
-"""The keys of configurations for the longest text, as far as it is limited."""
+"""The keys of configurations for the longest text. A model may have no limit."""
 
 _WAVEFORM, _SECOND = "input_values", 16000
-"""The name of an encoder's input that is a sound as it is, and the samples of a second of it."""
+"""The name of an encoder's input that is a waveform, and the number of samples of one second."""
 
 _WINDOWS = "sliding_windows"
 """The key of an encoder's configuration for the frames that each layer attends to. transformers reads it only if the
-encoder gets a mask, as its processors give one."""
+encoder gets a mask, which its processors make."""
 
 _REFUSED = {
     "fsmt": "counts positions itself, and would begin again with each call",
     "led": "makes no mask for a single token, and would read an empty cache",
     "prophetnet": "attends to n-grams with masks of its own, which do not fit a static cache",
 }
-"""Why models of this `model_type` cannot have a static cache."""
+"""By `model_type`, the reason why a model cannot have a static cache."""
 
 Entries = dict[str, Callable[..., torch.Tensor]]
 
 
-def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
+def add(model: Any, settings: HuggingFace, cache: DecoderCache) -> Entries:
     """Adds the buffers of a cache to a model with an encoder and a decoder.
 
     Args:
         model: The model. It is changed in place.
-        wanted: What the manifest says about it.
+        settings: The model in the plan.
         cache: The cache of the decoder.
 
     Returns:
-        The new methods of its class.
+        The new methods for the class of the model, by name.
 
     Raises:
-        InputError: The model has no encoder, or another one than the task says; or a length does not fit it.
+        InputError: The model has no encoder, its encoder does not fit the task, or a length does not fit the model.
     """
-    _check(model, wanted, cache)
+    _check(model, settings, cache)
     output_class = _output_class(model)
     static_cache.add(model, decoder_config(model.config), cache.max_length)
-    last = wanted.logits == "last"
+    last = settings.logits == "last"
     original = type(model).forward
 
     def encode(self: Any, inputs: torch.Tensor) -> torch.Tensor:
         encoder = self.get_encoder()
-        given = {encoder.main_input_name: inputs}
+        encoder_inputs = {encoder.main_input_name: inputs}
         if getattr(encoder.config, _WINDOWS, None) is not None:
-            given["attention_mask"] = torch.ones_like(inputs, dtype=torch.int64)
-        output: torch.Tensor = encoder(**given, return_dict=True).last_hidden_state
+            encoder_inputs["attention_mask"] = torch.ones_like(inputs, dtype=torch.int64)
+        output: torch.Tensor = encoder(**encoder_inputs, return_dict=True).last_hidden_state
         return output
 
     def decode(
         self: Any, tokens: torch.Tensor, encoder_output: torch.Tensor, cache_position: torch.Tensor
     ) -> torch.Tensor:
-        with static_cache.calling(self, cache_position) as own, _only_output(self):
+        with static_cache.calling(self, cache_position) as self_cache, _only_output(self):
             result = original(
                 self,
                 encoder_outputs=output_class(last_hidden_state=encoder_output),
                 decoder_input_ids=tokens,
-                past_key_values=EncoderDecoderCache(own, Cache(layers=[_GivenLayer() for _ in own.layers])),
+                past_key_values=EncoderDecoderCache(
+                    self_cache, Cache(layers=[_UncachedLayer() for _ in self_cache.layers])
+                ),
                 use_cache=True,
                 return_dict=True,
             )
@@ -90,8 +92,8 @@ def add(model: Any, wanted: HuggingFace, cache: DecoderCache) -> Entries:
 
 
 def _output_class(model: Any) -> Any:
-    """The class of what the decoder reads: that of the encoder's output, if the encoder returns nothing else for a
-    sound without padding. Moonshine's has a mask, which is then None."""
+    """The class of the output that the decoder reads. It is the encoder's own class if the encoder takes a waveform,
+    and returns only states without padding. Moonshine's class has a mask, which is then None."""
     from torch._subclasses import FakeTensorMode
 
     if model.get_encoder().main_input_name != _WAVEFORM:
@@ -104,8 +106,7 @@ def _output_class(model: Any) -> Any:
 
 @contextmanager
 def _only_output(model: Any) -> Iterator[None]:
-    """Within this context, a decoder may read the encoder's output. Raises BuildError if it reads something else that
-    its own encoder returns."""
+    """Raises BuildError if a decoder reads more of an encoder's results than its output within this context."""
     try:
         yield
     except AttributeError as error:
@@ -116,7 +117,7 @@ def _only_output(model: Any) -> Iterator[None]:
 
 
 def decoder_config(config: Any) -> Any:
-    """The configuration of the decoder. transformers does not take the number of layers of a T5 into it."""
+    """The configuration of the decoder, with its number of layers, which transformers leaves out for a T5."""
     decoder = config.get_text_config(decoder=True)
     if getattr(config, "num_decoder_layers", None) is not None:
         decoder = copy.deepcopy(decoder)
@@ -124,8 +125,8 @@ def decoder_config(config: Any) -> Any:
     return decoder
 
 
-class _GivenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
-    """A layer of a cache that keeps nothing: the decoder attends to keys and values that it makes of its inputs."""
+class _UncachedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
+    """A layer of a cache that keeps nothing: each call computes keys and values of the encoder's output."""
 
     is_compileable = True
 
@@ -145,7 +146,7 @@ class _GivenLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no
         return -1
 
 
-def _check(model: Any, wanted: HuggingFace, cache: DecoderCache) -> None:
+def _check(model: Any, settings: HuggingFace, cache: DecoderCache) -> None:
     name, config = type(model).__name__, model.config
     if not (model.can_generate() and config.is_encoder_decoder and hasattr(model, "get_encoder")):
         hint = "write `task: text-generation`, or choose a class such as T5ForConditionalGeneration"
@@ -153,53 +154,57 @@ def _check(model: Any, wanted: HuggingFace, cache: DecoderCache) -> None:
     if config.model_type in _REFUSED:
         hint = "write a factory for this model"
         raise InputError.at((*_PATH, "task"), f"`{name}` {_REFUSED[config.model_type]}", hint)
-    takes, task = model.get_encoder().main_input_name, wanted.task or ""
-    if (takes == "input_ids") != (task == "seq2seq"):
-        other = "seq2seq" if takes == "input_ids" else "speech-to-text"
-        raise InputError.at((*_PATH, "task"), f"the encoder of `{name}` takes `{takes}`", f"write `task: {other}`")
+    input_name, task = model.get_encoder().main_input_name, settings.task or ""
+    if (input_name == "input_ids") != (task == "seq2seq"):
+        fitting_task = "seq2seq" if input_name == "input_ids" else "speech-to-text"
+        raise InputError.at(
+            (*_PATH, "task"), f"the encoder of `{name}` takes `{input_name}`", f"write `task: {fitting_task}`"
+        )
     encoder = getattr(model.get_encoder(), "config", config)
     _check_length("cache.max_length", cache.max_length, (decoder_config(config), config), _TARGET_LENGTHS)
-    if takes == "input_ids":
-        _check_length("max_source_length", wanted.max_source_length, (encoder, config), _SOURCE_LENGTHS)
-    elif wanted.max_source_length is not None and takes != _WAVEFORM:
-        message = f"the encoder of `{name}` takes `{takes}`, whose length the configuration says"
+    if input_name == "input_ids":
+        _check_length("max_source_length", settings.max_source_length, (encoder, config), _SOURCE_LENGTHS)
+    elif settings.max_source_length is not None and input_name != _WAVEFORM:
+        message = f"the encoder of `{name}` takes `{input_name}`, whose length the configuration says"
         raise InputError.at((*_PATH, "max_source_length"), message, "remove `max_source_length`")
 
 
-def _check_length(place: str, length: int | None, configs: tuple[Any, ...], keys: tuple[str, ...]) -> None:
-    """Checks a length of the manifest against the first limit that the configurations have under one of the keys: that
-    of the encoder or decoder, which may be a part of that of the model, and the latter."""
-    found = [(key, getattr(config, key, None)) for config in configs for key in keys]
-    key, limit = next((each for each in found if type(each[1]) is int), ("", None))
+def _check_length(setting: str, length: int | None, configs: tuple[Any, ...], keys: tuple[str, ...]) -> None:
+    """Checks a length of the manifest against the first limit that a configuration has under one of the keys.
+
+    `configs` are the configurations of the encoder or decoder, and of the whole model.
+    """
+    limits = [(key, getattr(config, key, None)) for config in configs for key in keys]
+    key, limit = next((entry for entry in limits if type(entry[1]) is int), ("", None))
     if length is not None and limit is not None and length > limit:
-        message = f"{place} {length} is more than the configuration's `{key}` {limit}"
-        raise InputError.at((*_PATH, *place.split(".")), message, f"write {limit} or less")
+        message = f"{setting} {length} is more than the configuration's `{key}` {limit}"
+        raise InputError.at((*_PATH, *setting.split(".")), message, f"write {limit} or less")
 
 
-def example(model: Any, wanted: ModelExample, path: DocumentPath) -> torch.Tensor:
+def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> torch.Tensor:
     """An example input of one of the entries, with zeros.
 
     Args:
         model: The model.
-        wanted: What it is an example of.
-        path: Its document path.
+        example_plan: The input in the plan.
+        path: The document path of the input.
 
     Raises:
-        InputError: The configuration does not say its shape.
+        InputError: The configuration does not say the shape of the input.
     """
     is_sound = model.get_encoder().main_input_name == _WAVEFORM
     dtype = model.dtype if is_sound else torch.int64
-    inputs = _features(model) if wanted.length is None else torch.zeros((1, wanted.length), dtype=dtype)
+    inputs = _features(model) if example_plan.length is None else torch.zeros((1, example_plan.length), dtype=dtype)
     if inputs is None:
         message = f"the configuration of `{type(model).__name__}` does not say the shape of this input"
         hint = "write `example_inputs` for `encoder` and for `text_decoder`"
         hint += ", or `max_source_length`: the samples of a sound" if is_sound else ""
         raise InputError.at(path[:2], message, hint)
-    return inputs if wanted.of_model == "features" else _encoded(model, inputs)
+    return inputs if example_plan.of_model == "features" else _encoded(model, inputs)
 
 
 def _features(model: Any) -> torch.Tensor | None:
-    """The longest features of speech that the encoder takes, with zeros; None if the configuration does not say it."""
+    """The longest features of speech that the encoder takes, with zeros; None if the configuration has no limit."""
     config = model.config
     positions, bins = getattr(config, "max_source_positions", None), getattr(config, "num_mel_bins", None)
     if positions is not None and bins is not None:  # Whisper
@@ -211,7 +216,7 @@ def _features(model: Any) -> torch.Tensor | None:
 
 
 def _encoded(model: Any, inputs: torch.Tensor) -> torch.Tensor:
-    """Zeros in the shape of what the encoder returns."""
+    """Zeros in the shape of the encoder's output."""
     from torch._subclasses import FakeTensorMode
 
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:

@@ -1,7 +1,8 @@
-"""Mixtures of experts: each token has some experts of its own.
+"""Computes mixtures of experts one expert at a time.
 
-transformers holds the weights of all experts of a layer in one parameter of three dimensions. Its functions for them
-copy the weights of all experts that the tokens of a call have. Here, one expert at a time is copied, or dequantized.
+transformers holds the weights of all experts of a layer in one parameter of three dimensions. Its own functions copy
+the weights of all experts that the tokens of a call choose. Here, the weights of one expert at a time are copied or
+dequantized.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.integrations.moe import ExpertsInterface, batched_mm_experts_forward
 
 from etbuild.model import other_mixtures
-from etbuild.model.token_loop import each_token
+from etbuild.model.token_loop import for_each_token
 
 _NAME = "executorch_one_at_a_time"
 
@@ -53,7 +54,7 @@ def _one_at_a_time(
         self: The experts.
         hidden_states: The tokens, [seq, hidden].
         top_k_index: The experts of each token, int64 [seq, experts].
-        top_k_weights: Their weights, [seq, experts].
+        top_k_weights: The weights of these experts, [seq, experts].
     """
 
     def step(before: torch.Tensor, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,5 +65,5 @@ def _one_at_a_time(
         ]
         return before.clone(), functools.reduce(torch.add, outputs)[0]
 
-    _, outputs = each_token(step, torch.zeros(1), [hidden_states, top_k_index, top_k_weights])
+    _, outputs = for_each_token(step, torch.zeros(1), [hidden_states, top_k_index, top_k_weights])
     return outputs

@@ -1,6 +1,6 @@
 """Makes a module from a Hugging Face configuration and a class of `transformers`.
 
-It downloads nothing. The module's inputs and results are tensors, so that only the export needs `transformers`.
+Nothing is downloaded. The module's inputs and results are tensors, so that only the export needs `transformers`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 def create(
-    wanted: HuggingFace, first_seed: int, context: StepContext, dtype: str | None = None, loaded: bool = False
+    settings: HuggingFace, first_seed: int, context: StepContext, dtype: str | None = None, loaded: bool = False
 ) -> torch.nn.Module:
     """Makes the module with random weights. Parameters have the names that `save_pretrained` writes.
 
     Args:
-        wanted: The class and the configuration.
+        settings: The class, the configuration, and what the task needs.
         first_seed: The seed for the random weights.
         context: The declared inputs of the step, which may contain the configuration.
-        dtype: PyTorch's name of the dtype of the weights; None for that of the configuration.
-        loaded: Whether all parameters are loaded afterwards. Their content is then arbitrary.
+        dtype: PyTorch's name of the dtype of the weights; None for the dtype in the configuration.
+        loaded: Whether all parameters are loaded afterwards, so that their content here does not matter.
 
     Raises:
         InputError: The class or a key of the configuration is unknown, or the configuration's file cannot be read.
@@ -59,31 +59,31 @@ def create(
         single_call,
     )
 
-    cls = _class(transformers, wanted.model_class)
+    cls = _class(transformers, settings.model_class)
     seed(first_seed)
-    with wrap_user_error((*_PATH, "config"), f"making a `{wanted.model_class}` of the configuration"):
-        config = make_config(transformers, cls, wanted.config, context.inputs)
-        if wanted.task == "image-text-to-text":
+    with wrap_user_error((*_PATH, "config"), f"making a `{settings.model_class}` of the configuration"):
+        config = make_config(transformers, cls, settings.config, context.inputs)
+        if settings.task == "image-text-to-text":
             image_text.check(config)
         with parameters_left_empty() if loaded else nullcontext():
-            model = _model(cls, config, decoder_cache.attention(config, wanted), dtype)
-            dense.add(model, wanted.dense)
+            model = _model(cls, config, decoder_cache.attention(config, settings), dtype)
+            dense.add(model, settings.dense)
         experts.choose(model)
-        if wanted.task is not None and tasks.TASKS[wanted.task].outputs:
-            set_methods(model, **single_call.add(model, wanted))
-        elif wanted.cache is None:
+        if settings.task is not None and tasks.TASKS[settings.task].outputs:
+            set_methods(model, **single_call.add(model, settings))
+        elif settings.cache is None:
             _return_tensors(model)
-        elif wanted.task in ("seq2seq", "speech-to-text"):
-            set_methods(model, **encoder_decoder.add(model, wanted, wanted.cache))
-        elif wanted.task == "image-text-to-text":
-            set_methods(model, **image_text.add(model, wanted, wanted.cache))
+        elif settings.task in ("seq2seq", "speech-to-text"):
+            set_methods(model, **encoder_decoder.add(model, settings, settings.cache))
+        elif settings.task == "image-text-to-text":
+            set_methods(model, **image_text.add(model, settings, settings.cache))
         else:
-            set_methods(model, forward=decoder_cache.add(model, wanted, wanted.cache))
+            set_methods(model, forward=decoder_cache.add(model, settings, settings.cache))
     return model
 
 
 def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> Any:
-    """Makes the model with random weights. transformers chooses an attention or dtype that is None.
+    """Makes the model with random weights. If `attention` or `dtype` is None, transformers chooses it.
 
     Raises BuildError if the model cannot have ExecuTorch's attention, and KeyError or ValueError if transformers cannot
     make a model of this configuration.
@@ -96,24 +96,24 @@ def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> A
     from etbuild.model import custom_attention
 
     custom_attention.register()
-    named: Any = custom_attention.NAME
-    if "vision_config" in config.sub_configs:  # ExecuTorch's operators attend to a cache, which an encoder has not
-        named = {"text_config": named}
+    attention_setting: Any = custom_attention.NAME
+    if "vision_config" in config.sub_configs:  # ExecuTorch's operators need a cache, which an encoder lacks
+        attention_setting = {"text_config": attention_setting}
     original = copy.deepcopy(config)  # transformers writes the attention into the configuration
     try:
-        return make(config, attn_implementation=named)
+        return make(config, attn_implementation=attention_setting)
     except (KeyError, ValueError) as error:
-        if not _can_be_made(make, original):
+        if not _works_otherwise(make, original):
             raise  # the attention is not the cause
         raise custom_attention.unsupported("transformers allows it no other attention") from error
 
 
-def _can_be_made(make: Callable[..., Any], config: Any) -> bool:
-    """Whether transformers makes the model with an attention that it chooses itself. It needs no memory for weights."""
+def _works_otherwise(make: Callable[..., Any], config: Any) -> bool:
+    """Whether transformers makes the model with an attention of its own choice. The weights take no memory."""
     try:
         with torch.device("meta"):
             make(config)
-    except Exception:  # noqa: BLE001 - the caller tells the error of its own attempt
+    except Exception:  # noqa: BLE001 - the caller raises the error of its own attempt
         return False
     return True
 
@@ -130,23 +130,26 @@ def _import() -> ModuleType:
 def _class(transformers: ModuleType, name: str) -> Any:
     """The class of `transformers` with this name. Raises InputError if there is no such class of models, and BuildError
     if its module cannot be imported."""
-    known = [word for word in dir(transformers) if "Model" in word or "For" in word]
+    names = [word for word in dir(transformers) if "Model" in word or "For" in word]
     try:
-        found = getattr(transformers, name, None) if name in known else None
-    except (ImportError, RuntimeError) as error:  # transformers imports what it finds, such as a broken torchvision
+        model_class = getattr(transformers, name, None) if name in names else None
+    except (
+        ImportError,
+        RuntimeError,
+    ) as error:  # transformers imports installed packages, such as a broken torchvision
         hint = "the cause may be a package that transformers uses if it is installed: fix or remove that package"
         raise from_exception(
             first_cause(error), BuildError, (*_PATH, "class"), f"transformers cannot import `{name}`", hint
         ) from error
-    if found is None or not (is_auto(found) or hasattr(found, "_from_config")):
-        raise InputError.at((*_PATH, "class"), f"transformers has no model `{name}`", nearest(name, known))
-    return found
+    if model_class is None or not (is_auto(model_class) or hasattr(model_class, "_from_config")):
+        raise InputError.at((*_PATH, "class"), f"transformers has no model `{name}`", nearest(name, names))
+    return model_class
 
 
 def _return_tensors(model: Any) -> None:
     """Makes the module return its results as a tuple, because a program cannot return the classes of transformers.
 
-    It also turns off the cache, so that the cache is not among the results.
+    Also turns off the cache, which would be among the results.
     """
     if getattr(model.config, "use_cache", False):
         model.config.use_cache = False

@@ -1,14 +1,13 @@
 """Gives one image to a model of transformers, and returns its tokens.
 
-An application has an image, float [1, channels, height, width]: scaled and normalized, as the processor of transformers
-makes it before it cuts it into patches. `get_image_features` of a model takes the image or its patches; the names of
-its parameters tell which:
+The method takes an image, float [1, channels, height, width], scaled and normalized as by the processor of
+transformers. `get_image_features` of a model takes the image or patches of it. The names of its parameters tell which:
 
 - `pixel_values`: the image.
 - `image_grid_thw`: patches in the order in which the model merges them, [patches, channels x frames x size x size], and
-  their number in time, height and width. An image is repeated for each frame of a patch.
-- `spatial_shapes`: patches row by row, [1, patches, size x size x channels], their number in height and width, and a
-  mask of those that are no padding.
+  the number of patches in time, height and width. An image is repeated for each frame of a patch.
+- `spatial_shapes`: patches row by row, [1, patches, size x size x channels], the number of patches in height and width,
+  and a mask with 1 for each patch that is not padding.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class ImageTokens:
     """The tokens of one image.
 
     Attributes:
-        tokens: Their embeddings, float [1, tokens, hidden].
-        grid: The number of patches in time, height and width, int64 [1, 3]. None for a model that takes no grid.
-        layers: What the tower gives to layers of the decoder, for each of them float [1, tokens, hidden].
+        tokens: The embeddings of the tokens, float [1, tokens, hidden].
+        grid: The number of patches in time, height and width, int64 [1, 3]; None for a model that takes no grid.
+        layers: Features of layers of the tower for layers of the decoder, each float [1, tokens, hidden].
     """
 
     tokens: torch.Tensor
@@ -41,14 +40,14 @@ class ImageTokens:
 
 
 def encoded(model: Any, image: torch.Tensor) -> ImageTokens:
-    """The tokens of an image. What follows from its size is computed at once.
+    """The tokens of an image. In an export, values that follow from the image's size become constants.
 
     Args:
         model: The model for images and text.
         image: Float [1, channels, height, width]. In an export, its size must be fixed.
 
     Raises:
-        InputError: The model cannot have patches of this image.
+        InputError: The shape of the image does not fit the model.
     """
     channels = _channels(model)
     if image.dim() != 4 or image.shape[:2] != (1, channels):
@@ -56,35 +55,35 @@ def encoded(model: Any, image: torch.Tensor) -> ImageTokens:
         raise InputError.at(("methods",), message, f"write [1, {channels}, HEIGHT, WIDTH]: one image")
     with KnownValues():
         inputs = _inputs(model, image)
-        found, layers = _outputs(model, inputs)
-        return ImageTokens(_row(found), inputs.get(_GRID), [_row(each) for each in layers or []])
+        features, layers = _outputs(model, inputs)
+        return ImageTokens(_row(features), inputs.get(_GRID), [_row(layer) for layer in layers or []])
 
 
-def _row(found: Any) -> torch.Tensor:
-    """The tokens of an image, [1, tokens, hidden]. They may be a list of [tokens, hidden]."""
-    features = torch.cat(list(found)) if isinstance(found, (list, tuple)) else found
-    return features.reshape(1, -1, features.shape[-1])
+def _row(features: Any) -> torch.Tensor:
+    """The tokens of an image, [1, tokens, hidden]. `features` may be a list of tensors, [tokens, hidden] each."""
+    features = torch.cat(list(features)) if isinstance(features, (list, tuple)) else features
+    row: torch.Tensor = features.reshape(1, -1, features.shape[-1])
+    return row
 
 
 def _outputs(model: Any, inputs: dict[str, torch.Tensor]) -> tuple[Any, Any]:
-    """The tokens of an image, and those for layers of the decoder if there are any."""
+    """The tokens of an image, and features for layers of the decoder; None for a model without such features."""
     if model.config.model_type in ("idefics3", "smolvlm"):
-        # Their `get_image_features` drops images whose values are all zero: then the number of tokens would follow from
-        # the values.
+        # Their `get_image_features` drops images with only zeros, so that the number of tokens would depend on values.
         hidden = model.model.vision_model(**inputs, return_dict=True).last_hidden_state
         return model.model.connector(hidden), None
-    found = model.get_image_features(**inputs, return_dict=True)
-    return found.pooler_output, getattr(found, "deepstack_features", None)
+    results = model.get_image_features(**inputs, return_dict=True)
+    return results.pooler_output, getattr(results, "deepstack_features", None)
 
 
-def _taken(model: Any) -> set[str]:
+def _parameters(model: Any) -> set[str]:
     """The names of the parameters of `get_image_features`."""
     return set(inspect.signature(type(model).get_image_features).parameters)
 
 
 def _inputs(model: Any, image: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What `get_image_features` takes for an image."""
-    taken, vision = _taken(model), model.config.vision_config
+    """The arguments of `get_image_features` for an image."""
+    parameters, vision = _parameters(model), model.config.vision_config
     unit = _unit(model)
     if unit is None:
         return {"pixel_values": image}
@@ -98,7 +97,7 @@ def _inputs(model: Any, image: torch.Tensor) -> dict[str, torch.Tensor]:
     size = vision.patch_size
     patches = _patches(image[0], size)  # [rows, columns, channels, size, size]
     rows, columns = patches.shape[:2]
-    if _SHAPES in taken:
+    if _SHAPES in parameters:
         return {
             "pixel_values": patches.permute(0, 1, 3, 4, 2).reshape(1, rows * columns, -1),
             _SHAPES: torch.tensor([[rows, columns]]),
@@ -109,11 +108,11 @@ def _inputs(model: Any, image: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _unit(model: Any) -> int | None:
-    """The number of pixels that divides both sides of an image; None for a model that takes the image as it is."""
-    taken, config = _taken(model), model.config
-    if _SHAPES in taken:
+    """The number of pixels that must divide both sides of an image; None for a model that takes no patches."""
+    parameters, config = _parameters(model), model.config
+    if _SHAPES in parameters:
         return int(config.vision_config.patch_size * config.downsample_factor)
-    if _GRID in taken:
+    if _GRID in parameters:
         return int(config.vision_config.patch_size * config.vision_config.spatial_merge_size)
     return None
 
@@ -125,7 +124,7 @@ def _patches(image: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _merged(patches: torch.Tensor, merge: int) -> torch.Tensor:
-    """Patches in the order in which a model merges them: those of a square of merged ones follow each other.
+    """Patches in the order in which a model merges them: one merged square after the other.
 
     Returns [patches, channels, size x size].
     """
@@ -135,7 +134,7 @@ def _merged(patches: torch.Tensor, merge: int) -> torch.Tensor:
 
 
 def _frames(patches: torch.Tensor, frames: int) -> torch.Tensor:
-    """Patches that have the image in each frame: [patches, channels x frames x size x size]."""
+    """Patches with the image repeated in each frame: [patches, channels x frames x size x size]."""
     return patches.unsqueeze(2).expand(-1, -1, frames, -1).reshape(patches.shape[0], -1)
 
 
@@ -153,7 +152,7 @@ def shape(model: Any) -> tuple[int, int, int, int] | None:
 
 
 def smallest(model: Any) -> torch.Tensor:
-    """An image with zeros: of the size that the configuration says, or the smallest one.
+    """An image with zeros, in the size of the configuration, or else in the smallest size that the model takes.
 
     Args:
         model: The model for images and text.

@@ -118,23 +118,23 @@ def _checked(image: ImageTokens, longest: int) -> ImageTokens:
     return image
 
 
-def example(model: Any, model_example: ModelExample, path: DocumentPath) -> torch.Tensor:
+def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> torch.Tensor:
     """An example input of one of the entries, with zeros.
 
     Args:
         model: The model.
-        model_example: The input in the plan.
+        example_plan: The input in the plan.
         path: The document path of the input.
 
     Raises:
         InputError: Neither the configuration nor the manifest says the size of an image.
     """
-    if model_example.of_model == "pixel_values":
+    if example_plan.of_model == "pixel_values":
         shape = image_inputs.shape(model)
         if shape is None:
             message = f"`{type(model).__name__}` takes images of many sizes, and a method takes one"
             hint = f"write `{path[1]}: {{example_inputs: [{{shape: [1, 3, HEIGHT, WIDTH]}}]}}` in `methods`"
             raise InputError.at(path[:2], message, hint)
         return torch.zeros(shape, dtype=model.dtype)
-    assert model_example.length is not None
-    return torch.zeros_like(model.embed(torch.zeros((1, model_example.length), dtype=torch.int64)))
+    assert example_plan.length is not None
+    return torch.zeros_like(model.embed(torch.zeros((1, example_plan.length), dtype=torch.int64)))

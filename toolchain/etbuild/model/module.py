@@ -19,19 +19,19 @@ from etbuild.plan.parts import ModuleSource
 from etbuild.processes.random_seeds import seed
 
 _overlaps: WeakKeyDictionary[torch.nn.Module, dict[str, set[str]]] = WeakKeyDictionary()
-_SHOWN = 5  # attributes of a value that is no module
+_MOST_ATTRIBUTES = 5  # in a hint
 _QUANTIZED = re.compile(r"torch\.ao\.nn(\.intrinsic)?\.quantized\b")
 
 
 def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> torch.nn.Module:
     """Makes the module from its factory or Hugging Face configuration, in `eval()` mode.
 
-    If all methods come from exported programs, there is neither, and the module is empty.
+    If all methods come from exported programs, there is no source, and the module is empty.
 
     Args:
         source: The factory or configuration, with its arguments and seed.
         context: The declared inputs of the step, which contain the factory.
-        loaded: Whether the content of all parameters comes from checkpoints, so that it does not matter here.
+        loaded: Whether checkpoints replace the content of all parameters, so that it does not matter here.
 
     Raises:
         InputError: The configuration is wrong.
@@ -59,7 +59,7 @@ def _convert(module: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 def _for_inference(module: torch.nn.Module) -> torch.nn.Module:
-    """Puts the module into `eval()` mode. Exported modules, such as those of PT2E quantization, must first allow it."""
+    """Puts the module into `eval()` mode. Exported modules in it, such as those of PT2E, must allow that."""
     exported = [
         child for child in module.modules() if isinstance(child, torch.fx.GraphModule) and "eval" in vars(child)
     ]
@@ -68,7 +68,7 @@ def _for_inference(module: torch.nn.Module) -> torch.nn.Module:
 
         for child in exported:
             allow_exported_model_train_eval(child)
-    module.eval()  # its result is not used: an exported module returns None
+    module.eval()  # an exported module returns None
     return module
 
 
@@ -79,11 +79,11 @@ def _call_factory(source: ModuleSource, reference: str) -> torch.nn.Module:
     with wrap_user_error(path, f"`{reference}`"):
         module = factory(**source.kwargs)
     if isinstance(module, dict):
-        module = _joined({name: _as_module(each) for name, each in module.items()}, reference)
+        module = _joined({name: _as_module(value) for name, value in module.items()}, reference)
     module = _as_module(module)
     if not isinstance(module, torch.nn.Module):
         message = f"`{reference}` returned {type(module).__name__}, not a torch.nn.Module"
-        raise BuildError.at(path, message, _instead(module, reference, source.kwargs))
+        raise BuildError.at(path, message, _hint_for_value(module, reference, source.kwargs))
     scripted = [name for name, child in module.named_modules() if isinstance(child, torch.jit.ScriptModule)]
     if scripted:
         child = f"with `{scripted[0]}` in" if scripted[0] else "of"
@@ -100,36 +100,38 @@ def _call_factory(source: ModuleSource, reference: str) -> torch.nn.Module:
     return module
 
 
-def _instead(value: Any, reference: str, kwargs: Mapping[str, Any]) -> str | None:
-    """A hint for a factory that returned something else than a module: it names the modules on the attributes of the
-    value, or the class of modules that the value is. None if the value is neither."""
+def _hint_for_value(value: Any, reference: str, kwargs: Mapping[str, Any]) -> str | None:
+    """A hint for a factory that returned no module: names the attributes of the value that are modules, or says that
+    the value is a class of modules. None for other values."""
     if isinstance(value, type):
         return (
             f"call it: the factory returns the class `{value.__name__}`" if issubclass(value, torch.nn.Module) else None
         )
-    found = [name for name, each in getattr(value, "__dict__", {}).items() if isinstance(each, torch.nn.Module)]
-    if not found:
+    attributes = [
+        name for name, attribute in getattr(value, "__dict__", {}).items() if isinstance(attribute, torch.nn.Module)
+    ]
+    if not attributes:
         return None
-    instead = f"{reference.partition(':')[2]}({'...' if kwargs else ''}).{found[0]}"
-    if len(found) == 1:
-        return f"its attribute `{found[0]}` is a module: write a factory that returns `{instead}`"
-    listed = ", ".join(f"`{name}`" for name in found[:_SHOWN])
-    return f"its attributes {listed} are modules: write a factory that returns one of them, such as `{instead}`"
+    call = f"{reference.partition(':')[2]}({'...' if kwargs else ''}).{attributes[0]}"
+    if len(attributes) == 1:
+        return f"its attribute `{attributes[0]}` is a module: write a factory that returns `{call}`"
+    listed = ", ".join(f"`{name}`" for name in attributes[:_MOST_ATTRIBUTES])
+    return f"its attributes {listed} are modules: write a factory that returns one of them, such as `{call}`"
 
 
 def _is_quantized_eagerly(module: torch.nn.Module) -> bool:
-    """Whether a module is quantized in eager mode. `FloatFunctional` stands among such modules and computes floats."""
+    """Whether a module is quantized in eager mode. `FloatFunctional` is in the same package, and computes floats."""
     return bool(_QUANTIZED.match(type(module).__module__)) and type(module).__name__ != "FloatFunctional"
 
 
 def _as_module(value: Any) -> Any:
-    """The module of an exported program, which checks the sizes that the program was exported for. Else the value."""
+    """The module of an exported program, which checks the sizes of its inputs. Other values are returned unchanged."""
     return value.module() if isinstance(value, torch.export.ExportedProgram) else value
 
 
 def _joined(modules: dict[str, torch.nn.Module], reference: str) -> torch.nn.Module:
-    """Makes one module with several modules as its children. Tensors that they share stay shared. Raises BuildError if
-    a value is not a module, or a name cannot be that of a child."""
+    """Makes one module with several modules as its children, which may share tensors. Raises BuildError if a value is
+    not a module, or a key cannot be the name of a child."""
     joined, path = torch.nn.Module(), ("model", "factory")
     for name, module in modules.items():
         if not isinstance(module, torch.nn.Module):
@@ -176,13 +178,13 @@ def set_methods(module: torch.nn.Module, **methods: Any) -> None:
 
 
 def overlaps(module: torch.nn.Module) -> dict[str, set[str]]:
-    """The parameters and buffers that shared a part of their memory when the module was made, each with the names of
-    the others. `normalize` may have given them memory of their own."""
+    """The names of the parameters and buffers that shared a part of their memory before `normalize`, each with the
+    names of the others. `normalize` may have separated them."""
     return _overlaps.get(module, {})
 
 
 def _unusual(tensor: torch.Tensor) -> Iterator[tuple[str, str]]:
-    """What keeps a tensor from being a plain one, and a hint. Subclasses of tensors are judged after the export."""
+    """The reason why a tensor is not a plain one, with a hint. Subclasses of tensors are checked after the export."""
     if tensor.is_nested:
         yield "a nested tensor", "keep its parts in a padded tensor"
     elif tensor.layout != torch.strided:
@@ -192,7 +194,7 @@ def _unusual(tensor: torch.Tensor) -> Iterator[tuple[str, str]]:
 
 
 def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters and buffers by name, in the order of the module. Tied tensors are listed under each name."""
+    """All parameters and buffers by name, in the order of the module. A tied tensor has all its names."""
     return {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
@@ -202,12 +204,12 @@ def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def loading_code(module: torch.nn.Module) -> str | None:
     """Finds code of the module that runs when weights are loaded.
 
-    Such code may do anything with the weights, so that the module must be exported after it has run.
+    Such code may do anything with the weights, so that the module must be exported after the code has run.
 
     Returns:
         A description of the code for messages; None if loading only copies weights.
     """
-    plain = torch.nn.Module
+    base_class = torch.nn.Module
     tensors = named_tensors(module)
     for name, stored in module.state_dict(keep_vars=True).items():
         if isinstance(stored, torch.Tensor) and stored is not tensors.get(name):
@@ -217,7 +219,7 @@ def loading_code(module: torch.nn.Module) -> str | None:
         if any(getattr(child, hook, None) for hook in hooks):
             return f"a hook of `{name or type(child).__name__}`"
         for method in ("load_state_dict", "_load_from_state_dict"):
-            overridden = getattr(type(child), method) is not getattr(plain, method)
+            overridden = getattr(type(child), method) is not getattr(base_class, method)
             if overridden and not type(child).__module__.startswith("torch.nn."):
                 return f"`{type(child).__name__}.{method}`"
     return None

@@ -1,7 +1,7 @@
 """Masks that a decoder reads from a table, with a row and a column for each position.
 
-GPT-Neo finds the rows of a call from the number of keys: those of the last tokens. A static cache has keys for all
-positions, so that the rows are those of the call's positions.
+GPT-Neo takes the rows of the last keys. A static cache has keys for all positions, so that the rows of the call's
+positions are right instead.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ class PositionTable(torch.nn.Module):  # type: ignore[misc]
         """The rows of the call's tokens, [..., seq, columns].
 
         Args:
-            index: A slice for each dimension. The one of the rows has as many as the call has tokens.
+            index: A slice for each dimension. The slice of the rows is as long as the call has tokens.
 
         Raises:
-            BuildError: It is another index, or the model is not called with a cache.
+            BuildError: The index has another form, or the model is not called with a cache.
         """
-        slices = isinstance(index, tuple) and all(isinstance(each, slice) and each.step is None for each in index)
+        slices = isinstance(index, tuple) and all(
+            isinstance(index_of_dim, slice) and index_of_dim.step is None for index_of_dim in index
+        )
         if self.position is None or not slices or len(index) != self.table.dim() or None in (*_ends(index[-2]),):
             raise _unknown()
         first, end = _ends(index[-2])
@@ -48,18 +50,18 @@ class PositionTable(torch.nn.Module):  # type: ignore[misc]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Raises BuildError: a function of PyTorch gets the table itself, not rows of it."""
+        """Raises BuildError: functions of PyTorch may only get rows of the table."""
         raise _unknown()
 
     def __getattr__(self, name: str) -> Any:
-        """A part of the module. Raises BuildError for what only a tensor has, such as `shape`."""
+        """A part of the module. Raises BuildError for attributes of tensors, such as `shape`."""
         if hasattr(torch.Tensor, name) and not name.startswith("_"):
             raise _unknown(_UnknownAttribute)
         return super().__getattr__(name)
 
 
 class _UnknownAttribute(BuildError, AttributeError):
-    """Lets `hasattr` answer, as for any module."""
+    """An error after which `hasattr` returns False, as for any module."""
 
 
 def _unknown(kind: type[BuildError] = BuildError) -> BuildError:
@@ -68,16 +70,16 @@ def _unknown(kind: type[BuildError] = BuildError) -> BuildError:
 
 
 def _refuse(self: PositionTable, *args: Any, **kwargs: Any) -> Any:
-    """Raises BuildError. Modules that have the table are moved and converted without a call of this."""
+    """Raises BuildError. Moving and converting a module that has the table does not call this."""
     raise _unknown()
 
 
 _OPERATORS = ("and", "or", "xor", "add", "sub", "mul", "truediv")
-_OF_TENSORS = (
+_TENSOR_METHODS = (
     *("to", "type", "float", "half", "double", "bfloat16", "cpu"),
-    *("__invert__", "__neg__", *(f"__{side}{each}__" for side in ("", "r") for each in _OPERATORS)),
+    *("__invert__", "__neg__", *(f"__{side}{operator}__" for side in ("", "r") for operator in _OPERATORS)),
 )
-for _name in _OF_TENSORS:
+for _name in _TENSOR_METHODS:
     setattr(PositionTable, _name, _refuse)
 
 
@@ -86,11 +88,11 @@ def _ends(index: slice) -> tuple[Any, Any]:
 
 
 def replace(model: Any, length: int) -> None:
-    """Replaces the tables of a model that have each position of a cache.
+    """Replaces the tables of a model that have a row and a column for each position of a cache.
 
     Args:
         model: The decoder. It is changed in place.
-        length: The number of tokens that its cache holds.
+        length: The number of tokens that the cache holds.
     """
     for part in [*model.modules()]:
         for name, buffer in [*part.named_buffers(recurse=False)]:

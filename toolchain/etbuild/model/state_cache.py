@@ -2,7 +2,7 @@
 
 Layers such as those of Mamba, LFM2 and Qwen3.5 keep a state of a fixed size instead of keys and values. transformers
 has two functions for each recurrence: one for a whole sequence, whose loop depends on the number of tokens, and one for
-a single token. Here, a call repeats the second one in a `scan`, which ExecuTorch runs as a loop.
+a single token. Here, a call repeats the function for a single token in a `scan`, which ExecuTorch runs as a loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCach
 
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.model import position_tables
-from etbuild.model.token_loop import each_token
+from etbuild.model.token_loop import for_each_token
 from etbuild.patching import replaced
 
 _CACHE: DocumentPath = ("model", "huggingface", "cache")
@@ -36,20 +36,20 @@ def states_only() -> Any:
 
 
 def number(tokens: torch.Tensor, length: int) -> Any:
-    """The number of tokens in a cache as an integer.
+    """The number of tokens in a cache as an integer with known limits.
 
     Args:
-        tokens: The same as a tensor, int64 [].
+        tokens: The number as a tensor, int64 [].
         length: The number of tokens that the cache holds.
     """
-    found = tokens.item()
-    torch._check(found >= 0)
-    torch._check(found <= length)
-    return found
+    count = tokens.item()
+    torch._check(count >= 0)
+    torch._check(count <= length)
+    return count
 
 
 class States(torch.nn.Module):  # type: ignore[misc]
-    """The states of one layer: a buffer for each, which begins with zeros and which no file of weights holds."""
+    """The states of one layer. Each is a buffer that begins with zeros and that no weights file holds."""
 
     def read(self, name: str, position: torch.Tensor) -> torch.Tensor | None:
         """The state before the token at a position, int64 [1]; zeros at position 0. None before the first write."""
@@ -64,25 +64,25 @@ class States(torch.nn.Module):  # type: ignore[misc]
         self.get_buffer(name).copy_(value)
 
     def with_zeros(self) -> States:
-        """States of the same shapes and dtypes."""
-        made = States()
+        """States of the same shapes and dtypes, with zeros."""
+        states = States()
         for name, buffer in self.named_buffers():
-            made.register_buffer(name, torch.zeros(buffer.shape, dtype=buffer.dtype), persistent=False)
-        return made
+            states.register_buffer(name, torch.zeros(buffer.shape, dtype=buffer.dtype), persistent=False)
+        return states
 
 
 class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
     """A cache whose layers keep states in modules, and maybe keys and values.
 
-    A mixer asks for its states and then has a branch for one token and one for several. It gets None, so that it always
-    takes the second branch, which is right for any number of tokens: `update_conv_state` puts the state before the new
-    tokens, and `recurring` gives it to the recurrence.
+    A mixer asks for its states, and then has one branch for a single token and one for several. It always gets None, so
+    that it takes the branch for several tokens, which is right for any number: `update_conv_state` puts the state
+    before the new tokens, and `recurring` gives the state to the recurrence.
 
     Attributes:
         states: The states of each layer.
         updated: Whether this call has written a state.
-        number_up_to: The number of tokens that the cache holds, if the model needs the number of tokens before a call
-            as an integer; otherwise None.
+        number_up_to: The largest number of tokens in the cache, if the model needs their number before a call as an
+            integer; otherwise None.
     """
 
     def __init__(self, layers: list[Any]) -> None:
@@ -91,23 +91,23 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
         self.updated = False
         self.number_up_to: int | None = None
         self._position: Any = None
-        self._place: tuple[Any, str] | None = None
+        self._awaited_state: tuple[Any, str] | None = None
 
     @contextmanager
     def at(self, position: torch.Tensor, model: Any) -> Iterator[None]:
-        """Within this context, the model computes the tokens that begin at a position.
+        """Prepares the cache for one call of a model within this context.
 
         Args:
-            position: The position of the first token, int64 [1].
-            model: The model, which has the states of its layers, if they keep any.
+            position: The position of the first token of the call, int64 [1].
+            model: The model. It has the states of its layers, if they keep any.
         """
-        self._position, self.updated, self._place = position, False, None
+        self._position, self.updated, self._awaited_state = position, False, None
         self.states = getattr(model, "states", self.states)
         position_tables.begin(model, position)
         try:
             with recurring(model, self):
                 yield
-            self._check_taken()
+            self._check_state_taken()
         finally:
             self._position = None  # otherwise a copy of the model would contain traced tensors
             position_tables.begin(model, None)
@@ -115,26 +115,26 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
     def get_seq_length(self, layer_idx: int = 0) -> Any:
         """The number of tokens before this call."""
         has_keys = any(isinstance(layer, CacheLayerMixin) for layer in self.layers)
-        found = super().get_seq_length(layer_idx) if has_keys else self._position[0]
-        if self.number_up_to is None or not isinstance(found, torch.Tensor):
-            return found
-        return number(found, self.number_up_to)
+        count = super().get_seq_length(layer_idx) if has_keys else self._position[0]
+        if self.number_up_to is None or not isinstance(count, torch.Tensor):
+            return count
+        return number(count, self.number_up_to)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> Any:
-        """The number of positions that a mask has, and the first one."""
+        """The number of positions in a mask, and the first position."""
         if any(isinstance(layer, CacheLayerMixin) for layer in self.layers):
             return super().get_mask_sizes(query_length, layer_idx)
         return query_length, 0
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        """None: `update_conv_state` returns the state and the new tokens."""
+        """None, because `update_conv_state` returns the state together with the new tokens."""
 
     def update_conv_state(
         self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int | None = None
     ) -> torch.Tensor:
         """Keeps the last inputs of a convolution, [1, channels, kernel].
 
-        Returns those before this call and the new ones, [1, channels, kernel + seq].
+        Returns the inputs from before this call, and the new ones, [1, channels, kernel + seq].
         """
         if conv_kernel_size is None or not conv_states.is_floating_point():
             raise unsupported("it does not say how many inputs a convolution reads")
@@ -148,46 +148,46 @@ class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
         return inputs
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        """None: `recurring` gives the state to the recurrence that the mixer calls next."""
-        self._check_taken()
-        self._place = (self.states[layer_idx], f"recurrent_{state_idx}")
+        """None, because `recurring` gives the state to the recurrence that the mixer calls next."""
+        self._check_state_taken()
+        self._awaited_state = (self.states[layer_idx], f"recurrent_{state_idx}")
 
-    def _check_taken(self) -> None:
-        """A mixer that asks for a state and calls a recurrence that is not known would begin with zeros each time."""
-        if self._place is not None:
+    def _check_state_taken(self) -> None:
+        """Fails if no recurrence took the state that a mixer asked for: each call would begin with zeros."""
+        if self._awaited_state is not None:
             raise unsupported("its recurrence is not one that is known here")
 
-    def taken_state(self) -> torch.Tensor | None:
-        """The state that the mixer has asked for; None before the first write."""
-        if self._place is None:
+    def take_state(self) -> torch.Tensor | None:
+        """The state that the mixer asked for, for its recurrence; None before the first write."""
+        if self._awaited_state is None:
             raise unsupported("it computes a recurrence without its cache")
-        (states, name), self._place = self._place, None
+        (states, name), self._awaited_state = self._awaited_state, None
         state: torch.Tensor | None = states.read(name, self._position)
         return state
 
     def update_recurrent_state(
-        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **others: Any
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **unused: Any
     ) -> torch.Tensor:
         """Keeps the state of a recurrence, and returns it."""
-        self._check_taken()
+        self._check_state_taken()
         self.states[layer_idx].write(f"recurrent_{state_idx}", recurrent_states)
         self.updated = True
         return recurrent_states
 
 
-def unsupported(why: str) -> BuildError:
+def unsupported(reason: str) -> BuildError:
     """The error for a model whose states this cache cannot keep.
 
     Args:
-        why: What it does.
+        reason: The cause, as a sentence.
     """
     hint = "leave out `cache` and `task`, or write a factory for this model"
-    return BuildError.at(_CACHE, f"the states of this model cannot be kept: {why}", hint)
+    return BuildError.at(_CACHE, f"the states of this model cannot be kept: {reason}", hint)
 
 
 @contextmanager
 def recurring(model: Any, cache: StateCache) -> Iterator[None]:
-    """Within this context, the recurrences of a model go on from the states of a cache.
+    """Lets the recurrences of a model go on from the states of a cache within this context.
 
     Args:
         model: The model. Its mixers call functions of the module of transformers that defines them.
@@ -202,9 +202,10 @@ def recurring(model: Any, cache: StateCache) -> Iterator[None]:
 
 
 def _recurrences(module: ModuleType, cache: StateCache) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The functions of a module that compute a recurrence over a sequence, with what computes it from a state.
+    """Replacements for the functions of a module that compute a recurrence over a sequence, by name.
 
-    They have the parameters of the kernels that they stand for: of the packages fla (delta rules) and mamba_ssm.
+    A replacement begins with a state of the cache. The functions have the parameters of the kernels in the packages fla
+    (delta rules) and mamba_ssm, by which they are recognized.
     """
     functions = {
         name: (value, set(inspect.signature(value).parameters))
@@ -212,92 +213,106 @@ def _recurrences(module: ModuleType, cache: StateCache) -> Iterator[tuple[str, C
         if inspect.isfunction(value) and value.__module__ == module.__name__
     }
     updates = [value for value, names in functions.values() if {"state", "dt", "dt_bias"} <= names]
-    for name, (whole, names) in functions.items():
+    for name, (sequence_function, names) in functions.items():
         if {"chunk_size", "initial_state", "g"} <= names:
-            one = [value for value, others in functions.values() if others == names - {"chunk_size"}]
-            if len(one) != 1:
+            single_token_functions = [
+                value for value, other_names in functions.values() if other_names == names - {"chunk_size"}
+            ]
+            if len(single_token_functions) != 1:
                 raise unsupported(f"there is no function for one token next to `{name}`")
-            yield name, _delta_rule(whole, one[0], cache)
+            yield name, _delta_rule(sequence_function, single_token_functions[0], cache)
         elif {"chunk_size", "initial_states", "dt_limit"} <= names and updates:
-            yield name, _mamba2(whole, updates[0], cache)
+            yield name, _mamba2(sequence_function, updates[0], cache)
         elif {"hidden_states", "dt", "return_last_state"} <= names and updates:
-            yield name, _mamba(whole, updates[0], cache)
+            yield name, _mamba(sequence_function, updates[0], cache)
 
 
-def _delta_rule(whole: Callable[..., Any], one: Callable[..., Any], cache: StateCache) -> Callable[..., Any]:
-    """A delta rule over [1, seq, heads, ...]. The function for one token takes the same arguments."""
+def _delta_rule(
+    sequence_function: Callable[..., Any], token_function: Callable[..., Any], cache: StateCache
+) -> Callable[..., Any]:
+    """A delta rule over [1, seq, heads, ...]. The function for a single token takes the same arguments."""
 
     def compute(*args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(whole).bind(*args, **kwargs).arguments
-        given |= given.pop("kwargs", {})
-        state = cache.taken_state()
+        arguments = inspect.signature(sequence_function).bind(*args, **kwargs).arguments
+        arguments |= arguments.pop("kwargs", {})
+        state = cache.take_state()
         if state is None:
-            return whole(**given)
-        tokens = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-        others = {name: value for name, value in given.items() if name not in tokens and name != "initial_state"}
+            return sequence_function(**arguments)
+        tokens = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+        options = {name: value for name, value in arguments.items() if name not in tokens and name != "initial_state"}
 
         def step(before: torch.Tensor, inputs: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-            named = {name: value.unsqueeze(1) for name, value in zip(tokens, inputs, strict=True)}
-            output, after = one(**named, **others, initial_state=before)
+            token_inputs = {name: value.unsqueeze(1) for name, value in zip(tokens, inputs, strict=True)}
+            output, after = token_function(**token_inputs, **options, initial_state=before)
             return after, output[:, 0]
 
-        after, outputs = each_token(step, state, [value.transpose(0, 1) for value in tokens.values()])
+        after, outputs = for_each_token(step, state, [value.transpose(0, 1) for value in tokens.values()])
         return outputs.transpose(0, 1), after
 
     return compute
 
 
-def _mamba(whole: Callable[..., Any], one: Callable[..., Any], cache: StateCache) -> Callable[..., Any]:
+def _mamba(
+    sequence_function: Callable[..., Any], token_function: Callable[..., Any], cache: StateCache
+) -> Callable[..., Any]:
     """The recurrence of Mamba over [1, channels, seq]."""
 
-    def compute(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, **others: Any) -> Any:  # noqa: N803 - their names
-        state = cache.taken_state()
+    def compute(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, **options: Any) -> Any:  # noqa: N803 - their names
+        state = cache.take_state()
         if state is None:
-            return whole(hidden_states, dt, A, B, C, **others)
-        gate = others.get("z")
+            return sequence_function(hidden_states, dt, A, B, C, **options)
+        gate = options.get("z")
         tokens = [hidden_states, dt, B, C, *([] if gate is None else [gate])]
 
         def step(before: torch.Tensor, inputs: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
             hidden, length, b, c, *z = inputs
             after = before.clone()
-            more = {"dt_bias": others.get("delta_bias"), "dt_softplus": others.get("delta_softplus", False)}
-            output = one(after, hidden, length, A, b, c, others.get("D"), z=z[0] if z else None, **more)
+            bias_options = {"dt_bias": options.get("delta_bias"), "dt_softplus": options.get("delta_softplus", False)}
+            output = token_function(
+                after, hidden, length, A, b, c, options.get("D"), z=z[0] if z else None, **bias_options
+            )
             return after, output
 
-        after, outputs = each_token(step, state, [value.permute(2, 0, 1) for value in tokens])
+        after, outputs = for_each_token(step, state, [value.permute(2, 0, 1) for value in tokens])
         return outputs.permute(1, 2, 0), after
 
     return compute
 
 
-def _mamba2(whole: Callable[..., Any], one: Callable[..., Any], cache: StateCache) -> Callable[..., Any]:
+def _mamba2(
+    sequence_function: Callable[..., Any], token_function: Callable[..., Any], cache: StateCache
+) -> Callable[..., Any]:
     """The recurrence of Mamba 2 over [1, seq, heads, size]. Each head has one `A`, `D` and step length."""
 
-    def compute(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, **others: Any) -> Any:  # noqa: N803 - their names
-        state = cache.taken_state()
+    def compute(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, **options: Any) -> Any:  # noqa: N803 - their names
+        state = cache.take_state()
         if state is None:
-            return whole(hidden_states, dt, A, B, C, **others)
-        sizes, skip = state.shape[1:], others.get("D")
-        if others.get("z") is not None:
+            return sequence_function(hidden_states, dt, A, B, C, **options)
+        sizes, skip = state.shape[1:], options.get("D")
+        if options.get("z") is not None:
             raise unsupported("its recurrence has a gate of its own")
 
         def step(before: torch.Tensor, inputs: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
             hidden, length, b, c = inputs
             after, rates = before.clone(), A[:, None, None].expand(sizes)
-            of_heads = None if skip is None else skip[:, None].expand(sizes[:2])
-            output = one(after, hidden, length[:, :, None].expand(-1, -1, sizes[1]), rates, b, c, of_heads)
+            skip_of_heads = None if skip is None else skip[:, None].expand(sizes[:2])
+            output = token_function(
+                after, hidden, length[:, :, None].expand(-1, -1, sizes[1]), rates, b, c, skip_of_heads
+            )
             return after, output
 
-        lengths = _step_lengths(dt, others)
-        after, outputs = each_token(step, state, [value.transpose(0, 1) for value in (hidden_states, lengths, B, C)])
+        lengths = _step_lengths(dt, options)
+        after, outputs = for_each_token(
+            step, state, [value.transpose(0, 1) for value in (hidden_states, lengths, B, C)]
+        )
         return outputs.transpose(0, 1), after
 
     return compute
 
 
-def _step_lengths(dt: torch.Tensor, others: Mapping[str, Any]) -> torch.Tensor:
-    """The step lengths of Mamba 2, [1, seq, heads]. The function for one token does not limit them."""
-    bias, limits = others.get("dt_bias"), others.get("dt_limit", (0.0, float("inf")))
+def _step_lengths(dt: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    """The step lengths of Mamba 2, [1, seq, heads], within limits that the function for a single token ignores."""
+    bias, limits = options.get("dt_bias"), options.get("dt_limit", (0.0, float("inf")))
     dt = dt if bias is None else dt + bias.to(dt.dtype)
-    dt = torch.nn.functional.softplus(dt) if others.get("dt_softplus", False) else dt
+    dt = torch.nn.functional.softplus(dt) if options.get("dt_softplus", False) else dt
     return torch.clamp(dt, min=limits[0], max=limits[1])

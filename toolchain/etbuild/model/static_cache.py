@@ -17,7 +17,7 @@ from etbuild.model.state_cache import StateCache, has_states, states_only, unsup
 _CACHE: DocumentPath = ("model", "huggingface", "cache")
 
 Call = Callable[[Any, Any], object]
-"""Calls a model, the first argument, with one token and a cache of transformers."""
+"""Takes a model and a cache of transformers, and calls the model with the cache and one token."""
 
 
 def add(model: Any, config: Any, max_length: int, call: Call | None = None) -> None:
@@ -25,10 +25,10 @@ def add(model: Any, config: Any, max_length: int, call: Call | None = None) -> N
 
     Args:
         model: The model. It is changed in place.
-        config: The configuration of its decoder.
+        config: The configuration of the model's decoder.
         max_length: The number of tokens that the cache holds.
         call: Calls a copy of the model with one token and a cache of transformers, which shows the shapes of keys,
-            values and states. None for a model whose configuration says them.
+            values and states. None for a model whose configuration has these shapes.
 
     Raises:
         InputError: A layer caches something other than keys, values and states, or the model reads no cache.
@@ -37,50 +37,49 @@ def add(model: Any, config: Any, max_length: int, call: Call | None = None) -> N
     from transformers.configuration_utils import get_head_shapes
 
     kinds = layers_of(config, max_length)
-    shown = shown_by_call(model, kinds, max_length, call)
-    cache = StateCache([_Layer(max_length) if keeps_keys(kind) else states_only() for kind in kinds])
-    for layer, seen in zip(cache.layers, shown.layers, strict=True):
-        if keeps_keys(layer) and seen.is_initialized:
-            layer.lazy_initialization(*(_no_tokens(each) for each in (seen.keys, seen.values)))
+    sample = shown_by_call(model, kinds, max_length, call)
+    cache = StateCache([_TrackedLayer(max_length) if keeps_keys(kind) else states_only() for kind in kinds])
+    for layer, sample_layer in zip(cache.layers, sample.layers, strict=True):
+        if keeps_keys(layer) and sample_layer.is_initialized:
+            layer.lazy_initialization(*(_no_tokens(tensor) for tensor in (sample_layer.keys, sample_layer.values)))
     if any(keeps_keys(layer) and not layer.is_initialized for layer in cache.layers):
         cache.early_initialization(1, *get_head_shapes(config), model.dtype, torch.device("cpu"))
-    for index, layer in _keyed(cache):
+    for index, layer in _layers_with_keys(cache):
         model.register_buffer(f"key_cache_{index}", layer.keys, persistent=False)
         model.register_buffer(f"value_cache_{index}", layer.values, persistent=False)
         layer.keys = layer.values = None  # the buffers hold them; `calling` sets them for each call
     model.etbuild_cache = cache
 
 
-def _no_tokens(shown: torch.Tensor) -> torch.Tensor:
+def _no_tokens(tensor: torch.Tensor) -> torch.Tensor:
     """Keys or values of no tokens, [1, heads, 0, size]."""
-    return torch.zeros((*shown.shape[:2], 0, shown.shape[3]), dtype=shown.dtype)
+    return torch.zeros((*tensor.shape[:2], 0, tensor.shape[3]), dtype=tensor.dtype)
 
 
-def _keyed(cache: StateCache) -> list[tuple[int, Any]]:
+def _layers_with_keys(cache: StateCache) -> list[tuple[int, Any]]:
     """The layers that keep keys and values, with their indices."""
     return [(index, layer) for index, layer in enumerate(cache.layers) if keeps_keys(layer)]
 
 
 def shown_by_call(model: Any, kinds: list[Any], max_length: int, call: Call | None) -> StateCache:
-    """A cache that a call of the model has initialized, without computing anything. Adds its states to the model.
+    """A cache that a call of the model with fake tensors has initialized. Adds the states of layers to the model.
 
     The shapes may differ from those of the configuration: DeepSeek caches compressed keys, and Falcon the keys of one
-    head. The layers stay uninitialized if there is no call, or if the model looks at values, so that it cannot be
-    called so.
+    head. Layers stay uninitialized without `call`, or if the model reads values, which fake tensors lack.
 
     Args:
         model: The model. It gets a module with its states, if its layers keep any.
         kinds: The layers of transformers' static cache.
         max_length: The number of tokens that the cache holds.
-        call: Calls a copy of the model.
+        call: Calls a copy of the model; None for no call.
 
     Raises:
         InputError: The model reads no cache.
         BuildError: The states of a layer cannot be kept.
     """
-    # A mask hides what is outside of a sliding window.
+    # Layers with a sliding window keep all tokens too: a mask hides those outside of the window.
     cache = StateCache([StaticLayer(max_length) if keeps_keys(kind) else states_only() for kind in kinds])
-    error = None if call is None else _error_of(model, cache, call)
+    error = None if call is None else _error_of_call(model, cache, call)
     if any(has_states(kind) for kind in kinds):
         if isinstance(error, BuildError):
             raise error
@@ -92,8 +91,8 @@ def shown_by_call(model: Any, kinds: list[Any], max_length: int, call: Call | No
     return cache
 
 
-def _error_of(model: Any, cache: StateCache, call: Call) -> Exception | None:
-    """Calls a copy of a model without computing anything. Returns the error if the model looks at values."""
+def _error_of_call(model: Any, cache: StateCache, call: Call) -> Exception | None:
+    """Calls a copy of a model with fake tensors. Returns the error, for instance if the model reads values."""
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -102,7 +101,7 @@ def _error_of(model: Any, cache: StateCache, call: Call) -> Exception | None:
             copied = copy.deepcopy(model)  # a model may store tensors in itself, such as rotations for long texts
         with torch.no_grad(), mode, cache.at(torch.tensor([0]), copied):
             call(copied, cache)
-    except Exception as error:  # noqa: BLE001 - if it is a mistake, the first real call tells it
+    except Exception as error:  # noqa: BLE001 - the first real call shows the error
         return error
     return None
 
@@ -112,8 +111,8 @@ def keeps_keys(layer: Any) -> bool:
     return isinstance(layer, StaticLayer)
 
 
-class _Layer(StaticLayer):  # type: ignore[misc]  # transformers has no types
-    """A layer of transformers' static cache that knows whether a call has updated it."""
+class _TrackedLayer(StaticLayer):  # type: ignore[misc]  # transformers has no types
+    """A layer of transformers' static cache that notes whether a call has updated it."""
 
     updated = False
 
@@ -122,8 +121,8 @@ class _Layer(StaticLayer):  # type: ignore[misc]  # transformers has no types
         return super().update(*args, **kwargs)
 
     def get_seq_length(self) -> Any:
-        found = super().get_seq_length()  # `update` changes this tensor, and a model may have asked before it
-        return found.clone() if isinstance(found, torch.Tensor) else found
+        count = super().get_seq_length()  # cloned below: `update` changes this tensor, and a model may ask before it
+        return count.clone() if isinstance(count, torch.Tensor) else count
 
 
 def _reads_no_cache(model: Any) -> InputError:
@@ -136,24 +135,24 @@ def calling(model: Any, position: torch.Tensor) -> Iterator[Any]:
     """Yields the cache for one call.
 
     Args:
-        model: The model that has its buffers.
+        model: The model that has the buffers of the cache.
         position: The position of the first token of the call, int64 [1].
 
     Raises:
-        InputError: The model has not read it.
+        InputError: The model has not read the cache.
     """
     cache = model.etbuild_cache
-    keyed = _keyed(cache)
-    for index, layer in keyed:
+    layers = _layers_with_keys(cache)
+    for index, layer in layers:
         layer.keys, layer.values = getattr(model, f"key_cache_{index}"), getattr(model, f"value_cache_{index}")
         layer.cumulative_length, layer.updated = position[0].clone(), False
     try:
         with cache.at(position, model):
             yield cache
-        if not any(layer.updated for _, layer in keyed) and not cache.updated:
+        if not any(layer.updated for _, layer in layers) and not cache.updated:
             raise _reads_no_cache(model)
     finally:
-        for _, layer in keyed:  # otherwise a copy of the model would contain traced tensors
+        for _, layer in layers:  # otherwise a copy of the model would contain traced tensors
             layer.keys = layer.values = layer.cumulative_length = None
             layer.updated = False
 
@@ -166,7 +165,7 @@ def layers_of(config: Any, max_length: int) -> list[Any]:
         max_length: The number of tokens that the cache holds.
 
     Raises:
-        InputError: A layer caches something else.
+        InputError: A layer caches something other than keys, values and states.
     """
     from transformers import StaticCache
     from transformers.cache_utils import DummyLayer, StaticSlidingWindowLayer
@@ -174,10 +173,12 @@ def layers_of(config: Any, max_length: int) -> list[Any]:
     kinds = [StaticLayer, StaticSlidingWindowLayer, DummyLayer]  # the last one may read the keys of another layer
     try:
         layers: list[Any] = StaticCache(config=config, max_cache_len=max_length).layers
-        others = [type(layer).__name__ for layer in layers if type(layer) not in kinds and not has_states(layer)]
+        unsupported_kinds = [
+            type(layer).__name__ for layer in layers if type(layer) not in kinds and not has_states(layer)
+        ]
     except KeyError as error:  # transformers has no static layer of this kind
-        others = [str(error.args[0])]
-    if others:
-        message = f"a layer of the model caches something other than keys, values and states: {others[0]}"
+        unsupported_kinds = [str(error.args[0])]
+    if unsupported_kinds:
+        message = f"a layer of the model caches something other than keys, values and states: {unsupported_kinds[0]}"
         raise InputError.at(_CACHE, message, "leave out `cache`, or write a factory for this model")
     return layers

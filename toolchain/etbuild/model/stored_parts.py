@@ -1,8 +1,8 @@
 """Finds how transformers stores the tensors of a model that have other names or shapes in its files.
 
-`save_pretrained` writes many models in the form of their first release, as hubs have them: with other names, or one
-tensor for each expert where the module holds those of all experts in one, or one for queries, keys and values that the
-module holds apart. `from_pretrained` undoes that.
+`save_pretrained` writes many models in the form of their first release, as hubs have them: with other names, with one
+tensor for each expert where the module has one for all experts, or with one tensor for queries, keys and values where
+the module has three. `from_pretrained` converts them back.
 """
 
 from __future__ import annotations
@@ -50,15 +50,17 @@ def left_in_files(module: torch.nn.Module) -> dict[str, list[StoredPart]]:
     transformers = sys.modules.get("transformers")
     if transformers is None:
         return {}
-    found: dict[str, list[StoredPart]] = {}
+    parts_by_name: dict[str, list[StoredPart]] = {}
     for path, child in module.named_modules():
         if isinstance(child, transformers.PreTrainedModel):
             state = child.state_dict().keys()
-            made = {name: buffer for name, buffer in child.named_buffers(remove_duplicate=False) if name not in state}
-            for name in (f"{path}.{each}" if path else each for each in made):
+            unsaved_buffers = {
+                name: buffer for name, buffer in child.named_buffers(remove_duplicate=False) if name not in state
+            }
+            for name in (f"{path}.{buffer_name}" if path else buffer_name for buffer_name in unsaved_buffers):
                 shape = list(module.get_buffer(name).shape)
-                found[name] = [StoredPart(name, tuple(shape), _empty(shape).stride(), 0)]
-    return found
+                parts_by_name[name] = [StoredPart(name, tuple(shape), _empty(shape).stride(), 0)]
+    return parts_by_name
 
 
 def _parts(model: Any) -> dict[str, list[StoredPart]]:
@@ -70,14 +72,18 @@ def _parts(model: Any) -> dict[str, list[StoredPart]]:
     owners = {tensor.untyped_storage()._cdata: name for name, tensor in empty.items()}
     with _Views() as views:
         saved = revert_weight_conversion(model, empty)
-    found: dict[str, list[StoredPart]] = {}
+    parts_by_owner: dict[str, list[StoredPart]] = {}
     for name, tensor in saved.items():
-        for part, place in views.pieces(tensor):
+        for part, slice_of_tensor in views.pieces(tensor):
             owner = owners.get(part.untyped_storage()._cdata)
             if owner is not None:
-                stored = StoredPart(name, tuple(part.shape), part.stride(), part.storage_offset(), place)
-                found.setdefault(owner, []).append(stored)
-    return {name: each for name, each in found.items() if _is_other_form(name, each, empty[name])}
+                stored = StoredPart(name, tuple(part.shape), part.stride(), part.storage_offset(), slice_of_tensor)
+                parts_by_owner.setdefault(owner, []).append(stored)
+    return {
+        name: stored_parts
+        for name, stored_parts in parts_by_owner.items()
+        if _is_other_form(name, stored_parts, empty[name])
+    }
 
 
 def _empty(shape: Sequence[int]) -> torch.Tensor:
@@ -85,19 +91,19 @@ def _empty(shape: Sequence[int]) -> torch.Tensor:
 
 
 def _is_other_form(name: str, stored: list[StoredPart], tensor: torch.Tensor) -> bool:
-    """Whether parts are all of a tensor, and not the tensor itself."""
+    """Whether parts fill a tensor, but are not the tensor itself under its own name."""
     complete = sum(_empty(part.shape).numel() for part in stored) == tensor.numel()
     itself = len(stored) == 1 and stored[0].name == name and stored[0].is_whole(list(tensor.shape))
     return complete and not itself
 
 
 class _Views(TorchFunctionMode):  # type: ignore[misc]
-    """Lets `contiguous` return the tensor itself, so that parts of a tensor stay views of it. Remembers what `cat` has
-    made one tensor of."""
+    """Lets `contiguous` return the tensor itself, so that parts of a tensor stay views of it. Notes the tensors that
+    `cat` joins."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: list[tuple[torch.Tensor, list[torch.Tensor], int]] = []
+        self._joins: list[tuple[torch.Tensor, list[torch.Tensor], int]] = []
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -106,17 +112,17 @@ class _Views(TorchFunctionMode):  # type: ignore[misc]
             return args[0]
         result = function(*args, **(kwargs or {}))
         if function is torch.cat:
-            given = {"dim": 0, **dict(zip(("tensors", "dim"), args, strict=False)), **(kwargs or {})}
-            self._made.append((result, list(given["tensors"]), given["dim"] % result.dim()))
+            arguments = {"dim": 0, **dict(zip(("tensors", "dim"), args, strict=False)), **(kwargs or {})}
+            self._joins.append((result, list(arguments["tensors"]), arguments["dim"] % result.dim()))
         return result
 
     def pieces(self, tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, tuple[int, int, int] | None]]:
-        """The tensors that a tensor was made of, each with its slice of it; the tensor itself if it was not."""
-        made = next((each for each in self._made if each[0] is tensor), None)
-        if made is None:
+        """The tensors that `cat` joined to a tensor, each with its slice; the tensor itself if nothing was joined."""
+        join = next((candidate for candidate in self._joins if candidate[0] is tensor), None)
+        if join is None:
             yield tensor, None
             return
-        _, parts, dim = made
+        _, parts, dim = join
         start = 0
         for part in parts:
             yield part, (dim, start, tensor.shape[dim])

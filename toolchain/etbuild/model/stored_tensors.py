@@ -1,7 +1,7 @@
 """Tensors whose content is in a file and not in memory, and files of tensors that are read one by one.
 
-The content of a mapped file counts as memory of a process from when it is read until its mapping ends. So each tensor
-that is read here has a mapping of its own, which ends with the tensor.
+The content of a mapped file counts as memory of a process after it is read, until the mapping ends. So each tensor that
+is read here has its own mapping, which ends with the tensor.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ SMALL = 1 << 20  # bytes: a file or a mapping for less would cost more than it s
 CODES = {
     **_TYPES,
     "F8_E8M0": torch.float8_e8m0fnu,
-    "F4": torch.float4_e2m1fn_x2,  # two numbers in a byte, which its shape in the file counts one by one
+    "F4": torch.float4_e2m1fn_x2,  # two numbers in a byte; the shape in the file counts numbers
 }
 """The dtypes by their names in safetensors files."""
 
 
 class LazyTensors(Mapping[str, torch.Tensor]):
-    """Tensors by name, which are read when they are asked for."""
+    """Tensors by name. Each access reads a tensor."""
 
-    _entries: Mapping[str, Any]  # what is known about each
+    _entries: Mapping[str, Any]  # the facts that are needed to read a tensor, by its name
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries  # that of a mapping would read the tensor
+        return name in self._entries  # the method of `Mapping` would read the tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -44,9 +44,9 @@ class LazyTensors(Mapping[str, torch.Tensor]):
 
 
 class StoredTensors(LazyTensors):
-    """The tensors of a safetensors file by name. Each is read when it is asked for, and nothing here keeps it.
+    """The tensors of a safetensors file by name. Each access reads a tensor again, and nothing here keeps it.
 
-    The file stays open: another one may get its name.
+    The file stays open, because another file may get its name.
 
     Args:
         file: The file. Its content must not change.
@@ -56,7 +56,7 @@ class StoredTensors(LazyTensors):
     """
 
     def __init__(self, file: Path) -> None:
-        with safe_open(file, "pt"):  # it checks the header, and that it describes all of the file
+        with safe_open(file, "pt"):  # checks the header, and that it describes the whole file
             pass
         opened = file.open("rb")
         weakref.finalize(self, opened.close)

@@ -11,9 +11,9 @@ FLOATING = ("float64", "float32", "bfloat16", "float16")
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with the strides of a new tensor of its shape. XNNPACK refuses weights in other layouts.
 
-    `contiguous()` is not enough: it keeps the strides of dimensions of size 1, which would reach the program's bytes,
-    and with which `view` refuses other dtypes. A view that negates or conjugates when it is read is computed: its
-    memory holds other numbers.
+    `contiguous()` is not enough. It keeps the strides of dimensions of size 1, which would reach the program's bytes,
+    and with which `view` refuses other dtypes. Lazy views that negate or conjugate are computed, because their memory
+    holds other numbers.
     """
     tensor = tensor.resolve_conj().resolve_neg()
     strides = torch.empty(tensor.shape, device="meta").stride()
@@ -21,8 +21,7 @@ def row_major(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor's elements in their logical order, as uint8[nbytes]. It is a view of the tensor if the
-    memory has them in that order."""
+    """The bytes of a tensor's elements in their logical order, as uint8[nbytes]. A view if the tensor is row-major."""
     return row_major(tensor.detach()).view(-1).view(torch.uint8)
 
 

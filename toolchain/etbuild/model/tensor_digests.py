@@ -1,4 +1,4 @@
-"""Computes the digest of each tensor in a weights file, to show which tensors changed between two builds."""
+"""Digests of the tensors in a weights file, which show the tensors that changed between two builds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 
 
 def tensors_of_files(files: Mapping[str, Path]) -> dict[str, dict[str, str]]:
-    """The digests of the tensors in each file of weights. Indexes, which hold no tensors, are left out.
+    """The digests of the tensors in each weights file, by the names of file and tensor. Indexes are left out.
 
     Args:
         files: The files, by their names in the manifest.
@@ -40,12 +40,12 @@ def tensor_digests(name: str, file: Path) -> dict[str, str]:
         InputError: The file cannot be read.
     """
     if not name.endswith(".safetensors"):
-        return _of_torch_file(name, file)
+        return _torch_file_digests(name, file)
     with (
         wrap_library_errors(InputError, ("model", "weights"), f"cannot read `{name}`"),
         regular_files.opened(file) as opened,
     ):
-        return _of_safetensors(file, opened)
+        return _safetensors_digests(file, opened)
 
 
 def _of_safetensors(file: Path, opened: BinaryIO) -> dict[str, str]:
@@ -60,28 +60,28 @@ def _digest(file: BinaryIO, start: int, entry: dict[str, Any]) -> str:
     begin, end = entry["data_offsets"]
     state = _state(entry["dtype"], entry["shape"])
     file.seek(start + begin)
-    rest = end - begin
-    while rest > 0 and (block := file.read(min(_BLOCK, rest))):
+    remaining = end - begin
+    while remaining > 0 and (block := file.read(min(_BLOCK, remaining))):
         state.update(block)
-        rest -= len(block)
+        remaining -= len(block)
     return str(state.hexdigest())
 
 
-def _of_torch_file(name: str, file: Path) -> dict[str, str]:
+def _torch_file_digests(name: str, file: Path) -> dict[str, str]:
     from safetensors.torch import _TYPES
 
     from etbuild.model.tensor_bytes import flat_bytes
     from etbuild.model.tensor_files import all_tensors
 
     names = {dtype: code for code, dtype in _TYPES.items()}
-    found = {}
+    digests = {}
     for key, tensor in sorted(all_tensors(name, file, ("model", "weights")).items()):
         state = _state(names.get(tensor.dtype, str(tensor.dtype)), list(tensor.shape))
         state.update(memoryview(flat_bytes(tensor).numpy()))
-        found[key] = state.hexdigest()
-    return found
+        digests[key] = state.hexdigest()
+    return digests
 
 
 def _state(dtype: str, shape: list[int]) -> Any:
-    """A sha256 object that was updated with the dtype (safetensors' name of it) and the shape."""
+    """A sha256 object that contains the dtype (safetensors' name of it) and the shape."""
     return hashlib.sha256(f"{dtype}{shape}".encode())

@@ -26,20 +26,27 @@ def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
 
 def describe_state(module: torch.nn.Module) -> list[TensorFacts]:
     """Describes the tensors that weights files must contain for `load_state_dict`, by the names of the state dict, and
-    those that are not read where files have them."""
+    tensors that files may contain and that are not read."""
     # Entries of `get_extra_state` are not tensors, and safetensors cannot hold them.
     stored = {name: x for name, x in module.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
     in_files, first = parts(module), dict[int, str]()
-    left = {name: each for name, each in left_in_files(module).items() if name not in stored}
-    found = [_facts(name, tensor, first, True, in_files) for name, tensor in stored.items()]
-    return found + [_facts(name, module.get_buffer(name), {}, False, left) for name in left]
+    unread = {name: parts_of_buffer for name, parts_of_buffer in left_in_files(module).items() if name not in stored}
+    entries = [_facts(name, tensor, first, True, in_files) for name, tensor in stored.items()]
+    return entries + [_facts(name, module.get_buffer(name), {}, False, unread) for name in unread]
 
 
 def _facts(
     name: str, tensor: torch.Tensor, first: dict[int, str], in_weights: bool, stored: Mapping[str, list[StoredPart]]
 ) -> TensorFacts:
-    """The facts about a tensor. `first` has the first name of each tensor by the tensor's id; a new tensor is added.
-    `stored` has the parts of each tensor that the weights files hold in another form."""
+    """The facts about a tensor.
+
+    Args:
+        name: A name of the tensor.
+        tensor: The tensor.
+        first: The first name of each tensor, by the tensor's id. A new tensor is added.
+        in_weights: Whether its content comes from weights files.
+        stored: By name, the parts of the tensors that weights files hold in another form.
+    """
     same_as = first.setdefault(id(tensor), name)
     return TensorFacts(
         name,

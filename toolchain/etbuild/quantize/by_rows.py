@@ -1,9 +1,9 @@
-"""Quantizes large weights in parts of some rows. torchao needs several times the memory of what it quantizes at once.
+"""Quantizes large weights in parts of some rows. torchao needs several times the memory of a tensor that it quantizes.
 
 With one scale for a group of a row, no row depends on another one, so that the parts have the same bits as the whole.
-There is one exception: HQQ stops when no scale of the whole weight changes much. So each part runs until its scales do
-not change at all, and notes in which rounds they changed little. A part runs again if it ran more rounds than the whole
-weight would have.
+HQQ is an exception: it stops in the first round in which all scales of the weight change little. So each part runs
+until its scales do not change at all, and notes the rounds in which they changed little. A part that ran more rounds
+than the whole weight would have runs again, with that number of rounds.
 """
 
 from __future__ import annotations
@@ -20,41 +20,45 @@ from torchao.quantization.quantize_.workflows.intx import intx_unpacked_to_int8_
 from etbuild import releases
 from etbuild.patching import replaced
 
-_AT_ONCE = 1 << 18  # elements: torchao's temporary tensors of so many stay in the processor's cache
+_PART_SIZE = 1 << 18  # elements: torchao's temporary tensors of this size stay in the processor's cache
 HQQ = "_choose_qparams_and_quantize_scale_only_hqq"
 """The name of torchao's function for HQQ in `workflow`."""
-_TOLERANCE = 1e-5  # that of torchao's function
+_TOLERANCE = 1e-5  # the default of torchao's function
 
 
 class _Rounds:
-    """Takes the place of the tolerance of HQQ. Notes for each round whether the scales of all parts changed less than
-    the tolerance, and the number of rounds that each part ran."""
+    """Replaces the tolerance of HQQ, to note the rounds of all parts.
+
+    Attributes:
+        are_small: For each round, whether the scales of all parts changed less than the tolerance.
+        ran: The number of rounds of each part.
+    """
 
     def __init__(self) -> None:
-        self.small: list[bool] = []
+        self.are_small: list[bool] = []
         self.ran: list[int] = []
 
     def __gt__(self, change: torch.Tensor) -> bool:
-        """Whether a part stops after a round, in which this was the largest change of a scale.
+        """Whether a part stops after a round. `change` is the largest change of a scale in the round.
 
-        Without a change, the part stays as it is in all later rounds.
+        A part stops when no scale changes: later rounds would change nothing either.
         """
-        if self.ran[-1] == len(self.small):
-            self.small.append(True)
-        self.small[self.ran[-1]] &= bool(change < _TOLERANCE)
+        if self.ran[-1] == len(self.are_small):
+            self.are_small.append(True)
+        self.are_small[self.ran[-1]] &= bool(change < _TOLERANCE)
         self.ran[-1] += 1
         return bool(change == 0)
 
     @property
     def of_whole(self) -> int:
         """The number of rounds of the whole weight."""
-        return self.small.index(True) + 1 if True in self.small else len(self.small)
+        return self.are_small.index(True) + 1 if True in self.are_small else len(self.are_small)
 
 
 @contextlib.contextmanager
 def by_rows() -> Iterator[None]:
-    """Returns a context manager in which torchao quantizes large weights in parts."""
-    whole, hqq = IntxUnpackedToInt8Tensor.from_hp, getattr(workflow, HQQ, None)
+    """Lets torchao quantize large weights in parts within this context."""
+    quantize_whole, hqq = IntxUnpackedToInt8Tensor.from_hp, getattr(workflow, HQQ, None)
     if hqq is None or not releases.fitting():
         yield
         return
@@ -62,19 +66,19 @@ def by_rows() -> Iterator[None]:
     def from_hp(hp_tensor: torch.Tensor, block_size: Any, target_dtype: torch.dtype, **options: Any) -> Any:
         parts = _parts(hp_tensor, block_size)
         if len(parts) == 1 or options.get("custom_scale") is not None:
-            return whole(hp_tensor, block_size, target_dtype, **options)
+            return quantize_whole(hp_tensor, block_size, target_dtype, **options)
         rounds = _Rounds()
 
-        def converted(part: torch.Tensor, **how: int) -> Any:
+        def quantized_part(part: torch.Tensor, **options_of_hqq: int) -> Any:
             rounds.ran.append(0)
-            with replaced(workflow, HQQ, functools.partial(hqq, early_stop_tol=rounds, **how)):
-                return whole(part, block_size, target_dtype, **options)
+            with replaced(workflow, HQQ, functools.partial(hqq, early_stop_tol=rounds, **options_of_hqq)):
+                return quantize_whole(part, block_size, target_dtype, **options)
 
-        quantized = [converted(part) for part in parts]
-        needed = rounds.of_whole
+        quantized = [quantized_part(part) for part in parts]
+        rounds_of_whole = rounds.of_whole
         for number, part in enumerate(parts):
-            if rounds.ran[number] > needed:
-                quantized[number] = converted(part, iters=needed)
+            if rounds.ran[number] > rounds_of_whole:
+                quantized[number] = quantized_part(part, iters=rounds_of_whole)
         return _joined(quantized)
 
     with replaced(IntxUnpackedToInt8Tensor, "from_hp", staticmethod(from_hp)):
@@ -82,10 +86,10 @@ def by_rows() -> Iterator[None]:
 
 
 def _parts(weight: torch.Tensor, block_size: Any) -> tuple[torch.Tensor, ...]:
-    """A weight in parts of similar sizes, of two rows at least: PyTorch sums up a single row in another order."""
+    """A weight in parts of similar sizes, of at least two rows: PyTorch sums up a single row in another order."""
     if weight.dim() != 2 or block_size[0] != 1 or not weight.numel():
         return (weight,)
-    rows = max(2, _AT_ONCE // weight.shape[1])
+    rows = max(2, _PART_SIZE // weight.shape[1])
     split: tuple[torch.Tensor, ...] = weight.tensor_split(max(1, len(weight) // rows))
     return split
 

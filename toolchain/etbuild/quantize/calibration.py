@@ -25,51 +25,62 @@ class Batches:
 
     Attributes:
         batches: The positional inputs of each batch.
-        path: The document path that declares them.
+        path: The document path that declares the batches.
     """
 
     batches: Iterable[tuple[Any, ...]]
     path: DocumentPath
 
     def check(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
-        """Checks that the method accepts the batches. PyTorch would also run it on others, and find wrong ranges.
+        """Checks that the method accepts the batches. PyTorch would run it on other ones too, and find wrong ranges.
 
         Args:
             arguments: The positional example inputs.
-            dims: For each tensor and plain value among them, its dimensions in the form that `torch.export` accepts;
-                None: all are fixed.
+            dims: For each tensor and plain value in `arguments`, its dimensions in the form that `torch.export`
+                accepts; None: all are fixed.
 
         Raises:
             InputError: A batch has another structure, dtype or shape than the method accepts.
         """
         expected, form = pytree.tree_flatten_with_path(arguments)
         for number, batch in enumerate(self.batches):
-            leaves, own_form = pytree.tree_flatten_with_path(batch)
-            if own_form != form:
+            leaves, form_of_batch = pytree.tree_flatten_with_path(batch)
+            if form_of_batch != form:
                 raise self._misfit(f"batch {number}", batch, arguments)
-            known: dict[str, int] = {}
-            for (_, value), (place, example), sizes in zip(leaves, expected, dims, strict=True):
-                what = f"batch {number}, input {pytree.keystr(place)}"
+            sizes_so_far: dict[str, int] = {}
+            for (_, value), (key_path, example), sizes in zip(leaves, expected, dims, strict=True):
+                subject = f"batch {number}, input {pytree.keystr(key_path)}"
                 if not _fits(value, example, sizes):
-                    raise self._misfit(what, value, example)
-                self._check_sizes(what, value, sizes, known)
+                    raise self._misfit(subject, value, example)
+                self._check_sizes(subject, value, sizes, sizes_so_far)
 
-    def _check_sizes(self, what: str, value: Any, sizes: tuple[Any, ...] | None, known: dict[str, int]) -> None:
-        """Checks that a dimension has the same size in all inputs of a batch. `sizes` are the dimensions of the input;
-        None: all are fixed. `known` has the sizes so far, by name; new ones are added."""
+    def _check_sizes(
+        self, subject: str, value: Any, sizes: tuple[Any, ...] | None, sizes_so_far: dict[str, int]
+    ) -> None:
+        """Checks that a dimension has the same size in all inputs of a batch.
+
+        Args:
+            subject: The input, for messages.
+            value: The value of the input.
+            sizes: The dimensions of the input; None: all are fixed.
+            sizes_so_far: The sizes in earlier inputs of the batch, by name. New ones are added.
+        """
         for size, dim in zip(value.shape, sizes, strict=True) if sizes else ():
             if not isinstance(dim, Dim):
                 continue
             name, root = _root_size(dim, size)
             hint = "a dimension of `dynamic_shapes` has one size in all inputs of a batch"
             if root is None:
-                raise InputError.at(self.path, f"{what} has a size of {size}, which `{dim.__name__}` cannot be", hint)
-            if known.setdefault(name, root) != root:
-                message = f"{what} has {size} for `{dim.__name__}`, but another input has {known[name]} for `{name}`"
+                raise InputError.at(
+                    self.path, f"{subject} has a size of {size}, which `{dim.__name__}` cannot be", hint
+                )
+            if sizes_so_far.setdefault(name, root) != root:
+                other = f"another input has {sizes_so_far[name]} for `{name}`"
+                message = f"{subject} has {size} for `{dim.__name__}`, but {other}"
                 raise InputError.at(self.path, message, hint)
 
-    def _misfit(self, what: str, value: Any, example: Any) -> InputError:
-        message = f"{what} is {_shown(value)}, but the method takes {_shown(example)}"
+    def _misfit(self, subject: str, value: Any, example: Any) -> InputError:
+        message = f"{subject} is {_shown(value)}, but the method takes {_shown(example)}"
         hint = "a batch is a tuple with one value for each input, of the dtype and shape in `example_inputs`"
         return InputError.at(self.path, message, hint)
 
@@ -113,8 +124,8 @@ def _batches_of_file(calibration: BatchesFile, count: int, path: DocumentPath, i
         raise InputError.at((*path, "keys"), message, did_you_mean(missing[0], tensors))
     lengths = {key: len(tensors[key]) if tensors[key].dim() else 0 for key in keys}
     if len(set(lengths.values())) > 1 or not all(lengths.values()):
-        shown = ", ".join(f"`{key}` {length}" for key, length in lengths.items())
-        raise InputError.at((*path, "file"), f"the tensors of `{name}` have different numbers of batches: {shown}")
+        listed = ", ".join(f"`{key}` {length}" for key, length in lengths.items())
+        raise InputError.at((*path, "file"), f"the tensors of `{name}` have different numbers of batches: {listed}")
     return [tuple(tensors[key][index] for key in keys) for index in range(lengths[keys[0]])]
 
 
@@ -130,7 +141,7 @@ def _fits(value: Any, example: Any, dims: tuple[Any, ...] | None) -> bool:
 
 
 def _root_size(dim: Any, size: int) -> tuple[str, int | None]:
-    """The dimension that another one is derived from, and its size; None if no size of it gives this one."""
+    """The name of the dimension from which `dim` is derived, and its size; None if no size of it gives `size`."""
     if not hasattr(dim, "root"):
         return dim.__name__, size
     plus = int(dim.fn(0))
@@ -139,12 +150,12 @@ def _root_size(dim: Any, size: int) -> tuple[str, int | None]:
 
 
 def as_batch(inputs: Any) -> tuple[Any, ...]:
-    """The inputs of a batch as a tuple. A callable may give a tuple, a list, or a single input."""
+    """The inputs of a batch as a tuple. `inputs` may be a tuple, a list, or a single input."""
     return tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
 
 
 def _shown(values: Any) -> str:
-    def one(value: Any) -> Any:
+    def described(value: Any) -> Any:
         return f"{dtype_name(value.dtype)} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
 
-    return str(pytree.tree_map(one, values)).replace("'", "")
+    return str(pytree.tree_map(described, values)).replace("'", "")

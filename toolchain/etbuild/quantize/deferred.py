@@ -1,8 +1,8 @@
-"""Weights that are quantized when a checkpoint is read, and not when a method is exported.
+"""Quantizes weights when a checkpoint is read, and not when a method is exported.
 
-torchao quantizes each weight by itself. So a method can be exported before the content of its weights is known: they
-are tensors on the device `meta`, which have no content, and what reads it fails. The export says for each quantized
-tensor from which weight and how torchao makes it. A stand-in of the same form takes its place in the graph.
+torchao quantizes each weight by itself. So a method can be exported before the content of its weights is known. They
+are tensors on the device `meta`, which have no content, so that code that reads the content fails. For each quantized
+tensor, the export has a recipe: the weight, and how torchao quantizes it. A stand-in of the same form is in the graph.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ from etbuild.model.tied_weights import memory
 from etbuild.patching import replaced
 from etbuild.quantize.by_rows import HQQ
 
-_KNOWN = {"mapping_type", "activation_quantization", "intx_choose_qparams_algorithm"}
-"""The options of torchao's function that a recipe has, or that do not change what it computes."""
+_KNOWN_OPTIONS = {"mapping_type", "activation_quantization", "intx_choose_qparams_algorithm"}
+"""The options of torchao's function that a recipe has, or that do not change the result."""
 
 
 class CannotDefer(Exception):
-    """torchao does something else with a weight. The message gives users the reason."""
+    """torchao does not only quantize a weight. Users see the message as the reason."""
 
 
 class Deferred:
-    """The tensors of a quantized module whose content is computed later."""
+    """The recipes of the tensors of a quantized module whose content is computed later."""
 
     def __init__(self) -> None:
         self._recipes: dict[Any, tuple[Recipe, torch.Tensor]] = {}
 
     def recipe(self, tensor: torch.Tensor) -> Recipe | None:
-        """How the content of a tensor of the module is computed; None if the tensor has its content."""
-        found = self._recipes.get(memory(tensor))
-        return None if found is None else found[0]
+        """The recipe for the content of a tensor of the module; None if the tensor has its content."""
+        entry = self._recipes.get(memory(tensor))
+        return None if entry is None else entry[0]
 
     @contextmanager
     def quantizing(self, module: torch.nn.Module) -> Iterator[None]:
-        """Within this context, the parameters of a module have no content, and torchao makes stand-ins.
+        """Removes the content of a module's parameters within this context, so that torchao makes stand-ins.
 
         Raises:
-            CannotDefer: torchao does something else with a weight.
+            CannotDefer: torchao does not only quantize a weight.
         """
         names = {id(tensor): name for name, tensor in reversed([*named_tensors(module).items()])}
         empty: dict[int, torch.nn.Parameter] = {}  # by the identity of a parameter, which several layers may have
         originals: dict[int, torch.nn.Parameter] = {}
         for layer, name, parameter in [*_parameters(module)]:
             form = torch.empty_like(parameter, device="meta")
-            made = empty.setdefault(id(parameter), torch.nn.Parameter(form, requires_grad=False))
-            originals[id(made)], layer._parameters[name] = parameter, made
-        whole = IntxUnpackedToInt8Tensor.from_hp
+            empty_parameter = empty.setdefault(id(parameter), torch.nn.Parameter(form, requires_grad=False))
+            originals[id(empty_parameter)], layer._parameters[name] = parameter, empty_parameter
+        quantize = IntxUnpackedToInt8Tensor.from_hp
 
         def from_hp(weight: torch.Tensor, block_size: Any, target_dtype: torch.dtype, **options: Any) -> Any:
-            used = {name for name, value in options.items() if value is not None}
-            if id(weight) not in originals or not used <= _KNOWN or block_size[0] != 1:
+            option_names = {name for name, value in options.items() if value is not None}
+            if id(weight) not in originals or not option_names <= _KNOWN_OPTIONS or block_size[0] != 1:
                 raise CannotDefer("torchao does not only quantize a weight as it is")
             recipe = {
                 "weight": names[id(originals[id(weight)])],
@@ -72,12 +72,12 @@ class Deferred:
                 "mapping": options.get("mapping_type", MappingType.SYMMETRIC).name,
                 "algorithm": IntxChooseQParamsAlgorithm(options["intx_choose_qparams_algorithm"]).value,
             }
-            return self._stand_ins(functools.partial(whole, **options), weight, block_size, target_dtype, recipe)
+            return self._stand_ins(functools.partial(quantize, **options), weight, block_size, target_dtype, recipe)
 
         try:
             with replaced(IntxUnpackedToInt8Tensor, "from_hp", staticmethod(from_hp)):
                 yield
-        except Exception as error:  # an operator refuses a tensor without content in its own way
+        except Exception as error:  # the errors of operators for a tensor without content have no common class
             raise CannotDefer(summary(error)) from error
         for layer, name, parameter in [*_parameters(module)]:
             if parameter.is_meta:
@@ -85,24 +85,26 @@ class Deferred:
                     raise CannotDefer("torchao makes another tensor from a weight")
                 layer._parameters[name] = originals[id(parameter)]
 
-    def _stand_ins(self, whole: Any, weight: torch.Tensor, block_size: Any, dtype: torch.dtype, recipe: Recipe) -> Any:
+    def _stand_ins(
+        self, quantize: Any, weight: torch.Tensor, block_size: Any, dtype: torch.dtype, recipe: Recipe
+    ) -> Any:
         """A quantized weight with stand-ins. A part that is zeros for a sample is zeros: `quantized` checks that."""
         size = (2, *weight.shape[1:])
         sample = torch.linspace(0.1, 1, torch.Size(size).numel()).view(size).to(weight.dtype)
-        with replaced(workflow, HQQ, functools.partial(getattr(workflow, HQQ), early_stop_tol=_AtOnce())):
-            form, sample = whole(weight, block_size, dtype), whole(sample, block_size, dtype)
+        with replaced(workflow, HQQ, functools.partial(getattr(workflow, HQQ), early_stop_tol=_NoTolerance())):
+            form, sample = quantize(weight, block_size, dtype), quantize(sample, block_size, dtype)
         tensors = {}
         for name in form.tensor_data_names:
             zeros = not getattr(sample, name).any()
-            one = getattr(form, name)
-            tensors[name] = torch.zeros(one.shape, dtype=one.dtype) if zeros else _small_numbers(one)
-            if not zeros:  # the stand-in stays in memory, so that no other tensor gets its identity
+            part = getattr(form, name)
+            tensors[name] = torch.zeros(part.shape, dtype=part.dtype) if zeros else _stand_in(part)
+            if not zeros:  # keeps the stand-in in memory, so that no other tensor gets its identity
                 self._recipes[memory(tensors[name])] = {**recipe, "part": name}, tensors[name]
         return type(form)(**tensors, **{name: getattr(form, name) for name in form.tensor_attribute_names})
 
 
-class _AtOnce:
-    """Takes the place of the tolerance of HQQ: it stops after one round, and does not look at content."""
+class _NoTolerance:
+    """Replaces the tolerance of HQQ, which then stops after one round and reads no content."""
 
     def __gt__(self, change: object) -> bool:
         return True
@@ -110,11 +112,11 @@ class _AtOnce:
 
 def _parameters(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, torch.nn.Parameter]]:
     for layer in module.modules():
-        yield from ((layer, name, each) for name, each in layer._parameters.items() if each is not None)
+        yield from ((layer, name, parameter) for name, parameter in layer._parameters.items() if parameter is not None)
 
 
-def _small_numbers(form: torch.Tensor) -> torch.Tensor:
-    """A tensor of a form with numbers that every type of weights has, and that are not all equal."""
+def _stand_in(form: torch.Tensor) -> torch.Tensor:
+    """A stand-in of the same dtype and shape, with small numbers that every dtype of weights can hold."""
     pattern = torch.arange(1, 8) if not form.is_floating_point() else torch.arange(1, 8) / 256
     count = form.numel()
     return pattern.to(form.dtype).repeat(-(-count // 7))[:count].clone().view(form.shape)

@@ -1,7 +1,7 @@
 """Quantizes the weights of a mixture's experts, which a model of transformers holds in parameters of three dimensions.
 
-ExecuTorch's kernels for quantized embeddings look rows up in a table of 4 or 8 bits, and dequantize only these. Here, a
-row is one expert.
+ExecuTorch's kernels for quantized embeddings look up rows in a table of 4 or 8 bits, and dequantize only these rows.
+Here, a row is one expert.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchao.quantization import IntxUnpackedToInt8Tensor
 from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import IntxChooseQParamsAlgorithm
 from torchao.quantization.transform_module import register_quantize_module_handler
 
-_THREE = 3  # dimensions
+_DIMENSIONS = 3  # of a weight: experts, rows, columns
 
 
 @dataclass
@@ -24,7 +24,7 @@ class QuantizeExperts(AOBaseConfig):  # type: ignore[misc]
     Attributes:
         dtype: torch.int4 or torch.int8.
         group_size: The number of weights of a row that share a scale; None for the whole row.
-        scales: torchao's name of how it finds the scales; None for its default.
+        scales: torchao's name of the algorithm for scales; None for its default.
     """
 
     dtype: torch.dtype
@@ -38,16 +38,20 @@ def is_experts(layer: torch.nn.Module) -> bool:
 
 
 def weights(layer: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The weights of the experts, [experts, rows, row] each, by the names of the parameters."""
-    return {name: one for name, one in layer._parameters.items() if one is not None and one.dim() == _THREE}
+    """The weights of the experts, each [experts, rows, columns], by the names of the parameters."""
+    return {
+        name: parameter
+        for name, parameter in layer._parameters.items()
+        if parameter is not None and parameter.dim() == _DIMENSIONS
+    }
 
 
-class Table(torch.nn.Module):  # type: ignore[misc]
-    """Quantized weights of experts. An index selects experts, and gives their weights in the dtype that they had.
+class ExpertTable(torch.nn.Module):  # type: ignore[misc]
+    """Quantized weights of experts. Indexing by experts returns their weights in the original dtype.
 
     Attributes:
-        packed: The integers of each expert: uint8 [experts, values / 2] with two of 4 bits each, or int8 [experts,
-            values].
+        packed: The integers of each expert: uint8 [experts, values / 2] with two of 4 bits in a byte, or int8
+            [experts, values].
         factors: The scales, [experts, groups].
     """
 
@@ -62,26 +66,26 @@ class Table(torch.nn.Module):  # type: ignore[misc]
         self.shape, self.dtype, self.four_bits = tuple(weight.shape), weight.dtype, config.dtype == torch.int4
         rows = weight.detach().reshape(-1, weight.shape[-1])
         size = rows.shape[1] if config.group_size is None else config.group_size
-        how = (
+        options = (
             {}
             if config.scales is None
             else {"intx_choose_qparams_algorithm": IntxChooseQParamsAlgorithm(config.scales)}
         )
-        made = IntxUnpackedToInt8Tensor.from_hp(rows, (1, size), config.dtype, **how)
-        integers = made.qdata.reshape(len(weight), -1)
+        quantized = IntxUnpackedToInt8Tensor.from_hp(rows, (1, size), config.dtype, **options)
+        integers = quantized.qdata.reshape(len(weight), -1)
         self.register_buffer("packed", _pairs(integers) if self.four_bits else integers.clone())
-        self.register_buffer("factors", made.scale.reshape(len(weight), -1).to(torch.float32).contiguous())
+        self.register_buffer("factors", quantized.scale.reshape(len(weight), -1).to(torch.float32).contiguous())
 
     def __getitem__(self, experts: torch.Tensor) -> torch.Tensor:
-        """The weights of experts, int64 [n]: [n, rows, row]."""
+        """The weights of experts, [n, rows, columns]. `experts` is int64 [n]."""
         kernels = torch.ops.quantized_decomposed
         look_up, limits = (kernels.embedding_4bit, (-8, 7)) if self.four_bits else (kernels.embedding_byte, (-128, 127))
-        found: torch.Tensor = look_up.dtype(self.packed, self.factors, None, *limits, experts, dtype=self.dtype)
-        return found.view(-1, *self.shape[1:])
+        rows: torch.Tensor = look_up.dtype(self.packed, self.factors, None, *limits, experts, dtype=self.dtype)
+        return rows.view(-1, *self.shape[1:])
 
 
 def _pairs(integers: torch.Tensor) -> torch.Tensor:
-    """Pairs of integers from -8 to 7 in one byte each, the first one in the upper bits."""
+    """Packs pairs of integers from -8 to 7 into bytes, the first integer in the upper bits."""
     positive = (integers + 8).to(torch.uint8)
     return positive[:, ::2] << 4 | positive[:, 1::2]
 
@@ -90,5 +94,5 @@ def _pairs(integers: torch.Tensor) -> torch.Tensor:
 def _quantize(layer: torch.nn.Module, config: QuantizeExperts) -> torch.nn.Module:
     for name, weight in weights(layer).items():
         delattr(layer, name)
-        setattr(layer, name, Table(weight, config))
+        setattr(layer, name, ExpertTable(weight, config))
     return layer

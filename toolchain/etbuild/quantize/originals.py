@@ -13,15 +13,15 @@ from etbuild.model.module import named_tensors
 from etbuild.model.tied_weights import addresses
 from etbuild.processes.memory import give_back
 
-_WORTH = 64 << 20  # bytes: to look for less costs more time than it saves memory
+_MOST_PENDING = 64 << 20  # bytes of quantized layers before their weights are freed: each search takes time
 
 Filter = Callable[[torch.nn.Module, str], bool]
 
 
 @dataclass(frozen=True)
 class _Original:
-    """A tensor that may be quantized: its name, where its content was, and what tells whether something still has this
-    content. It does not keep the content in memory."""
+    """A tensor that may be quantized: its name, the addresses of its content, and a weak reference to the content,
+    which tells whether something still has it."""
 
     name: str
     addresses: range
@@ -36,7 +36,7 @@ class Originals:
 
         Args:
             module: The module before it is quantized.
-            free: Whether to free the weights that no layer has any more. All tensors keep their names and shapes.
+            free: Whether `free` frees the weights that no layer has any more. All tensors keep their names and shapes.
         """
         self._module = module
         self._originals = [
@@ -46,17 +46,16 @@ class Originals:
         ]
         # Tied weights have one entry.
         self._parameters = {id(x): (name, x) for name, x in module.named_parameters()} if free else {}
-        self._pending = 0  # bytes of the layers that were chosen since the last look
+        self._pending = 0  # bytes of the layers that were chosen since weights were freed
         self._freed: list[_Original] = []
 
     def watched(self, chosen: Filter) -> Filter:
-        """The same filter for torchao, which frees weights on the way: torchao quantizes a layer before it asks for the
-        next one."""
+        """A filter for torchao that also frees weights: torchao quantizes a layer before it asks for the next one."""
 
         def watching(layer: torch.nn.Module, name: str) -> bool:
             is_chosen = chosen(layer, name)
             if is_chosen:
-                if self._pending > _WORTH:
+                if self._pending > _MOST_PENDING:
                     self.free()
                 self._pending += sum(tensor.nbytes for tensor in layer.parameters(recurse=False))
             return is_chosen
@@ -64,12 +63,12 @@ class Originals:
         return watching
 
     def free(self) -> None:
-        """Frees the weights that no layer has any more, if this is wanted."""
+        """Frees the weights that no layer has any more. Does nothing if the object was made without `free`."""
         self._pending = 0
         parameters = {id(x) for layer in self._module.modules() for x in layer._parameters.values()}
         for key in self._parameters.keys() - parameters:
             name, parameter = self._parameters.pop(key)
-            # The module gets its parameters back, in their shapes. All elements are one number.
+            # The module gets this parameter back, so the shape stays. All elements share the memory of one number.
             parameter.data = parameter.data.new_zeros(1).expand(parameter.shape)
             self._freed.append(_Original(name, addresses(parameter), StorageWeakRef(parameter.untyped_storage())))
         give_back()
@@ -77,16 +76,22 @@ class Originals:
     def leave(self) -> None:
         """Forgets the weights that the quantized module still has. Call this while it is quantized."""
         remaining = {addresses(tensor) for tensor in named_tensors(self._module).values()}
-        self._originals = [each for each in self._originals if each.addresses not in remaining] + self._freed
+        self._originals = [
+            original for original in self._originals if original.addresses not in remaining
+        ] + self._freed
 
     def read_by(self, program: ExportedProgram) -> list[str]:
         """The names of the weights that an exported method still reads."""
         tensors = {**program.state_dict, **program.constants}.values()
-        read = [addresses(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
-        # Freed memory may have been used again.
-        alive = [each for each in self._originals if not each.storage.expired()]
-        return [each.name for each in alive if any(_overlap(each.addresses, other) for other in read)]
+        read_addresses = [addresses(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        # A later tensor may have the address of a freed one.
+        alive = [original for original in self._originals if not original.storage.expired()]
+        return [
+            original.name
+            for original in alive
+            if any(_overlap(original.addresses, extent) for extent in read_addresses)
+        ]
 
 
-def _overlap(one: range, other: range) -> bool:
-    return one.start < other.stop and other.start < one.stop
+def _overlap(first: range, second: range) -> bool:
+    return first.start < second.stop and second.start < first.stop

@@ -18,11 +18,11 @@ from etbuild.model.packed.integers import Integers
 
 @dataclass
 class KeepIntegers(AOBaseConfig):  # type: ignore[misc]
-    """A configuration of torchao: layers get these integers, by the name of the layer's weight.
+    """A configuration of torchao that gives layers the integers of a checkpoint.
 
     Attributes:
-        integers: The integers.
-        names: The name of the weight of each layer, by the layer's identity.
+        integers: The integers, by the name of the weight.
+        names: The name of the weight of each layer, by the layer's `id`.
     """
 
     integers: Mapping[str, Integers]
@@ -37,15 +37,17 @@ def _keep(layer: torch.nn.Module, config: KeepIntegers) -> torch.nn.Module:
 
 
 def quantized(integers: Integers, layer: torch.nn.Module) -> torch.Tensor:
-    """The integers as torchao's tensor. As in `8da4w`, a linear layer quantizes its input to 8 bits when it runs: only
-    for such layers XNNPACK has kernels with groups.
+    """The integers as torchao's tensor.
+
+    As in `8da4w`, a linear layer quantizes its input to 8 bits when it runs: XNNPACK has kernels with groups only for
+    such layers.
 
     Args:
         integers: The integers, which fit the layer.
         layer: The layer.
     """
     integers = integers.positive() if isinstance(layer, torch.nn.Linear) else integers
-    found: torch.Tensor = IntxUnpackedToInt8Tensor(
+    weight: torch.Tensor = IntxUnpackedToInt8Tensor(
         qdata=integers.values.contiguous(),
         scale=integers.scales.to(layer.weight.dtype),
         zero_point=torch.zeros(integers.scales.shape, dtype=torch.int8),
@@ -54,4 +56,4 @@ def quantized(integers: Integers, layer: torch.nn.Module) -> torch.Tensor:
         dtype=layer.weight.dtype,
         activation_quantization=Activations.INT8_ASYM_PER_TOKEN if isinstance(layer, torch.nn.Linear) else None,
     )
-    return found
+    return weight

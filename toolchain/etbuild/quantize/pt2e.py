@@ -43,7 +43,7 @@ class UserCallable:
 
     Attributes:
         name: The name that errors show.
-        path: The document path that names it.
+        path: The document path that names the callable.
         function: The callable.
     """
 
@@ -58,9 +58,10 @@ class Quantization:
 
     Attributes:
         quantizer: Decides which operators are quantized, and how.
-        finds: Finds the ranges of values: batches to calibrate on, or a callable that trains the prepared graph module.
+        finds: The finder of the ranges of values: batches for calibration, or a callable that trains the prepared graph
+            module.
         passes: For each hook point, the passes that run on the graph module there.
-        fold: Whether weights are stored quantized; otherwise the graph keeps an operator that quantizes them.
+        fold: Whether weights are stored quantized; otherwise an operator in the graph quantizes them.
         dynamic_batch: Whether batches may have another size in the first dimension than the example inputs.
         path: The document path of the quantizers.
     """
@@ -107,8 +108,8 @@ def from_recipe(
 ) -> Quantization:
     """Makes the objects that quantize a method as a recipe says.
 
-    The passes of the manifest run after those of the recipe. The manifest's calibration or training, if it has one,
-    replaces that of the recipe.
+    The passes of the manifest run after the recipe's. If the manifest has a calibration or a training, it replaces the
+    recipe's.
 
     Args:
         recipe: The recipe. It has quantizers.
@@ -121,39 +122,42 @@ def from_recipe(
         InputError: A declared input is missing or does not fit.
         BuildError: A callable failed, or the recipe and the manifest do not fit together.
     """
-    place, own = ("recipe",), _passes(pt2e, path)
+    recipe_path, passes_of_manifest = ("recipe",), _passes(pt2e, path)
     passes = {
         hook: [
-            *(UserCallable("a pass of the recipe", place, each) for each in getattr(recipe, f"{hook}_passes") or []),
-            *own.get(hook, ()),
+            *(
+                UserCallable("a pass of the recipe", recipe_path, function)
+                for function in getattr(recipe, f"{hook}_passes") or []
+            ),
+            *passes_of_manifest.get(hook, ()),
         ]
         for hook in QUANTIZE_HOOKS
     }
     quantizers = list(recipe.quantizers or [])
     quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
-    finds = _training(pt2e, path) or _ranges(recipe, pt2e.calibration, arguments, path, context)
-    return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, place)
+    finds = _training(pt2e, path) or _ranges_finder(recipe, pt2e.calibration, arguments, path, context)
+    return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, recipe_path)
 
 
-def _ranges(
+def _ranges_finder(
     recipe: QuantizationRecipe,
-    of_manifest: Calibration | None,
+    calibration_plan: Calibration | None,
     arguments: tuple[Any, ...],
     pt2e_path: DocumentPath,
     context: StepContext,
 ) -> Batches | UserCallable:
-    """What finds the ranges of values if the manifest does not train the method."""
+    """The finder of the ranges of values, if the manifest does not train the method."""
     path, calibration_path = ("recipe",), (*pt2e_path, "calibration")
     if recipe.is_qat:
-        if of_manifest is not None:
+        if calibration_plan is not None:
             hint = "remove `calibration`, or list quantizers of your own"
             raise InputError.at(calibration_path, "the recipe trains the method, so `calibration` has no effect", hint)
         if recipe.train_fn is None:
             hint = 'give the recipe a `train_fn`, or write `quantize: {pt2e: {qat: "module:callable"}}`'
             raise BuildError.at(path, "the recipe has `is_qat` but no `train_fn`", hint)
         return UserCallable("the `train_fn` of the recipe", path, recipe.train_fn)
-    if of_manifest is not None:
-        return calibration.make(of_manifest, arguments, calibration_path, context)
+    if calibration_plan is not None:
+        return calibration.make(calibration_plan, arguments, calibration_path, context)
     if recipe.calibration_inputs_fn is None:
         return Batches([arguments], path)
     with wrap_user_error(path, "the calibration inputs of the recipe"):
@@ -166,8 +170,8 @@ def _training(pt2e: Pt2e, path: DocumentPath) -> UserCallable | None:
 
 
 def _passes(pt2e: Pt2e, path: DocumentPath) -> dict[str, list[UserCallable]]:
-    def call(reference: str, here: DocumentPath) -> UserCallable:
-        return UserCallable(f"`{reference}`", here, load_callable(reference, here))
+    def call(reference: str, pass_path: DocumentPath) -> UserCallable:
+        return UserCallable(f"`{reference}`", pass_path, load_callable(reference, pass_path))
 
     return {
         hook: [call(reference, (*path, "passes", hook, index)) for index, reference in enumerate(references)]
@@ -175,12 +179,12 @@ def _passes(pt2e: Pt2e, path: DocumentPath) -> dict[str, list[UserCallable]]:
     }
 
 
-def quantize_method(graph_module: GraphModule, how: Quantization, written: set[str]) -> GraphModule:
+def quantize_method(graph_module: GraphModule, quantization: Quantization, written: set[str]) -> GraphModule:
     """Quantizes the operators of a method. The result must be exported again.
 
     Args:
         graph_module: The exported method with its weights. It is changed in place.
-        how: The quantization.
+        quantization: The quantization.
         written: The buffers that the method writes to when it runs, such as a cache. Their content is restored after
             calibration or training.
 
@@ -188,24 +192,24 @@ def quantize_method(graph_module: GraphModule, how: Quantization, written: set[s
         BuildError: A quantizer, a pass or the training failed, the method failed on its calibration inputs, or the
             quantizers do not fit the method.
     """
-    graph_module = _run_passes("pre_prepare", graph_module, how)
-    before = _first_outputs(graph_module, how, written)
-    with wrap_user_error(how.path, "preparing the method"), quantizing():
-        prepared = (prepare_qat_pt2e if how.trains else prepare_pt2e)(graph_module, how.quantizer)
-    _check_prepared(prepared, how.path)
-    _check_finite(prepared, how.path)
-    _check_unchanged(before, _first_outputs(prepared, how, written), how.path)
-    prepared = _run_passes("post_prepare", prepared, how)
-    with _undone(prepared, written):
-        if isinstance(how.finds, UserCallable):
-            _check_trainable(prepared, how.finds.path)
-            _train(prepared, how.finds)
+    graph_module = _run_passes("pre_prepare", graph_module, quantization)
+    before = _first_outputs(graph_module, quantization, written)
+    with wrap_user_error(quantization.path, "preparing the method"), quantizing():
+        prepared = (prepare_qat_pt2e if quantization.trains else prepare_pt2e)(graph_module, quantization.quantizer)
+    _check_prepared(prepared, quantization.path)
+    _check_finite(prepared, quantization.path)
+    _check_unchanged(before, _first_outputs(prepared, quantization, written), quantization.path)
+    prepared = _run_passes("post_prepare", prepared, quantization)
+    with _restoring(prepared, written):
+        if isinstance(quantization.finds, UserCallable):
+            _check_trainable(prepared, quantization.finds.path)
+            _train(prepared, quantization.finds)
         else:
-            _calibrate(prepared, how.finds)
-    prepared = _run_passes("pre_convert", prepared, how)
-    with wrap_user_error(how.path, "quantizing the method"):
-        converted = _convert(prepared, how.fold)
-    return _run_passes("post_convert", converted, how)
+            _calibrate(prepared, quantization.finds)
+    prepared = _run_passes("pre_convert", prepared, quantization)
+    with wrap_user_error(quantization.path, "quantizing the method"):
+        converted = _convert(prepared, quantization.fold)
+    return _run_passes("post_convert", converted, quantization)
 
 
 def _quantizer(pt2e: Pt2e, path: DocumentPath) -> Quantizer:
@@ -228,8 +232,8 @@ def _quantizer(pt2e: Pt2e, path: DocumentPath) -> Quantizer:
     return quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
 
 
-def _run_passes(hook: str, graph_module: GraphModule, how: Quantization) -> GraphModule:
-    for call in how.passes[hook]:
+def _run_passes(hook: str, graph_module: GraphModule, quantization: Quantization) -> GraphModule:
+    for call in quantization.passes[hook]:
         with wrap_user_error(call.path, call.name):
             graph_module = call.function(graph_module)
         if not isinstance(graph_module, GraphModule):
@@ -239,8 +243,8 @@ def _run_passes(hook: str, graph_module: GraphModule, how: Quantization) -> Grap
 
 
 @contextmanager
-def _undone(prepared: GraphModule, written: set[str]) -> Iterator[None]:
-    """On exit, restores the content of the named buffers."""
+def _restoring(prepared: GraphModule, written: set[str]) -> Iterator[None]:
+    """Restores the content of the named buffers on exit."""
     before = {name: buffer.clone() for name, buffer in prepared.named_buffers() if name in written}
     yield
     with torch.no_grad():
@@ -249,17 +253,17 @@ def _undone(prepared: GraphModule, written: set[str]) -> Iterator[None]:
                 buffer.copy_(before[name])
 
 
-def _calibrate(prepared: GraphModule, on: Batches) -> None:
+def _calibrate(prepared: GraphModule, calibration_batches: Batches) -> None:
     with torch.no_grad():
-        for index, batch in enumerate(on.batches):
-            with wrap_user_error(on.path, f"running the method on batch {index} of its calibration"):
+        for index, batch in enumerate(calibration_batches.batches):
+            with wrap_user_error(calibration_batches.path, f"running the method on batch {index} of its calibration"):
                 prepared(*batch)
 
 
 def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
     """Fails if no operator would be quantized, or if a weight would be quantized twice.
 
-    Otherwise the method would silently stay in fp32, or the weight would become larger than torchao made it.
+    The method would silently stay in fp32, or the weight would become larger than the one that torchao made.
     """
     graphs = [module.graph for module in prepared.modules() if isinstance(module, GraphModule)]
     if not any(graph.find_nodes(op="call_module") for graph in graphs):  # observers are modules
@@ -277,24 +281,24 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
         raise BuildError.at(path, message, hint)
 
 
-def _first_outputs(graph_module: GraphModule, how: Quantization, written: set[str]) -> list[torch.Tensor]:
-    """What a method computes for its first batch: the tensors of floating point. Empty if it is trained."""
-    batch = () if isinstance(how.finds, UserCallable) else next(iter(how.finds.batches), ())
+def _first_outputs(graph_module: GraphModule, quantization: Quantization, written: set[str]) -> list[torch.Tensor]:
+    """The floating-point outputs of a method for its first batch. Empty if the method is trained."""
+    batch = () if isinstance(quantization.finds, UserCallable) else next(iter(quantization.finds.batches), ())
     if not batch:
         return []
     inputs = pytree.tree_map_only(torch.Tensor, torch.clone, batch)  # the method may write to its inputs
-    running = wrap_user_error(how.finds.path, "running the method on batch 0 of its calibration")
-    with _undone(graph_module, written), torch.random.fork_rng(devices=[]), torch.no_grad(), running:
+    running = wrap_user_error(quantization.finds.path, "running the method on batch 0 of its calibration")
+    with _restoring(graph_module, written), torch.random.fork_rng(devices=[]), torch.no_grad(), running:
         torch.manual_seed(0)
         outputs = pytree.tree_leaves(graph_module(*inputs))
-    return [each.clone() for each in outputs if isinstance(each, torch.Tensor) and each.is_floating_point()]
+    return [output.clone() for output in outputs if isinstance(output, torch.Tensor) and output.is_floating_point()]
 
 
 def _check_unchanged(before: list[torch.Tensor], after: list[torch.Tensor], path: DocumentPath) -> None:
-    """Fails if preparing a method changed what it computes: observers only look at values.
+    """Fails if preparing a method changed its outputs, although observers change no values.
 
-    torchao folds a batch norm into its convolution also if the convolution has a second batch norm elsewhere, as the
-    heads of some detectors have.
+    torchao folds a batch norm into its convolution even if the convolution has a second batch norm elsewhere, as in the
+    heads of some detectors.
     """
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         error = (new - old).abs()
@@ -307,7 +311,7 @@ def _check_unchanged(before: list[torch.Tensor], after: list[torch.Tensor], path
 
 
 def _check_finite(prepared: GraphModule, path: DocumentPath) -> None:
-    """Fails if a weight that would be quantized has elements that are NaN or infinite: it has no scale."""
+    """Fails if a weight that would be quantized has elements that are NaN or infinite: no scale fits them."""
     observed = {
         str(node.target)
         for node in prepared.graph.find_nodes(op="get_attr")
@@ -315,8 +319,8 @@ def _check_finite(prepared: GraphModule, path: DocumentPath) -> None:
     }
     for name, tensor in sorted(named_tensors(prepared).items()):
         if name in observed and not torch.isfinite(tensor).all():
-            wrong = int((~torch.isfinite(tensor)).sum())
-            message = f"`{name}` cannot be quantized: {wrong:,} of {tensor.numel():,} elements are NaN or infinite"
+            count = int((~torch.isfinite(tensor)).sum())
+            message = f"`{name}` cannot be quantized: {count:,} of {tensor.numel():,} elements are NaN or infinite"
             hint = "find what made them, such as a step of the training, or exclude the layer with `leave_out`"
             raise BuildError.at(path, message, hint)
 
@@ -324,7 +328,7 @@ def _check_finite(prepared: GraphModule, path: DocumentPath) -> None:
 def _check_trainable(prepared: GraphModule, path: DocumentPath) -> None:
     """Fails if the quantizers support only calibration.
 
-    They insert observers, which have no effect on training: weights would be quantized as if nothing had been trained.
+    Such quantizers insert observers, which have no effect on training: it would not adapt weights to quantization.
     """
     kinds = {
         type(module).__name__: isinstance(module, FakeQuantizeBase)
@@ -350,11 +354,14 @@ def _train(prepared: GraphModule, train: UserCallable) -> None:
 
 
 def _convert(prepared: GraphModule, fold: bool) -> GraphModule:
-    """Runs `convert_pt2e`, and names the tensors that it makes after the weights that they come from. `fold`: whether
-    to store weights quantized; otherwise an operator in the graph quantizes them.
+    """Runs `convert_pt2e`, and names new tensors after the weights that they come from.
 
-    `convert_pt2e` numbers these tensors. Two methods would then have different weights with the same name, and patterns
-    of tags could not match them.
+    `convert_pt2e` numbers these tensors: two methods could have different weights with the same name, and patterns of
+    tags could not match them.
+
+    Args:
+        prepared: The graph module.
+        fold: Whether to store weights quantized; otherwise an operator in the graph quantizes them.
     """
     converted = convert_pt2e(prepared, fold_quantize=False)
     names = {}
@@ -374,7 +381,7 @@ def _convert(prepared: GraphModule, fold: bool) -> GraphModule:
 
 
 def _is_quantize(node: Node) -> bool:
-    """Whether a node quantizes a tensor. Weights that torchao quantized are only dequantized, so that they stay."""
+    """Whether a node quantizes a tensor. Weights that torchao has quantized are only dequantized in the graph."""
     return node.op == "call_function" and node.target.__name__.partition(".")[0] in _QUANTIZE_WEIGHT
 
 
@@ -392,22 +399,22 @@ def _rename_parameters(graph_module: GraphModule, node: Node, weight: str) -> No
 
 
 def _rename(graph_module: GraphModule, node: Node, name: str) -> None:
-    """Renames the tensor that a `get_attr` node reads, in all nodes that read it.
+    """Renames the tensor that a `get_attr` node reads, in all nodes that read the tensor.
 
-    If another tensor has that name, a number is appended.
+    If another tensor has the new name, a number is appended.
     """
-    before, value = str(node.target), _get(graph_module, str(node.target))
+    old_name, value = str(node.target), _get(graph_module, str(node.target))
     number = 1
-    free = name
-    while _get(graph_module, free) is not None:
+    new_name = name
+    while _get(graph_module, new_name) is not None:
         number += 1
-        free = f"{name}_{number}"
-    prefix, _, leaf = free.rpartition(".")
+        new_name = f"{name}_{number}"
+    prefix, _, leaf = new_name.rpartition(".")
     graph_module.get_submodule(prefix).register_buffer(leaf, value)
-    for other in graph_module.graph.find_nodes(op="get_attr"):
-        if other.target == before:
-            other.target = free
-    _delete(graph_module, before)
+    for reader in graph_module.graph.find_nodes(op="get_attr"):
+        if reader.target == old_name:
+            reader.target = new_name
+    _delete(graph_module, old_name)
 
 
 def _get(graph_module: GraphModule, name: str) -> Any:
@@ -422,7 +429,7 @@ def _delete(graph_module: GraphModule, name: str) -> None:
 
 def _remove_unread(graph_module: GraphModule) -> None:
     """Removes the original weights: no node reads them any more, but an export would keep them."""
-    read = {str(node.target) for node in graph_module.graph.find_nodes(op="get_attr")}
+    read_names = {str(node.target) for node in graph_module.graph.find_nodes(op="get_attr")}
     for name in named_tensors(graph_module):
-        if name not in read:
+        if name not in read_names:
             _delete(graph_module, name)

@@ -23,7 +23,7 @@ from torchao.utils import unwrap_tensor_subclass
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.packed import kept
-from etbuild.model.packed.kept import Kept
+from etbuild.model.packed.kept import KeptIntegers
 from etbuild.plan.parts import TorchaoEntry
 from etbuild.quantize import experts, plain_linear
 from etbuild.quantize.by_rows import by_rows
@@ -34,7 +34,7 @@ from etbuild.quantize.packed_weights import KeepIntegers
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-Change = tuple[AOBaseConfig, Filter | None, DocumentPath]
+LayerChange = tuple[AOBaseConfig, Filter | None, DocumentPath]
 _LAYERS = {"linear": torch.nn.Linear, "embedding": torch.nn.Embedding}
 _BITS = {"8da4w": torch.int4, "8da8w": torch.int8, "int4": torch.int4, "int8": torch.int8}
 
@@ -42,14 +42,14 @@ _BITS = {"8da4w": torch.int4, "8da8w": torch.int8, "int4": torch.int4, "int8": t
 class Quantized:
     """A module whose weights can be switched to quantized ones and back.
 
-    It changes the module's own layers, so that all code that calls them, such as a function from the factory, calls the
-    quantized layers. It copies no weights.
+    The module's own layers change, so that all code that calls them, such as a function from the factory, calls the
+    quantized layers. No weights are copied.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
-        changes: Sequence[Change],
+        changes: Sequence[LayerChange],
         path: DocumentPath,
         free: bool = False,
         deferred: Deferred | None = None,
@@ -61,11 +61,12 @@ class Quantized:
             changes: The configurations of torchao, in the order in which they are applied.
             path: The document path of the quantization.
             free: Whether to free the weights that are quantized, because no method needs them.
-            deferred: Gets what is computed when the content of the weights is known. None: it is known.
+            deferred: Collects recipes for tensors whose content is computed later. None: the content of the weights is
+                known.
 
         Raises:
             BuildError: torchao refuses a layer.
-            CannotDefer: Its configurations need the content of the weights.
+            CannotDefer: The configurations need the content of the weights.
         """
         self._module = module
         self._path = path
@@ -84,7 +85,7 @@ class Quantized:
 
     @contextmanager
     def __call__(self) -> Iterator[torch.nn.Module]:
-        """Within this context, the module has quantized weights."""
+        """Switches the module to quantized weights within this context."""
         before = _State(self._module)
         self._state.restore()
         try:
@@ -99,7 +100,7 @@ class Quantized:
             program: The method, exported with quantized weights.
 
         Raises:
-            BuildError: It reads one, which would silently stay in fp32.
+            BuildError: The method reads such a tensor, which would silently stay in fp32.
         """
         hint = "read it from its layer on every call: some code keeps a reference to the old tensor"
         problems = [
@@ -111,24 +112,26 @@ class Quantized:
 
 
 class _State:
-    """The recorded classes and attributes of a module's layers, which torchao may change. It does not copy tensors."""
+    """The recorded classes and attributes of a module's layers, which torchao may change. Tensors are not copied."""
 
     _CHANGED_IN_PLACE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._layers = [(layer, type(layer), self._held(vars(layer))) for layer in module.modules()]
+        self._layers = [(layer, type(layer), self._copied(vars(layer))) for layer in module.modules()]
 
     def restore(self) -> None:
         """Restores the recorded classes and attributes."""
-        for layer, kind, held in self._layers:
+        for layer, kind, attributes in self._layers:
             if type(layer) is not kind:
                 layer.__class__ = kind
             vars(layer).clear()
-            vars(layer).update(self._held(held))
+            vars(layer).update(self._copied(attributes))
 
     @classmethod
-    def _held(cls, held: dict[str, object]) -> dict[str, object]:
-        return {name: copy.copy(value) if name in cls._CHANGED_IN_PLACE else value for name, value in held.items()}
+    def _copied(cls, attributes: dict[str, object]) -> dict[str, object]:
+        return {
+            name: copy.copy(value) if name in cls._CHANGED_IN_PLACE else value for name, value in attributes.items()
+        }
 
 
 def quantize_weights(
@@ -146,9 +149,10 @@ def quantize_weights(
         entries: The entries of `torchao` in the plan.
         path: The document path of `torchao`.
         free: Whether to free the weights that are quantized, because no method needs them.
-        called: The layers of the modules that the methods call. Of the others, those that cannot be quantized are left
-            as they are: the factory may have made them for other methods.
-        deferred: Gets what is computed when the content of the weights is known. None: it is known.
+        called: The layers of the modules that the methods call. Layers outside of them may be for other methods: those
+            that cannot be quantized stay unchanged.
+        deferred: Collects recipes for tensors whose content is computed later. None: the content of the weights is
+            known.
 
     Raises:
         CannotDefer: The configurations need the content of the weights.
@@ -156,30 +160,32 @@ def quantize_weights(
         BuildError: torchao refuses a layer, or a configuration cannot be made.
     """
     layers = _layers_by_entry(module, entries, path)
-    changes: list[Change] = []
+    changes: list[LayerChange] = []
     for index, entry in enumerate(entries):
         entry_path = (*path, index)
         misfits = {name: _misfit(layer, name, entry, entry_path) for name, layer in layers[index].items()}
         chosen = [layer for name, layer in layers[index].items() if misfits[name] is None]
-        wrong = [found for name, found in misfits.items() if found and (not chosen or layers[index][name] in called)]
-        if wrong:
-            raise InputError(wrong)
+        problems = [
+            problem for name, problem in misfits.items() if problem and (not chosen or layers[index][name] in called)
+        ]
+        if problems:
+            raise InputError(problems)
         names = {id(layer): f"{name}.weight" for name, layer in layers[index].items()}
-        keep = KeepIntegers(kept.of(module).integers, names) if entry.keeps else None
+        keep_integers = KeepIntegers(kept.of(module).integers, names) if entry.keeps else None
         path_of_config = (*entry_path, "config")
         mixtures = [layer for layer in chosen if experts.is_experts(layer)]
-        others = [layer for layer in chosen if not experts.is_experts(layer)]
+        plain_layers = [layer for layer in chosen if not experts.is_experts(layer)]
         if mixtures and deferred is not None:
             raise CannotDefer("the experts of a mixture are quantized when their content is known")
         if mixtures:
-            of_experts = experts.QuantizeExperts(_BITS[entry.config], entry.group_size, entry.scales)
-            changes.append((of_experts, _once(mixtures), path_of_config))
-        if others or not mixtures:
-            changes.append((keep or _config(entry, entry_path), _once(others), path_of_config))
+            experts_config = experts.QuantizeExperts(_BITS[entry.config], entry.group_size, entry.scales)
+            changes.append((experts_config, _once(mixtures), path_of_config))
+        if plain_layers or not mixtures:
+            changes.append((keep_integers or _config(entry, entry_path), _once(plain_layers), path_of_config))
     return Quantized(module, changes, path, free, deferred)
 
 
-def _quantize(module: torch.nn.Module, changes: Sequence[Change], originals: Originals) -> None:
+def _quantize(module: torch.nn.Module, changes: Sequence[LayerChange], originals: Originals) -> None:
     for config, filter_fn, path in changes:
         # Without a filter, torchao quantizes linear layers.
         chosen = () if filter_fn is None else (originals.watched(filter_fn),)
@@ -189,10 +195,7 @@ def _quantize(module: torch.nn.Module, changes: Sequence[Change], originals: Ori
 
 
 def _once(layers: Iterable[torch.nn.Module]) -> Filter:
-    """A filter for torchao that selects each layer once.
-
-    torchao visits a layer with two names twice, and would quantize it a second time.
-    """
+    """A filter for torchao that selects each layer once: torchao visits a layer with two names twice."""
     waiting = {id(layer) for layer in layers}
 
     def chosen(layer: torch.nn.Module, name: str) -> bool:
@@ -208,36 +211,36 @@ def _layers_by_entry(
 ) -> list[dict[str, torch.nn.Module]]:
     """The layers that each entry quantizes, by name. Raises InputError if an entry matches no layer.
 
-    A layer with several names is listed once, under the first of its names that an entry matches. If several entries
-    match that name, the first entry quantizes the layer.
+    A layer with several names is listed once, under the first of its names that an entry matches. The first entry that
+    matches this name quantizes the layer.
     """
     layers = _layers(module)
     matching = [[name for name in layers if _matches(name, layers[name], entry)] for entry in entries]
-    held = kept.of(module).integers
+    integers = kept.of(module).integers
     matching = [
-        [name for name in names if not entry.keeps or f"{name}.weight" in held]
+        [name for name in names if not entry.keeps or f"{name}.weight" in integers]
         for names, entry in zip(matching, entries, strict=True)
     ]
     _check_matching(matching, list(layers), entries, path)
     first = {name: index for index, names in reversed(list(enumerate(matching))) for name in names}
     by_entry: list[dict[str, torch.nn.Module]] = [{} for _ in entries]
-    taken: set[int] = set()
+    listed: set[int] = set()
     for name, layer in layers.items():
-        if name in first and id(layer) not in taken:
+        if name in first and id(layer) not in listed:
             by_entry[first[name]][name] = layer
-            taken.add(id(layer))
+            listed.add(id(layer))
     return by_entry
 
 
 def _check_matching(
-    matching: list[list[str]], known: list[str], entries: Sequence[TorchaoEntry], path: DocumentPath
+    matching: list[list[str]], layer_names: list[str], entries: Sequence[TorchaoEntry], path: DocumentPath
 ) -> None:
     problems = [
         Problem(
             f"no {' or '.join(entry.layers)} layer matches {', '.join(entry.modules)}"
             + (f" and has rows of a multiple of {entry.group_size} weights" if entry.fitting else ""),
             (*path, index, "modules"),
-            did_you_mean(entry.modules[0], known) if known else "the module has no such layers",
+            did_you_mean(entry.modules[0], layer_names) if layer_names else "the module has no such layers",
         )
         for index, (entry, names) in enumerate(zip(entries, matching, strict=True))
         if not names and not entry.keeps
@@ -246,7 +249,7 @@ def _check_matching(
         raise InputError(problems)
 
 
-def packed_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]) -> Kept:
+def packed_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]) -> KeptIntegers:
     """The packed weights of a module that methods keep as integers.
 
     Args:
@@ -260,9 +263,9 @@ def packed_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEn
         return first is not None and first.keeps
 
     by_method = [{name for name in layers if is_kept(name, entries)} for entries in methods]
-    kinds = {f"{name}.weight": str(_kind(layers[name])) for name in layers if any(name in each for each in by_method)}
-    every = set.intersection(*by_method) if by_method else set()
-    return Kept(kinds, {f"{name}.weight" for name in every})
+    kinds = {f"{name}.weight": str(_kind(layers[name])) for name in layers if any(name in names for names in by_method)}
+    kept_by_all = set.intersection(*by_method) if by_method else set()
+    return KeptIntegers(kinds, {f"{name}.weight" for name in kept_by_all})
 
 
 def _layers(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -271,9 +274,9 @@ def _layers(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 
 def _kind(layer: torch.nn.Module) -> str | None:
-    """The manifest's word for the kind of a layer; None: it is not quantized.
+    """The manifest's word for the kind of a layer; None for a layer that is not quantized.
 
-    The linear layer inside PyTorch's attention is not quantized: the attention reads its weights and never calls it.
+    The linear layer inside PyTorch's attention is not quantized, because the attention only reads its weights.
     """
     if isinstance(layer, NonDynamicallyQuantizableLinear):
         return None
@@ -316,7 +319,7 @@ def _config(entry: TorchaoEntry, path: DocumentPath) -> AOBaseConfig:
 
 
 def _misfit(layer: torch.nn.Module, name: str, entry: TorchaoEntry, path: DocumentPath) -> Problem | None:
-    """Why an entry cannot quantize a layer; None if it can."""
+    """The problem if an entry cannot quantize a layer; otherwise None."""
     if "weight" not in layer._parameters and not experts.is_experts(layer):
         hint = "make it a parameter in the factory, as `remove_weight_norm` does, or exclude the layer from `modules`"
         return Problem(f"`{name}` computes its weight, so there is no weight to quantize", path, hint)
@@ -328,7 +331,7 @@ def _misfit(layer: torch.nn.Module, name: str, entry: TorchaoEntry, path: Docume
         )
         return Problem(f"`{name}` has rows of {row} weights, which is not a multiple of {size}", path, hint)
     if experts.is_experts(layer) and _BITS[entry.config] == torch.int4:
-        odd = next((one for one in experts.weights(layer).values() if one[0].numel() % 2), None)
+        odd = next((weight for weight in experts.weights(layer).values() if weight[0].numel() % 2), None)
         if odd is not None:
             message = f"`{name}` has experts of {odd[0].numel()} weights, which 4 bits cannot hold in pairs"
             return Problem(message, path, "exclude it from `modules`, or take 8 bits")

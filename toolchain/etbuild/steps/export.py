@@ -221,13 +221,13 @@ def _load(root: torch.nn.Module, export_plan: ExportPlan, context: StepContext, 
 
 def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> Kept:
     """The weights of a packed checkpoint that methods keep as integers. Raises InputError if they cannot be there."""
-    from etbuild.model.packed.kept import Kept
+    from etbuild.model.packed.kept import KeptIntegers
 
     methods = {name: method.quantize for name, method in export_plan.methods.items() if method.program is None}
     entries = {name: () if quantize is None else quantize.torchao for name, quantize in methods.items()}
     keeping = [(name, index) for name, each in entries.items() for index, one in enumerate(each) if one.keeps]
     if not keeping:
-        return Kept()
+        return KeptIntegers()
     if not packed and not any(entry.file.endswith(GGUF_SUFFIX) for entry in export_plan.read_weights):
         name, index = keeping[0]
         message = "`packed` keeps the integers of a packed checkpoint, and nothing says that this one is packed"

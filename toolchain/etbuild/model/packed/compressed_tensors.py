@@ -1,4 +1,4 @@
-"""compressed-tensors: integers, 8-bit floats and 4-bit floats. The dtypes of the stored tensors say which."""
+"""compressed-tensors: integers, 8-bit floats and 4-bit floats, which the dtypes of the stored tensors tell apart."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from etbuild.model.packed import floats
 from etbuild.model.packed.integers import Integers, by_row, centered, none_if_zeros, order, unpacked
 from etbuild.model.packed.layout import Layout, Parts
 
-_OF_ACTIVATIONS = (".input_scale", ".input_zero_point", ".input_global_scale")
+_ACTIVATION_ENDS = (".input_scale", ".input_zero_point", ".input_global_scale")
 
 
 def layouts(config: Mapping[str, Any]) -> list[Layout]:
     """The layouts of compressed-tensors."""
     groups = config.get("config_groups")
-    found = [config, *(groups.values() if isinstance(groups, Mapping) else ())]
-    optional = (".weight_zero_point", ".weight_g_idx", ".weight_shape", ".weight_global_scale", *_OF_ACTIVATIONS)
-    weights = [each.get("weights") for each in found if isinstance(each, Mapping)]
-    blocks = [each.get("block_structure") for each in weights if isinstance(each, Mapping)]
-    block = next((each for each in blocks if isinstance(each, list) and len(each) == 2), ())
+    sections = [config, *(groups.values() if isinstance(groups, Mapping) else ())]
+    optional = (".weight_zero_point", ".weight_g_idx", ".weight_shape", ".weight_global_scale", *_ACTIVATION_ENDS)
+    weights = [section.get("weights") for section in sections if isinstance(section, Mapping)]
+    blocks = [entry.get("block_structure") for entry in weights if isinstance(entry, Mapping)]
+    block = next((block for block in blocks if isinstance(block, list) and len(block) == 2), ())
     return [
-        Layout((".weight_packed", ".weight_scale"), _shape_of_packed, _packed, optional),
-        Layout((".weight_scale", ".weight"), _shape_of_plain, partial(_plain, block=block), optional),
+        Layout((".weight_packed", ".weight_scale"), _shape_of_packed, _unpacked_weight, optional),
+        Layout((".weight_scale", ".weight"), _shape_of_plain, partial(_plain_weight, block=block), optional),
     ]
 
 
@@ -36,7 +36,7 @@ def _shape_of_packed(parts: Parts) -> list[int]:
     return [rows, columns * 2]
 
 
-def _packed(parts: Parts) -> Integers | torch.Tensor:
+def _unpacked_weight(parts: Parts) -> Integers | torch.Tensor:
     if ".weight_shape" not in parts:
         return floats.of_four_bits(parts[".weight_packed"], parts[".weight_scale"], parts.get(".weight_global_scale"))
     words, (rows, columns) = parts[".weight_packed"], _shape_of_packed(parts)
@@ -53,7 +53,7 @@ def _shape_of_plain(parts: Parts) -> list[int]:
     return parts.form(".weight")[1]
 
 
-def _plain(parts: Parts, block: Sequence[int]) -> Integers | torch.Tensor:
+def _plain_weight(parts: Parts, block: Sequence[int]) -> Integers | torch.Tensor:
     weight, scales = parts[".weight"], parts[".weight_scale"]
     if weight.dtype != torch.int8:
         return floats.scaled(weight, floats.of_exponents(scales) if scales.dtype == torch.uint8 else scales, block)

@@ -1,6 +1,7 @@
-"""Shows the files of a packed checkpoint as if they held its weights. Each weight is made of its parts when it is read.
+"""Shows the files of a packed checkpoint as if they held its weights, which are unpacked when they are read.
 
-A new format is a function that makes its `Layout` of `quantization_config`, in the table here, and a name in `formats`.
+A new format needs a function that makes its `Layout` from `quantization_config`, in the table here, and a name in
+`formats`.
 """
 
 from __future__ import annotations
@@ -30,50 +31,54 @@ _LAYOUTS: Mapping[str, Callable[[Mapping[str, Any]], list[Layout]]] = {
     "mxfp4": floats.mxfp4,
     "torchao": torchao.layouts,
 }
-"""What makes the layouts of each `quant_method`, of `quantization_config` of the checkpoint."""
-_OF_CACHES = (".k_scale", ".v_scale")  # the cache of a program is as the manifest says
-_PLACE: DocumentPath = ("model", "huggingface", "config")
+"""By `quant_method`, a function that makes layouts from `quantization_config` of the checkpoint."""
+_CACHE_ENDS = (".k_scale", ".v_scale")  # not read: the manifest decides about the cache
+_PATH: DocumentPath = ("model", "huggingface", "config")
 
 
 def with_weights(files: Mapping[str, TensorFile], packing: Packing) -> dict[str, TensorFile]:
     """The files of a checkpoint, with the weights of packed layers in place of their parts.
 
     Args:
-        files: The opened files by name. The parts of a layer may be in several.
-        packing: How it is packed.
+        files: The opened files by name. The parts of a layer may be in several files.
+        packing: How the checkpoint is packed.
 
     Raises:
         InputError: The format is not known.
     """
-    place = {name: (file, name) for file in files.values() for name in file.names}
-    found: dict[str, tuple[Layout, Parts]] = {}  # by the name of the tensor in whose place the weight stands
-    parts = {name for name in place if name.endswith(_OF_CACHES)}
+    stored = {name: (file, name) for file in files.values() for name in file.names}
+    weights: dict[str, tuple[Layout, Parts]] = {}  # by the name of the part that the weight replaces
+    parts = {name for name in stored if name.endswith(_CACHE_ENDS)}
     for layout in _layouts(packing):
-        for layer in _layers(layout, place.keys() - parts):
-            own = {end: place[layer + end] for end in (*layout.needed, *layout.optional) if layer + end in place}
-            found[layer + layout.needed[0]] = (layout, Parts(own))
-            parts.update(layer + end for end in own)
-    return {name: _Unpacked(file, found, parts, packing) if parts else file for name, file in files.items()}
+        for layer in _layers(layout, stored.keys() - parts):
+            parts_of_layer = {
+                end: stored[layer + end] for end in (*layout.needed, *layout.optional) if layer + end in stored
+            }
+            weights[layer + layout.needed[0]] = (layout, Parts(parts_of_layer))
+            parts.update(layer + end for end in parts_of_layer)
+    return {name: _Unpacked(file, weights, parts, packing) if parts else file for name, file in files.items()}
 
 
 def _layers(layout: Layout, names: Iterable[str]) -> list[str]:
-    """The packed layers, without a dot at the end."""
-    known, first = set(names), layout.needed[0]
-    layers = [name.removesuffix(first) for name in known if name.endswith(first)]
-    return [layer for layer in layers if all(layer + end in known for end in layout.needed)]
+    """The names of the packed layers, without a dot at the end."""
+    all_names, first = set(names), layout.needed[0]
+    layers = [name.removesuffix(first) for name in all_names if name.endswith(first)]
+    return [layer for layer in layers if all(layer + end in all_names for end in layout.needed)]
 
 
 def _layouts(packing: Packing) -> list[Layout]:
     make = _LAYOUTS.get(packing.method)
     if make is None:
-        return []  # its names are refused
-    if other := formats.other_form(packing.config):
-        raise InputError.at(_PLACE, f"the checkpoint is packed by {packing.method} with {other}", formats.HINT)
+        return []  # the checkpoint is refused because of its names
+    if unsupported_form := formats.other_form(packing.config):
+        raise InputError.at(
+            _PATH, f"the checkpoint is packed by {packing.method} with {unsupported_form}", formats.HINT
+        )
     return make(packing.config)
 
 
 class _Unpacked(TensorFile):
-    """A file with weights in place of the first of their parts."""
+    """A file in which each weight replaces its first part, and other parts are hidden."""
 
     def __init__(
         self, file: TensorFile, weights: Mapping[str, tuple[Layout, Parts]], parts: set[str], packing: Packing
@@ -83,9 +88,9 @@ class _Unpacked(TensorFile):
         self.names = []
         for name in file.names:
             if name in weights:
-                layout, of_layer = weights[name]
+                layout, parts_of_layer = weights[name]
                 weight = name.removesuffix(layout.needed[0]) + layout.weight
-                self._weights[weight] = layout, of_layer
+                self._weights[weight] = layout, parts_of_layer
                 self.names.append(weight)
             elif name not in parts:
                 self.names.append(name)
@@ -105,13 +110,13 @@ class _Unpacked(TensorFile):
             return self._file.take(name)
         layout, parts = self._weights[name]
         with _unpacking(name):
-            wanted = layout.shape(parts)
-            _check_not_empty(parts, wanted, self._packing)
+            expected = layout.shape(parts)
+            _check_not_empty(parts, expected, self._packing)
             content = layout.read(parts)
-            found = list(content.values.shape if isinstance(content, Integers) else content.shape)
-            if found != wanted:
-                raise ValueError(f"its parts make {found}, and not {wanted}")
-        give_back()  # what unpacking took
+            actual = list(content.values.shape if isinstance(content, Integers) else content.shape)
+            if actual != expected:
+                raise ValueError(f"its parts make {actual}, and not {expected}")
+        give_back()  # the memory that unpacking took
         return content
 
     def take(self, name: str) -> torch.Tensor:
@@ -120,8 +125,7 @@ class _Unpacked(TensorFile):
 
 
 def _check_not_empty(parts: Parts, shape: list[int], packing: Packing) -> None:
-    """Raises ValueError if a part has no numbers: some libraries write no scales if a group has more columns than the
-    layer."""
+    """Raises ValueError if a part is empty: some libraries write no scales for a group that is wider than the layer."""
     empty = next((end for end in parts if 0 in parts.form(end)[1]), None)
     if empty is not None and 0 not in shape:
         size = formats.group_size(packing.config)

@@ -1,5 +1,5 @@
 """Weights of small floats with scales: 8 bits with a scale for the tensor, each row or each block, and 4 bits in
-groups. XNNPACK has no such layers."""
+groups. XNNPACK has no layers for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from etbuild.model.packed.layout import Layout, Parts
 
 _FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-"""The numbers of E2M1, which has no sign of infinity."""
+"""The numbers of E2M1 by their bits."""
 _BLOCKS = "weight_block_size"
 
 
@@ -67,8 +67,8 @@ def scaled(weight: torch.Tensor, scale: torch.Tensor, block: Any = ()) -> torch.
 
     Args:
         weight: The floats `[rows, columns]`.
-        scale: One number, one for each row, one for some neighbours in a row, or one for each block.
-        block: The rows and columns of a block; empty if scales are not for blocks.
+        scale: One number for the tensor, for each row, for each group of neighbours in a row, or for each block.
+        block: The rows and columns of a block; empty without blocks.
     """
     weight, scale = weight.float(), scale.float()
     if scale.numel() == 1:
@@ -76,10 +76,10 @@ def scaled(weight: torch.Tensor, scale: torch.Tensor, block: Any = ()) -> torch.
     scale = scale[:, None] if scale.dim() == 1 else scale
     if not block or len(scale) == len(weight):  # neighbours in a row
         return (weight.view(*scale.shape, -1) * scale[..., None]).view(weight.shape)
-    height, width = (min(int(each), size) for each, size in zip(block, weight.shape, strict=True))
+    height, width = (min(int(limit), size) for limit, size in zip(block, weight.shape, strict=True))
     if [math.ceil(weight.shape[0] / height), math.ceil(weight.shape[1] / width)] != list(scale.shape):
         raise ValueError(f"blocks of {height} x {width} of {list(weight.shape)} have no scales {list(scale.shape)}")
-    for row in range(len(scale)):  # all at once would take the memory of another weight
+    for row in range(len(scale)):  # all rows at once would take the memory of another weight
         rows = weight[row * height : (row + 1) * height]
         rows *= scale[row].repeat_interleave(width)[: weight.shape[1]]
     return weight
@@ -90,18 +90,18 @@ def of_exponents(numbers: torch.Tensor) -> torch.Tensor:
     return numbers.view(torch.float8_e8m0fnu).float()
 
 
-def of_four_bits(packed: torch.Tensor, scale: torch.Tensor, whole: torch.Tensor | None = None) -> torch.Tensor:
+def of_four_bits(packed: torch.Tensor, scale: torch.Tensor, divisor: torch.Tensor | None = None) -> torch.Tensor:
     """Floats of 4 bits, two in a byte, times their scales, in float32: MXFP4 and NVFP4.
 
     Args:
         packed: uint8 `[..., bytes]`, the first of two numbers in the lowest bits.
         scale: `[..., groups]`: floats of 8 bits, or bytes that stand for powers of two.
-        whole: What the scales are divided by; None for 1.
+        divisor: The divisor of all scales; None for 1.
     """
     numbers = torch.tensor(_FOUR_BITS)
     pairs = torch.stack([numbers[(packed & 15).int()], numbers[(packed >> 4).int()]], -1)
     scales = of_exponents(scale) if scale.dtype in (torch.uint8, torch.float8_e8m0fnu) else scale.float()
-    if whole is not None:
-        scales = scales / whole.float()
+    if divisor is not None:
+        scales = scales / divisor.float()
     grouped = pairs.reshape(*scales.shape, -1)
     return (grouped * scales[..., None]).reshape(*packed.shape[:-1], -1)

@@ -1,5 +1,4 @@
-"""The forms of packed checkpoints that a build reads. `quantization_config` says which one it is, so this needs no
-torch."""
+"""The forms of packed checkpoints that a build reads, as `quantization_config` names them. Needs no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _AWQ_BITS = 4
 
 
 def method_of(config: Mapping[str, Any]) -> str:
-    """The library or format. Older files do not name bitsandbytes.
+    """The library or format that packed a checkpoint. Older files do not name bitsandbytes.
 
     Args:
         config: `quantization_config` of the checkpoint.
@@ -25,8 +24,7 @@ def method_of(config: Mapping[str, Any]) -> str:
 
 
 def other_form(config: Mapping[str, Any]) -> str | None:
-    """The keys that say that a checkpoint has a form of its method which is not read, for users; None if there are
-    none.
+    """The keys of an unsupported form of a checkpoint, as a text for users; None if the form is read.
 
     Args:
         config: `quantization_config` of the checkpoint.
@@ -46,21 +44,21 @@ def other_form(config: Mapping[str, Any]) -> str | None:
 
 
 def group_size(config: Mapping[str, Any]) -> int | None:
-    """How many columns share a scale, as a configuration says; None if it says nothing, or not the same for all layers.
+    """The number of columns that share a scale, as a configuration says; None without one number for all layers.
 
     Args:
         config: `quantization_config` of the checkpoint.
     """
     groups = config.get("config_groups")
-    of_groups = [each.get("weights") for each in groups.values()] if isinstance(groups, Mapping) else [config]
-    found = {each["group_size"] for each in of_groups if isinstance(each, Mapping) and "group_size" in each}
-    size = found.pop() if len(found) == 1 else None
+    entries = [group.get("weights") for group in groups.values()] if isinstance(groups, Mapping) else [config]
+    sizes = {entry["group_size"] for entry in entries if isinstance(entry, Mapping) and "group_size" in entry}
+    size = sizes.pop() if len(sizes) == 1 else None
     return size if isinstance(size, int) else None
 
 
 def _forms(config: Mapping[str, Any]) -> Iterator[Any]:
     """The forms that compressed-tensors names, for all layers and for groups of them."""
     groups = config.get("config_groups")
-    for each in (config, config.get("sparsity_config"), *(groups.values() if isinstance(groups, Mapping) else ())):
-        if isinstance(each, Mapping):
-            yield each.get("format")
+    for section in (config, config.get("sparsity_config"), *(groups.values() if isinstance(groups, Mapping) else ())):
+        if isinstance(section, Mapping):
+            yield section.get("format")

@@ -1,4 +1,4 @@
-"""Blocks of llama.cpp that are integers with a scale for a group: the zero point is zero. The other blocks have a float
+"""Blocks of llama.cpp that are integers with a scale for a group, and the zero point zero. Other blocks have a float
 for the smallest value of a group, or values from tables."""
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def _q8_0(rows: torch.Tensor) -> Integers:
 def _q6_k(rows: torch.Tensor) -> Integers:
     from executorch.extension.llm.export.gguf import ExportableGGUFTensor
 
-    found = ExportableGGUFTensor.from_raw(rows, "q6_k").to_intx_unpacked_to_int8_tensor(scale_dtype=torch.float32)
-    return Integers(found.qdata, found.scale, None, 6)
+    tensor = ExportableGGUFTensor.from_raw(rows, "q6_k").to_intx_unpacked_to_int8_tensor(scale_dtype=torch.float32)
+    return Integers(tensor.qdata, tensor.scale, None, 6)
 
 
 def _half(scales: torch.Tensor) -> torch.Tensor:

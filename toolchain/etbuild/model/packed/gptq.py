@@ -17,7 +17,7 @@ _AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 def gptq(config: Mapping[str, Any]) -> Layout:
-    """The layout of GPTQ, which packs columns. The first version of the format stores zero points less one."""
+    """The layout of GPTQ, which packs columns. The first version of the format stores zero points minus 1."""
     bits: Any = config.get("bits")
     version = config.get("checkpoint_format", "gptq")
 
@@ -38,7 +38,7 @@ def gptq(config: Mapping[str, Any]) -> Layout:
 
 
 def awq() -> Layout:
-    """The layout of AWQ, which packs rows, in an order of its own."""
+    """The layout of AWQ, which packs rows, in the order `_AWQ_ORDER`."""
 
     def shape(parts: Parts) -> list[int]:
         columns, words = parts.form(".qweight")[1]

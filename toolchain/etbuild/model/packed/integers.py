@@ -1,4 +1,4 @@
-"""A weight as integers with scales, and whether XNNPACK's layers can hold it so."""
+"""A weight as integers with scales, and a check of whether XNNPACK's layers can hold it in this form."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ _XNNPACK_GROUP = 32  # weights: XNNPACK's layers of 4 bits take groups of a mult
 
 @dataclass(frozen=True)
 class Integers:
-    """A weight as integers. An element is `scale * (value - zero)`, with the scale and the zero of its group: some
-    neighbours in a row.
+    """A weight as integers. An element is `scale * (value - zero)`, with the scale and the zero point of its group.
 
     Attributes:
         values: int8 `[rows, columns]`, around zero.
         scales: float32 `[rows, groups]`.
-        zeros: int8 `[rows, groups]`; None if all are zero.
-        bits: How many bits a value has.
-        group_of: The group of each column; None if groups have neighbours.
+        zeros: Zero points, int8 `[rows, groups]`; None if all are zero.
+        bits: The number of bits of a value.
+        group_of: The group of each column; None if a group is neighbours in a row.
     """
 
     values: torch.Tensor
@@ -43,7 +42,7 @@ class Integers:
 
     @property
     def group(self) -> int:
-        """How many neighbours share a scale."""
+        """The number of neighbours that share a scale."""
         return int(self.values.shape[1] // self.scales.shape[1])
 
     def dequantized(self) -> torch.Tensor:
@@ -58,15 +57,15 @@ class Integers:
         return (grouped * self.scales.unsqueeze(-1)).view(self.values.shape)
 
     def positive(self) -> Integers:
-        """The same weight with positive scales, as XNNPACK needs them: groups of zeros get the scale 1. A scale stays
-        negative if the values of its group have no negative."""
+        """The same weight with positive scales, which XNNPACK needs. Groups with the scale 0 get zeros and the scale 1.
+        A scale stays negative if its group has the lowest value, whose negative does not fit."""
         lowest = -8 if self.bits <= 4 else -128
         values, scales = self.values.reshape(*self.scales.shape, self.group), self.scales.unsqueeze(-1)
         if bool((scales > 0).all()):
             return self
-        turned = (scales < 0) & (values.amin(-1, keepdim=True) > lowest)
-        values = torch.where(turned, -values, values).masked_fill(scales == 0, 0)
-        scales = torch.where(turned, -scales, scales).masked_fill(scales == 0, 1).squeeze(-1)
+        is_negated = (scales < 0) & (values.amin(-1, keepdim=True) > lowest)
+        values = torch.where(is_negated, -values, values).masked_fill(scales == 0, 0)
+        scales = torch.where(is_negated, -scales, scales).masked_fill(scales == 0, 1).squeeze(-1)
         return replace(self, values=values.view(self.values.shape), scales=scales)
 
     def spilled(self, spill: Callable[[torch.Tensor], torch.Tensor]) -> Integers:
@@ -75,7 +74,7 @@ class Integers:
         return replace(self, values=values, scales=scales)
 
     def misfit(self, kind: str) -> str | None:
-        """Why a layer of a program cannot hold these integers, for users; None if it can.
+        """The reason why a layer of a program cannot hold these integers, for users; None if it can.
 
         Args:
             kind: The kind of the layer: `linear` or `embedding`.
@@ -98,48 +97,48 @@ class Integers:
 
 
 def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
-    """The numbers in words of 32 bits, the lowest bits first. A number may begin in a word and end in the next one.
+    """The numbers in words of 32 bits, the lowest bits first. A number may begin in one word and end in the next one.
 
     Args:
         words: int32 `[rows, words]`.
-        bits: How many bits a number has: 1 to 8.
-        count: The numbers in a row.
+        bits: The number of bits of a number: 1 to 8.
+        count: The number of numbers in a row.
 
     Returns:
         uint8 `[rows, count]`.
     """
     if words.dtype != torch.int32 or words.dim() != 2:
         raise ValueError(f"{words.dtype}{list(words.shape)} are not rows of words of 32 bits")
-    again = 32 // math.gcd(32, bits)  # after so many numbers, one begins with a word again
-    step = again * bits // 32
+    period = 32 // math.gcd(32, bits)  # after this many numbers, a number begins with a word again
+    step = period * bits // 32
     words = torch.nn.functional.pad(words, (0, -words.shape[1] % step)).contiguous()  # six times faster if transposed
-    found = torch.empty(words.shape[0], words.shape[1] // step * again, dtype=torch.uint8)
-    for index in range(again):
-        word, first = divmod(index * bits, 32)
-        number = words[:, word::step] >> first  # with copies of the sign in the highest bits
-        if (below := 32 - first) < bits:
-            number = (number & ((1 << below) - 1)) | (words[:, word + 1 :: step] << below)
-        found[:, index::again] = number & ((1 << bits) - 1)
-    if found.shape[1] < count:
-        raise ValueError(f"{found.shape[1]} numbers in a row are less than {count}")
-    return found[:, :count]
+    numbers = torch.empty(words.shape[0], words.shape[1] // step * period, dtype=torch.uint8)
+    for index in range(period):
+        word, shift = divmod(index * bits, 32)
+        number = words[:, word::step] >> shift  # with copies of the sign in the highest bits
+        if (bits_in_word := 32 - shift) < bits:
+            number = (number & ((1 << bits_in_word) - 1)) | (words[:, word + 1 :: step] << bits_in_word)
+        numbers[:, index::period] = number & ((1 << bits) - 1)
+    if numbers.shape[1] < count:
+        raise ValueError(f"{numbers.shape[1]} numbers in a row are less than {count}")
+    return numbers[:, :count]
 
 
 def centered(numbers: torch.Tensor, bits: int) -> torch.Tensor:
-    """Numbers without a sign as int8: the middle of their range becomes zero. They are changed in place."""
+    """Unsigned numbers (uint8) as int8, with the middle of their range at zero. `numbers` is changed in place."""
     return numbers.sub_(1 << (bits - 1)).view(torch.int8)  # uint8 wraps
 
 
 def order(index: torch.Tensor | None, groups: int) -> torch.Tensor | None:
-    """The group of each column; None if groups have neighbours, as without an index."""
-    if index is None or int(index.min()) < 0:  # -1: nothing wrote an order
+    """The group of each column; None if groups are neighbours, also if there is no index."""
+    if index is None or int(index.min()) < 0:  # -1: the library has not written an index
         return None
-    plain = torch.arange(len(index), dtype=index.dtype) // max(1, len(index) // groups)
-    return None if torch.equal(index, plain) else index
+    ascending = torch.arange(len(index), dtype=index.dtype) // max(1, len(index) // groups)
+    return None if torch.equal(index, ascending) else index
 
 
 def by_row(numbers: torch.Tensor, rows: int) -> torch.Tensor:
-    """Scales or zero points `[rows, groups]`, of a whole tensor too."""
+    """Scales or zero points as `[rows, groups]`, also from those of a whole tensor."""
     numbers = numbers.reshape(-1, 1) if numbers.dim() < 2 else numbers
     return numbers.expand(rows, -1).contiguous() if len(numbers) == 1 else numbers
 

@@ -11,22 +11,22 @@ import torch
 from etbuild.model.packed.integers import Integers
 from etbuild.model.spilled_tensors import unused
 
-_SHOWN = 3
+_MOST_NAMES = 3
 
 
 @dataclass
-class Kept:
-    """Which packed weights are kept as integers, and those that were.
+class KeptIntegers:
+    """The packed weights that methods keep as integers.
 
     Attributes:
-        wanted: For each name of a weight that a method wants to keep, the kind of its layer.
-        only: The names of the weights that no method reads as floats.
-        integers: The integers of those that are kept, by name.
-        dequantized: Why the others were dequantized, by name.
+        kinds: The kind of the layer of each weight that a method asks to keep, by the weight's name.
+        unread: The names of the weights that no method reads as floats.
+        integers: The integers of the kept weights, by name.
+        dequantized: The reasons why other weights were dequantized, by name.
     """
 
-    wanted: Mapping[str, str] = field(default_factory=dict)
-    only: Collection[str] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    unread: Collection[str] = ()
     integers: dict[str, Integers] = field(default_factory=dict)
     dequantized: dict[str, str] = field(default_factory=dict)
 
@@ -37,7 +37,7 @@ class Kept:
         dtype: torch.dtype,
         spill: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """The float content of a packed weight; zeros if nothing needs it, which take no memory.
+        """The content of a packed weight as floats. If no method needs floats, zeros that take no memory.
 
         Args:
             names: All names of the weight in the module.
@@ -45,17 +45,17 @@ class Kept:
             dtype: The dtype of the weight in the module.
             spill: Returns a tensor with its content in a file, if it is large.
         """
-        reasons = {name: content.misfit(self.wanted[name]) for name in names if name in self.wanted}
-        keeping = [name for name, reason in reasons.items() if reason is None]
+        reasons = {name: content.misfit(self.kinds[name]) for name in names if name in self.kinds}
+        kept_names = [name for name, reason in reasons.items() if reason is None]
         self.dequantized.update({name: reason for name, reason in reasons.items() if reason is not None})
-        needless = all(name in keeping and name in self.only for name in names)
-        floats = unused(content.values.shape, dtype) if needless else content.dequantized()
-        if keeping:
-            self.integers.update(dict.fromkeys(keeping, content.spilled(spill)))
+        is_unread = all(name in kept_names and name in self.unread for name in names)
+        floats = unused(content.values.shape, dtype) if is_unread else content.dequantized()
+        if kept_names:
+            self.integers.update(dict.fromkeys(kept_names, content.spilled(spill)))
         return floats
 
     def lines(self) -> Iterator[str]:
-        """What happened to the packed weights, for users."""
+        """Lines for users about kept and dequantized weights."""
         if not self.integers and not self.dequantized:
             return
         yield f"{len(self.integers)} packed weights keep their integers, and {len(self.dequantized)} are dequantized"
@@ -63,18 +63,18 @@ class Kept:
         for name, reason in self.dequantized.items():
             reasons.setdefault(reason, []).append(name)
         for reason, names in reasons.items():
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            yield f"dequantized because {reason}: {', '.join(f'`{name}`' for name in names[:_SHOWN])}{more}"
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            yield f"dequantized because {reason}: {', '.join(f'`{name}`' for name in names[:_MOST_NAMES])}{more}"
 
 
-_of_modules: WeakKeyDictionary[torch.nn.Module, Kept] = WeakKeyDictionary()
+_of_modules: WeakKeyDictionary[torch.nn.Module, KeptIntegers] = WeakKeyDictionary()
 
 
-def put(module: torch.nn.Module, kept: Kept) -> None:
+def put(module: torch.nn.Module, kept: KeptIntegers) -> None:
     """Remembers the integers of a module's weights."""
     _of_modules[module] = kept
 
 
-def of(module: torch.nn.Module) -> Kept:
-    """What `put` remembered."""
-    return _of_modules.get(module) or Kept()
+def of(module: torch.nn.Module) -> KeptIntegers:
+    """The integers that `put` remembered for a module."""
+    return _of_modules.get(module) or KeptIntegers()

@@ -1,4 +1,4 @@
-"""How a library stores the weight of a layer in several tensors."""
+"""The layout of a weight that a library stores in several tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etbuild.model.tensor_files import TensorFile
 
 
 class Parts(LazyTensors):
-    """The stored tensors of one layer, by the ends of their names. They are read when they are asked for.
+    """The stored tensors of one layer, by the ends of their names. Each access reads a tensor.
 
     Args:
         places: For each end, the file and the name of the tensor in it.
@@ -21,8 +21,8 @@ class Parts(LazyTensors):
 
     _entries: Mapping[str, tuple[TensorFile, str]]
 
-    def __init__(self, places: Mapping[str, tuple[TensorFile, str]]) -> None:
-        self._entries = places
+    def __init__(self, stored: Mapping[str, tuple[TensorFile, str]]) -> None:
+        self._entries = stored
 
     def __getitem__(self, end: str) -> torch.Tensor:
         file, name = self._entries[end]
@@ -36,13 +36,13 @@ class Parts(LazyTensors):
 
 @dataclass(frozen=True)
 class Layout:
-    """How the weight of a layer is stored.
+    """The layout of the weight of a packed layer.
 
     Attributes:
-        needed: The ends of the names of the tensors that each packed layer has. The first one tells it from others.
-        shape: The shape of the weight.
-        read: The weight: integers, or floats.
-        optional: The ends of the names of tensors that a layer may have. Some are about activations, and are not read.
+        needed: The ends of the names of the tensors that each packed layer has. The first one identifies the layout.
+        shape: Returns the shape of the weight.
+        read: Returns the weight as integers or floats.
+        optional: The ends of the names of tensors that a layer may have. Those for activations are not read.
         weight: The end of the name of the weight itself.
     """
 

@@ -1,4 +1,4 @@
-"""What says how the checkpoint of a model is packed."""
+"""The packing of a model's checkpoint, from the configuration of the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Packing:
 
     Attributes:
         config: `quantization_config` in the configuration of the model.
-        dtype: PyTorch's name of the dtype of the model, which counts as that of its weights.
+        dtype: PyTorch's name of the dtype of the model, which its weights have after unpacking.
     """
 
     config: Mapping[str, Any]
@@ -31,8 +31,8 @@ class Packing:
 
 
 def packing_of(module: torch.nn.Module) -> Packing | None:
-    """How the checkpoint of a module is packed; None if nothing says that it is. Only models of transformers say it."""
-    found = getattr(getattr(module, "config", None), "quantization_config", None)
-    if not isinstance(found, Mapping):
+    """The packing of a module's checkpoint; None without `quantization_config`, which models of transformers have."""
+    config = getattr(getattr(module, "config", None), "quantization_config", None)
+    if not isinstance(config, Mapping):
         return None
-    return Packing(found, dtype_name(next((each.dtype for each in module.parameters()), torch.float32)))
+    return Packing(config, dtype_name(next((parameter.dtype for parameter in module.parameters()), torch.float32)))

@@ -1,4 +1,4 @@
-"""torchao's own files: the tensors of its classes for integers of 8 bits, of fewer in a byte each, and for floats."""
+"""torchao's own files: tensors of its classes for integers, each in a byte, and for floats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _read(parts: Parts) -> Integers | torch.Tensor:
     zeros = parts.get("._weight_zero_point")
     if zeros is not None and zeros.is_floating_point():
         raise ValueError("its zero points are floats")
-    low, high = (int(each) for each in values.aminmax())
+    low, high = (int(limit) for limit in values.aminmax())
     bits = 4 if low in _FOUR_BITS and high in _FOUR_BITS else 8
     return Integers(
         values, scales, None if zeros is None else none_if_zeros(zeros.to(torch.int8).view(scales.shape)), bits
