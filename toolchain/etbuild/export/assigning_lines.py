@@ -40,7 +40,7 @@ def hint(names: Iterable[str]) -> str | None:
     places = []
     for file, content in active_finder().contents.items():
         try:
-            tree, text = ast.parse(content), content.splitlines()  # of bytes: ends lines where Python does
+            tree, text = ast.parse(content), content.splitlines()  # lines of bytes end where they do for Python
         except (SyntaxError, ValueError, RecursionError):  # a declared file that nobody imports may hold anything
             continue
         numbers = sorted({number for name, number in _changes(tree) if name in attributes})

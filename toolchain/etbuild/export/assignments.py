@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.exception_text import hints
 from etbuild.export.own_buffers import same_shape, storage, writing_own_buffers
-from etbuild.export.python_state import BUFFERS, PARAMETERS, Change, PythonState
+from etbuild.export.python_state import BUFFERS, PARAMETERS, PythonState, TensorChange
 from etbuild.export.written_buffers import read_tensors
 from etbuild.folding import folded
 from etbuild.foreign_errors import PASSING
@@ -68,7 +68,7 @@ class Assigned:
     casts: set[str] = field(default_factory=set)
     atoms: set[str] = field(default_factory=set)
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def note(self, changes: Iterable[TensorChange]) -> None:
         """Adds changes to `attributes`. Of several changes of one name, the first has the previous value."""
         for change in changes:
             self.attributes.setdefault(change.name, change.before)
@@ -145,11 +145,9 @@ class Assigned:
         """The names of tensors whose assignments are lost and whose previous values the method reads."""
         targets = read_tensors(program)
         constants = [program.constants[target] for target in targets & program.constants.keys()]
-        constant_memories = {memory(constant) for constant in constants if _is_tensor(constant)}
+        memories = {memory(constant) for constant in constants if _is_tensor(constant)}
         by_content = {
-            name
-            for name, before in self.attributes.items()
-            if _is_tensor(before) and memory(before) in constant_memories
+            name for name, before in self.attributes.items() if _is_tensor(before) and memory(before) in memories
         }
         return ({*self.buffers, *self.attributes} & targets) | by_content
 
@@ -239,7 +237,7 @@ def assigned_when_run(
             attribute_changes, buffer_changes = list(state.changes()), list(state.changes(BUFFERS))
             assigned.new_parameters += [change.name for change in state.changes(PARAMETERS) if change.before is None]
             state.restore()
-            for tensor, memory_before in memories:  # `self.state.data = ...` replaces it
+            for tensor, memory_before in memories:  # a method may assign `self.state.data = ...`
                 tensor.data = memory_before
             for tensor, content in [*contents, *parameter_copies.before.values()]:
                 tensor.copy_(content)
@@ -374,7 +372,7 @@ class _ParameterCopies(TorchDispatchMode):  # type: ignore[misc]
 
 @contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """On exit, restores the random number generators of Python, NumPy and torch."""
+    """Restores the random number generators of Python, NumPy and torch on exit."""
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - models use it
     try:
         with torch.random.fork_rng(devices=[]):

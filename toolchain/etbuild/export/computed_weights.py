@@ -76,7 +76,7 @@ def _computed(missing: Mapping[str, TensorFacts], checkpoint: CheckpointTensors,
     recipes = [entry.computed for entry in missing.values() if entry.computed is not None]
 
     def quantized() -> Iterator[tuple[str, torch.Tensor]]:
-        for names, tensor in checkpoint.each({recipe["weight"] for recipe in recipes}):
+        for names, tensor in checkpoint.read_all({recipe["weight"] for recipe in recipes}):
             recipes_of_weight = [recipe for recipe in recipes if recipe["weight"] in names]
             yield from _quantized(recipes_of_weight, tensor.detach(), kept).items()
 

@@ -89,7 +89,7 @@ def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
         return False
     if None in verdicts:
         raise TooManySizes
-    sizes.deferred_runtime_asserts.pop(None, None)  # else each decomposition would write them again
+    sizes.deferred_runtime_asserts.pop(None, None)  # otherwise each decomposition writes the checks again
     sizes.settings = dataclasses.replace(sizes.settings, prefer_deferred_runtime_asserts_over_guards=False)
     for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default):
         check = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else None
@@ -145,7 +145,7 @@ def difference(
 ) -> str | None:
     """Compares an exported method with the module for inputs with a size of 0 or 1.
 
-    Tried are the small sizes of each dimension by itself, and small sizes of all dimensions at once. The inputs are the
+    Runs the small sizes of each dimension by itself, and small sizes of all dimensions at once. The inputs are the
     first elements of the example, with other numbers if the module takes those. Sizes that the module refuses do not
     count. A module with weights of more than 2 GiB is not run. Changes of the module are undone.
 

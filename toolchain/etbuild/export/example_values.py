@@ -89,12 +89,8 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
 
         if example.of_model in ("image", "sound"):
             return single_call.example(module, example, path)
-        is_image_text = example.of_model in ("pixel_values", "embeddings")
-        return (
-            image_text.example(module, example, path)
-            if is_image_text
-            else encoder_decoder.example(module, example, path)
-        )
+        is_image = example.of_model in ("pixel_values", "embeddings")
+        return image_text.example(module, example, path) if is_image else encoder_decoder.example(module, example, path)
     dtype, fill = getattr(torch, example.dtype), example.fill
     with wrap_user_error(path, "making the example input"):
         if fill == "arange":
@@ -182,9 +178,9 @@ class DynamicShapes:
 
         Args:
             method: The method in the export plan.
-            arguments: Its positional inputs.
-            keywords: Its keyword inputs, by name.
-            path: Its document path.
+            arguments: The positional inputs of the method.
+            keywords: The keyword inputs of the method, by name.
+            path: The document path of the method.
 
         Raises:
             InputError: The structure of the shapes differs from that of the inputs.
@@ -350,8 +346,6 @@ def check_fit(
         signature.bind(*arguments, **keywords)
     except TypeError as error:
         parameters = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
-        readable_signature = inspect.Signature(parameters)
-        hint = (
-            f"its parameters are {readable_signature}; `example_inputs` gives them in order, `example_kwargs` by name"
-        )
+        plain_signature = inspect.Signature(parameters)
+        hint = f"its parameters are {plain_signature}; `example_inputs` gives them in order, `example_kwargs` by name"
         raise InputError.at(path, f"the inputs do not fit the method: {error}", hint) from None

@@ -117,8 +117,7 @@ def prepare(job: Exporting, name: str, module: torch.nn.Module) -> PreparedMetho
 
     Raises:
         InputError: The inputs do not fit the method.
-        BuildError: Tracing or quantizing failed. The error names the place in the manifest and the line of the model's
-            source.
+        BuildError: Tracing or quantizing failed. The error names the document path and the line of the model's source.
     """
     method, path = job.plan.methods[name], ("methods", name)
     seed(job.plan.model.seed)  # the same random numbers, whatever the factories of other methods drew
@@ -141,7 +140,7 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
     """Exports a method with its dynamic shapes. Parameters keep their names in the module.
 
     Raises:
-        BuildError: Tracing failed. The error names the place in the manifest and the line of the model's source.
+        BuildError: Tracing failed. The error names the document path and the line of the model's source.
     """
     if prepared.quantized is None:
         return _traced(prepared, prepared.shapes)
@@ -267,10 +266,7 @@ def _written(prepared: PreparedMethod) -> set[str]:
 def _batched(prepared: PreparedMethod) -> DynamicShapes:
     """The method's dynamic shapes with a first dimension of any size, for `dynamic_batch_size` of a recipe."""
     method, arguments = prepared.method, prepared.arguments
-    shapes = [
-        example_values.with_batch(*shapes_and_value)
-        for shapes_and_value in zip(method.dynamic_shapes, arguments, strict=True)
-    ]
+    shapes = [example_values.with_batch(*pair) for pair in zip(method.dynamic_shapes, arguments, strict=True)]
     return DynamicShapes(method.replace(dynamic_shapes=tuple(shapes)), arguments, prepared.keywords, prepared.path)
 
 
@@ -397,12 +393,10 @@ def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callabl
     value: Any = module
     for part in entry.split("."):
         if not hasattr(value, part):
-            attributes = [
-                key for key in dir(type(value)) if not key.startswith("_") and not hasattr(torch.nn.Module, key)
-            ]
+            names = [key for key in dir(type(value)) if not key.startswith("_") and not hasattr(torch.nn.Module, key)]
             children = [key for key, _ in value.named_children()] if isinstance(value, torch.nn.Module) else []
             raise InputError.at(
-                path, f"the module has no `{entry}`", did_you_mean(part, [*attributes, *children, "forward"])
+                path, f"the module has no `{entry}`", did_you_mean(part, [*names, *children, "forward"])
             )
         value = getattr(value, part)
     if not callable(value):
@@ -500,11 +494,11 @@ def _check_small_sizes(
     """Fails if the exported method and the module differ for a size of 0 or 1: torch.export assumes larger sizes."""
     inputs, dims = (prepared.arguments, prepared.keywords), [dims for dims, _ in shapes.leaves]
     with torch.no_grad():
-        shapes_that_differ = every_size.difference(
+        differing = every_size.difference(
             prepared.module, root, program, inputs, dims, active_finder().loaded_modules()
         )
-    if shapes_that_differ is not None:
-        message = f"for inputs of {shapes_that_differ}, the exported method gives something else than the model"
+    if differing is not None:
+        message = f"for inputs of {differing}, the exported method gives something else than the model"
         hint = "torch.export assumes that no dynamic size is 0 or 1: write a larger `min`, or change the model"
         raise BuildError.at((*prepared.path, "dynamic_shapes"), message, hint)
 
@@ -600,7 +594,7 @@ def _with_legend(text: str) -> str:
 
 
 def _quoted_line(text: str) -> str | None:
-    """The last line of a declared source that a message quotes. TorchDynamo's messages quote such lines."""
+    """The last line of a declared source that a message quotes, as messages of TorchDynamo do; None without one."""
     last = None
     for line in text.splitlines():
         for name, path in active_finder().sources.items():

@@ -45,7 +45,7 @@ def _searchsorted(
     side: str | None = None,
     sorter: None = None,
 ) -> Any:
-    """As `bucketize`, with boundaries for each row of values, or the same for all of them."""
+    """Like `bucketize`, with boundaries for each row of values, or the same for all rows."""
     if boundaries.meta["val"].dim() > 1:
         boundaries = add(_aten.unsqueeze.default, boundaries, -2)
     return _count(add, boundaries, add(_aten.unsqueeze.default, values, -1), out_int32, right or side == "right")
@@ -117,7 +117,7 @@ def _adaptive_max_pool(add: Add, tensor: Any, sizes: Sequence[int]) -> tuple[Any
 _SUM, _MEAN, _LARGEST = 0, 1, 2
 """The modes of an embedding bag."""
 _OPTIONS_OF_BAGS = (False, _SUM, False, None, False, None)
-"""Their defaults: scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx."""
+"""The defaults of a bag: scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx."""
 
 
 def _embedding_bag(add: Add, words: Any, indices: Any, offsets: Any, *options: Any) -> tuple[Any, None, None, None]:
@@ -168,7 +168,7 @@ def _is_of_integers(node: Any) -> bool:
 
 
 _OPTIONS_OF_CONVOLUTIONS = (None, 1, 0, 1, 1)
-"""Their defaults: bias, stride, padding, dilation, groups."""
+"""The defaults of a convolution: bias, stride, padding, dilation, groups."""
 
 
 def _conv3d(add: Add, tensor: Any, weight: Any, bias: Any = None, *options: Any) -> Any:
@@ -179,7 +179,7 @@ def _conv3d(add: Add, tensor: Any, weight: Any, bias: Any = None, *options: Any)
 
 
 def _covers_input(node: Any) -> bool:
-    """Whether a convolution has a kernel of the size of its input, without padding and groups."""
+    """Whether a convolution has a kernel as large as its input, and neither padding nor groups."""
     tensor, weight, *rest = node.args
     options: list[Any] = [*rest, *_OPTIONS_OF_CONVOLUTIONS[len(rest) :]]
     padding, groups = options[2], options[4]

@@ -155,7 +155,7 @@ class _TracedCall:
 
 
 def _is_input(value: torch.Tensor) -> bool:
-    """Whether a tensor is an input of the graph or is not in the graph."""
+    """Whether a tensor is an input of the graph, or is outside the graph."""
     mode = proxy_tensor.get_proxy_mode()
     if mode is None:
         return False

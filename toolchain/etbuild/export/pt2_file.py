@@ -198,16 +198,14 @@ def _tensor(name: str, content: torch.Tensor, meta: schema.TensorMeta) -> torch.
         raise UnsafePt2(f"the form of `{name}` is unknown") from None
     if meta.layout != schema.Layout.Strided or len(sizes) != len(strides) or min([0, offset, *sizes, *strides]) < 0:
         raise UnsafePt2(f"the form of `{name}` is unknown")
-    size_in_bytes = math.prod(sizes) * dtype.itemsize
-    if size_in_bytes and not len(content):
+    nbytes = math.prod(sizes) * dtype.itemsize
+    if nbytes and not len(content):
         raise UnsafePt2(f"`{name}` has no content: was the program exported under a FakeTensorMode?")
-    last_element = (
-        offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if size_in_bytes else -1
-    )
-    if (last_element + 1) * dtype.itemsize > len(content) or size_in_bytes > max(len(content), _MAX_EXPANDED):
+    last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if nbytes else -1
+    if (last + 1) * dtype.itemsize > len(content) or nbytes > max(len(content), _MAX_EXPANDED):
         raise UnsafePt2(f"`{name}` is larger than its record")
     try:
-        if not size_in_bytes:
+        if not nbytes:
             return torch.empty(sizes, dtype=dtype)
         bits = content[: len(content) // dtype.itemsize * dtype.itemsize]
         return bits.view(dtype).as_strided(sizes, strides, offset)

@@ -207,12 +207,8 @@ def _tree(text: str) -> None:
         node = _of_type(dict, nodes.pop(), "tree")
         kind, context = node.get("type"), node.get("context")
         owner = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(kind) if isinstance(kind, str) else None
-        is_foreign = owner is not None and owner.__module__.partition(".")[0] not in (
-            "torch",
-            "builtins",
-            "collections",
-        )
-        if kind not in _PLAIN_TREES and not is_foreign:
+        foreign = owner is not None and owner.__module__.partition(".")[0] not in ("torch", "builtins", "collections")
+        if kind not in _PLAIN_TREES and not foreign:
             raise UnsafePt2(f"inputs or results are of the kind {_shown(str(kind))}, which cannot be read")
         if "__enum__" in json.dumps(context):
             raise UnsafePt2("inputs or results name an enumeration, which PyTorch would import")

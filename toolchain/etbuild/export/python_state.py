@@ -34,7 +34,7 @@ _Part = tuple[Any, str]
 
 
 @dataclass(frozen=True)
-class Change:
+class TensorChange:
     """An assignment of a tensor.
 
     Attributes:
@@ -90,7 +90,7 @@ class PythonState:
         excluded = (torch.nn.Parameter, *_TRACED_TENSORS)
         self.tensors = [tensor for tensor in reached if not isinstance(tensor, excluded)]
 
-    def changes(self, kind: str = "") -> Iterator[Change]:
+    def changes(self, kind: str = "") -> Iterator[TensorChange]:
         """The assignments of tensors since the state was recorded.
 
         Args:
@@ -127,12 +127,12 @@ class PythonState:
                 holder.write(holder.before)
 
 
-def _changes(holder: _Holder) -> Iterator[Change]:
+def _changes(holder: _Holder) -> Iterator[TensorChange]:
     for key, part in holder.read().items():
         yield from _compare(holder.name(key), holder.before.get(key), part, set())
 
 
-def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[Change]:
+def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[TensorChange]:
     """The tensors in a new value, also in lists, dictionaries and objects, as changes with their own names.
 
     A part that is the same object as before is skipped, since it is a holder itself. `seen` has the ids of the visited
@@ -142,7 +142,7 @@ def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[Cha
         return
     seen.add(id(after))
     if _is(after, torch.Tensor):
-        yield Change(name, before, after)
+        yield TensorChange(name, before, after)
     elif _is(after, (list, tuple, deque)):
         old = list(before) if _is(before, (list, tuple, deque)) else []
         for index, part in enumerate(after):
@@ -157,12 +157,12 @@ def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[Cha
             yield from _compare(f"{name}.{key}", old_parts.get(key), part, seen)
 
 
-def _new_tensors(module: torch.nn.Module, kind: str, name: str) -> Iterator[Change]:
+def _new_tensors(module: torch.nn.Module, kind: str, name: str) -> Iterator[TensorChange]:
     """The parameters or buffers of a new module, as changes."""
     for module_name, child in module.named_modules(prefix=name):
         for key, tensor in vars(child)[kind].items():
             if tensor is not None:
-                yield Change(f"{module_name}.{key}", None, tensor)
+                yield TensorChange(f"{module_name}.{key}", None, tensor)
 
 
 def _has_tensors(value: Any, kinds: type | tuple[type, ...] = torch.Tensor) -> bool:

@@ -18,17 +18,10 @@ ALL_LINEAR = "all-linear"
 N = TypeVar("N", int, float)
 _MATCHING = 10.0  # seconds; matching all layers of a large model takes milliseconds
 
-_DESCRIPTION_KEYS = {
-    "auto_mapping",
-    "base_model_name_or_path",
-    "inference_mode",
-    "peft_version",
-    "revision",
-    "task_type",
-}
+_INFO_KEYS = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
 _TRAINING_KEYS = {"corda_config", "eva_config", "lora_dropout", "lora_ga_config", "loftq_config", "runtime_config"}
 _MERGING_KEYS = {"fan_in_fan_out", "megatron_core", "qalora_group_size"}  # without effect unless other keys are set
-_HARMLESS_KEYS = _DESCRIPTION_KEYS | _TRAINING_KEYS | _MERGING_KEYS
+_HARMLESS_KEYS = _INFO_KEYS | _TRAINING_KEYS | _MERGING_KEYS
 _HARMLESS_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the weights of the model unchanged. Other values change them."""
 

@@ -181,7 +181,7 @@ class CheckpointTensors:
             advice = "remove them from the file, list them under `ignore` of `weights`, or change the model"
             yield Problem(message, _PATH, hint or (nearest if len(extra) <= _MOST_SUGGESTIONS else advice))
 
-    def each(self, needed: Collection[str] | None = None) -> Iterator[tuple[list[str], torch.Tensor]]:
+    def read_all(self, needed: Collection[str] | None = None) -> Iterator[tuple[list[str], torch.Tensor]]:
         """Reads each tensor once, in the order of the files. Yields its names in the module, and the tensor.
 
         Args:
@@ -242,7 +242,7 @@ class CheckpointTensors:
         Args:
             needed: The names of the tensors to read; None for all.
         """
-        content = {name: tensor for names, tensor in self.each(needed) for name in names}
+        content = {name: tensor for names, tensor in self.read_all(needed) for name in names}
         return {name: content[name] for name in self._expected if name in content}
 
     def load_into(
@@ -263,7 +263,7 @@ class CheckpointTensors:
             if type(tensors[name].data) is torch.Tensor:  # the setter of `data` below refuses the others
                 tensors[name].data = tensors[name].data.new_empty(0)
         give_back()
-        for names, tensor in self.each():
+        for names, tensor in self.read_all():
             tensors[names[0]].data = tensor
 
 

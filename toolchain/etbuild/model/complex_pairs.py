@@ -29,16 +29,16 @@ class Pair:
     real: torch.Tensor
     imag: torch.Tensor
 
-    def __mul__(self, other: Any) -> Pair:
+    def __mul__(self, factor: Any) -> Pair:
         """The product with a pair, a number or a tensor."""
-        if isinstance(other, torch.Tensor) and other.is_complex():
-            other = Pair(other.real, other.imag)
-        if isinstance(other, complex):
-            other = Pair(*(torch.full_like(self.real, part) for part in (other.real, other.imag)))
-        if isinstance(other, Pair):
-            real = self.real * other.real - self.imag * other.imag
-            return Pair(real, self.real * other.imag + self.imag * other.real)
-        return Pair(self.real * other, self.imag * other)
+        if isinstance(factor, torch.Tensor) and factor.is_complex():
+            factor = Pair(factor.real, factor.imag)
+        if isinstance(factor, complex):
+            factor = Pair(*(torch.full_like(self.real, part) for part in (factor.real, factor.imag)))
+        if isinstance(factor, Pair):
+            real = self.real * factor.real - self.imag * factor.imag
+            return Pair(real, self.real * factor.imag + self.imag * factor.real)
+        return Pair(self.real * factor, self.imag * factor)
 
     __rmul__ = __mul__
 

@@ -186,10 +186,10 @@ def _attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention of one layer, [1, seq, heads, size]. The queries are [1, heads, seq, size].
+    """The attention of one layer, [1, seq, heads, size]. `query` is [1, heads, seq, size].
 
-    `_Layer.update` has returned the keys and values, and `_mask` the mask. Raises BuildError if the model gives
-    something else that would change the result.
+    `key` and `value` are the results of `_StoreLayer.update`, and `attention_mask` is the result of `_mask`. Raises
+    BuildError if one of `options` would change the result.
     """
     refused = sorted(name for name, option in options.items() if option is not None and not _is_ignored(name))
     call = _call.get()

@@ -111,7 +111,7 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
         raise InputError.at(_CACHE, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
     limits = {key: getattr(config, key, None) for key in ("max_position_embeddings", "max_seq_len")}
     for key, limit in limits.items():
-        if isinstance(limit, int) and 0 < limit < cache.max_length:  # XLNet's is -1: none
+        if isinstance(limit, int) and 0 < limit < cache.max_length:  # -1 means no limit, as in XLNet
             message = f"max_length {cache.max_length} is more than the configuration's `{key}` {limit}"
             raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
 

@@ -128,8 +128,8 @@ class GridPositions:
 
     def of_text(self, embeddings: torch.Tensor) -> torch.Tensor:
         """0, 0, 0 and 1."""
-        one = torch.ones_like(embeddings[..., :1])
-        return torch.cat([torch.zeros_like(embeddings[..., :3]), one], dim=-1)
+        distance = torch.ones_like(embeddings[..., :1])
+        return torch.cat([torch.zeros_like(embeddings[..., :3]), distance], dim=-1)
 
     def inputs(
         self, model: Any, embeddings: torch.Tensor, values: torch.Tensor, cache: Any, position: torch.Tensor

@@ -132,7 +132,7 @@ class _Gguf(TensorFile):
         return tensors
 
     def _data(self, stored: _FileTensor) -> Any:
-        count = math.prod(stored.shape)  # a mapping would count as memory of the process
+        count = math.prod(stored.shape)  # read and not mapped: a mapping counts as memory of the process
         return np.fromfile(self._file, stored.dtype, count, offset=stored.offset).reshape(stored.shape)
 
     def _floats(self, stored: _FileTensor) -> Any:
@@ -209,7 +209,7 @@ def _is_left_out(tensor: str, names: Collection[str]) -> bool:
 
 
 def _differences(file_config: dict[str, object], module: Any) -> Iterator[str]:
-    """The differences between the configuration in a file and that of the module."""
+    """The differences between the configurations of a file and of the module, as sentences."""
     config = module.config.get_text_config(decoder=True)
     rotation = getattr(config, "rope_parameters", None) or {}
     for key in _SHARED_KEYS:

@@ -133,10 +133,7 @@ def _class(transformers: ModuleType, name: str) -> Any:
     names = [word for word in dir(transformers) if "Model" in word or "For" in word]
     try:
         model_class = getattr(transformers, name, None) if name in names else None
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # transformers imports installed packages, such as a broken torchvision
+    except (ImportError, RuntimeError) as error:  # from a package that transformers imports, such as torchvision
         hint = "the cause may be a package that transformers uses if it is installed: fix or remove that package"
         raise from_exception(
             first_cause(error), BuildError, (*_PATH, "class"), f"transformers cannot import `{name}`", hint

@@ -59,7 +59,7 @@ def _counts_or_indices(
         before = torch.get_rng_state()
         try:
             result = func(*args, **kwargs)
-        except Exception:  # noqa: BLE001 - the caller calls it again
+        except Exception:  # noqa: BLE001 - the caller calls it again, and gets the error
             result = None
         if not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)

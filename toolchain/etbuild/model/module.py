@@ -107,9 +107,7 @@ def _hint_for_value(value: Any, reference: str, kwargs: Mapping[str, Any]) -> st
         return (
             f"call it: the factory returns the class `{value.__name__}`" if issubclass(value, torch.nn.Module) else None
         )
-    attributes = [
-        name for name, attribute in getattr(value, "__dict__", {}).items() if isinstance(attribute, torch.nn.Module)
-    ]
+    attributes = [name for name, child in getattr(value, "__dict__", {}).items() if isinstance(child, torch.nn.Module)]
     if not attributes:
         return None
     call = f"{reference.partition(':')[2]}({'...' if kwargs else ''}).{attributes[0]}"
@@ -169,7 +167,7 @@ def normalize(module: torch.nn.Module) -> None:
 
 
 def set_methods(module: torch.nn.Module, **methods: Any) -> None:
-    """Gives a module a class of its own with these methods, derived from its class.
+    """Gives a module a new class with these methods, derived from its class.
 
     A function set on the instance would not do: every copy of the module would call it with the original module.
     """

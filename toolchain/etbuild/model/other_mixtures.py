@@ -163,16 +163,13 @@ def _chooses_alike(gate: Any) -> bool:
 def _computes_rows_alike(kind: Any) -> bool:
     """Whether experts of a class compute the same as `_compute_rows`, in a small trial. False if the class takes other
     arguments than a number of experts and two sizes."""
-    with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # it is code of others
+    with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # the model's code may raise anything
         trial_experts = kind(_TRIAL_EXPERTS, _TRIAL_SIZE, _TRIAL_SIZE + 1).float()
         _fill(trial_experts)
         rows, experts = torch.randn(_TRIAL_SIZE, _TRIAL_SIZE), torch.arange(_TRIAL_SIZE) * _TRIAL_EXPERTS // _TRIAL_SIZE
         counts = torch.bincount(experts, minlength=_TRIAL_EXPERTS).tolist()
-        return bool(
-            torch.allclose(
-                trial_experts(rows, counts), _compute_rows(trial_experts, rows, experts), rtol=1e-4, atol=1e-4
-            )
-        )
+        ours = _compute_rows(trial_experts, rows, experts)
+        return bool(torch.allclose(trial_experts(rows, counts), ours, rtol=1e-4, atol=1e-4))
     return False
 
 
@@ -180,7 +177,7 @@ def _mixes_alike(kind: Any, config: Any) -> bool:
     """Whether mixtures of a class compute the same as `_compute_chosen`, in a small trial."""
     small = copy.deepcopy(config.get_text_config(decoder=True))
     small.hidden_size = small.intermediate_size = _TRIAL_SIZE
-    with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # it is code of others
+    with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # the model's code may raise anything
         trial_mixture = kind(small).float()
         _fill(trial_mixture)
         tokens = torch.randn(1, _TRIAL_SIZE, _TRIAL_SIZE)

@@ -39,9 +39,7 @@ class PositionTable(torch.nn.Module):  # type: ignore[misc]
         Raises:
             BuildError: The index has another form, or the model is not called with a cache.
         """
-        slices = isinstance(index, tuple) and all(
-            isinstance(index_of_dim, slice) and index_of_dim.step is None for index_of_dim in index
-        )
+        slices = isinstance(index, tuple) and all(isinstance(part, slice) and part.step is None for part in index)
         if self.position is None or not slices or len(index) != self.table.dim() or None in (*_ends(index[-2]),):
             raise _unknown()
         first, end = _ends(index[-2])
@@ -107,11 +105,11 @@ def _is_table(buffer: torch.Tensor, length: int) -> bool:
 
 
 def begin(model: Any, position: torch.Tensor | None) -> None:
-    """Tells the tables of a model where a call begins.
+    """Tells the tables of a model the position of a call.
 
     Args:
         model: The decoder.
-        position: The position of its first token, int64 [1]; None at the end of the call.
+        position: The position of the call's first token, int64 [1]; None at the end of the call.
     """
     for part in model.modules():
         if isinstance(part, PositionTable):

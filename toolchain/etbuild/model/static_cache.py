@@ -1,4 +1,4 @@
-"""The static cache of transformers in the buffers of a model: keys and values, and states."""
+"""Puts the static cache of transformers into buffers of a model: keys and values, and states."""
 
 from __future__ import annotations
 

@@ -19,33 +19,33 @@ from etbuild.model.tensor_facts import StoredPart
 
 
 def parts(module: torch.nn.Module) -> dict[str, list[StoredPart]]:
-    """The parts of those tensors of a module that `save_pretrained` writes in another form.
+    """The parts of the tensors of a module that `save_pretrained` writes in another form.
 
     Returns:
         The parts by the name of the tensor in the module's state dict. If a model of transformers is a child of the
-        module, the names of the parts begin with that of the child, too. A tensor is left out if its content in a file
-        is not made of such parts.
+        module, the names of the parts begin with the name of the child too. A tensor whose content in a file does not
+        consist of such parts is left out.
     """
-    transformers = sys.modules.get("transformers")  # a module of it cannot exist before it is imported
+    transformers = sys.modules.get("transformers")  # without the import there is no model of transformers
     if transformers is None:
         return {}
-    found: dict[str, list[StoredPart]] = {}
-    models: list[str] = []  # those of transformers, each with a dot at its end
+    parts_by_name: dict[str, list[StoredPart]] = {}
+    models: list[str] = []  # the names of models of transformers, with a dot at the end
     for path, child in module.named_modules():
         prefix = f"{path}." if path else ""
         if isinstance(child, transformers.PreTrainedModel) and not prefix.startswith(tuple(models)):
             models.append(prefix)
             for name, stored in _parts(child).items():
-                found[f"{prefix}{name}"] = [replace(part, name=f"{prefix}{part.name}") for part in stored]
-    return found
+                parts_by_name[f"{prefix}{name}"] = [replace(part, name=f"{prefix}{part.name}") for part in stored]
+    return parts_by_name
 
 
 def left_in_files(module: torch.nn.Module) -> dict[str, list[StoredPart]]:
-    """The buffers that a model of transformers makes itself, and that files of older releases hold too, such as the
-    `position_ids` of BERT. `from_pretrained` does not read them.
+    """The buffers that a model of transformers makes itself, such as BERT's `position_ids`. Files of older releases have
+    them, but `from_pretrained` does not read them.
 
     Returns:
-        For each buffer, by its name in the module, the tensor of such a file.
+        The tensor of such a file, by the name of the buffer in the module.
     """
     transformers = sys.modules.get("transformers")
     if transformers is None:

@@ -115,7 +115,7 @@ class _Safetensors(TensorFile):
 
 
 class _Loaded(TensorFile):
-    """A file of torch.save, as a mapping. The tensors of a current file are views of the mapped file."""
+    """A file of torch.save that holds a mapping. If PyTorch can map the file, its tensors are views of it."""
 
     is_mapped = True
 

@@ -1,4 +1,4 @@
-"""Maps the names of tensors in a checkpoint to those of the module, as the rules of the manifest say."""
+"""Maps the names of tensors in a checkpoint to names in the module, by the rules of the manifest."""
 
 from __future__ import annotations
 

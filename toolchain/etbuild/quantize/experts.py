@@ -39,11 +39,8 @@ def is_experts(layer: torch.nn.Module) -> bool:
 
 def weights(layer: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The weights of the experts, each [experts, rows, columns], by the names of the parameters."""
-    return {
-        name: parameter
-        for name, parameter in layer._parameters.items()
-        if parameter is not None and parameter.dim() == _DIMENSIONS
-    }
+    parameters = layer._parameters.items()
+    return {name: weight for name, weight in parameters if weight is not None and weight.dim() == _DIMENSIONS}
 
 
 class ExpertTable(torch.nn.Module):  # type: ignore[misc]

@@ -74,7 +74,7 @@ class Originals:
         give_back()
 
     def leave(self) -> None:
-        """Forgets the weights that the quantized module still has. Call this while it is quantized."""
+        """Forgets the weights that the quantized module still has. Call it while the module is quantized."""
         remaining = {addresses(tensor) for tensor in named_tensors(self._module).values()}
         self._originals = [
             original for original in self._originals if original.addresses not in remaining

@@ -35,7 +35,7 @@ def _computes_alike(layer: torch.nn.Linear) -> bool:
     further tensors or children, which a checkpoint could change."""
     if any(layer._buffers) or any(layer._modules) or not {*layer._parameters} <= {"weight", "bias"}:
         return False
-    with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # it is code of others
+    with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # the layer's code may raise anything
         trial_layer = copy.copy(layer)  # a copy, to keep attributes such as a factor
         trial_layer._parameters = {
             **layer._parameters,

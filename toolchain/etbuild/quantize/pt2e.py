@@ -428,7 +428,7 @@ def _delete(graph_module: GraphModule, name: str) -> None:
 
 
 def _remove_unread(graph_module: GraphModule) -> None:
-    """Removes the original weights: no node reads them any more, but an export would keep them."""
+    """Removes tensors that no node reads, such as the original weights: an export would keep them."""
     read_names = {str(node.target) for node in graph_module.graph.find_nodes(op="get_attr")}
     for name in named_tensors(graph_module):
         if name not in read_names:

@@ -74,7 +74,7 @@ def scaled(weight: torch.Tensor, scale: torch.Tensor, block: Any = ()) -> torch.
     if scale.numel() == 1:
         return weight * scale.reshape(())
     scale = scale[:, None] if scale.dim() == 1 else scale
-    if not block or len(scale) == len(weight):  # neighbours in a row
+    if not block or len(scale) == len(weight):  # a scale for each group of neighbours in a row
         return (weight.view(*scale.shape, -1) * scale[..., None]).view(weight.shape)
     height, width = (min(int(limit), size) for limit, size in zip(block, weight.shape, strict=True))
     if [math.ceil(weight.shape[0] / height), math.ceil(weight.shape[1] / width)] != list(scale.shape):

@@ -13,7 +13,7 @@ from etbuild.model.packed.layout import Layout, Parts
 _NEEDED = (".qweight", ".qzeros", ".scales")
 _AWQ_BITS = 4
 _AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
-"""For each of eight neighbours in a row, its place in the word."""
+"""The position in the word of each of eight neighbours in a row."""
 
 
 def gptq(config: Mapping[str, Any]) -> Layout:

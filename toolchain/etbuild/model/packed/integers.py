@@ -126,7 +126,7 @@ def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
 
 def centered(numbers: torch.Tensor, bits: int) -> torch.Tensor:
     """Unsigned numbers (uint8) as int8, with the middle of their range at zero. `numbers` is changed in place."""
-    return numbers.sub_(1 << (bits - 1)).view(torch.int8)  # uint8 wraps
+    return numbers.sub_(1 << (bits - 1)).view(torch.int8)  # uint8 wraps around to the bits of int8
 
 
 def order(index: torch.Tensor | None, groups: int) -> torch.Tensor | None:
