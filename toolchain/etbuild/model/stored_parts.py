@@ -41,8 +41,9 @@ def parts(module: torch.nn.Module) -> dict[str, list[StoredPart]]:
 
 
 def left_in_files(module: torch.nn.Module) -> dict[str, list[StoredPart]]:
-    """The buffers that a model of transformers makes itself, such as BERT's `position_ids`. Files of older releases have
-    them, but `from_pretrained` does not read them.
+    """The buffers that a model of transformers makes itself, such as BERT's `position_ids`.
+
+    Files of older releases have them, but `from_pretrained` does not read them.
 
     Returns:
         The tensor of such a file, by the name of the buffer in the module.
