@@ -20,11 +20,11 @@ _aten = torch.ops.aten
 _CHECK = _aten._assert_scalar.default
 _ITEMS = (_aten.item.default, _aten._local_scalar_dense.default)
 _MOST_DIMENSIONS = 6
-"""The most dimensions of a tensor in XNNPACK. With more in its input, lowering a linear layer fails."""
+"""The most dimensions of a tensor in XNNPACK. Lowering a linear layer fails if its input has more."""
 
 
 def _as_batch(operator: Any, add: Add, image: Any, *options: Any, **named: Any) -> Any:
-    """Pools an image without a batch dimension as a batch of one image: XNNPACK fails to lower the former."""
+    """Pools an image without a batch dimension as a batch of one image, since XNNPACK needs the dimension."""
     pooled = add(operator, add(_aten.unsqueeze.default, image, 0), *options, **named)
     return add(_aten.squeeze.dim, pooled, 0)
 

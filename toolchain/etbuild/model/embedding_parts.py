@@ -62,7 +62,7 @@ class Blocks:
         self._length = cache.max_length
 
     def of_image(self, model: Any, image: ImageTokens) -> torch.Tensor:
-        """Ones."""
+        """Ones, float [1, tokens, 1]."""
         return torch.ones_like(image.tokens[..., :1])
 
     def of_text(self, embeddings: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from etbuild.model.huggingface_config import PATH
 from etbuild.plan.parts import HuggingFace, ModelExample
 
 _INPUT_NAMES = {"tokens": "tokens", "image": "an image", "sound": "a sound"}
-"""Words of messages for the input of a task."""
+"""The input of a task, in the words of messages."""
 _FEATURE_SIZES = ("feature_projection_input_dim", "num_mel_bins")
 """The keys of configurations for the features in a frame of a sound."""
 

@@ -16,7 +16,7 @@ class Parts(LazyTensors):
     """The stored tensors of one layer, by the ends of their names. Each access reads a tensor.
 
     Args:
-        places: For each end, the file and the name of the tensor in it.
+        stored: The file and the name of the tensor in the file, by the end of the name.
     """
 
     _entries: Mapping[str, tuple[TensorFile, str]]

@@ -14,7 +14,7 @@ from etbuild.model.tensor_bytes import dtype_name
 
 @dataclass(frozen=True)
 class Packing:
-    """How the checkpoint of a model is packed.
+    """The packing of a model's checkpoint.
 
     Attributes:
         config: `quantization_config` in the configuration of the model.
