@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save, save_file
 
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
-from etbuild.model.checkpoint import Checkpoint
+from etbuild.model.checkpoint import CheckpointTensors
 from etbuild.model.tensor_files import read_tensors
 from etbuild.model.tensor_names import stars
 from etbuild.model.weights_files import describe_state
@@ -41,7 +41,7 @@ class Net(torch.nn.Module):
 def read(root: Path, *weights: Any, cast: bool = False, net: torch.nn.Module | None = None) -> dict[str, torch.Tensor]:
     """The content of the module's tensors, read from checkpoints below a directory."""
     entries = tuple(map(WeightsFile.from_json, weights))
-    return Checkpoint(entries, Inputs(roots=[root]), describe_state(net or Net()), cast).by_name()
+    return CheckpointTensors(entries, Inputs(roots=[root]), describe_state(net or Net()), cast).by_name()
 
 
 def refusal(root: Path, *weights: Any, **arguments: Any) -> str:

@@ -16,7 +16,7 @@ from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor 
 
 from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
-from etbuild.model.checkpoint import Checkpoint
+from etbuild.model.checkpoint import CheckpointTensors
 from etbuild.model.module import named_tensors
 from etbuild.model.packed import files, formats
 from etbuild.model.packed.integers import Integers
@@ -148,7 +148,7 @@ def read(
         one, other = (module.get_submodule(name) for name in TIED)
         other.weight = one.weight
     weights = (WeightsFile.from_json(folder.name),)
-    checkpoint = Checkpoint(
+    checkpoint = CheckpointTensors(
         weights, Inputs(roots=[folder.parent]), describe_state(module), True, module, packing_of(module)
     )
     entry = TorchaoEntry.from_json({"config": "packed", "modules": ["*"], "layers": ["linear"], "group_size": None})

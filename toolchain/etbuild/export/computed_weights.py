@@ -20,7 +20,7 @@ from etbuild.model.written_tensors import Form
 
 if TYPE_CHECKING:
     from etbuild.export.read_archive import SavedExport
-    from etbuild.model.checkpoint import Checkpoint
+    from etbuild.model.checkpoint import CheckpointTensors
 
 Tensors = Mapping[str, torch.Tensor]
 _FILE = "quantized.safetensors"  # the parts of one weight in a cache

@@ -86,9 +86,9 @@ def _path(adapter: str) -> DocumentPath:
     return ("model", "adapters", adapter, "weights")
 
 
-def _opened(adapter: str, file: str, inputs: Given) -> TensorFile:
-    place = _place(adapter)
-    return open_checkpoint(file, inputs.find_data(file, place), place)
+def _open(adapter: str, file: str, inputs: Given) -> TensorFile:
+    path = _path(adapter)
+    return open_checkpoint(file, inputs.find_data(file, path), path)
 
 
 def _misfits(

@@ -23,7 +23,7 @@ from etbuild.processes.memory import give_back
 
 if TYPE_CHECKING:
     from etbuild.model.packed.integers import Integers
-    from etbuild.model.packed.kept import Kept
+    from etbuild.model.packed.kept import KeptIntegers
     from etbuild.model.packed.packing import Packing
 
 _PATH: DocumentPath = ("model", "weights")
@@ -84,11 +84,11 @@ class CheckpointTensors:
                 missing or unexpected, or has another shape or dtype.
         """
         self._expected = {entry.name: entry for entry in facts if entry.in_weights}
-        self._left = {part.name for entry in facts if not entry.in_weights for part in entry.stored_as}
+        self._unread = {part.name for entry in facts if not entry.in_weights for part in entry.stored_as}
         self._packing = packing
-        self._kept: Kept | None = None
+        self._kept: KeptIntegers | None = None
         self._spill: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
-        self._stored: dict[str, _Stored] = {}  # in the order of the files, by name in the module
+        self._stored: dict[str, _StoredTensor] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
         problems += self._join()
         # One name of a tied parameter is enough, as in the files that safetensors writes.
@@ -117,23 +117,23 @@ class CheckpointTensors:
             from etbuild.model.packed.files import with_weights
 
             opened = with_weights(opened, self._packing)
-        names = {name: name for name in sorted({name for one in opened.values() for name in one.names})}
+        names = {name: name for name in sorted({name for tensors in opened.values() for name in tensors.names})}
         if entry.ignore or entry.rename:
             from etbuild.model.tensor_names import names_in_module
 
-            names = names_in_module(entry, names, place)
-        names = {name: each for name, each in names.items() if each not in self._left}
-        for file, one in opened.items():
-            wanted = [name for name in one.names if name in names]
-            one.check(wanted)
-            for name in wanted:
-                stored = _Stored(one, file, name)
-                before = self._stored.setdefault(names[name], stored)
-                if before is not stored and before.name != name:
-                    message = f"`{before.name}` and `{name}` both become `{names[name]}`"
-                    yield Problem(message, place, "change `rename`, or ignore one of them")
-                elif before is not stored:
-                    message = f"`{name}` is in `{before.file}` and in `{file}`"
+            names = names_in_module(entry, names, path)
+        names = {name: name_in_module for name, name_in_module in names.items() if name_in_module not in self._unread}
+        for file, tensors in opened.items():
+            names_to_read = [name for name in tensors.names if name in names]
+            tensors.check(names_to_read)
+            for name in names_to_read:
+                stored = _StoredTensor(tensors, file, name)
+                earlier = self._stored.setdefault(names[name], stored)
+                if earlier is not stored and earlier.name != name:
+                    message = f"`{earlier.name}` and `{name}` both become `{names[name]}`"
+                    yield Problem(message, path, "change `rename`, or ignore one of them")
+                elif earlier is not stored:
+                    message = f"`{name}` is in `{earlier.file}` and in `{file}`"
                     yield Problem(message, _PATH, "keep it in one of the files")
 
     def _join(self) -> Iterator[Problem]:
@@ -225,14 +225,14 @@ class CheckpointTensors:
         tensor = content if isinstance(content, torch.Tensor) else content.dequantized()
         return _converted(tensor, self._expected[name], self._stored[name])
 
-    def _content(self, stored: _Stored, wanted: TensorFacts) -> torch.Tensor:
-        """The content of a parameter in its dtype, also if it is packed. Integers that are kept are remembered."""
-        names = self._names[first_name(wanted)]
-        if self._kept is None or self._kept.wanted.keys().isdisjoint(names):
+    def _content(self, stored: _StoredTensor, expected: TensorFacts) -> torch.Tensor:
+        """The content of a parameter in its dtype, dequantized if it is packed. Notes integers that a program keeps."""
+        names = self._names[first_name(expected)]
+        if self._kept is None or self._kept.kinds.keys().isdisjoint(names):
             content = stored.opened.take(stored.name)
         elif not isinstance(content := stored.opened.content(stored.name), torch.Tensor):
-            content = self._kept.tensor(names, content, getattr(torch, wanted.dtype), self._spill)
-        converted = _converted(content, wanted, stored)
+            content = self._kept.tensor(names, content, getattr(torch, expected.dtype), self._spill)
+        converted = _converted(content, expected, stored)
         is_view = stored.opened.is_mapped and converted.data_ptr() == content.data_ptr()
         return converted if is_view else self._spill(converted)
 
@@ -248,7 +248,7 @@ class CheckpointTensors:
     def load_into(
         self,
         tensors: Mapping[str, torch.Tensor],
-        kept: Kept | None = None,
+        kept: KeptIntegers | None = None,
         spill: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
     ) -> None:
         """Replaces the content of a module's parameters and buffers. No code of the module runs.
@@ -259,7 +259,7 @@ class CheckpointTensors:
             spill: Returns a tensor with its content in a file, if it is large.
         """
         self._kept, self._spill = kept, spill
-        for name in self._given:  # otherwise a large tensor would be in memory several times while it is converted
+        for name in self._sources:  # free the old content first: each tensor is then in memory only once
             if type(tensors[name].data) is torch.Tensor:  # the setter of `data` below refuses the others
                 tensors[name].data = tensors[name].data.new_empty(0)
         give_back()
@@ -300,11 +300,11 @@ def _quantized_hint(names: Collection[str], packing: Packing | None) -> str | No
     advice = "take it as it was before, and let `quantize` in the manifest quantize it"
     if packing is not None and names:
         form = f"its `quantization_config` says `{packing.method}`, and the page `Quantized checkpoints` has the forms"
-        return f"the checkpoint is packed: {form}; if this is another one, {instead}"
-    if found is None:
+        return f"the checkpoint is packed: {form}; if this is another one, {advice}"
+    if example is None:
         return None
     read = "It is read for a model of `huggingface` whose `config.json` has a `quantization_config`"
-    return f"the checkpoint is quantized, as `{found}` shows. {read}; otherwise {instead}"
+    return f"the checkpoint is quantized, as `{example}` shows. {read}; otherwise {advice}"
 
 
 def _prefix_hint(missing: list[str], extra: list[str]) -> str | None:

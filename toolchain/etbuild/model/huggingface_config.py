@@ -38,7 +38,7 @@ def is_auto(cls: Any) -> bool:
     return hasattr(cls, "from_config") and not hasattr(cls, "_from_config")
 
 
-def make_config(transformers: ModuleType, cls: Any, wanted: ConfigFile | Options, inputs: Given) -> Any:
+def make_config(transformers: ModuleType, cls: Any, source: ConfigFile | Options, inputs: Given) -> Any:
     """Makes the configuration.
 
     Args:

@@ -48,7 +48,7 @@ def tensor_digests(name: str, file: Path) -> dict[str, str]:
         return _safetensors_digests(file, opened)
 
 
-def _of_safetensors(file: Path, opened: BinaryIO) -> dict[str, str]:
+def _safetensors_digests(file: Path, opened: BinaryIO) -> dict[str, str]:
     """The digests of the tensors in a safetensors file."""
     with safe_open(file, "numpy"):  # it checks the header, and that the tensors follow each other and fill the file
         pass

@@ -86,7 +86,7 @@ class _Safetensors(TensorFile):
         self._name, self._file, self._path = name, file, path
         self._dtypes: dict[str, torch.dtype] = _TYPES
         self._open()
-        with wrap_library_errors(InputError, place, f"cannot read `{name}`"):
+        with wrap_library_errors(InputError, path, f"cannot read `{name}`"):
             _check_header(file)
         super().__init__(dict.fromkeys(self._opened.keys()))
 
@@ -202,7 +202,7 @@ def _check_header(file: Path) -> None:
         safetensors_header.read(opened)
 
 
-def _array(name: str, file: Path, place: DocumentPath) -> torch.Tensor:
+def _array(name: str, file: Path, path: DocumentPath) -> torch.Tensor:
     """The array of a .npy file. Code in it does not run."""
     import numpy as np
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.export.export_methods import Exporting, PreparedMethod
-    from etbuild.model.packed.kept import Kept
+    from etbuild.model.packed.kept import KeptIntegers
     from etbuild.model.packed.packing import Packing
     from etbuild.model.tensor_facts import Recipe, TensorFacts
     from etbuild.quantize.deferred import Deferred
@@ -122,7 +122,7 @@ def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
         from etbuild.model.packed import kept
 
         found = kept.of(root)
-        wanted, lines = bool(found.wanted), [*found.lines()]
+        wanted, lines = bool(found.kinds), [*found.lines()]
     if packed is not None and not lines and (export_plan.weights or export_plan.read_weights):
         again = ", and `quantize` quantizes them again" if export_plan.carries_content and not wanted else ""
         keep = "`quantize: {torchao: [{config: packed}, ...]}` keeps the integers that XNNPACK can hold"
@@ -203,13 +203,13 @@ def create_module(
 def _load(root: torch.nn.Module, export_plan: ExportPlan, context: StepContext, read: Weights, floats: bool) -> None:
     """Loads checkpoints into a module."""
     from etbuild.model import module
-    from etbuild.model.checkpoint import Checkpoint
+    from etbuild.model.checkpoint import CheckpointTensors
     from etbuild.model.packed import kept
     from etbuild.model.spilled_tensors import spilled
     from etbuild.model.weights_files import describe_state
 
     facts, cast, packing = describe_state(root), export_plan.model.dtype is not None, _packing(root, export_plan)
-    checkpoint = Checkpoint(read, context.inputs, facts, cast, root, packing)
+    checkpoint = CheckpointTensors(read, context.inputs, facts, cast, root, packing)
     if module.loading_code(root) is None:
         kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
         checkpoint.load_into(
@@ -219,7 +219,7 @@ def _load(root: torch.nn.Module, export_plan: ExportPlan, context: StepContext, 
         root.load_state_dict(checkpoint.by_name(), strict=False)
 
 
-def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> Kept:
+def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> KeptIntegers:
     """The weights of a packed checkpoint that methods keep as integers. Raises InputError if they cannot be there."""
     from etbuild.model.packed.kept import KeptIntegers
 

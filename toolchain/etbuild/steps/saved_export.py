@@ -135,9 +135,9 @@ def _weights(
     """A function that reads a tensor by its name: one of weights files, or one that is computed from such."""
     if not job.plan.weights:
         return dict[str, "torch.Tensor"]().__getitem__  # the export has the content of all tensors
-    from etbuild.model.checkpoint import Checkpoint
+    from etbuild.model.checkpoint import CheckpointTensors
 
-    checkpoint = Checkpoint(job.plan.weights, job.inputs, saved.in_weights, job.plan.cast, packing=saved.packing)
+    checkpoint = CheckpointTensors(job.plan.weights, job.inputs, saved.in_weights, job.plan.cast, packing=saved.packing)
     if all(entry.computed is None for entry in saved.tensors):
         return checkpoint.tensor
     from etbuild.export import computed_weights

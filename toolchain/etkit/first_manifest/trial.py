@@ -174,7 +174,7 @@ def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, 
         root = module.create(plan.model, StepContext(inputs), True)
         facts, cast = describe_state(root), plan.model.dtype is not None
         weights = tuple(map(WeightsFile.from_json, checkpoints))
-        Checkpoint(weights, inputs, facts, cast, root, packing_of(root))
+        CheckpointTensors(weights, inputs, facts, cast, root, packing_of(root))
 
 
 def _plan(first: First, changed: Mapping[str, Any]) -> Plan:

@@ -66,7 +66,7 @@ def _unlike(root: torch.nn.Module, name: str, beside: Path) -> str | None:
         stored = open_checkpoint(name, beside / name, ("model", "weights")).names
         if not any(end in names for each in stored for end in _ends(each)):
             return ""
-        Checkpoint((WeightsFile.from_json(name),), Inputs(roots=[beside]), facts, cast=False, module=root)
+        CheckpointTensors((WeightsFile.from_json(name),), Inputs(roots=[beside]), facts, cast=False, module=root)
     except InputError as error:
         return error.problems[0].message
     return None
