@@ -245,6 +245,18 @@ def test_a_small_file_is_replaced_at_once_and_takes_no_other_with_it(tmp_path: P
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_what_is_not_a_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    """For root, a rename over `/dev/null` would replace the device."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(BuildError, match="is not a regular file, so it is not replaced"):
+            artifacts.replace(tmp_path / name, b"content")
+    assert (tmp_path / "link").is_fifo()
+    with pytest.raises(BuildError, match="File name too long"):
+        artifacts.replace(tmp_path / ("x" * 300), b"content")
+
+
 def test_a_directory_that_is_read_only_is_an_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(BuildError, match="cannot write the file: Permission denied"):

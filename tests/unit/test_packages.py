@@ -243,6 +243,23 @@ def test_verify_checks_the_files_of_a_build(
     assert "did you mean `big`" in capsys.readouterr().err
 
 
+def test_verify_of_a_name_that_is_too_long(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["verify", "x" * 300]) == 1
+    assert "File name too long" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["explain", "lock"])
+def test_an_artifact_that_its_index_does_not_list_names_no_build(
+    verb: str, builds: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = builds[0].with_name("first.pte")
+    arguments = [verb, str(program), *([str(tmp_path / "first.lock.json"), "--update"] if verb == "lock" else [])]
+    assert main.main(arguments) == 0
+    program.write_bytes(b"another")
+    assert main.main(arguments) == 2
+    assert "first.pte: has other content than first.index.json says" in capsys.readouterr().err
+
+
 def test_verify_compares_the_lockfiles_beside_a_build(
     builds: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,7 @@ _OF_SYSTEM = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), _DESCRIPTORS),
     **dict.fromkeys((errno.EACCES, errno.EIO, errno.ENOMEM, errno.EPERM, errno.EROFS, errno.ESTALE), None),
     errno.EAGAIN: _PROCESSES,
+    errno.ENAMETOOLONG: None,
     errno.EFBIG: "is there a limit of the size of files? `ulimit -f` prints it",
 }
 """Error numbers that come from the state of the machine and never from a bug of the driver, each with its hint."""

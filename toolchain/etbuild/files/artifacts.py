@@ -246,6 +246,9 @@ def replace_by(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
     Raises:
         BuildError: The file cannot be written.
     """
+    with write_errors(path):
+        if path.exists() and not path.is_file() and not path.is_dir():  # for root, a rename would replace `/dev/null`
+            raise BuildError.of(f"{path}: is not a regular file, so it is not replaced", "name another file")
     with scratch_in(path.parent) as directory:
         written = write(directory, path.name, "file", write_to)
         with write_errors(path):

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
+from etbuild.files.digests import file_digest
 from etbuild.files.scratch import temporary
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
     from etbuild.results import Index, Report
+
+_ARTIFACTS = (".pte", ".ptd")
 
 
 def read_index(path: Path) -> tuple[Path, Index]:
@@ -39,6 +42,23 @@ def read_index(path: Path) -> tuple[Path, Index]:
     return index_path, content
 
 
+def index_of(path: Path) -> Index:
+    """The index that a user names as for `read_index`. An artifact must have the bytes that it lists.
+
+    Raises:
+        InputError: As `read_index`, or the artifact has other content.
+    """
+    index_path, index = read_index(path)
+    if path.suffix in _ARTIFACTS:
+        try:
+            sha256 = file_digest(path)
+        except OSError as error:
+            raise InputError.of(f"{path}: {error.strerror}") from None
+        if all(each["sha256"] != sha256 for each in index["artifacts"]):
+            raise InputError.of(f"{path}: has other content than {index_path.name} says", "build again")
+    return index
+
+
 def _locate(path: Path) -> Path:
     if path.is_dir():
         indexes = sorted(path.glob("*.index.json"))
@@ -46,7 +66,7 @@ def _locate(path: Path) -> Path:
             listing = ", ".join(file.name for file in indexes) or "it has no *.index.json"
             raise InputError.of(f"{path}: name one index of the directory", f"found: {listing}")
         return indexes[0]
-    if path.suffix in (".pte", ".ptd"):
+    if path.suffix in _ARTIFACTS:
         name = path.stem if path.suffix == ".pte" else path.stem.rpartition(".")[0]  # NAME.pte or NAME.TAG.ptd
         beside = path.with_name(f"{name or path.stem}.index.json")
         if not beside.exists():

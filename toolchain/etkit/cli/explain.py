@@ -51,7 +51,7 @@ def _resolve(reference: str, options: argparse.Namespace) -> BuildInputs:
     path = Path(reference)
     if path.suffix in _MANIFESTS:
         return _of_manifest(path, options)
-    return find_index.read_index(path)[1]
+    return find_index.index_of(path)
 
 
 def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:

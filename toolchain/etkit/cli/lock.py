@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     """Compares the build with the lockfile, or writes the lockfile."""
     from etkit.analysis import find_index, lockfile
 
-    content = lockfile.lock(find_index.read_index(options.build)[1])
+    content = lockfile.lock(find_index.index_of(options.build))
     if options.update:
         lockfile.write(options.lock, content)
         print(f"{printable(str(options.lock))}: written")
