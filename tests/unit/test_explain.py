@@ -182,13 +182,15 @@ def write(directory: Path, index: Index, name: str = "net") -> Path:
 
 def test_a_build_is_named_by_its_index_directory_or_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = write(tmp_path / "one", BEFORE), write(tmp_path / "two", changed("sources", **{"model.py": sha256("x")}))
-    (two.parent / "net.pte").write_bytes(b"")
+    (two.parent / "net.pte").write_bytes(b"pte")  # as the index lists it
     texts = {run(capsys, *names) for names in [(one, two), (one.parent, two.parent), (one, two.parent / "net.pte")]}
     (text,) = texts
     assert text.splitlines()[1:] == [
         "source `model.py` changed",
         "to run again: export; lower, if the exported graphs change; report",
     ]
+    (two.parent / "net.pte").write_bytes(b"others")
+    assert "has other content than net.index.json says" in run(capsys, one, two.parent / "net.pte", expect=2)
     assert run(capsys, one, one.parent) == f"the same key: {BEFORE['key']}\n"
     said = json.loads(run(capsys, one, two, "--json"))
     assert said["differences"] == ["source `model.py` changed"]
