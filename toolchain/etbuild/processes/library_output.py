@@ -43,14 +43,14 @@ class _Hidden:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._uses: Counter[int] = Counter()  # by thread
-        self._others: set[int | None] = set()
+        self._uses: Counter[int] = Counter()  # by the identifier of a thread
+        self._others: set[threading.Thread] = set()  # not their identifiers, which later threads get again
         self._settings = contextlib.ExitStack()
 
     def begin(self, sources: Iterable[str]) -> None:
         with self._lock:
             if not self._uses:
-                self._others = {thread.ident for thread in threading.enumerate()}
+                self._others = {*threading.enumerate()}
                 self._settings.enter_context(replaced(logging.Handler, "handle", self._handle(logging.Handler.handle)))
                 self._settings.enter_context(warnings.catch_warnings())
                 self._filter("ignore", None)
@@ -68,8 +68,7 @@ class _Hidden:
 
     def match(self, _: object) -> bool:
         """Whether the messages of this thread are hidden. `warnings` asks its filters so, with the text."""
-        thread = threading.get_ident()
-        return thread in self._uses or thread not in self._others
+        return threading.get_ident() in self._uses or threading.current_thread() not in self._others
 
     def _filter(self, action: str, module: re.Pattern[str] | None) -> None:
         warnings.filters.insert(0, (action, self, Warning, module, 0))  # type: ignore[attr-defined]
