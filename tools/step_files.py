@@ -21,7 +21,7 @@ import ast
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -98,6 +98,8 @@ _CALLED_BY: Mapping[str, frozenset[str]] = {
     "lowering_context": frozenset(("lower",)),
     "stored_weights": frozenset(("lower",)),
 }
+# The step that also calls them, for a message: `comparison.locate` lowers a program again, to find its wrong operator.
+_LOWERS_AGAIN = "compare"
 # What the module of a guard may import: Python's own library, but not what imports modules by name or draws numbers.
 _HARMLESS = {PACKAGE, *sys.stdlib_module_names} - {"importlib", "pkgutil", "random", "runpy"}
 # The modules of this package import others of it by names that stand in their text.
@@ -178,6 +180,8 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
                 for path in driver.paths(reached - base):
                     tags[path].add(driver.tag(path, part))
         outside = {module for module in waiting if module not in apart or driver.is_empty(module)}
+        if step == _LOWERS_AGAIN:
+            outside |= driver.called({module for name in backends for module in below[name]})
         reached, _ = driver.reached(outside | waiting & below[OUTSIDE], steps, base, around=True)
         for path in driver.paths(reached - base):
             tags[path].add(driver.tag(path, OUTSIDE))
@@ -262,6 +266,11 @@ class _Driver:
         if name.startswith(_BY_NAME):
             yield from {f"{_BY_NAME}{word}" for word in self._uses(name).words} & self._modules.keys()
 
+    def called(self, modules: Iterable[str]) -> set[str]:
+        """What the functions of `_CALLED_BY` in modules import."""
+        imported = set().union(*(each for name in modules for each in self._uses(name).by_function.values()))
+        return imported & self._modules.keys()
+
     def paths(self, modules: Iterable[str]) -> Iterator[str]:
         """The files of modules, and the schemas that they name."""
         for name in modules:
@@ -317,39 +326,56 @@ def _of_code(tree: ast.Module) -> Uses:
     return Uses(
         frozenset(modules),
         frozenset(_only_guards(tree)),
-        all(_is_for_readers(statement) for statement in tree.body),
+        _is_for_readers(tree),
         frozenset(words),
         {name: frozenset(each) for name, each in by_function.items()},
     )
 
 
-def _is_for_readers(statement: ast.stmt) -> bool:
-    """Whether a statement of a module is only for people and type checkers: a docstring, a list of names, or the types
-    of data, which are dictionaries when the code runs."""
-    if isinstance(statement, ast.FunctionDef):
-        return statement.name in ("__getattr__", "__dir__")
-    if isinstance(statement, ast.If):
-        return ast.unparse(statement.test) == "TYPE_CHECKING"
-    if isinstance(statement, ast.ImportFrom):
-        return statement.module in ("__future__", "typing")
-    if isinstance(statement, ast.ClassDef):
-        fields = [each for each in statement.body if not isinstance(each, ast.Expr)]
-        plain = all(isinstance(each, ast.AnnAssign) and each.value is None for each in fields)
-        return plain and statement.bases != [] and "NamedTuple" not in map(ast.unparse, statement.bases)
-    if isinstance(statement, ast.Assign):
-        names = {ast.unparse(target) for target in statement.targets}
-        return names <= {"__all__", "TYPE_CHECKING"} or _is_type(statement.value)
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+def _is_for_readers(tree: ast.Module) -> bool:
+    """Whether all that a module has is for people and type checkers: docstrings, lists of names, and the types of data,
+    which are dictionaries when the code runs."""
+    types = {"Any", "TypedDict", "bool", "dict", "float", "int", "list", "str"}
+    for statement in tree.body:
+        match statement:
+            case ast.ClassDef(name=name) if _is_typed_dict(statement, types):
+                types.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_type(value, types):
+                types.add(name)
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List() | ast.Tuple()):
+                pass
+            case ast.Assign(targets=[ast.Name(id="TYPE_CHECKING")]) | ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                pass
+            case ast.FunctionDef(name="__getattr__" | "__dir__") | ast.Expr(value=ast.Constant()):
+                pass
+            case ast.ImportFrom(module="__future__" | "typing"):
+                pass
+            case _:
+                return False
+    return True
 
 
-def _is_type(value: ast.expr) -> bool:
+def _is_typed_dict(statement: ast.ClassDef, types: Collection[str]) -> bool:
+    """Whether a class is a `TypedDict` that names its keys, and has no code."""
+    fields = [each for each in statement.body if not isinstance(each, ast.Expr)]
+    plain = all(isinstance(each, ast.AnnAssign) and each.value is None for each in fields)
+    bases = [ast.unparse(base) for base in statement.bases]
+    decorators = [ast.unparse(each) for each in statement.decorator_list]
+    return plain and decorators in ([], ["final"]) and bases != [] and {*bases} <= {*types}
+
+
+def _is_type(value: ast.expr, types: Collection[str]) -> bool:
     """Whether an expression is a type: `dict[str, int]`, `int | None`, or the call of `TypedDict`."""
-    if isinstance(value, ast.Call):
-        return ast.unparse(value.func) == "TypedDict"
-    return isinstance(value, ast.Subscript | ast.BinOp | ast.Name) and not any(
-        isinstance(each, ast.Call) or (isinstance(each, ast.Constant) and not isinstance(each.value, str | None))
-        for each in ast.walk(value)
-    )
+    match value:
+        case ast.Call(func=ast.Name(id="TypedDict")) | ast.Constant(value=None):
+            return True
+        case ast.Name(id=name):
+            return name in types
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right) | ast.Subscript(value=left, slice=right):
+            return _is_type(left, types) and _is_type(right, types)
+        case ast.Tuple(elts=parts):
+            return all(_is_type(part, types) for part in parts)
+    return False
 
 
 def _only_guards(tree: ast.Module) -> Iterator[str]:

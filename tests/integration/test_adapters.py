@@ -159,6 +159,22 @@ def test_methods_compute_with_their_adapter_and_others_without(
     ]
 
 
+def test_a_module_that_is_exported_with_its_weights_has_adapters(build: Build, tmp_path: Path) -> None:
+    """Its own code loads the weights, so that lowering and the comparison export it again."""
+    loading = "    def _load_from_state_dict(self, *arguments):\n        super()._load_from_state_dict(*arguments)\n\n"
+    model = MODEL.replace("    def forward(self", f"{loading}    def forward(self")
+    of_adapter = weights(["block.query"], 2, 1)
+    data = {**files("math", {"target_modules": ["query"], "r": 2, "lora_alpha": 6}, of_adapter)}
+    module = {"factory": "model:create", "adapters": {"math": "math"}, "weights": "net.safetensors"}
+    built = build(
+        manifest({"math": "math"}, model=module),
+        files={**data, "net.safetensors": save(dict(net().state_dict()))},
+        model=model,
+    )
+    (actual,) = outputs(built, tmp_path, "forward_math")
+    torch.testing.assert_close(actual, expected(of_adapter, lambda _: 3), rtol=1e-4, atol=1e-4)
+
+
 def test_new_weights_lower_nothing_and_change_only_the_file_of_their_adapter(build: Build, tmp_path: Path) -> None:
     config = {"target_modules": ["query"], "r": 2, "lora_alpha": 2}
     first, second = weights(["block.query"], 2, 1), weights(["block.query"], 2, 2)

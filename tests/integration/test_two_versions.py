@@ -17,7 +17,7 @@ from etbuild.version import VERSION
 from .conftest import MANIFEST, MODEL
 
 TOOLCHAIN = Path(__file__).parents[2] / "toolchain"
-OPTIONS = "etbuild/manifest/executorch_options.py"
+DEFAULTS = "etbuild/plan/parts.py"
 NEXT = "0.9.0"
 HITS = {"program": "cached"}
 
@@ -81,7 +81,7 @@ def test_a_version_that_builds_the_same_uses_what_the_other_made(released: Insta
 
 
 def test_a_version_that_makes_other_bytes_builds_and_the_lockfile_tells(released: Installed, tmp_path: Path) -> None:
-    later = upgraded(released, tmp_path, (OPTIONS, '"segment_alignment": 128', '"segment_alignment": 256'))
+    later = upgraded(released, tmp_path, (DEFAULTS, "segment_alignment: int = 128", "segment_alignment: int = 256"))
     steps = later.build("new")
     assert steps["lower"] == "run"
     assert later.program("new") != released.program("old")

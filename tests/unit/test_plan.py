@@ -374,3 +374,5 @@ def test_a_program_runs_the_parts_of_the_driver_that_it_needs_and_no_others(part
     assert plan.driver_parts("export") & PARTS.keys() == of_export
     assert plan.driver_parts("lower") & PARTS.keys() == of_lowering
     assert plan.driver_parts("compare") == plan.driver_parts("lower")
+    again = plan.driver_parts("export", exports_again=True)
+    assert again & PARTS.keys() == of_export | of_lowering & {"checkpoints"}

@@ -17,7 +17,7 @@ from etbuild import backends
 from etbuild.cli import VERBS
 from etbuild.inputs import step_files
 from etbuild.steps import pipeline
-from tools.step_files import ACTION, OUTSIDE, PARTS, STEPS, TABLE, Source, files_of_checkout, table
+from tools.step_files import ACTION, OUTSIDE, PARTS, STEPS, TABLE, Source, backend_modules, files_of_checkout, table
 from tools.step_files import step_files as tags_of
 
 ALL_PARTS = {*PARTS, *backends.BACKENDS} - {OUTSIDE}
@@ -157,8 +157,10 @@ def test_what_can_reach_the_values_of_a_step_does_not_only_guard_it(other: str) 
 
 
 TYPES = """
-from typing import TypedDict
+from typing import TypedDict, final
 Names = list[str] | None
+__all__ = ["Named"]
+@final
 class Named(TypedDict):
     name: str
 class More(Named, total=False):
@@ -171,7 +173,20 @@ def test_the_types_of_data_are_in_no_key() -> None:
 
 
 @pytest.mark.parametrize(
-    "more", ["F = 1", "F = Names[0]", "F = max(1, 2)", "class G(Named):\n    name: str = 'a'", "class G:\n    a: int"]
+    "more",
+    [
+        "F = 1",
+        "F = Names[0]",
+        "F = max(1, 2)",
+        "F = sizes['a']",
+        "F = Names - list",
+        "__all__ = f()",
+        "class G(Named):\n    name: str = 'a'",
+        "class G:\n    a: int",
+        "class G(Exception):\n    a: int",
+        "class G(Part):\n    a: int",
+        "@f\nclass G(Named):\n    a: int",
+    ],
 )
 def test_a_value_beside_the_types_of_data_is_in_the_key(more: str) -> None:
     assert tag_of_other(f"{IMPORT}f(name='a')", TYPES + more) == {"report"}
@@ -212,6 +227,13 @@ def test_lowering_runs_nothing_that_makes_a_model_and_comparing_nothing_that_low
     assert models <= set(step_files.of_steps(["export"], ALL_PARTS))
     assert not models & (lowering | comparing)
     assert not [name for name in comparing if name.startswith(("etbuild/lower/", "etbuild/emit/"))]
+
+
+@pytest.mark.parametrize("backend", sorted(backend_modules()))
+def test_the_comparison_can_lower_again_to_find_a_wrong_operator(backend: str) -> None:
+    lowering = step_files.of_steps(["lower"], [backend])
+    of_backend = {name for name in lowering if name.startswith("etbuild/backends/")}
+    assert of_backend <= set(step_files.of_steps(["compare"], [backend, OUTSIDE]))
 
 
 def top_level_imports(text: str) -> set[str]:

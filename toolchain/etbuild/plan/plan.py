@@ -117,13 +117,21 @@ class Plan(Lowered):
             found.setdefault(entry.backend, path)
         return {**found, **({} if self.recipe is None else self.used_backends)}
 
-    def driver_parts(self, step: str) -> set[str]:
+    def driver_parts(self, step: str, exports_again: bool = False) -> set[str]:
         """What of the driver a step runs for this program and not for others: backends, and names of parts as in
-        `inputs.step_files`."""
+        `inputs.step_files`.
+
+        Args:
+            step: The step.
+            exports_again: Whether lowering may export the methods again, with their weights. The parts of the export
+                are then those of both exports.
+        """
         plan, methods = self.export_plan, self.methods.values()
+        read = [plan.read_weights] if step == "export" else []
+        read += [self.lower_plan.weights] if step != "export" or exports_again else []
         used = {
             "adapters": bool(self.model.adapters),
-            "checkpoints": bool(plan.read_weights if step == "export" else self.lower_plan.weights),
+            "checkpoints": any(read),
             "computed_weights": plan.weights and plan.carries_content,
             "constants": bool(plan.constant_methods),
             "custom_ops": bool(self.custom_ops.libraries or self.custom_ops.modules),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -223,9 +223,11 @@ class _Exported:
             from etbuild.steps.export import export_with_weights
 
             _, programs = export_with_weights(saved.export_plan, context, job.plan.weights, job.plan.adapters)
+            for program in programs.values():  # the export has stand-ins for the weights of adapters: buffers
+                program.constants.update(_of_adapters(job, program.constants.keys()))
             return cls(job, saved, context, examples, None, {}, programs)
         content = open_content(job, saved)
-        return cls(job, saved, context, examples, content, _of_adapters(job, content), {})
+        return cls(job, saved, context, examples, content, _of_adapters(job, content.keys()), {})
 
     def methods(self, names: list[str], *, whole: bool = False) -> tuple[list[ComparedMethod], dict[str, str]]:
         """The methods with their weights and example inputs; and those that cannot be compared, with a note.
@@ -279,13 +281,13 @@ class _Exported:
         }
 
 
-def _of_adapters(job: LoweringJob[ComparePlan], content: Content) -> dict[str, torch.Tensor]:
-    """The weights of adapters by name."""
+def _of_adapters(job: LoweringJob[ComparePlan], names: Collection[str]) -> dict[str, torch.Tensor]:
+    """The weights of adapters among the names of parameters and buffers."""
     if not job.plan.adapters:
         return {}
     from etbuild.model import adapter_weights
 
-    return adapter_weights.read(job.plan.adapters, content.keys(), job.inputs)
+    return adapter_weights.read(job.plan.adapters, names, job.inputs)
 
 
 class _Found(TypedDict):
@@ -308,8 +310,11 @@ def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scr
         only = replace(files, facts={**files.facts, "methods": of_group})
         comparison = Comparison(group, only, scratch)
         wrong = comparison.first_wrong(exported.job.plan.work)
-    except (CannotRun, InputError) as error:  # the runtime here may lack what its libraries need of the machine
+    except CannotRun as error:
         return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{_NOT} {error}")}}
+    except InputError as error:  # the runtime here may lack what its libraries need of the machine
+        message = "; ".join(problem.message for problem in error.problems)  # the text of the error is in no key
+        return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{_NOT} {message}")}}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
     return {"wrong": None if wrong is None else vars(wrong), "notes": {**skipped, **notes}}
 

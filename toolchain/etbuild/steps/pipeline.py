@@ -79,8 +79,10 @@ class Request:
         return digest(self.described)
 
     def driver_of(self, *steps: str) -> list[str]:
-        """The digests of the driver's files that these steps run for this program."""
-        return [step_files.digest_of([step], self.plan.driver_parts(step)) for step in steps]
+        """The digests of the driver's files that steps run for this program: of one step, or of one that exports again
+        and the export."""
+        again = len(steps) > 1
+        return [step_files.digest_of([step], self.plan.driver_parts(step, exports_again=again)) for step in steps]
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ class Pipeline:
             step.run(self)
             return
         steps = [step.name, *self._exports_again]
-        parts = {part for each in steps for part in self.request.plan.driver_parts(each)}
+        again = len(steps) > 1
+        parts = {part for each in steps for part in self.request.plan.driver_parts(each, exports_again=again)}
         with step_files.only(steps, parts):
             step.run(self)
         self.request.files.check_unchanged()
