@@ -40,13 +40,16 @@ def other_problems(
     sections_of_broken = {_section(path) for path in broken}
     entries = {path for path in {*broken, *above} if path and isinstance(path[-1], int)}
     lists = {path[:-1] for path in entries}
-    fitting, removed = _fitting(data, broken)
-    for problem in checks(fitting):
-        path = _before(removed, problem.path or ())
+    for problem in checks(_fitting(data, broken, _without_entry_numbers)[0]):
+        path = problem.path or ()
         starts = {path[:length] for length in range(len(path) + 1)}
+        if path not in above and not starts & (broken | lists) and _section(path) not in sections_of_broken:
+            yield problem
+    fitting, removed = _fitting(data, broken, _entry)
+    for problem in checks(fitting) if lists else ():
+        path = _before(removed, problem.path or ())
         is_beside = any(path[:n] in lists and path[: n + 1] not in entries for n in range(len(path)))
-        is_elsewhere = path not in above and not starts & (broken | lists) and _section(path) not in sections_of_broken
-        if is_elsewhere or (is_beside and not _is_of_shapes(path)):
+        if is_beside and not _is_of_shapes(path):
             yield replace(problem, path=path)
 
 
@@ -65,17 +68,32 @@ def _is_of_shapes(path: DocumentPath) -> bool:
     return path[0] == "methods" and not _OF_INPUTS.keys().isdisjoint(path[2:3])
 
 
+def _without_entry_numbers(path: DocumentPath) -> DocumentPath:
+    """The place, or that of the list that it is in."""
+    while isinstance(path[-1], int):
+        path = path[:-1]
+    return path
+
+
 def _entry(path: DocumentPath) -> DocumentPath:
     """The smallest entry of a list that a place is in, or the place itself."""
     lengths = [length for length in range(1, len(path) + 1) if isinstance(path[length - 1], int)]
     return path[: lengths[-1]] if lengths else path
 
 
-def _fitting(data: Any, broken: AbstractSet[DocumentPath]) -> tuple[Any, set[DocumentPath]]:
-    """The manifest without what breaks its schema, and the places that are missing."""
+def _fitting(
+    data: Any, broken: AbstractSet[DocumentPath], whole: Callable[[DocumentPath], DocumentPath]
+) -> tuple[Any, set[DocumentPath]]:
+    """The manifest without what breaks its schema, and the places that are missing.
+
+    Args:
+        data: The manifest.
+        broken: The places that break the schema.
+        whole: Returns the place to remove for one that breaks the schema.
+    """
     removed: set[DocumentPath] = set()
     fitting = data
-    while new := {_entry(path) for path in broken} - removed:
+    while new := {whole(path) for path in broken} - removed:
         removed |= new
         fitting = _without(data, removed)
         found = json_schema.problems("model", fitting)  # a key that is required may be gone now
