@@ -250,8 +250,8 @@ READS: dict[str, Callable[[torch.Tensor], object]] = {
 @pytest.mark.parametrize(
     ("where", "way"),
     [
+        ("pass", "text"),  # first: this process replays the passes of a graph that it has seen
         *(("preprocess", way) for way in ("comparison", "address of memory", "handled", "choosy", "dlpack")),
-        ("pass", "text"),
     ],
 )
 def test_a_method_whose_weights_are_read_is_lowered_with_them(
