@@ -1,4 +1,4 @@
-"""Compares the methods of a program in ExecuTorch's runtime with the exported methods in PyTorch."""
+"""Compares the methods of a program in ExecuTorch's runtime with the exported methods and with the model in PyTorch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from etbuild.comparison import accuracy
 from etbuild.comparison.calls import Calls, ComparedCall
+from etbuild.comparison.eager import EagerMethod
 from etbuild.comparison.graph import Graph, Rounding, buffers, is_quantized
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
@@ -22,6 +23,7 @@ from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
 
 _DIFFERS = "the program computes something else than the exported method in"
+_EXPORT_DIFFERS = "the program and the exported method compute something else than the model in"
 _FIRST = "the call with the example inputs"
 _SAMPLES = (1, 3, 8)  # of how far rounding moves the outputs; the next number if these do not explain them
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
@@ -38,6 +40,7 @@ class ComparedMethod:
         examples: Its example inputs, in its order.
         settings: How it is compared.
         weights: Weights that are read where they are needed, by name. No method changes them.
+        eager: The same method of the model; None if there is no model.
     """
 
     name: str
@@ -45,6 +48,7 @@ class ComparedMethod:
     examples: Sequence[Any]
     settings: MethodComparison
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    eager: EagerMethod | None = None
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,16 @@ class Wrong:
         problem: In which call the program fails or differs, and how.
         leaves: The inputs of the call.
         state: The buffers before the call, by name.
+        earlier: The calls before this one, each with its method and inputs.
+        of_export: Whether the exported method differs from the model, and the program is as the exported method.
     """
 
     method: str
     problem: str
     leaves: list[Any]
     state: dict[str, torch.Tensor]
+    earlier: list[tuple[str, list[Any]]]
+    of_export: bool = False
 
 
 class CannotRun(Exception):
@@ -100,6 +108,8 @@ class Comparison:
         self._history: list[tuple[ComparedMethod, list[Any]]] = []
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
         self._samples: list[_Sample] = []
+        self._eager = {method.name: method.eager for method in methods if method.eager is not None}
+        self._quantized: dict[str, tuple[list[Any], list[Any]]] = {}
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
         self.notes: dict[str, str] = {}
 
@@ -143,7 +153,7 @@ class Comparison:
             found = self._wrong([value], [graph.state[name]], method, of, f"state `{name}`")
             if found:
                 problem = f"after {len(self._history)} calls, {_DIFFERS} its state: {found[0]}"
-                return Wrong(method.name, problem, *self._before[method.name])
+                return self._of_call(method, problem)
         return None
 
     def _graphs(self) -> dict[str, Graph]:
@@ -183,11 +193,44 @@ class Comparison:
         except EtbuildError as error:
             if _NO_MEMORY in str(error):
                 raise CannotRun(f"{_WITHOUT_MEMORY} in {call.name}") from error
-            return Wrong(method.name, f"{error} (in {call.name})", leaves, before), work
+            return self._of_call(method, f"{error} (in {call.name})"), work
         found = self._wrong(actual, expected, method, lambda sample: sample.outputs)
         if found:
-            return Wrong(method.name, f"{_DIFFERS} {call.name}: {chr(10).join(found)}", leaves, before), work
-        return None, work
+            return self._of_call(method, f"{_DIFFERS} {call.name}: {chr(10).join(found)}"), work
+        return self._wrong_export(method, call.name, leaves, expected), work
+
+    def _of_call(self, method: ComparedMethod, problem: str, *, of_export: bool = False) -> Wrong:
+        """The last call of a method, with what is wrong with it."""
+        last = max(index for index, (each, _) in enumerate(self._history) if each.name == method.name)
+        earlier = [(each.name, leaves) for each, leaves in self._history[:last]]
+        return Wrong(method.name, problem, *self._before[method.name], earlier, of_export)
+
+    def _wrong_export(self, method: ComparedMethod, call: str, leaves: list[Any], exported: list[Any]) -> Wrong | None:
+        """Compares what the exported method has computed with what the model computes from the same inputs.
+
+        The model computes in float what a quantized method rounds: `quantization_notes` judges these by all calls.
+        """
+        eager = self._eager.get(method.name)
+        if eager is None:
+            return None
+        try:
+            expected = eager.call(method.program, leaves)
+        except EtbuildError:
+            raise
+        except Exception as error:  # noqa: BLE001 - code of the model: it may refuse values that an exported graph takes
+            if call == _FIRST or self._have_buffers:  # else it has no state that the call may have left half changed
+                del self._eager[method.name]
+                self.notes[method.name] = f"in part: the model itself fails in {call}: {summary(error)}"
+            return None
+        if is_quantized(method.program):
+            exact, rounded = self._quantized.setdefault(method.name, ([], []))
+            exact += expected
+            rounded += exported
+            return None
+        found = accuracy.wrong_outputs(exported, expected, method.settings.tolerance, False)
+        if not found or not self._wrong(expected, exported, method, lambda sample: sample.outputs):
+            return None
+        return self._of_call(method, f"{_EXPORT_DIFFERS} {call}: {chr(10).join(found)}", of_export=True)
 
     def _wrong(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -201,6 +202,17 @@ def arguments(program: ExportedProgram, leaves: Sequence[Any]) -> tuple[tuple[An
     """What stands for the inputs of a method, in its order, as positional arguments and keyword arguments."""
     positional, keywords = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     return tuple(positional), dict(keywords)
+
+
+def with_state(program: ExportedProgram, state: Mapping[str, torch.Tensor]) -> torch.fx.GraphModule:
+    """A copy of a method as a graph module, with these buffers."""
+    module = copy.deepcopy(program.module(check_guards=False))
+    buffers = dict(module.named_buffers())
+    with torch.no_grad():
+        for key, value in state.items():
+            if key in buffers and buffers[key].shape == value.shape:
+                buffers[key].copy_(value)
+    return module
 
 
 def outputs_of(result: Any) -> list[Any]:

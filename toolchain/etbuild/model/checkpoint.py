@@ -245,6 +245,17 @@ class CheckpointTensors:
         content = {name: tensor for names, tensor in self.read_all(needed) for name in names}
         return {name: content[name] for name in self._expected if name in content}
 
+    def load_in_place(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Writes the content of a module's parameters and buffers into their memory, as `load_state_dict` does: views
+        of them then have it too. No code of the module runs.
+
+        Args:
+            tensors: The parameters and buffers by name.
+        """
+        with torch.no_grad():
+            for names, tensor in self.read_all():
+                tensors[names[0]].copy_(tensor)
+
     def load_into(
         self,
         tensors: Mapping[str, torch.Tensor],

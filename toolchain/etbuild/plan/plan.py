@@ -202,7 +202,7 @@ class Plan(Lowered):
         given = self.checks.get("compare", {})
         comparisons = {name: MethodComparison.of_manifest(given, name) for name in self.methods}
         work = given.get("work", _COMPARED_WORK)
-        return self.lower_plan.as_part(ComparePlan, work=work, comparisons=comparisons)
+        return self.lower_plan.as_part(ComparePlan, work=work, comparisons=comparisons, exported=self.export_plan)
 
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:
