@@ -127,7 +127,7 @@ class Plan(Lowered):
                 are then those of both exports.
         """
         plan, methods = self.export_plan, self.methods.values()
-        read = [plan.read_weights] if step == "export" else []
+        read = [plan.read_weights] if step in ("export", "compare") else []
         read += [self.lower_plan.weights] if step != "export" or exports_again else []
         used = {
             "adapters": bool(self.model.adapters),

@@ -1,4 +1,4 @@
-"""Compares a program with its model and its exported methods: what the runtime computes must be what PyTorch computes."""
+"""Compares a program with its model and its exported methods: the runtime must compute what PyTorch computes."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _NOT = "was not compared with PyTorch:"
 _LARGEST_BYTES = 1 << 31
 """Of files and planned memory: the runtime takes as much again, beside what the build has."""
 _BRANCHES = (
-    "a branch on `torch.compiler.is_exporting()`, `is_compiling()` or `training`, state that only Python sees, or weights "
-    "that are read before they are loaded are the usual causes"
+    "a branch on `torch.compiler.is_exporting()`, `is_compiling()` or `training`, state that only Python sees, weights "
+    "that are read before they are loaded, or a factory that makes another model each time are the usual causes"
 )
 _LARGE = 1 << 20  # bytes: it would take longer to read a smaller weight for each call than to keep it
 
@@ -209,8 +209,8 @@ def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts
 
 
 def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext, names: Iterable[str]) -> dict[str, EagerMethod]:
-    """The methods of the model in eager PyTorch, by name. Leaves out those that come from files, and those whose weights
-    a training for quantization has changed."""
+    """The methods of the model in eager PyTorch, by name. Leaves out those that come from files, and those whose
+    weights a training for quantization has changed."""
     from etbuild.comparison.eager import EagerMethod
     from etbuild.model import module
     from etbuild.processes.random_seeds import seed
@@ -410,9 +410,8 @@ def _where_exported(
             return f"the search for the module failed: {summary(error)}"
     passes = "; or `passes.aten` changes what it computes" if job.plan.exported.passes else ""
     cause = f"{_BRANCHES}{passes}"
-    return (
-        cause if found is None else f"the first submodule whose output the export does not compute is {found}: {cause}"
-    )
+    first = "the first submodule whose output the exported method does not compute is"
+    return cause if found is None else f"{first} {found}: {cause}"
 
 
 def _where(job: LoweringJob[ComparePlan], context: StepContext, method: ComparedMethod, wrong: Wrong) -> str:
