@@ -118,7 +118,8 @@ class CheckpointTensors:
 
             opened = with_weights(opened, self._packing)
         names = {name: name for name in sorted({name for tensors in opened.values() for name in tensors.names})}
-        yield from () if module is None else _extra_states(module, names, path)
+        filled = {name for tensors in opened.values() for name in tensors.names if not tensors.is_none(name)}
+        yield from () if module is None else _extra_states(module, filled, path)
         if entry.ignore or entry.rename:
             from etbuild.model.tensor_names import names_in_module
 
