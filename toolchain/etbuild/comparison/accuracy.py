@@ -44,7 +44,7 @@ def default_tolerance(expected: torch.Tensor, quantized: bool) -> Tolerance:
 
     Args:
         expected: The expected output.
-        quantized: Whether the method is quantized. A backend may then round to the next number.
+        quantized: Whether the method is quantized, and nothing shows how far rounding moves its outputs.
     """
     if not expected.is_floating_point():
         return _EXACT
@@ -91,14 +91,14 @@ def wrong_outputs(
     return found
 
 
-def within_samples(
+def unexplained(
     actual: Sequence[Any],
     expected: Sequence[Any],
     samples: Sequence[Sequence[Any]],
     tolerance: Tolerance | None,
     quantized: bool,
-) -> bool:
-    """Whether outputs are as near to the expected ones as outputs that were computed with other roundings.
+) -> list[int]:
+    """The outputs that are not as near to the expected ones as outputs that were computed with other roundings.
 
     Args:
         actual: The outputs of the program.
@@ -107,13 +107,28 @@ def within_samples(
         tolerance: How far an element may be from the expected one in addition; None for the default of each output.
         quantized: Whether the method is quantized.
     """
-    return len(actual) == len(expected) and all(
-        _difference(one, other, tolerance, quantized) is None or _is_within(one, other, of_output, tolerance, quantized)
-        for one, other, *of_output in zip(actual, expected, *samples, strict=True)
+    if len(actual) != len(expected):
+        return [*range(len(expected))]
+    return [
+        index
+        for index, (one, other, *of_output) in enumerate(zip(actual, expected, *samples, strict=True))
+        if _difference(one, other, tolerance, False) is not None
+        and not _is_within(one, other, of_output, tolerance, quantized)
+    ]
+
+
+def show_rounding(
+    expected: Sequence[Any], samples: Sequence[Sequence[Any]], outputs: Sequence[int], tolerance: Tolerance | None
+) -> bool:
+    """Whether other roundings move each of these outputs, so that more samples would show nothing new."""
+    return all(
+        any(_difference(sample[index], expected[index], tolerance, False) is not None for sample in samples)
+        for index in outputs
     )
 
 
 _BEYOND_SAMPLES = 4  # a few samples do not show the largest effect of rounding
+_BEYOND_DRIFTS = 2  # but most of its effect on all elements together
 _SIMILAR = 4  # the sizes of numbers that are rounded alike: up to this factor, and its neighbours
 
 
@@ -131,14 +146,43 @@ def _is_within(
     if not alike:
         return False
     if expected.is_floating_point():
-        allowed = tolerance if tolerance is not None else default_tolerance(expected, quantized)
-        return bool((_moves_as_far(actual, expected, alike) | _right(actual, expected, allowed)[0]).all())
+        allowed = tolerance if tolerance is not None else default_tolerance(expected, False)
+        near, by_element = _right(actual, expected, allowed)
+        if not bool((near | _moves_as_far(actual, expected, alike)).all()):
+            return False
+        return not quantized or not _drifts(actual, expected, alike, by_element)
     counts = [int((each != expected).sum()) for each in alike]
     if int((actual != expected).sum()) > _BEYOND_SAMPLES * max(counts):
         return False
     # A number of 8 bits is a quantized one. Larger integers may be indices, which are not near each other.
     moved = [_largest_error(each, expected) for each in alike]
-    return expected.element_size() > 1 or _largest_error(actual, expected) <= _BEYOND_SAMPLES * max(moved)
+    return expected.element_size() > 1 or (
+        _largest_error(actual, expected) <= _BEYOND_SAMPLES * max(moved)
+        and not (quantized and _drifts(actual, expected, alike, torch.zeros(())))
+    )
+
+
+def _drifts(
+    actual: torch.Tensor, expected: torch.Tensor, samples: Sequence[torch.Tensor], allowed: torch.Tensor
+) -> bool:
+    """Whether all elements together are further from the expected ones than those of samples: in size, in one
+    direction, or in proportion to the elements.
+
+    A step of quantization is so large that an element by itself says little. A zero point that is off by one moves all
+    of them by one step; rounding moves a few, in both directions.
+    """
+    want = expected.to(torch.float64)
+    size = torch.where(want.isfinite(), want.abs(), 0.0)
+    ratio = want.sign() * _signal(size, _same(actual, expected)) / size.max().clamp(min=1e-300)
+    ratio = ratio / ratio.square().mean().sqrt().clamp(min=1e-300)
+
+    def drifts(other: torch.Tensor) -> torch.Tensor:
+        same = _same(other, expected) | ~want.isfinite()
+        error = torch.where(same, 0.0, other.to(torch.float64) - want)
+        return torch.stack([error.square().mean().sqrt(), error.mean().abs(), (error * ratio).mean().abs()])
+
+    furthest = torch.stack([*map(drifts, samples)]).amax(0)
+    return bool((drifts(actual) > _BEYOND_DRIFTS * furthest + allowed.mean()).any())
 
 
 def _moves_as_far(actual: torch.Tensor, expected: torch.Tensor, samples: Sequence[torch.Tensor]) -> torch.Tensor:

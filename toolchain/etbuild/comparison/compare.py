@@ -25,7 +25,9 @@ from etbuild.runtime.session import Session
 _DIFFERS = "the program computes something else than the exported method in"
 _EXPORT_DIFFERS = "the program and the exported method compute something else than the model in"
 _FIRST = "the call with the example inputs"
-_SAMPLES = (1, 3, 8)  # of how far rounding moves the outputs; the next number if these do not explain them
+_OF_A_PART = 8  # samples that change numbers by the same part of a step, before they are quantized
+_LARGER_PART = 4  # times the part before, for outputs in which a small one shows nothing
+_SAMPLES = (1, 3, 8, 16, 24, 32)  # of how far rounding moves outputs; the next number if these do not explain them
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
 _WITHOUT_MEMORY = "the runtime gets no memory for it"
 
@@ -242,17 +244,21 @@ class Comparison:
     ) -> list[str]:
         """The problems of values that are not as near to the expected ones as those of other roundings."""
         tolerance, quantized = method.settings.tolerance, is_quantized(method.program)
-        found = accuracy.wrong_outputs(actual, expected, tolerance, quantized, name)
+        found = accuracy.wrong_outputs(actual, expected, tolerance, False, name)
         for count in _SAMPLES if found else ():
             samples = [of(self._sample(number)) for number in range(count)]
-            if accuracy.within_samples(actual, expected, samples, tolerance, quantized):
+            wrong = accuracy.unexplained(actual, expected, samples, tolerance, quantized)
+            if not wrong:
                 return []
+            if count >= _OF_A_PART and (not quantized or accuracy.show_rounding(expected, samples, wrong, tolerance)):
+                break
         return found
 
     def _sample(self, number: int) -> _Sample:
         """A sample that has made the calls of the history; without buffers, only the last one matters."""
         if number == len(self._samples):
-            self._samples.append(_Sample(self._graphs(), Rounding(number)))
+            rounding = Rounding(number, Rounding.OF_STEP * _LARGER_PART ** (number // _OF_A_PART))
+            self._samples.append(_Sample(self._graphs(), rounding))
         sample = self._samples[number]
         missing = self._history[sample.calls :]
         for method, leaves in missing if self._have_buffers else missing[-1:]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from etbuild.accelerate.lowering import accelerated
 from etbuild.comparison import accuracy
-from etbuild.comparison.graph import arguments, copied, outputs_of
+from etbuild.comparison.graph import Rounding, arguments, copied, outputs_of, run_module
 from etbuild.errors import EtbuildError
 from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
@@ -29,6 +30,7 @@ from etbuild.plan.step_plans import LowerPlan
 from etbuild.runtime import child, program_files
 from etbuild.runtime.session import Session
 
+_SAMPLES = 8  # of how far rounding moves the outputs
 _SHOWN = 2  # outputs that a message names
 _SKIPPED = ("getitem", "sym_size", "_assert", "alias", "detach", "lift_fresh")
 State = Mapping[str, torch.Tensor]
@@ -68,7 +70,7 @@ class Search:
         self._plan, self._call, self._lines = plan, call, lines
         self._inputs = arguments(call.program, call.leaves)
         self._tries = 0
-        self._results: list[tuple[list[Any], list[Any]]] = []
+        self._wrong: list[int] = []  # outputs of the last graph
 
     def run(self) -> str:
         """Searches. Returns what was found, for people."""
@@ -81,19 +83,15 @@ class Search:
                 f"`{name}`, lowered again from this manifest, is right if this call is the first one. So "
                 "earlier calls or other sizes make the difference, or the program was built from other weights"
             )
-        return self._first_wrong(program) or self._whole(program)
+        wrong = self._wrong
+        return self._first_wrong(program) or self._whole(program, wrong)
 
-    def _whole(self, program: ExportedProgram) -> str:
+    def _whole(self, program: ExportedProgram, outputs: Collection[int]) -> str:
         """What to say of a method in which each operator is right as long as nothing follows it."""
         name = self._call.method
-        actual, expected = self._results[0]
         specs, (ends,) = program.graph_signature.output_specs, program.graph.output_node().args
         of_user = [node for spec, node in zip(specs, ends, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
-        wrong = [
-            node
-            for node, *values in zip(of_user, actual, expected, strict=False)
-            if isinstance(node, Node) and self.differences(*([value] for value in values))
-        ]
+        wrong = [node for index, node in enumerate(of_user) if isinstance(node, Node) and index in outputs]
         made = "".join(f"\n{self._described(node, 'a wrong output comes from')}" for node in wrong[:_SHOWN])
         return f"no single operator of `{name}` is wrong: the difference needs several, or grows over the graph{made}"
 
@@ -156,8 +154,20 @@ class Search:
                 return summary(error)
             except Exception:  # noqa: BLE001 - nor can PyTorch run each cut graph
                 return None
-        self._results.append((outputs["actual"], outputs["expected"]))
-        return "\n".join(self.differences(outputs["actual"], outputs["expected"]))
+        return "\n".join(self._problems(module, **outputs))
+
+    def _problems(self, module: torch.fx.GraphModule, actual: list[Any], expected: list[Any]) -> list[str]:
+        """The problems of outputs that are not as near to the expected ones as those of other roundings."""
+        tolerance = self._call.tolerance
+        found = accuracy.wrong_outputs(actual, expected, tolerance, False)
+        if not found:
+            return []
+        samples = child.run({"samples": lambda: [*map(partial(self._rounded, module), range(_SAMPLES))]})["samples"]
+        self._wrong = accuracy.unexplained(actual, expected, samples, tolerance, self._call.quantized)
+        return found if self._wrong else []
+
+    def _rounded(self, module: torch.fx.GraphModule, number: int) -> list[Any]:
+        return outputs_of(run_module(copy.deepcopy(module), [*map(copied, self._call.leaves)], Rounding(number)))
 
     def _in_runtime(self, program: Path, scratch: Path) -> list[Any]:
         from etbuild.files.program_file import describe
