@@ -12,6 +12,7 @@ import torch
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.parts import Tolerance
 
+_BEYOND_SAMPLES = 4  # a few samples do not show the largest effect of rounding
 _WORST = 3  # elements that a message shows
 _DIGITS = (7, 9, 17)  # 9 tell all numbers of float32 apart, and 17 those of float64
 _FLOAT = Tolerance(0.0, 1e-3, 1e-4)
@@ -97,6 +98,7 @@ def within_samples(
     samples: Sequence[Sequence[Any]],
     tolerance: Tolerance | None,
     quantized: bool,
+    beyond: int = _BEYOND_SAMPLES,
 ) -> bool:
     """Whether outputs are as near to the expected ones as outputs that were computed with other roundings.
 
@@ -106,19 +108,20 @@ def within_samples(
         samples: Those of the model with other roundings.
         tolerance: How far an element may be from the expected one in addition; None for the default of each output.
         quantized: Whether the method is quantized.
+        beyond: How many times further they may be than the samples.
     """
     return len(actual) == len(expected) and all(
-        _difference(one, other, tolerance, quantized) is None or _is_within(one, other, of_output, tolerance, quantized)
+        _difference(one, other, tolerance, quantized) is None
+        or _is_within(one, other, of_output, tolerance, quantized, beyond)
         for one, other, *of_output in zip(actual, expected, *samples, strict=True)
     )
 
 
-_BEYOND_SAMPLES = 4  # a few samples do not show the largest effect of rounding
 _SIMILAR = 4  # the sizes of numbers that are rounded alike: up to this factor, and its neighbours
 
 
 def _is_within(
-    actual: Any, expected: Any, samples: Sequence[Any], tolerance: Tolerance | None, quantized: bool
+    actual: Any, expected: Any, samples: Sequence[Any], tolerance: Tolerance | None, quantized: bool, beyond: int
 ) -> bool:
     if not all(isinstance(each, torch.Tensor) for each in (actual, expected, *samples)):
         return False
@@ -132,16 +135,18 @@ def _is_within(
         return False
     if expected.is_floating_point():
         allowed = tolerance if tolerance is not None else default_tolerance(expected, quantized)
-        return bool((_moves_as_far(actual, expected, alike) | _right(actual, expected, allowed)[0]).all())
+        return bool((_moves_as_far(actual, expected, alike, beyond) | _right(actual, expected, allowed)[0]).all())
     counts = [int((each != expected).sum()) for each in alike]
-    if int((actual != expected).sum()) > _BEYOND_SAMPLES * max(counts):
+    if int((actual != expected).sum()) > beyond * max(counts):
         return False
     # A number of 8 bits is a quantized one. Larger integers may be indices, which are not near each other.
     moved = [_largest_error(each, expected) for each in alike]
-    return expected.element_size() > 1 or _largest_error(actual, expected) <= _BEYOND_SAMPLES * max(moved)
+    return expected.element_size() > 1 or _largest_error(actual, expected) <= beyond * max(moved)
 
 
-def _moves_as_far(actual: torch.Tensor, expected: torch.Tensor, samples: Sequence[torch.Tensor]) -> torch.Tensor:
+def _moves_as_far(
+    actual: torch.Tensor, expected: torch.Tensor, samples: Sequence[torch.Tensor], beyond: int
+) -> torch.Tensor:
     """For each element, whether it is as near to the expected one as the samples of elements of a similar size.
 
     A few samples of one element show little. Those of a larger one would excuse any error: a mask is -1e9.
@@ -157,7 +162,7 @@ def _moves_as_far(actual: torch.Tensor, expected: torch.Tensor, samples: Sequenc
     furthest = torch.zeros(int(sizes.max()) + 2, dtype=torch.float64).scatter_reduce(0, sizes, moved, "amax")
     near = torch.stack([furthest[sizes + step] for step in (-1, 0, 1)]).amax(0)
     tiny = torch.finfo(expected.dtype).tiny
-    return _errors(actual, expected) <= (_BEYOND_SAMPLES * near + tiny).view(expected.shape)
+    return _errors(actual, expected) <= (beyond * near + tiny).view(expected.shape)
 
 
 def _largest_error(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -205,12 +210,14 @@ def _same(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 _SENTINEL = 100
 """A right number that is so much larger than all others stands for something: a mask is `finfo.min`, or -1e9."""
+_LEAST_SENTINEL = 1000
+"""Smaller numbers stand for themselves: a probability of 1 is beside others of 1e-18."""
 
 
 def _signal(magnitudes: torch.Tensor, same: torch.Tensor) -> torch.Tensor:
     """The magnitudes without sentinels, which would hide the errors of all other elements."""
     sizes = magnitudes.unique()  # sorted
-    while sizes.numel() > 1 and 0 < sizes[-2] * _SENTINEL < sizes[-1]:
+    while sizes.numel() > 1 and sizes[-1] >= _LEAST_SENTINEL and 0 < sizes[-2] * _SENTINEL < sizes[-1]:
         largest = magnitudes == sizes[-1]
         if not bool(same[largest].all()):
             break
