@@ -159,6 +159,7 @@ STEP_FILES = {
     "etbuild/kit.py": ["compare/action", "export/action", "lower/action", "plan/action", "report/action"],
     "etbuild/lower/__init__.py": ["compare/outside", "lower/outside"],
     "etbuild/lower/blob_weights.py": ["compare/outside", "lower"],
+    "etbuild/lower/branch_results.py": ["compare/outside", "lower"],
     "etbuild/lower/dequantize.py": ["compare/outside", "lower"],
     "etbuild/lower/dtypes.py": ["compare/outside", "lower"],
     "etbuild/lower/dynamic_sizes.py": ["compare/outside", "lower"],

@@ -28,6 +28,8 @@ _FIRST = "the call with the example inputs"
 _OF_A_PART = 8  # samples that change numbers by the same part of a step, before they are quantized
 _LARGER_PART = 4  # times the part before, for outputs in which a small one shows nothing
 _SAMPLES = (1, 3, 8, 16, 24, 32)  # of how far rounding moves outputs; the next number if these do not explain them
+_WORK_OF_SAMPLES = 1 << 27  # numbers that operators read and write for them; then more only if the outputs are near
+_FAR = 256  # times what the samples explain: more of them would not explain it either
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
 _WITHOUT_MEMORY = "the runtime gets no memory for it"
 
@@ -112,6 +114,7 @@ class Comparison:
         self._samples: list[_Sample] = []
         self._eager = {method.name: method.eager for method in methods if method.eager is not None}
         self._quantized: dict[str, tuple[list[Any], list[Any]]] = {}
+        self._sampled = 0
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
         self.notes: dict[str, str] = {}
 
@@ -250,7 +253,11 @@ class Comparison:
             wrong = accuracy.unexplained(actual, expected, samples, tolerance, quantized)
             if not wrong:
                 return []
-            if count >= _OF_A_PART and (not quantized or accuracy.show_rounding(expected, samples, wrong, tolerance)):
+            shown = count >= _OF_A_PART and (
+                not quantized or accuracy.show_rounding(expected, samples, wrong, tolerance)
+            )
+            is_far = partial(accuracy.unexplained, actual, expected, samples, tolerance, quantized, _FAR)
+            if shown or (self._sampled > _WORK_OF_SAMPLES and is_far()):
                 break
         return found
 
@@ -262,6 +269,7 @@ class Comparison:
         sample = self._samples[number]
         missing = self._history[sample.calls :]
         for method, leaves in missing if self._have_buffers else missing[-1:]:
-            sample.outputs, _ = sample.graphs[method.name].call(leaves, sample.rounding)
+            sample.outputs, work = sample.graphs[method.name].call(leaves, sample.rounding)
+            self._sampled += work
         sample.calls = len(self._history)
         return sample

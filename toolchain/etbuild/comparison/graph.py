@@ -159,18 +159,6 @@ def _noise(value: torch.Tensor, salt: int) -> torch.Tensor:
     return (mixed & 0xFFFFFF).to(torch.float32).div_(1 << 23).sub_(1)
 
 
-def run_module(module: torch.fx.GraphModule, leaves: Sequence[Any], rounding: Rounding) -> Any:
-    """Runs a graph module, and changes each result a little.
-
-    Args:
-        module: The graph module.
-        leaves: Its inputs, without their structure.
-        rounding: Changes results.
-    """
-    with torch.no_grad():
-        return _Run(module, rounding).run(*leaves, enable_io_processing=False)
-
-
 class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
     """One run of a graph. It counts the numbers that operators read and write."""
 

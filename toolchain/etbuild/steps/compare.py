@@ -49,6 +49,7 @@ _BRANCHES = (
     "a branch on `torch.compiler.is_exporting()`, `is_compiling()` or `training`, state that only Python sees, weights "
     "that are read before they are loaded, or a factory that makes another model each time are the usual causes"
 )
+_SEARCHED = 2  # wrong methods: the cause is often the same, and each search lowers the method several times
 _LARGE = 1 << 20  # bytes: it would take longer to read a smaller weight for each call than to keep it
 
 
@@ -192,7 +193,7 @@ def _compare_methods(
             raise BuildError([_explained(problem, wanted, built.lowering) for problem in error.problems]) from error
     wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
-        raise BuildError([_problem(exported, each) for each in wrong])
+        raise BuildError([_problem(exported, each, search=number < _SEARCHED) for number, each in enumerate(wrong)])
     return functools.reduce(operator.or_, (each["notes"] for each in found), dict(left_out))
 
 
@@ -381,16 +382,17 @@ def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scr
     return {"wrong": None if wrong is None else vars(wrong), "notes": {**skipped, **notes}}
 
 
-def _problem(exported: _Exported, wrong: Wrong) -> Problem:
-    (method,), _ = exported.methods([wrong.method], whole=True)
+def _problem(exported: _Exported, wrong: Wrong, *, search: bool) -> Problem:
     hint = "`checks.compare` can allow more, or leave the method out with a reason"
-    where = (_where_exported if wrong.of_export else _where)(exported.job, exported.context, method, wrong)
-    return Problem(wrong.problem, ("methods", method.name), hints(where, hint))
+    where = f"the operator was searched for only in the first {_SEARCHED} wrong methods"
+    if search:
+        (method,), _ = exported.methods([wrong.method], whole=True)
+        find = _where_exported if wrong.of_export else _where
+        where = find(exported.job, exported.context, method, wrong)
+    return Problem(wrong.problem, ("methods", wrong.method), hints(where, hint))
 
 
-def _where_exported(
-    job: LoweringJob[ComparePlan], context: StepContext, method: ComparedMethod, wrong: Wrong
-) -> str | None:
+def _where_exported(job: LoweringJob[ComparePlan], context: StepContext, method: ComparedMethod, wrong: Wrong) -> str:
     """Where the exported method leaves the model, for people."""
     from etbuild.comparison.graph import with_state
     from etbuild.runtime import child
