@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.export import export
 
-from etbuild.comparison import accuracy, locate
+from etbuild.comparison import accuracy, compare, locate
 
 from .conftest import Build
 
@@ -370,6 +374,23 @@ def test_rounding_explains_what_a_model_amplifies() -> None:
     assert accuracy.within_samples([near], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
     assert not accuracy.within_samples([far], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
     assert accuracy.within_samples([far], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False, beyond=256)
+
+
+def test_large_methods_are_sampled_again_only_if_that_may_help(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one = torch.ones(3)
+    method: Any = SimpleNamespace(program=export(nn.ReLU(), (one,)), settings=SimpleNamespace(tolerance=None))
+    files: Any = None
+
+    def samples_of(actual: torch.Tensor) -> int:
+        compared = compare.Comparison([], files, tmp_path)
+        monkeypatch.setattr(compared, "_sampled", 1 << 40)
+        made = set[int]()
+        monkeypatch.setattr(compared, "_sample", made.add)
+        assert compared._wrong([actual], [one], method, lambda _: [one + 0.005])
+        return len(made)
+
+    assert samples_of(one + 1) == 8
+    assert samples_of(one + 100) == 1
 
 
 def test_what_rounding_does_to_one_element_excuses_no_other() -> None:

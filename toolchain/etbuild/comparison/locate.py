@@ -149,15 +149,14 @@ class Search:
                 bad = middle
             else:
                 good = middle
-        if bad == len(nodes) and bad - good == 1:
-            return None
         own = {node.name: node for node in program.graph.nodes}
-        first, last = (own.get(node.name, node) for node in (nodes[good + 1], nodes[min(bad, len(nodes) - 1)]))
-        method = self._call.method
-        if bad - good == 1:
-            return self._described(first, f"the first wrong operator of `{method}` is")
-        among = self._described(first, f"the first wrong operator of `{method}` is one of {bad - good}, from")
-        return f"{among}\n{self._described(last, 'to')}"
+        left = [own.get(node.name, node) for node in nodes[good + 1 : bad + 1]]
+        if not left:
+            return None
+        what = f"the first wrong operator of `{self._call.method}` is"
+        if len(left) == 1:
+            return self._described(left[0], what)
+        return f"{self._described(left[0], f'{what} one of {len(left)}, from')}\n{self._described(left[-1], 'to')}"
 
     def _try(self, module: torch.fx.GraphModule, returned: Sequence[str]) -> str | None:
         """The problems of the outputs if the runtime runs a graph; empty if none, None if it cannot be lowered.
