@@ -171,6 +171,7 @@ STEP_FILES = {
     "etbuild/lower/method_graph.py": ["compare/outside", "lower"],
     "etbuild/lower/named_data.py": ["compare/outside", "lower"],
     "etbuild/lower/nonzero_rows.py": ["compare/outside", "lower"],
+    "etbuild/lower/norms.py": ["compare/outside", "lower"],
     "etbuild/lower/old_buffers.py": ["compare/outside", "lower"],
     "etbuild/lower/partition_counts.py": ["compare/outside", "lower"],
     "etbuild/lower/partitioners.py": ["compare/outside", "lower"],
