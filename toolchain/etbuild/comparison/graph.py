@@ -12,6 +12,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
+from etbuild.comparison.coverage import Coverage
+
 _INTEGERS_OF_8_BITS = (torch.int8, torch.uint8)
 _AT_ONCE = 1 << 20  # elements of a large tensor that are dequantized or rounded at once
 _NO_OUTPUTS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN)
@@ -21,15 +23,20 @@ class Graph:
     """An exported method with its state."""
 
     def __init__(
-        self, program: ExportedProgram, state: dict[str, torch.Tensor], weights: Mapping[str, torch.Tensor]
+        self,
+        program: ExportedProgram,
+        state: dict[str, torch.Tensor],
+        weights: Mapping[str, torch.Tensor],
+        coverage: Coverage | None = None,
     ) -> None:
         """Args:
         program: The method. It is not changed.
         state: Its buffers by name, which calls change. Several methods may share them.
         weights: The parameters and buffers that the program does not hold itself and that no method changes, by name.
             Each is read when the first operator needs it, and forgotten after the last one.
+        coverage: Records what calls show; None to record nothing.
         """
-        self._program, self._weights = program, weights
+        self._program, self._weights, self._coverage = program, weights, coverage
         self._content: dict[str, object] = {**program.constants, **program.state_dict}
         self.state = state
 
@@ -44,7 +51,7 @@ class Graph:
             The outputs, and how many numbers the operators have read and written.
         """
         with torch.no_grad():
-            run = _Run(self._program.graph_module, rounding)
+            run = _Run(self._program.graph_module, rounding, self._coverage)
             results = run.run(*self._inputs(leaves, rounding), enable_io_processing=False)
         outputs = []
         for spec, value in zip(self._program.graph_signature.output_specs, results, strict=True):
@@ -53,6 +60,15 @@ class Graph:
             elif spec.kind not in _NO_OUTPUTS:
                 outputs += outputs_of(value)
         return outputs, run.work
+
+    def see_states(self, before: Mapping[str, torch.Tensor]) -> None:
+        """Records what a call has changed.
+
+        Args:
+            before: The buffers before the call, by name.
+        """
+        if self._coverage is not None:
+            self._coverage.see_states(before, self.state)
 
     def _inputs(self, leaves: Sequence[Any], rounding: Rounding | None) -> Iterator[Any]:
         given = iter(leaves)
@@ -146,9 +162,11 @@ class Rounding:
 class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
     """One run of a graph. It counts the numbers that operators read and write."""
 
-    def __init__(self, module: torch.fx.GraphModule, rounding: Rounding | None) -> None:
+    def __init__(
+        self, module: torch.fx.GraphModule, rounding: Rounding | None, coverage: Coverage | None = None
+    ) -> None:
         super().__init__(module)
-        self._rounding = rounding
+        self._rounding, self._coverage = rounding, coverage
         self.work = 0
 
     def run_node(self, n: Node) -> Any:
@@ -158,6 +176,8 @@ class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
                 rounding = self._rounding if weight.is_rounded else None
                 self.env[node] = value if rounding is None else rounding.of(value)
         value = super().run_node(n)
+        if self._coverage is not None and self._coverage.watches(n):
+            self._coverage.see(n, self.fetch_args_kwargs_from_env(n)[0], value)
         inputs = [each for each in map(self.env.get, n.all_input_nodes) if isinstance(each, torch.Tensor)]
         if n.op == "call_function":
             written = value if isinstance(value, (list, tuple)) else [value]
