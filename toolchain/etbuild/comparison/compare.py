@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from etbuild.comparison import accuracy
 from etbuild.comparison.calls import Calls, ComparedCall
+from etbuild.comparison.coverage import Coverage
 from etbuild.comparison.eager import EagerMethod
 from etbuild.comparison.graph import Graph, Rounding, buffers, is_quantized
 from etbuild.errors import BuildError, EtbuildError
@@ -91,6 +92,10 @@ class _Sample:
     outputs: Sequence[Any] = ()
 
 
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or not value.is_floating_point() or bool(value.isfinite().all())
+
+
 def _state_of(method: str, name: str, sample: _Sample) -> Sequence[Any]:
     return [sample.graphs[method].state[name]]
 
@@ -132,20 +137,21 @@ class Comparison:
             CannotRun: PyTorch cannot run a method, or there is not enough memory for it.
         """
         session = Session(self._files, self._scratch)
-        graphs = self._graphs()
+        coverages = {method.name: Coverage(method.program) for method in self._methods}
+        graphs = self._graphs(coverages)
         for method in self._methods:
             self._load(session, method)
-        calls: list[list[tuple[ComparedMethod, ComparedCall]]] = []
+        calls: list[Iterator[tuple[ComparedMethod, ComparedCall]]] = []
         for method in self._methods:
             wrong, used = self._call(session, graphs[method.name], method, ComparedCall(_FIRST, [[*method.examples]]))
             if wrong is not None:
                 return wrong
-            chosen = Calls(method.program, method.examples, method.settings.ranges).chosen(work, used)
-            calls.append([(method, call) for call in chosen])
+            chosen = Calls(method.program, method.examples, method.settings.ranges, coverages[method.name])
+            calls.append(zip(repeat(method), chosen.chosen(work, used), strict=False))
             if used > work:
                 why = f"a call takes {used:,} numbers (`checks.compare.work`)"
                 self.notes[method.name] = f"only with the sizes of its example inputs: {why}"
-        for method, call in filter(None, chain(*zip_longest(*calls))):  # the methods take turns
+        for method, call in filter(None, chain.from_iterable(zip_longest(*calls))):  # the methods take turns
             wrong, _ = self._call(session, graphs[method.name], method, call)
             if wrong is not None:
                 return wrong
@@ -161,12 +167,15 @@ class Comparison:
                 return self._of_call(method, problem)
         return None
 
-    def _graphs(self) -> dict[str, Graph]:
+    def _graphs(self, coverages: Mapping[str, Coverage] | None = None) -> dict[str, Graph]:
         """The exported methods with fresh state. All of them have the same buffers."""
         state: dict[str, torch.Tensor] = {}
         for method in reversed(self._methods):
             state.update(buffers(method.program, method.weights.keys()))
-        return {method.name: Graph(method.program, state, method.weights) for method in self._methods}
+        return {
+            method.name: Graph(method.program, state, method.weights, (coverages or {}).get(method.name))
+            for method in self._methods
+        }
 
     def _load(self, session: Session, method: ComparedMethod) -> None:
         try:
@@ -191,6 +200,10 @@ class Comparison:
                 graph.state.update(before)
         else:
             return None, 0
+        if call.is_extreme and not all(map(_is_finite, [*expected, *graph.state.values()])):
+            graph.state.update(before)  # it overflows, so there is nothing to compare
+            return None, work
+        graph.see_states(before)
         self._history.append((method, leaves))
         self._before[method.name] = leaves, before
         try:

@@ -14,6 +14,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
+from etbuild.comparison.coverage import Coverage
+
 _AT_ONCE = 1 << 20  # elements of a large tensor that are dequantized or rounded at once
 _QUANTIZES = ("quantized_decomposed::quantize", "torchao::quantize")
 _NO_OUTPUTS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN)
@@ -23,15 +25,20 @@ class Graph:
     """An exported method with its state."""
 
     def __init__(
-        self, program: ExportedProgram, state: dict[str, torch.Tensor], weights: Mapping[str, torch.Tensor]
+        self,
+        program: ExportedProgram,
+        state: dict[str, torch.Tensor],
+        weights: Mapping[str, torch.Tensor],
+        coverage: Coverage | None = None,
     ) -> None:
         """Args:
         program: The method. It is not changed.
         state: Its buffers by name, which calls change. Several methods may share them.
         weights: The parameters and buffers that the program does not hold itself and that no method changes, by name.
             Each is read when the first operator needs it, and forgotten after the last one.
+        coverage: Records what calls show; None to record nothing.
         """
-        self._program, self._weights = program, weights
+        self._program, self._weights, self._coverage = program, weights, coverage
         self._content: dict[str, object] = {**program.constants, **program.state_dict}
         self.state = state
 
@@ -46,7 +53,7 @@ class Graph:
             The outputs, and how many numbers the operators have read and written.
         """
         with torch.no_grad():
-            run = _Run(self._program.graph_module, rounding)
+            run = _Run(self._program.graph_module, rounding, self._coverage)
             results = run.run(*self._inputs(leaves, rounding), enable_io_processing=False)
         outputs = []
         for spec, value in zip(self._program.graph_signature.output_specs, results, strict=True):
@@ -55,6 +62,15 @@ class Graph:
             elif spec.kind not in _NO_OUTPUTS:
                 outputs += outputs_of(value)
         return outputs, run.work
+
+    def see_states(self, before: Mapping[str, torch.Tensor]) -> None:
+        """Records what a call has changed.
+
+        Args:
+            before: The buffers before the call, by name.
+        """
+        if self._coverage is not None:
+            self._coverage.see_states(before, self.state)
 
     def _inputs(self, leaves: Sequence[Any], rounding: Rounding | None) -> Iterator[Any]:
         given = iter(leaves)
@@ -162,9 +178,11 @@ def _noise(value: torch.Tensor, salt: int) -> torch.Tensor:
 class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
     """One run of a graph. It counts the numbers that operators read and write."""
 
-    def __init__(self, module: torch.fx.GraphModule, rounding: Rounding | None) -> None:
+    def __init__(
+        self, module: torch.fx.GraphModule, rounding: Rounding | None, coverage: Coverage | None = None
+    ) -> None:
         super().__init__(module)
-        self._rounding = rounding
+        self._rounding, self._coverage = rounding, coverage
         self._unrounded: dict[Node, torch.Tensor] = {}
         self.work = 0
 
@@ -177,6 +195,8 @@ class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
         if self._rounding is not None and self._rounding.fuses and (again := _dequantized_for_activation(n)):
             self._unrounded[again] = self.env[n.all_input_nodes[0]]
         value = super().run_node(n) if n not in self._unrounded else self._unrounded.pop(n)
+        if self._coverage is not None and self._coverage.watches(n):
+            self._coverage.see(n, self.fetch_args_kwargs_from_env(n)[0], value)
         inputs = [each for each in map(self.env.get, n.all_input_nodes) if isinstance(each, torch.Tensor)]
         if n.op == "call_function":
             written = value if isinstance(value, (list, tuple)) else [value]
