@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat, zip_longest
@@ -15,14 +16,18 @@ from torch.export import ExportedProgram
 from etbuild.comparison import accuracy
 from etbuild.comparison.calls import Calls, ComparedCall
 from etbuild.comparison.coverage import Coverage
-from etbuild.comparison.graph import Graph, Rounding, buffers, is_quantized
+from etbuild.comparison.graph import Graph, Rounding, buffers, is_finite, is_quantized
+from etbuild.comparison.power import Power
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
+from etbuild.folding import listed
 from etbuild.plan.parts import MethodComparison
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
 
 _DIFFERS = "the program computes something else than the exported method in"
+_OVERFLOWS = "in PyTorch, the exported method makes numbers that are not finite, and the program has others, in"
+_OF_POWER = 8  # times the work of the first call: what it takes to see which weights matter
 _FIRST = "the call with the example inputs"
 _SAMPLES = (1, 3, 8)  # of how far rounding moves the outputs; the next number if these do not explain them
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
@@ -57,12 +62,14 @@ class Wrong:
         problem: In which call the program fails or differs, and how.
         leaves: The inputs of the call.
         state: The buffers before the call, by name.
+        overflows: The name of the node with which the exported method itself stops to be finite; None if it is.
     """
 
     method: str
     problem: str
     leaves: list[Any]
     state: dict[str, torch.Tensor]
+    overflows: str | None = None
 
 
 class CannotRun(Exception):
@@ -80,8 +87,9 @@ class _Sample:
     outputs: Sequence[Any] = ()
 
 
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, torch.Tensor) or not value.is_floating_point() or bool(value.isfinite().all())
+def _has_finite(value: Any) -> bool:
+    """Whether a value has a number to compare."""
+    return not isinstance(value, torch.Tensor) or not value.is_floating_point() or bool(value.isfinite().any())
 
 
 def _state_of(method: str, name: str, sample: _Sample) -> Sequence[Any]:
@@ -105,6 +113,8 @@ class Comparison:
         self._history: list[tuple[ComparedMethod, list[Any]]] = []
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
         self._samples: list[_Sample] = []
+        self._finite: set[str] = set()
+        self._used: dict[str, int] = {}
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
         self.notes: dict[str, str] = {}
 
@@ -131,6 +141,7 @@ class Comparison:
             wrong, used = self._call(session, graphs[method.name], method, ComparedCall(_FIRST, [[*method.examples]]))
             if wrong is not None:
                 return wrong
+            self._used[method.name] = used
             chosen = Calls(method.program, method.examples, method.settings.ranges, coverages[method.name])
             calls.append(zip(repeat(method), chosen.chosen(work, used), strict=False))
             if used > work:
@@ -140,7 +151,25 @@ class Comparison:
             wrong, _ = self._call(session, graphs[method.name], method, call)
             if wrong is not None:
                 return wrong
-        return next(filter(None, (self._wrong_state(session, graphs[each.name], each) for each in self._methods)), None)
+        wrong = next(
+            filter(None, (self._wrong_state(session, graphs[each.name], each) for each in self._methods)), None
+        )
+        if wrong is None:
+            self._note_power(work)
+        return wrong
+
+    def _note_power(self, work: int) -> None:
+        """Notes what the calls cannot show."""
+        for method in self._methods:
+            own = [leaves for called, leaves in self._history if called is method]
+            if method.name not in self._finite:
+                self.notes.setdefault(method.name, "in calls with nothing but NaN and infinities, which show nothing")
+            elif self._used[method.name] * _OF_POWER <= work:
+                with suppress(Exception):  # not each operator has a derivative
+                    found = Power(method.program, method.weights, own, method.settings.tolerance).unproved()
+                    if found:
+                        said, does = listed(found), "matters" if len(found) == 1 else "matter"
+                        self.notes.setdefault(method.name, f"in calls that do not show whether {said} {does}")
 
     def _wrong_state(self, session: Session, graph: Graph, method: ComparedMethod) -> Wrong | None:
         """Compares the buffers that the program holds by name."""
@@ -185,10 +214,12 @@ class Comparison:
                 graph.state.update(before)
         else:
             return None, 0
-        if call.is_extreme and not all(map(_is_finite, [*expected, *graph.state.values()])):
+        if call.is_extreme and not all(map(is_finite, [*expected, *graph.state.values()])):
             graph.state.update(before)  # it overflows, so there is nothing to compare
             return None, work
         graph.see_states(before)
+        if any(map(_has_finite, expected)):
+            self._finite.add(method.name)
         self._history.append((method, leaves))
         self._before[method.name] = leaves, before
         try:
@@ -199,8 +230,17 @@ class Comparison:
             return Wrong(method.name, f"{error} (in {call.name})", leaves, before), work
         found = self._wrong(actual, expected, method, lambda sample: sample.outputs)
         if found:
-            return Wrong(method.name, f"{_DIFFERS} {call.name}: {chr(10).join(found)}", leaves, before), work
+            node = None if all(map(is_finite, expected)) else self._overflow(method, leaves, before)
+            differs = _DIFFERS if node is None else _OVERFLOWS
+            return Wrong(method.name, f"{differs} {call.name}: {chr(10).join(found)}", leaves, before, node), work
         return None, work
+
+    @staticmethod
+    def _overflow(method: ComparedMethod, leaves: list[Any], before: dict[str, torch.Tensor]) -> str | None:
+        """The node with which the exported method stops to be finite."""
+        state = {name: value.clone() for name, value in before.items()}
+        node = Graph(method.program, state, method.weights).first_non_finite(leaves)
+        return None if node is None else node.name
 
     def _wrong(
         self,
