@@ -528,7 +528,7 @@ def _operator_replaced(method: Method) -> Iterator[Fault]:
     for node in method.results:
         other = _OTHERS.get(name(node))
         if other is not None and not node.kwargs:
-            yield Fault(_said(node, f"{other} in its place"), lambda node=node, other=other: setattr(node, "target", other))  # type: ignore[misc]
+            yield Fault(_said(node, f"{other._op} in its place"), lambda node=node, other=other: setattr(node, "target", other))  # type: ignore[misc]
 
 
 @kind("operands swapped")
@@ -576,14 +576,14 @@ def _rounding(method: Method) -> Iterator[Fault]:
     for node in method.called(*others):
         target = others[name(node).partition(".")[0]].default
         yield Fault(
-            _said(node, f"{target} in its place"),
+            _said(node, f"{target._op} in its place"),
             lambda node=node, target=target: setattr(node, "target", target),  # type: ignore[misc]
         )
     for node in method.called("remainder", "fmod"):
         other = E.fmod if name(node).startswith("remainder") else E.remainder
         target = getattr(other, name(node).partition(".")[2])
         yield Fault(
-            _said(node, f"{target} in its place"),
+            _said(node, f"{target._op} in its place"),
             lambda node=node, target=target: setattr(node, "target", target),  # type: ignore[misc]
         )
     for node in method.called("_to_copy", "_to_dim_order_copy"):
@@ -949,7 +949,7 @@ def _state(method: Method, what: str, make: Callable[[Callable[..., Node], Node,
 
 @kind("state not written")
 def _not_written(method: Method) -> Iterator[Fault]:
-    return _state(method, "not written", lambda do, new, old: do(E.clone.default, old))
+    return _state(method, "not written", lambda do, new, old: do(E.mul.Scalar, old, 1))
 
 
 @kind("state saturates")

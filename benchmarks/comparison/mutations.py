@@ -16,6 +16,7 @@ program. One that the comparison finds counts too. `--resume` keeps what was mea
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import pickle
@@ -37,6 +38,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks/zoo")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _SECONDS = 240  # of one mutant
+_OF_EMITTED = 6  # one of so many faults is planted into what was emitted
 _FOUND, _MISSED, _SAME, _REFUSED = "found", "missed", "the same", "refused"
 
 
@@ -177,6 +179,7 @@ class Trial:
         if said == "right":
             self._known = pickle.loads((self.scratch / "known.pickle").read_bytes())
             self._left = len(self._programs)
+            self._count = self.wanted.count - len(self.mutants)
             with replaced(passes, "edge", self._passes):
                 self._finish(self._judged)
         return Scored(self.name, said, time.monotonic() - began, control.get("calls", 0), self.mutants)
@@ -235,7 +238,7 @@ class Trial:
         rng = random.Random(f"{self.wanted.seed} {self.name} {name}")
         method = Method(program, rng)
         found = {title: list(find(method)) for title, find in KINDS.items() if title in self.wanted.kinds}
-        share = -(-self.wanted.count // len(self._programs))
+        share = -(-self._count // len(self._programs))
         for title, fault in _chosen(found, share, rng):
             result = self._fork("mutant")
             if result is None:
@@ -259,7 +262,9 @@ class Trial:
         from etbuild.export import saved_examples
         from etbuild.export.layout import EXAMPLES
 
-        built = self._written(emitted)
+        from benchmarks.comparison.emitted_faults import EMITTED_KINDS
+
+        built = self._written(copy.deepcopy(emitted))  # merging changes it
         wrong = self._compared(built)
         if wrong is not None:
             return {"control": wrong}
@@ -269,9 +274,18 @@ class Trial:
         ranges = {name: each.ranges for name, each in self.plan.compare_plan.comparisons.items()}
         oracle = Oracle(programs, examples, ranges, self.wanted.seed)
         calls = oracle.learn(built.files, self._own)
-        self._known = oracle
-        (self.scratch / "known.pickle").write_bytes(pickle.dumps(oracle.judge))
-        return {"control": "right", "calls": calls, "mutants": []}
+        self._known = oracle.judge
+        (self.scratch / "known.pickle").write_bytes(pickle.dumps(self._known))
+        rng = random.Random(f"{self.wanted.seed} {self.name}")
+        found = {title: list(find(emitted, rng)) for title, find in EMITTED_KINDS.items() if title in self.wanted.kinds}
+        for title, fault in _chosen(found, -(-self.wanted.count // _OF_EMITTED), rng):
+            result = self._fork("mutant")
+            if result is None:
+                fault.plant()
+                self._end(self._judged(emitted))
+            else:
+                self._note(title, fault.what, result)
+        return {"control": "right", "calls": calls, "mutants": self.mutants}
 
     def _judged(self, emitted: Any) -> dict[str, Any]:
         """Whether the comparison finds a mutant, and whether an output changes."""
@@ -455,12 +469,13 @@ def main() -> None:
 def print_scores(options: argparse.Namespace) -> None:
     """Measures what the options say, and prints and writes it."""
     prepare()
+    from benchmarks.comparison.emitted_faults import EMITTED_KINDS
     from benchmarks.comparison.faults import KINDS
 
     chosen = {
         name: make for name, make in models().items() if not options.models or any(part in name for part in options.models)
     }
-    kinds = [title for title in KINDS if not options.kinds or any(part in title for part in options.kinds)]
+    kinds = [title for title in [*KINDS, *EMITTED_KINDS] if not options.kinds or any(part in title for part in options.kinds)]
     wanted = Wanted(-(-options.count // max(len(chosen), 1)), kinds, options.seed)
     scored = []
     for name, make in chosen.items():

@@ -409,12 +409,14 @@ class _Inputs:
         if example.dim() == 1 and example.numel() > 1 and bool((example.diff() == 1).all()):
             first = self._rng.randint(least, max(least, most - count))
             return "positions", (first + torch.arange(count)).clamp(least, most).view(shape)
-        style = self._rng.choice(["any", "any", "any", "growing", "small", "one", "first and last"])
+        style = self._rng.choice(["any", "any", "growing", "near zero", "around zero", "one", "first and last"])
         anything = torch.randint(least, most + 1, shape, generator=generator)
+        near = torch.randint(max(least, -10), min(most, 10) + 1, shape, generator=generator)
         values = {
             "any": lambda: anything,
-            "growing": lambda: (least + torch.arange(count) % (most - least + 1)).view(shape),
-            "small": lambda: anything.clamp(max(least, -2), min(most, 2)),
+            "growing": lambda: (least + (self._rng.randint(0, 99) + torch.arange(count)) % (most - least + 1)).view(shape),
+            "near zero": lambda: near.clamp(max(least, -2), min(most, 2)),
+            "around zero": lambda: near,
             "one": lambda: torch.full(shape, self._rng.randint(least, most)),
             "first and last": lambda: torch.where(anything % 2 == 0, least, most),
         }
