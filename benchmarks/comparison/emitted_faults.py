@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from executorch.exir.schema import Bool, DelegateCall, Double, EValue, ExecutionPlan, KernelCall, Tensor
 
-from benchmarks.comparison.faults import Fault
+from benchmarks.comparison.method import Fault
 from etbuild.emit.emit_methods import Emitted
 from etbuild.lower.named_data import Blob
 
@@ -36,15 +36,13 @@ def _instruction_early(emitted: Emitted, rng: random.Random) -> Iterator[Fault]:
     for plan in emitted.plans:
         calls = plan.chains[0].instructions
         for index, (one, other) in enumerate(itertools.pairwise(calls)):
-            kinds = (KernelCall, DelegateCall)
-            if isinstance(one.instr_args, kinds) and isinstance(other.instr_args, kinds):
-                if {*_tensors(plan, one.instr_args)} & {*_tensors(plan, other.instr_args)}:
+            if {*_tensors(plan, one.instr_args)} & {*_tensors(plan, other.instr_args)}:
 
-                    def plant(plan: ExecutionPlan = plan, index: int = index) -> None:
-                        calls = plan.chains[0].instructions
-                        calls[index], calls[index + 1] = calls[index + 1], calls[index]
+                def plant(plan: ExecutionPlan = plan, index: int = index) -> None:
+                    calls = plan.chains[0].instructions
+                    calls[index], calls[index + 1] = calls[index + 1], calls[index]
 
-                    yield Fault(f"`{plan.name}`: instruction {index + 1} runs before instruction {index}", plant)
+                yield Fault(f"`{plan.name}`: instruction {index + 1} runs before instruction {index}", plant)
 
 
 def _memory_shared(emitted: Emitted, rng: random.Random) -> Iterator[Fault]:
@@ -70,16 +68,20 @@ def _operands(emitted: Emitted, rng: random.Random) -> Iterator[Fault]:
     for plan in emitted.plans:
         for index, call in enumerate(plan.chains[0].instructions):
             args = call.instr_args.args if isinstance(call.instr_args, KernelCall) else []
-            if len(args) > 2 and args[0] != args[1]:
-                one, other = (plan.values[value].val for value in args[:2])
-                if isinstance(one, Tensor) and isinstance(other, Tensor):
-                    if (one.sizes, one.scalar_type) == (other.sizes, other.scalar_type):
+            forms = [_form(plan, value) for value in args[:2]]
+            if len(args) > 2 and args[0] != args[1] and forms[0] is not None and forms[0] == forms[1]:
 
-                        def plant(args: list[int] = args) -> None:
-                            args[0], args[1] = args[1], args[0]
+                def plant(args: list[int] = args) -> None:
+                    args[0], args[1] = args[1], args[0]
 
-                        called = _called(plan, call.instr_args)
-                        yield Fault(f"`{plan.name}`: operands of instruction {index} ({called}) swapped", plant)
+                called = _called(plan, call.instr_args)
+                yield Fault(f"`{plan.name}`: operands of instruction {index} ({called}) swapped", plant)
+
+
+def _form(plan: ExecutionPlan, value: int) -> object:
+    """The shape and dtype of a value; None if it is no tensor."""
+    found = plan.values[value].val
+    return (found.sizes, found.scalar_type) if isinstance(found, Tensor) else None
 
 
 def _number(emitted: Emitted, rng: random.Random) -> Iterator[Fault]:
@@ -120,10 +122,10 @@ def _content(emitted: Emitted, rng: random.Random) -> Iterator[Fault]:
         if changed is not None:
 
             def plant_request(index: int = index, changed: Blob = changed) -> None:
-                key, request = emitted.requests[index]
-                same = [number for number, each in enumerate(emitted.requests) if each[0] == key]
-                for number in same:
-                    emitted.requests[number] = (key, replace(emitted.requests[number][1], data=changed))
+                key, _ = emitted.requests[index]
+                for number, (other, request) in enumerate(emitted.requests):
+                    if other == key:
+                        emitted.requests[number] = (key, replace(request, data=changed))
 
             yield Fault(f"named data {key[:12]}: {what}", plant_request)
 

@@ -50,7 +50,7 @@ class Mutant:
         model: The model.
         kind: The kind of the fault.
         what: The fault, for people.
-        outcome: `found`; `missed`; `the same`: no output changes; `refused`: the lowering fails, so there is no program.
+        outcome: `found`; `missed`; `the same`: no output changes; `refused`: it cannot be lowered.
         shown_by: The call of the oracle that shows it, or the first words of the error.
         seconds: The wall time of the mutant.
     """
@@ -99,8 +99,9 @@ class Wanted:
 
 def models() -> dict[str, Callable[[Path], Path]]:
     """The models by name: functions that return a manifest, and may write it to a directory."""
-    from benchmarks.comparison import small
     from zoo import MODELS, write
+
+    from benchmarks.comparison import small
 
     examples = (
         "mlp/model", "vision/model", "encoder_decoder/model", "tiny_lm/model", "shared_weights/classifier",
@@ -220,7 +221,7 @@ class Trial:
         del plan, recipe
         trial = self
 
-        class Plant(ExportedProgramPassBase):  # type: ignore[misc]
+        class Plant(ExportedProgramPassBase):
             def __init__(self, method: str) -> None:
                 self._method = method
 
@@ -231,7 +232,8 @@ class Trial:
 
     def _plant(self, name: str, program: Any) -> bool:
         """Makes a copy of this process for each fault of a method. Returns whether this is one."""
-        from benchmarks.comparison.faults import KINDS, Method
+        from benchmarks.comparison.faults import KINDS
+        from benchmarks.comparison.method import Method
 
         if self._own is not None:
             return False
@@ -258,11 +260,10 @@ class Trial:
 
     def _control(self, emitted: Any) -> dict[str, Any]:
         """What the comparison says of the program without a fault; and what the oracle learns from it."""
+        from benchmarks.comparison.emitted_faults import EMITTED_KINDS
         from benchmarks.comparison.oracle import Oracle
         from etbuild.export import saved_examples
         from etbuild.export.layout import EXAMPLES
-
-        from benchmarks.comparison.emitted_faults import EMITTED_KINDS
 
         built = self._written(copy.deepcopy(emitted))  # merging changes it
         wrong = self._compared(built)
@@ -270,10 +271,10 @@ class Trial:
             return {"control": wrong}
         programs, _ = self._methods()
         path = self.pipeline.export.directory / EXAMPLES
-        examples = {name: saved_examples.read(path, name, program) for name, program in programs.items()}
+        examples = {name: saved_examples.read(path, name, program) or [] for name, program in programs.items()}
         ranges = {name: each.ranges for name, each in self.plan.compare_plan.comparisons.items()}
         oracle = Oracle(programs, examples, ranges, self.wanted.seed)
-        calls = oracle.learn(built.files, self._own)
+        calls = oracle.learn(built.files, self._directory)
         self._known = oracle.judge
         (self.scratch / "known.pickle").write_bytes(pickle.dumps(self._known))
         rng = random.Random(f"{self.wanted.seed} {self.name}")
@@ -293,7 +294,7 @@ class Trial:
         wrong = self._compared(built)
         if wrong is not None:
             return {"outcome": _FOUND, "shown_by": wrong}
-        shown = self._known.difference(built.files, self._own)
+        shown = self._known.difference(built.files, self._directory)
         return {"outcome": _SAME if shown is None else _MISSED, "shown_by": shown or ""}
 
     def _written(self, emitted: Any) -> Any:
@@ -404,8 +405,8 @@ def measure(name: str, make: Callable[[Path], Path], wanted: Wanted) -> Scored:
         os.waitpid(child, 0)
         if not result.exists():
             return Scored(name, "could not be exported", 0.0, 0, [])
-        scored: Scored = pickle.loads(result.read_bytes())
-        return scored
+        found: Scored = pickle.loads(result.read_bytes())
+        return found
 
 
 def prepare() -> None:
@@ -429,7 +430,9 @@ def score(scored: Sequence[Scored]) -> dict[str, Any]:
     mutants = [mutant for model in scored for mutant in model.mutants]
 
     def counts(of: Sequence[Mutant]) -> dict[str, Any]:
-        number = {outcome: sum(each.outcome == outcome for each in of) for outcome in (_FOUND, _MISSED, _SAME, _REFUSED)}
+        number = {
+            outcome: sum(each.outcome == outcome for each in of) for outcome in (_FOUND, _MISSED, _SAME, _REFUSED)
+        }
         changed = number[_FOUND] + number[_MISSED]
         return {**number, "share": number[_FOUND] / changed if changed else None}
 
@@ -473,9 +476,13 @@ def print_scores(options: argparse.Namespace) -> None:
     from benchmarks.comparison.faults import KINDS
 
     chosen = {
-        name: make for name, make in models().items() if not options.models or any(part in name for part in options.models)
+        name: make
+        for name, make in models().items()
+        if not options.models or any(part in name for part in options.models)
     }
-    kinds = [title for title in [*KINDS, *EMITTED_KINDS] if not options.kinds or any(part in title for part in options.kinds)]
+    kinds = [
+        title for title in [*KINDS, *EMITTED_KINDS] if not options.kinds or any(part in title for part in options.kinds)
+    ]
     wanted = Wanted(-(-options.count // max(len(chosen), 1)), kinds, options.seed)
     scored = []
     for name, make in chosen.items():
@@ -484,22 +491,32 @@ def print_scores(options: argparse.Namespace) -> None:
         if options.resume:
             _keep(options.resume, wanted, model)
         figures = score([model])
-        print(f"{name}: {model.control}; {figures[_FOUND]} found, {figures[_MISSED]} missed, {figures[_SAME]} the same, "
-              f"{figures[_REFUSED]} refused; {model.seconds:.0f} s", flush=True)
+        print(
+            f"{name}: {model.control}; {figures[_FOUND]} found, {figures[_MISSED]} missed, {figures[_SAME]} the same, "
+            f"{figures[_REFUSED]} refused; {model.seconds:.0f} s",
+            flush=True,
+        )
     figures = score(scored)
     missed = [mutant for model in scored for mutant in model.mutants if mutant.outcome == _MISSED]
     print(f"\n{table(figures)}\n")
     for mutant in missed:
         print(f"missed: {mutant.model}: {mutant.kind}: {mutant.what}\n    shown by {mutant.shown_by}")
     share = "none" if figures["share"] is None else f"{figures['share']:.1%}"
-    print(f"found: {share} of {figures[_FOUND] + figures[_MISSED]} that change an output, of {figures['planted']} planted; "
-          f"false alarms: {len(figures['false alarms'])} of {len(scored)} models; {figures['seconds']:.0f} s")
+    print(
+        f"found: {share} of {figures[_FOUND] + figures[_MISSED]} that change an output, {figures['planted']} planted; "
+        f"false alarms: {len(figures['false alarms'])} of {len(scored)} models; {figures['seconds']:.0f} s"
+    )
     for model in scored:
         if model.control != "right":
             print(f"false alarm: {model.model}: {model.control}")
     if options.write:
         machine = {"machine": platform.machine(), "python": platform.python_version()}
-        results = {"machine": machine, "seed": options.seed, **figures, "missed faults": [asdict(each) for each in missed]}
+        results = {
+            "machine": machine,
+            "seed": options.seed,
+            **figures,
+            "missed faults": [asdict(each) for each in missed],
+        }
         (options.write / "mutations.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
 
 

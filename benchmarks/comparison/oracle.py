@@ -114,7 +114,7 @@ class Oracle:
             name: _Inputs(program, examples[name], ranges.get(name, ()), random.Random(f"{seed} {name}"))
             for name, program in programs.items()
         }
-        self._stateful = any(program.graph_signature.buffers_to_mutate for program in programs.values())
+        self._stateful = any(map(_writes, programs.values()))
         self.judge = Judge([], self._stateful)
 
     def learn(self, files: ProgramFiles, scratch: Path) -> int:
@@ -133,7 +133,7 @@ class Oracle:
                 if outputs is not None
             ]
             if right:
-                self.judge.known.append(Known(*map(list, zip(*right, strict=True))))  # type: ignore[arg-type]
+                self.judge.known.append(Known(*map(list, zip(*right, strict=True))))
         return sum(len(known.calls) for known in self.judge.known)
 
     def _sessions(self, shared: bool) -> Iterator[list[Call]]:
@@ -208,6 +208,13 @@ class Oracle:
             else:
                 found.append(_tolerance(one, other, self._quantized[method]))
         return found
+
+
+def _writes(program: ExportedProgram) -> bool:
+    """Whether a method keeps state: an operator writes to its input, or a buffer is an output."""
+    schemas = [getattr(node.target, "_schema", None) for node in program.graph.nodes]
+    written = any(schema is not None and schema.is_mutable for schema in schemas)
+    return written or bool(program.graph_signature.buffers_to_mutate)
 
 
 def _tolerance(clean: torch.Tensor, wanted: torch.Tensor, quantized: bool) -> torch.Tensor | None:
@@ -387,7 +394,7 @@ class _Inputs:
             "mostly zeros": lambda: torch.where(uniform < 0.2, normal, 0.0),
             "zeros": lambda: torch.zeros(shape),
             "constant": lambda: torch.full(shape, float(self._rng.choice([0.5, -2.0, 1.0, 7.0]))),
-            "few integers": lambda: (2 * normal).round(),
+            "few integers": lambda: torch.round(2 * normal),
             "many magnitudes": lambda: normal * torch.pow(10.0, 4 * uniform - 2),
         }
         style = self._rng.choice(list(styles))
@@ -414,7 +421,9 @@ class _Inputs:
         near = torch.randint(max(least, -10), min(most, 10) + 1, shape, generator=generator)
         values = {
             "any": lambda: anything,
-            "growing": lambda: (least + (self._rng.randint(0, 99) + torch.arange(count)) % (most - least + 1)).view(shape),
+            "growing": lambda: (least + (self._rng.randint(0, 99) + torch.arange(count)) % (most - least + 1)).view(
+                shape
+            ),
             "near zero": lambda: near.clamp(max(least, -2), min(most, 2)),
             "around zero": lambda: near,
             "one": lambda: torch.full(shape, self._rng.randint(least, most)),

@@ -138,8 +138,8 @@ class Recurrent(nn.Module):
         self.gru = nn.GRU(6, 8, batch_first=True)
         self.norm = nn.BatchNorm1d(8)
         self.layer = nn.Linear(8, 3)
-        self.norm.running_mean.normal_()  # type: ignore[union-attr]
-        self.norm.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: float32 [1, 6, 6] -> float32 [1, 3]"""
@@ -159,8 +159,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: float32 [batch, length, 16] -> the same"""
         batch, length, _ = x.shape
-        parts = self.qkv(self.norm(x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+        query, key, value = self.qkv(self.norm(x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, 16))
         return x + self.down(F.silu(self.up(self.ends(x))))
 
