@@ -8,7 +8,7 @@
 | `export_program` | ExecutorchExport | export plan, sources, data | graphs without weights |
 | `lower_program` | ExecutorchLower | lowering plan or that of a method, graphs, data | methods that are lowered without weights |
 | | ExecutorchLower | lowering plan, these methods, graphs, data, weights | program, named data, facts |
-| `compare_program` | ExecutorchCompare | what lowering read, the example inputs, the program and its facts | a small file: the program computes what its exported methods compute |
+| `compare_program` | ExecutorchCompare | what the export and lowering read, the example inputs, the program and its facts | a small file: the program computes what its model computes |
 | `verify_program` | ExecutorchVerify | what both of these read, their outputs | an empty file |
 | `report_program` | ExecutorchReport | plan, facts, tokenizer | tokenizer, report, index |
 | `page_program` | ExecutorchPage, if somebody asks for the page | report, index, facts, lines of the sources | page |
@@ -525,7 +525,7 @@ def _publish(ctx, copies, reported, what):
     )
 
 def compare_program(ctx, plans, inputs, export, lowered):
-    """Declares ExecutorchCompare, which runs the program, and fails if it computes something else than its exported methods.
+    """Declares ExecutorchCompare, which runs the program, and fails if it computes something else than its model.
 
     Args:
       ctx: the context of the rule.
@@ -542,9 +542,12 @@ def compare_program(ctx, plans, inputs, export, lowered):
     run_driver(
         ctx,
         _arguments(ctx, compare_arguments(plans, export, inputs, lowered, result) + messages.arguments),
-        inputs = [plans.compare, export.directory, export.examples, lowered.facts, lowered.computed, lowered.pte] +
-                 lowered.named_data.values() + export.exported_methods.values() +
-                 _files(read_by("program", inputs)) + messages.inputs,
+        inputs = depset(
+            [plans.compare, export.directory, export.examples, lowered.facts, lowered.computed, lowered.pte] +
+            lowered.named_data.values() + export.exported_methods.values() +
+            _files(read_by("program", inputs)) + messages.inputs,
+            transitive = [inputs.source_files],
+        ),
         outputs = [result] + messages.outputs,
         unused_inputs_list = messages.unused,
         mnemonic = "ExecutorchCompare",

@@ -560,7 +560,7 @@ def compare_arguments(plans, export, inputs, lowered, result):
     Args:
       plans: struct with `compare`.
       export: struct with `directory`, `exported_methods` and `examples`.
-      inputs: struct with each of `INPUTS`.
+      inputs: struct with `sources` and each of `INPUTS`.
       lowered: struct with `pte`, `named_data`, `facts` and `computed`.
       result: file that the action writes.
 
@@ -572,6 +572,7 @@ def compare_arguments(plans, export, inputs, lowered, result):
         for method, exported in export.exported_methods.items()
     ] + [
         _path("--examples=", export.examples),
+        _named("--source", inputs.sources),
         _named("--data", read_by("program", inputs)),
         _path("--computed=", lowered.computed),
         _path("--lowering=", lowered.facts),

@@ -24,6 +24,7 @@ from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, to_edge
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.runtime import Runtime
 from torch import nn
+from torch._higher_order_ops.map import map as torch_map
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import Dim, ExportedProgram, export
 from torchao.quantization import IntxWeightOnlyConfig, quantize_
@@ -219,6 +220,28 @@ def _(run: Run) -> bool:
 
     lowered = lower(Net(move, first=torch.zeros(4), second=torch.ones(4)), X).to_executorch()
     return not lowered.exported_program().graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.cond(x[0, 0] > 0, lambda v: v * 2, lambda v: v - 7, (x,))
+    return found
+
+
+@probe("overwritten-branches")
+def _(run: Run) -> bool:
+    return differs(run, Net(lambda _, x: branches(x) + 3 * branches(x + 1)), X)
+
+
+@probe("views-of-branches")
+def _(run: Run) -> bool:
+    return differs(run, Net(lambda _, x: branches(x).reshape(4, 2) + 1), X)
+
+
+@probe("views-of-loops")
+def _(run: Run) -> bool:
+    del run
+    rows = Net(lambda _, x: torch_map(lambda row: row * 2, x).reshape(4, 2) + 1)
+    return fails("Guard shape_dynamism_eq_base failed", lambda: lower(rows, X).to_executorch())
 
 
 @probe("buffers-of-one-value")

@@ -320,6 +320,31 @@ LIMITS = (
         f"{_ISSUES}/7515",
     ),
     UpstreamLimit(
+        "overwritten-branches",
+        "The results of two `torch.cond` may share memory: the second one overwrites the first one's result.",
+        WORKAROUND,
+        "lower/branch_results.py",
+        "executorch: exir/emit/_emitter.py",
+        f"{_ISSUES}/21490",
+    ),
+    UpstreamLimit(
+        "views-of-branches",
+        "A reshape of what `torch.cond` returns, if its sizes are fixed, shows memory that nothing has written.",
+        WORKAROUND,
+        "lower/branch_results.py",
+        "executorch: exir/passes/replace_view_copy_with_view_pass.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "views-of-loops",
+        "A reshape of what `map` returns, or of what the rounds of a `scan` return, cannot be emitted if its sizes are "
+        "fixed.",
+        WORKAROUND,
+        "lower/branch_results.py",
+        "executorch: exir/emit/_emitter.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "buffers-of-one-value",
         "A method that writes one tensor into two buffers cannot be lowered.",
         WORKAROUND,

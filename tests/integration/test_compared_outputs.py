@@ -33,6 +33,14 @@ def test_a_large_element_that_differs_is_no_sentinel() -> None:
     assert math.isinf(accuracy.sqnr(expected, expected))
 
 
+@pytest.mark.parametrize("total", [1.0, 100.0])  # probabilities, and percentages
+@pytest.mark.parametrize("quantized", [True, False])
+def test_a_largest_element_that_is_right_is_no_sentinel(total: float, quantized: bool) -> None:
+    expected = torch.tensor([total, 6.9e-18, 3e-12, 0.0])
+    assert not accuracy.differences([torch.tensor([total, 7.4e-18, 5e-12, 0.0])], [expected], None, quantized)
+    assert accuracy.differences([torch.tensor([total, 0.1 * total, 3e-12, 0.0])], [expected], None, quantized)
+
+
 @pytest.mark.parametrize(
     ("actual", "expected"),
     [

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
+from torch import nn
+from torch.export import export
 
-from etbuild.comparison import accuracy
+from etbuild.comparison import accuracy, compare, locate
 
 from .conftest import Build
 
@@ -178,6 +183,99 @@ def test_each_kind_of_mutation_fails_the_build(build: Build) -> None:
         (line,) = (line for line in made.err.splitlines() if f"methods.{method}: " in line)
         assert "computes something else than the exported method" in line
         assert call in line or "the call with the example inputs" in line
+    assert made.err.count("the operator was searched for only in the first 2 wrong methods") == len(CALLS) - 2
+
+
+ENLARGED = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(8, 2, bias=False)
+        self.last.weight.data.copy_(torch.tensor([1.0, -1.0] * 8).reshape(2, 8))
+
+    def forward(self, x):
+        return self.last((x.tanh() / 50).exp())
+
+
+def create():
+    return Net().eval()
+"""
+IMPRECISE = """\
+from executorch.exir.dialects._ops import ops
+from torch.fx.passes.infra.pass_base import PassResult
+
+
+def edge(method, program):
+    def imprecise(graph_module):
+        graph = graph_module.graph
+        for node in graph.find_nodes(op="call_function", target=ops.edge.aten.exp.default):
+            with graph.inserting_after(node):
+                near = graph.call_function(ops.edge.aten.add.Tensor, (node, node.args[0]), {"alpha": 0.02})
+            near.meta = dict(node.meta)
+            node.replace_all_uses_with(near, delete_user_cb=lambda user: user is not near)
+        graph_module.recompile()
+        return PassResult(graph_module, True)
+
+    return [imprecise]
+"""
+LATER = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\npasses: {edge: ["mutations:edge"]}\n'
+
+
+def test_an_operator_is_blamed_whose_small_error_a_later_one_enlarges(build: Build) -> None:
+    text = f"{LATER}methods: {{forward: {{example_inputs: [{{shape: [2, 8]}}]}}}}\n"
+    made = build(text, model=ENLARGED, mutations=IMPRECISE)
+    assert (made.code, made.files) == (1, [])
+    assert "the first wrong operator of `forward` is `aten.exp.default`" in made.err
+    assert "at model.py:12, in forward: `return self.last((x.tanh() / 50).exp())`" in made.err
+
+
+def test_a_search_that_takes_too_long_says_how_far_it_came(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LEAST_WORK", "_TIMES"):
+        monkeypatch.setattr(locate, name, 0)
+    text = f"{LATER}methods: {{forward: {{example_inputs: [{{shape: [2, 8]}}]}}}}\n"
+    made = build(text, model=ENLARGED, mutations=IMPRECISE)
+    assert "the first wrong operator of `forward` is one of 4, from `aten.tanh.default`" in made.err
+    assert "to `aten.linear.default`" in made.err
+
+
+SPLIT = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        first, second = torch.topk(x.sin(), 2)[0].split(1, -1)
+        return first.cos() * second
+
+
+def create():
+    return Net().eval()
+"""
+SWAPPED = """\
+from executorch.exir.dialects._ops import ops
+from torch.fx.passes.infra.pass_base import PassResult
+
+
+def edge(method, program):
+    def dropped(graph_module):
+        for node in graph_module.graph.find_nodes(op="call_function", target=ops.edge.aten.topk.default):
+            node.args = (*node.args[:2], -1, False)
+        graph_module.recompile()
+        return PassResult(graph_module, True)
+
+    return [dropped]
+"""
+
+
+def test_an_operator_with_several_results_is_blamed(build: Build) -> None:
+    text = f"{LATER}methods: {{forward: {{example_inputs: [{{shape: [2, 8]}}]}}}}\n"
+    made = build(text, model=SPLIT, mutations=SWAPPED)
+    assert "the first wrong operator of `forward` is `aten.topk.default`" in made.err
 
 
 BATCH_NORMS = """\
@@ -275,6 +373,24 @@ def test_rounding_explains_what_a_model_amplifies() -> None:
     near, far = torch.ones(3) + 0.01, torch.ones(3) + 1
     assert accuracy.within_samples([near], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
     assert not accuracy.within_samples([far], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
+    assert accuracy.within_samples([far], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False, beyond=256)
+
+
+def test_large_methods_are_sampled_again_only_if_that_may_help(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one = torch.ones(3)
+    method: Any = SimpleNamespace(program=export(nn.ReLU(), (one,)), settings=SimpleNamespace(tolerance=None))
+    files: Any = None
+
+    def samples_of(actual: torch.Tensor) -> int:
+        compared = compare.Comparison([], files, tmp_path)
+        monkeypatch.setattr(compared, "_sampled", 1 << 40)
+        made = set[int]()
+        monkeypatch.setattr(compared, "_sample", made.add)
+        assert compared._wrong([actual], [one], method, lambda _: [one + 0.005])
+        return len(made)
+
+    assert samples_of(one + 1) == 8
+    assert samples_of(one + 100) == 1
 
 
 def test_what_rounding_does_to_one_element_excuses_no_other() -> None:

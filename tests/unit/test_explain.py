@@ -20,7 +20,7 @@ from .indexes import MANIFEST, edited, make_index, sha256
 
 MLP = Path(__file__).parents[2] / "examples/mlp/model.yaml"
 BEFORE = make_index()
-EXPORT, LOWER = ["export", "lower, if the exported graphs change", "report"], ["lower", "report"]
+EXPORT, LOWER = ["export", "lower, if the exported graphs change", "compare", "report"], ["lower", "report"]
 
 
 def changed(name: Literal["sources", "data"], **values: str) -> Index:
@@ -187,7 +187,7 @@ def test_a_build_is_named_by_its_index_directory_or_program(tmp_path: Path, caps
     (text,) = texts
     assert text.splitlines()[1:] == [
         "source `model.py` changed",
-        "to run again: export; lower, if the exported graphs change; report",
+        "to run again: export; lower, if the exported graphs change; compare; report",
     ]
     (two.parent / "net.pte").write_bytes(b"others")
     assert "has other content than net.index.json says" in run(capsys, one, two.parent / "net.pte", expect=2)

@@ -1,4 +1,4 @@
-"""`etbuild compare`: compares a program with its exported methods, for build rules."""
+"""`etbuild compare`: compares a program with its model and its exported methods, for build rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import (
-    add_data,
+    add_declared,
     add_exported,
     add_lowering_options,
     add_path,
@@ -22,10 +22,10 @@ from etbuild.cli.options import (
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_step_parser(verbs, "compare", "Compare a program with its exported methods", "compare-plan")
+    parser = add_step_parser(verbs, "compare", "Compare a program with its model", "compare-plan")
     add_exported(parser)
     add_path(parser, "--examples FILE", "the file that `etbuild export --examples` wrote", required=True)
-    add_data(parser)
+    add_declared(parser)
     add_path(parser, "--lowering FILE", "the file NAME.lowering.json of `etbuild lower`", required=True)
     add_path(parser, "--program FILE", "the .pte that `etbuild lower` wrote", required=True)
     add_repeatable(parser, "--named-data FILE", "a .ptd of the program, or a directory of them", type=Path)
@@ -53,6 +53,7 @@ def _compare(options: argparse.Namespace) -> None:
     from etbuild.export.kept_weights import KeptWeights
     from etbuild.files.artifacts import replace, scratch_in
     from etbuild.files.scratch import temporary
+    from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.undeclared import watched_reads
     from etbuild.plan.step_plans import ComparePlan, read_plan
     from etbuild.steps.compare import RESULT, Built, compare
@@ -63,10 +64,12 @@ def _compare(options: argparse.Namespace) -> None:
     file: Path | None = options.computed
     kept = KeptWeights(file, scratch_in) if file is not None and file.stat().st_size else None
     lowering = lowering_options(options)
-    job = LoweringJob(plan, exported(options), inputs(options, []), Progress().stage, watched_reads, lowering, kept)
+    read_from = inputs(options, [])
+    used = used_sources(read_from, plan.exported)
+    job = LoweringJob(plan, exported(options), read_from, Progress().stage, watched_reads, lowering, kept)
     files = [each for path in options.named_data for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
     built = Built(read_lowering(options.lowering), options.program, {file.name: file for file in files})
     with temporary("compare") as scratch:
         (meanwhile := scratch.path / "meanwhile").mkdir()
-        compare(job, options.examples, built, meanwhile, scratch.path / RESULT)
+        compare(job, used, options.examples, built, meanwhile, scratch.path / RESULT)
         replace(options.result, (scratch.path / RESULT).read_bytes())

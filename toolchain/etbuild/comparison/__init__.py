@@ -1,1 +1,1 @@
-"""Compares what a program computes in ExecuTorch's runtime with what its exported methods compute in PyTorch."""
+"""Compares what a program computes in ExecuTorch's runtime with what its model computes in PyTorch."""

@@ -12,6 +12,7 @@ import torch
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.parts import Tolerance
 
+_BEYOND_SAMPLES = 4  # a few samples do not show the largest effect of rounding
 _WORST = 3  # elements that a message shows
 _DIGITS = (7, 9, 17)  # 9 tell all numbers of float32 apart, and 17 those of float64
 _FLOAT = Tolerance(0.0, 1e-3, 1e-4)
@@ -44,7 +45,7 @@ def default_tolerance(expected: torch.Tensor, quantized: bool) -> Tolerance:
 
     Args:
         expected: The expected output.
-        quantized: Whether the method is quantized. A backend may then round to the next number.
+        quantized: Whether the method is quantized, and nothing shows how far rounding moves its outputs.
     """
     if not expected.is_floating_point():
         return _EXACT
@@ -91,14 +92,15 @@ def wrong_outputs(
     return found
 
 
-def within_samples(
+def unexplained(
     actual: Sequence[Any],
     expected: Sequence[Any],
     samples: Sequence[Sequence[Any]],
     tolerance: Tolerance | None,
     quantized: bool,
-) -> bool:
-    """Whether outputs are as near to the expected ones as outputs that were computed with other roundings.
+    beyond: int = _BEYOND_SAMPLES,
+) -> list[int]:
+    """The outputs that are not as near to the expected ones as outputs that were computed with other roundings.
 
     Args:
         actual: The outputs of the program.
@@ -106,19 +108,33 @@ def within_samples(
         samples: Those of the model with other roundings.
         tolerance: How far an element may be from the expected one in addition; None for the default of each output.
         quantized: Whether the method is quantized.
+        beyond: How many times further they may be than the samples.
     """
-    return len(actual) == len(expected) and all(
-        _difference(one, other, tolerance, quantized) is None or _is_within(one, other, of_output, tolerance, quantized)
-        for one, other, *of_output in zip(actual, expected, *samples, strict=True)
+    if len(actual) != len(expected):
+        return [*range(len(expected))]
+    return [
+        index
+        for index, (one, other, *of_output) in enumerate(zip(actual, expected, *samples, strict=True))
+        if _difference(one, other, tolerance, False) is not None
+        and not _is_within(one, other, of_output, tolerance, quantized, beyond)
+    ]
+
+
+def show_rounding(
+    expected: Sequence[Any], samples: Sequence[Sequence[Any]], outputs: Sequence[int], tolerance: Tolerance | None
+) -> bool:
+    """Whether other roundings move each of these outputs, so that more samples would show nothing new."""
+    return all(
+        any(_difference(sample[index], expected[index], tolerance, False) is not None for sample in samples)
+        for index in outputs
     )
 
 
-_BEYOND_SAMPLES = 4  # a few samples do not show the largest effect of rounding
 _SIMILAR = 4  # the sizes of numbers that are rounded alike: up to this factor, and its neighbours
 
 
 def _is_within(
-    actual: Any, expected: Any, samples: Sequence[Any], tolerance: Tolerance | None, quantized: bool
+    actual: Any, expected: Any, samples: Sequence[Any], tolerance: Tolerance | None, quantized: bool, beyond: int
 ) -> bool:
     if not all(isinstance(each, torch.Tensor) for each in (actual, expected, *samples)):
         return False
@@ -131,17 +147,53 @@ def _is_within(
     if not alike:
         return False
     if expected.is_floating_point():
-        allowed = tolerance if tolerance is not None else default_tolerance(expected, quantized)
-        return bool((_moves_as_far(actual, expected, alike) | _right(actual, expected, allowed)[0]).all())
+        allowed = tolerance if tolerance is not None else default_tolerance(expected, False)
+        near, by_element = _right(actual, expected, allowed)
+        if not bool((near | _moves_as_far(actual, expected, alike, beyond)).all()):
+            return False
+        return not quantized or not _drifts(actual, expected, alike, by_element, beyond)
     counts = [int((each != expected).sum()) for each in alike]
-    if int((actual != expected).sum()) > _BEYOND_SAMPLES * max(counts):
+    if int((actual != expected).sum()) > beyond * max(counts):
         return False
     # A number of 8 bits is a quantized one. Larger integers may be indices, which are not near each other.
     moved = [_largest_error(each, expected) for each in alike]
-    return expected.element_size() > 1 or _largest_error(actual, expected) <= _BEYOND_SAMPLES * max(moved)
+    return expected.element_size() > 1 or (
+        _largest_error(actual, expected) <= beyond * max(moved)
+        and not (quantized and _drifts(actual, expected, alike, torch.zeros(()), beyond))
+    )
 
 
-def _moves_as_far(actual: torch.Tensor, expected: torch.Tensor, samples: Sequence[torch.Tensor]) -> torch.Tensor:
+def _drifts(
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    samples: Sequence[torch.Tensor],
+    allowed: torch.Tensor,
+    beyond: int,
+) -> bool:
+    """Whether all elements together are further from the expected ones than those of samples: in size, in one
+    direction, or in proportion to the elements.
+
+    A step of quantization is so large that an element by itself says little. A zero point that is off by one moves all
+    of them by one step; rounding moves a few, in both directions. Samples show most of this effect, so half as much is
+    allowed beyond them as for an element.
+    """
+    want = expected.to(torch.float64)
+    size = torch.where(want.isfinite(), want.abs(), 0.0)
+    ratio = want.sign() * _signal(size, _same(actual, expected)) / size.max().clamp(min=1e-300)
+    ratio = ratio / ratio.square().mean().sqrt().clamp(min=1e-300)
+
+    def drifts(other: torch.Tensor) -> torch.Tensor:
+        same = _same(other, expected) | ~want.isfinite()
+        error = torch.where(same, 0.0, other.to(torch.float64) - want)
+        return torch.stack([error.square().mean().sqrt(), error.mean().abs(), (error * ratio).mean().abs()])
+
+    furthest = torch.stack([*map(drifts, samples)]).amax(0)
+    return bool((drifts(actual) > beyond / 2 * furthest + allowed.mean()).any())
+
+
+def _moves_as_far(
+    actual: torch.Tensor, expected: torch.Tensor, samples: Sequence[torch.Tensor], beyond: int
+) -> torch.Tensor:
     """For each element, whether it is as near to the expected one as the samples of elements of a similar size.
 
     A few samples of one element show little. Those of a larger one would excuse any error: a mask is -1e9.
@@ -157,7 +209,7 @@ def _moves_as_far(actual: torch.Tensor, expected: torch.Tensor, samples: Sequenc
     furthest = torch.zeros(int(sizes.max()) + 2, dtype=torch.float64).scatter_reduce(0, sizes, moved, "amax")
     near = torch.stack([furthest[sizes + step] for step in (-1, 0, 1)]).amax(0)
     tiny = torch.finfo(expected.dtype).tiny
-    return _errors(actual, expected) <= (_BEYOND_SAMPLES * near + tiny).view(expected.shape)
+    return _errors(actual, expected) <= (beyond * near + tiny).view(expected.shape)
 
 
 def _largest_error(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -205,12 +257,14 @@ def _same(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 _SENTINEL = 100
 """A right number that is so much larger than all others stands for something: a mask is `finfo.min`, or -1e9."""
+_LEAST_SENTINEL = 1000
+"""Smaller numbers stand for themselves: a probability of 1 is beside others of 1e-18."""
 
 
 def _signal(magnitudes: torch.Tensor, same: torch.Tensor) -> torch.Tensor:
     """The magnitudes without sentinels, which would hide the errors of all other elements."""
     sizes = magnitudes.unique()  # sorted
-    while sizes.numel() > 1 and 0 < sizes[-2] * _SENTINEL < sizes[-1]:
+    while sizes.numel() > 1 and sizes[-1] >= _LEAST_SENTINEL and 0 < sizes[-2] * _SENTINEL < sizes[-1]:
         largest = magnitudes == sizes[-1]
         if not bool(same[largest].all()):
             break

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.comparison import random_values
+from etbuild.comparison import hints, values
+from etbuild.comparison.coverage import Coverage
 from etbuild.comparison.random_values import Limits
+from etbuild.comparison.values import Input, Kind
 from etbuild.export.saved_examples import inputs_of_graph
 
 UNLIMITED = 1 << 31
 """A size without a limit: PyTorch writes an infinity, or the largest number of 64 bits."""
 _LARGEST = 4  # times the size of the example: the largest size of a dimension without a limit
 _HALVINGS = 8  # of the way from the smallest to the largest size, until a call is small enough
+_OPERATOR = 20_000  # numbers that PyTorch reads and writes in the time that it needs to call an operator
+_ONE_MORE = 4  # times the budget: a call that takes less is made once more, with other values
+_MANY = 20  # calls that should fit in the budget
+_WALKS = 3  # calls in a row, before others, in which positions go on
+_LONGEST = 64  # calls that fill the states of a method
+_SCALES = (10.0, 1000.0)  # by which inputs grow, to reach what was not seen
 
 
 @dataclass(frozen=True)
@@ -36,10 +45,12 @@ class ComparedCall:
     Attributes:
         name: What it is, for messages.
         inputs: Its inputs. If PyTorch refuses them, the next ones are taken.
+        is_extreme: Whether the method may overflow. If it does, there is nothing to compare.
     """
 
     name: str
-    inputs: Sequence[list[Any]]
+    inputs: Iterable[list[Any]]
+    is_extreme: bool = False
 
 
 class Calls:
@@ -49,68 +60,199 @@ class Calls:
         program: The exported method.
         examples: Its example inputs, in its order.
         ranges: The smallest and the largest random number of the first inputs; None for the default.
+        coverage: What the calls have shown so far.
     """
 
-    def __init__(self, program: ExportedProgram, examples: Sequence[Any], ranges: Sequence[Limits | None]) -> None:
-        self._shapes, self._examples = _shapes(program), examples
-        self._ranges = [*ranges, *([None] * (len(examples) - len(ranges)))]
+    def __init__(
+        self,
+        program: ExportedProgram,
+        examples: Sequence[Any],
+        ranges: Sequence[Limits | None],
+        coverage: Coverage,
+    ) -> None:
+        self._shapes, self._examples, self._coverage = _shapes(program), examples, coverage
+        self._inputs = dict(_inputs(program, examples, [*ranges, *([None] * (len(examples) - len(ranges)))]))
         self._sizes = dict(sorted(_sizes(program, self._shapes, examples).items(), key=lambda item: str(item[0])))
+        self._operators = sum(node.op == "call_function" for node in program.graph.nodes)
+        self._has_states = bool(program.graph_signature.buffers_to_mutate)
+        self._number, self._is_taken = 0, False
+        self._budget = self._work = 0
 
     def chosen(self, budget: int, work: int) -> Iterator[ComparedCall]:
-        """The calls after the first one, which has the example inputs.
+        """The calls after the first one, which has the example inputs. Each is made before the next one is asked for.
 
-        The second call repeats the first one. The others have random values; of a method with dynamic sizes they
-        shrink, grow, and shrink again, since memory that was planned for one size is used for another. If one call is
-        more than the budget, there is another one only if the example inputs show little: each is a single number.
+        The second call repeats the first one. Then sizes shrink, grow, and shrink again, since memory that was planned
+        for one size is used for another; then each kind of values has its turn. If one call is more than the budget,
+        smaller sizes are taken. If there are none, it is made once more with other values if it is not much more, or
+        if the example inputs show little: each is a single number.
 
         Args:
             budget: How many numbers the operators may read and write.
             work: How many they have read and written in the first call.
         """
-        if work > budget:
-            if all(map(_is_one_number, self._examples)):
-                yield self._random("", {symbol: size.example for symbol, size in self._sizes.items()})
+        self._budget, self._work = budget, work
+        own = {symbol: size.example for symbol, size in self._sizes.items()}
+        if self._spend(own):
+            yield ComparedCall("the second call with the example inputs", [[*self._examples]])
+        elif not self._sizes:
+            if work <= _ONE_MORE * budget or all(map(_is_one_number, self._examples)):
+                yield self._made(own, Kind())
             return
-        yield ComparedCall("the second call with the example inputs", [[*self._examples]])
-        budget -= work
-        shares = {"smallest": 0.0, "largest": 1.0, "smallest again": 0.0, "in between": 0.5} if self._sizes else {"": 0}
-        for label, share in shares.items():
-            for halving in range(_HALVINGS if share else 1):
-                sizes = {
-                    symbol: size.least + int((size.most - size.least) * share / 2**halving)
-                    for symbol, size in self._sizes.items()
-                }
-                estimate = self._work(sizes, work)
-                if estimate <= budget:
-                    budget -= estimate
-                    yield self._random(label, sizes)
-                    break
+        kinds = iter(self._kinds())
+        for share in self._shares() if self._sizes else ():
+            if (sizes := self._affordable(share)) is not None:
+                yield self._made(sizes, next(kinds, Kind()))
+        small = own if self._estimate(own) <= budget // _MANY else self._at(dict.fromkeys(self._sizes, 0.0))
+        for kind in kinds:
+            if not self._spend(small):
+                return
+            yield self._made(small, kind)
+        yield from self._more(small)
 
-    def _work(self, sizes: Mapping[Any, int], work: int) -> int:
+    def _more(self, sizes: Mapping[Any, int]) -> Iterator[ComparedCall]:
+        """Calls that fill states, and others with larger numbers while something was not seen."""
+        extreme = [Kind(scale=scale, integers=values.WALK) for scale in _SCALES if self._has(torch.float32)]
+        for _ in range(_LONGEST):
+            if not self._coverage.fills or not self._spend(sizes):
+                break
+            yield self._made(sizes, Kind(integers=values.WALK))
+        for kind in extreme:
+            if self._coverage.unseen() and self._spend(sizes):
+                yield self._made(sizes, kind)
+
+    def _kinds(self) -> Iterator[Kind]:
+        """Kinds of values: each kind of floating-point numbers, integers and booleans has its turn at least once."""
+        walks = [values.WALK] * _WALKS if self._has_states else []
+        sizes = {size for each in self._inputs.values() for size in each.magnitudes}
+        scaled = [(values.NORMAL, size) for size in sorted(sizes) if size < 1000]
+        far = [(values.NORMAL, size) for size in sorted(sizes) if size >= 1000]
+        kinds = (values.MIXED, values.POSITIVE, values.FLAT, values.ZEROS, values.SMALL, values.OFFSET, values.LARGE)
+        floats = [(values.NORMAL, 1.0)] * max(1, len(walks)) + [(kind, 1.0) for kind in kinds[:1]]
+        floats += [*scaled, *((kind, 1.0) for kind in kinds[1:]), *far]
+        integers = [*walks, values.UNIFORM, values.ENDS, values.DIFFERENT, values.LAST, values.FIRST]
+        booleans = [values.SOME, values.ALL, values.NONE]
+        has = [self._has(torch.float32), self._has(torch.int64), self._has(torch.bool)]
+        count = max(
+            (len(each) for each, is_there in zip((floats, integers, booleans), has, strict=True) if is_there), default=2
+        )
+        turns = zip(cycle(floats), cycle(integers), cycle(booleans), strict=False)
+        for (kind, scale), integer, boolean in islice(turns, max(count, len(walks) + 2)):
+            yield Kind(kind, integer, boolean, scale)
+
+    def _has(self, dtype: torch.dtype) -> bool:
+        """Whether an input is of the kind of a dtype: floating-point numbers, integers or booleans."""
+        return any(_kind(each.example.dtype) == _kind(dtype) for each in self._inputs.values())
+
+    def _shares(self) -> Iterator[dict[Any, float]]:
+        """Sizes, as shares of the way from the smallest to the largest one: all together, and each by itself."""
+        for share in (0.0, 1.0, 0.0):
+            yield dict.fromkeys(self._sizes, share)
+        for step in (-1, 0.5, 0.3):  # one less than the most; others that few numbers divide
+            yield {symbol: self._odd(size, step) for symbol, size in self._sizes.items()}
+        for symbol in self._sizes if len(self._sizes) > 1 else ():
+            for own, other in ((1.0, 0.0), (0.0, 1.0)):
+                yield {each: own if each == symbol else other for each in self._sizes}
+            if len(self._sizes) == 2:
+                break
+
+    @staticmethod
+    def _odd(size: _Size, step: float) -> float:
+        """A share at which the size is the most but one, or is no multiple of 2 or 3."""
+        way = max(size.most - size.least, 1)
+        if step < 0:
+            return max(way - 1, 0) / way
+        near = size.least + int(way * step)
+        found = next((each for each in range(near, min(near + 6, size.most)) if each % 2 and each % 3), near)
+        return (found - size.least) / way
+
+    def _at(self, shares: Mapping[Any, float]) -> dict[Any, int]:
+        return {
+            symbol: size.least + round((size.most - size.least) * shares[symbol])
+            for symbol, size in self._sizes.items()
+        }
+
+    def _affordable(self, shares: Mapping[Any, float]) -> dict[Any, int] | None:
+        """Sizes at these shares, or nearer to the smallest ones if the budget does not suffice."""
+        for halving in range(_HALVINGS):
+            sizes = self._at({symbol: share / 2**halving for symbol, share in shares.items()})
+            if self._spend(sizes):
+                return sizes
+            if not any(shares.values()):
+                break
+        return None
+
+    def _spend(self, sizes: Mapping[Any, int]) -> bool:
+        """Takes a call from the budget, if it suffices."""
+        estimate = self._estimate(sizes)
+        if estimate > self._budget:
+            return False
+        self._budget -= estimate
+        return True
+
+    def _estimate(self, sizes: Mapping[Any, int]) -> int:
         """The work of a call with other sizes, if it grows with each of them."""
         factor = 1.0
         for symbol, size in sizes.items():
             factor *= size / max(self._sizes[symbol].example, 1)
-        return int(work * factor)
+        return int(self._work * factor) + self._operators * _OPERATOR
 
-    def _random(self, label: str, sizes: Mapping[Any, int]) -> ComparedCall:
-        inputs = [self._inputs(label, sizes, neighbours) for neighbours in (True, False)]
-        shapes = ", ".join(str([*each.shape]) for each in inputs[0] if isinstance(each, torch.Tensor))
-        return ComparedCall(f"a call with random inputs of the shapes {shapes}", inputs)
+    def _made(self, sizes: Mapping[Any, int], kind: Kind) -> ComparedCall:
+        shapes = [self._shape(index, sizes) for index in self._inputs]
+        self._number += 1
+        name = f"a call with random inputs of the shapes {', '.join(map(str, shapes))}"
+        return ComparedCall(name, self._tries(sizes, kind), kind.is_extreme)
 
-    def _inputs(self, label: str, sizes: Mapping[Any, int], neighbours: bool) -> list[Any]:
-        seed = int.from_bytes(hashlib.sha256(label.encode()).digest()[:7], "big")
-        generator = torch.Generator().manual_seed(seed)
-        made = []
-        for example, shape, limits in zip(self._examples, self._shapes, self._ranges, strict=True):
-            if isinstance(example, torch.Tensor):
-                concrete = [size if isinstance(size, int) else int(size.subs(sizes)) for size in shape]
-                if limits is None and example.dtype in (torch.uint8, torch.int8):  # data, not indices
-                    limits = torch.iinfo(example.dtype).min, torch.iinfo(example.dtype).max
-                made.append(random_values.like(example, concrete, limits, generator, neighbours))
-            else:
-                made.append(example)
-        return made
+    def _tries(self, sizes: Mapping[Any, int], kind: Kind) -> Iterator[list[Any]]:
+        """Inputs of a kind; smaller integers if PyTorch refuses those.
+
+        The integers with the fewest values are to blame first: they are positions, to which the graph adds others.
+        """
+        blamed = sorted(self._integers(), key=lambda each: each.range)[:1]
+        if self._is_taken:
+            for each in self._integers():
+                each.take()
+        self._is_taken = True
+        for cautious, caution in (([], 0), (blamed, 1), (blamed, 2), (self._integers(), 2)):
+            generator = torch.Generator().manual_seed(_seed(str(self._number)))
+            yield [
+                each.made(self._shape(index, sizes), kind, generator, caution if each in cautious else 0)
+                if (each := self._inputs.get(index)) is not None
+                else example
+                for index, example in enumerate(self._examples)
+            ]
+            self._budget -= self._estimate(sizes) // 2  # PyTorch has refused them
+            if not self._integers():
+                break
+            for each in cautious or blamed:
+                each.refuse()
+        self._is_taken = False
+
+    def _integers(self) -> list[Input]:
+        return [each for each in self._inputs.values() if each.integers is not None]
+
+    def _shape(self, index: int, sizes: Mapping[Any, int]) -> list[int]:
+        return [size if isinstance(size, int) else int(size.subs(sizes)) for size in self._shapes[index]]
+
+
+def _seed(label: str) -> int:
+    return int.from_bytes(hashlib.sha256(label.encode()).digest()[:7], "big")
+
+
+def _kind(dtype: torch.dtype) -> int:
+    return 0 if dtype == torch.bool else 1 if not (dtype.is_floating_point or dtype.is_complex) else 2
+
+
+def _inputs(
+    program: ExportedProgram, examples: Sequence[Any], ranges: Sequence[Limits | None]
+) -> Iterator[tuple[int, Input]]:
+    """The inputs that are tensors, by their number."""
+    magnitudes = hints.magnitudes(program)
+    for index, (example, limits) in enumerate(zip(examples, ranges, strict=True)):
+        if isinstance(example, torch.Tensor):
+            own = hints.integers(program, index, example) if _kind(example.dtype) == 1 else None
+            small = example.is_floating_point() and example.element_size() < 4
+            sizes = [size for size in magnitudes if not small or size < 1000]
+            yield index, Input(example, limits, sizes, own)
 
 
 def _is_one_number(example: Any) -> bool:

@@ -1,11 +1,11 @@
-"""Compares the methods of a program in ExecuTorch's runtime with the exported methods in PyTorch."""
+"""Compares the methods of a program in ExecuTorch's runtime with the exported methods and with the model in PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch.export import ExportedProgram
 
 from etbuild.comparison import accuracy
 from etbuild.comparison.calls import Calls, ComparedCall
+from etbuild.comparison.coverage import Coverage
+from etbuild.comparison.eager import EagerMethod
 from etbuild.comparison.graph import Graph, Rounding, buffers, is_quantized
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
@@ -22,8 +24,13 @@ from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
 
 _DIFFERS = "the program computes something else than the exported method in"
+_EXPORT_DIFFERS = "the program and the exported method compute something else than the model in"
 _FIRST = "the call with the example inputs"
-_SAMPLES = (1, 3, 8)  # of how far rounding moves the outputs; the next number if these do not explain them
+_OF_A_PART = 8  # samples that change numbers by the same part of a step, before they are quantized
+_LARGER_PART = 4  # times the part before, for outputs in which a small one shows nothing
+_SAMPLES = (1, 3, 8, 16, 24, 32)  # of how far rounding moves outputs; the next number if these do not explain them
+_WORK_OF_SAMPLES = 1 << 27  # numbers that operators read and write for them; then more only if the outputs are near
+_FAR = 256  # times what the samples explain: more of them would not explain it either
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
 _WITHOUT_MEMORY = "the runtime gets no memory for it"
 
@@ -38,6 +45,7 @@ class ComparedMethod:
         examples: Its example inputs, in its order.
         settings: How it is compared.
         weights: Weights that are read where they are needed, by name. No method changes them.
+        eager: The same method of the model; None if there is no model.
     """
 
     name: str
@@ -45,6 +53,7 @@ class ComparedMethod:
     examples: Sequence[Any]
     settings: MethodComparison
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    eager: EagerMethod | None = None
 
 
 @dataclass(frozen=True)
@@ -56,12 +65,16 @@ class Wrong:
         problem: In which call the program fails or differs, and how.
         leaves: The inputs of the call.
         state: The buffers before the call, by name.
+        earlier: The calls before this one, each with its method and inputs.
+        of_export: Whether the exported method differs from the model, and the program is as the exported method.
     """
 
     method: str
     problem: str
     leaves: list[Any]
     state: dict[str, torch.Tensor]
+    earlier: list[tuple[str, list[Any]]]
+    of_export: bool = False
 
 
 class CannotRun(Exception):
@@ -77,6 +90,10 @@ class _Sample:
     rounding: Rounding
     calls: int = 0
     outputs: Sequence[Any] = ()
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or not value.is_floating_point() or bool(value.isfinite().all())
 
 
 def _state_of(method: str, name: str, sample: _Sample) -> Sequence[Any]:
@@ -100,6 +117,9 @@ class Comparison:
         self._history: list[tuple[ComparedMethod, list[Any]]] = []
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
         self._samples: list[_Sample] = []
+        self._eager = {method.name: method.eager for method in methods if method.eager is not None}
+        self._quantized: dict[str, tuple[list[Any], list[Any]]] = {}
+        self._sampled = 0
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
         self.notes: dict[str, str] = {}
 
@@ -117,20 +137,21 @@ class Comparison:
             CannotRun: PyTorch cannot run a method, or there is not enough memory for it.
         """
         session = Session(self._files, self._scratch)
-        graphs = self._graphs()
+        coverages = {method.name: Coverage(method.program) for method in self._methods}
+        graphs = self._graphs(coverages)
         for method in self._methods:
             self._load(session, method)
-        calls: list[list[tuple[ComparedMethod, ComparedCall]]] = []
+        calls: list[Iterator[tuple[ComparedMethod, ComparedCall]]] = []
         for method in self._methods:
             wrong, used = self._call(session, graphs[method.name], method, ComparedCall(_FIRST, [[*method.examples]]))
             if wrong is not None:
                 return wrong
-            chosen = Calls(method.program, method.examples, method.settings.ranges).chosen(work, used)
-            calls.append([(method, call) for call in chosen])
+            chosen = Calls(method.program, method.examples, method.settings.ranges, coverages[method.name])
+            calls.append(zip(repeat(method), chosen.chosen(work, used), strict=False))
             if used > work:
                 why = f"a call takes {used:,} numbers (`checks.compare.work`)"
                 self.notes[method.name] = f"only with the sizes of its example inputs: {why}"
-        for method, call in filter(None, chain(*zip_longest(*calls))):  # the methods take turns
+        for method, call in filter(None, chain.from_iterable(zip_longest(*calls))):  # the methods take turns
             wrong, _ = self._call(session, graphs[method.name], method, call)
             if wrong is not None:
                 return wrong
@@ -143,15 +164,18 @@ class Comparison:
             found = self._wrong([value], [graph.state[name]], method, of, f"state `{name}`")
             if found:
                 problem = f"after {len(self._history)} calls, {_DIFFERS} its state: {found[0]}"
-                return Wrong(method.name, problem, *self._before[method.name])
+                return self._of_call(method, problem)
         return None
 
-    def _graphs(self) -> dict[str, Graph]:
+    def _graphs(self, coverages: Mapping[str, Coverage] | None = None) -> dict[str, Graph]:
         """The exported methods with fresh state. All of them have the same buffers."""
         state: dict[str, torch.Tensor] = {}
         for method in reversed(self._methods):
             state.update(buffers(method.program, method.weights.keys()))
-        return {method.name: Graph(method.program, state, method.weights) for method in self._methods}
+        return {
+            method.name: Graph(method.program, state, method.weights, (coverages or {}).get(method.name))
+            for method in self._methods
+        }
 
     def _load(self, session: Session, method: ComparedMethod) -> None:
         try:
@@ -176,6 +200,10 @@ class Comparison:
                 graph.state.update(before)
         else:
             return None, 0
+        if call.is_extreme and not all(map(_is_finite, [*expected, *graph.state.values()])):
+            graph.state.update(before)  # it overflows, so there is nothing to compare
+            return None, work
+        graph.see_states(before)
         self._history.append((method, leaves))
         self._before[method.name] = leaves, before
         try:
@@ -183,11 +211,44 @@ class Comparison:
         except EtbuildError as error:
             if _NO_MEMORY in str(error):
                 raise CannotRun(f"{_WITHOUT_MEMORY} in {call.name}") from error
-            return Wrong(method.name, f"{error} (in {call.name})", leaves, before), work
+            return self._of_call(method, f"{error} (in {call.name})"), work
         found = self._wrong(actual, expected, method, lambda sample: sample.outputs)
         if found:
-            return Wrong(method.name, f"{_DIFFERS} {call.name}: {chr(10).join(found)}", leaves, before), work
-        return None, work
+            return self._of_call(method, f"{_DIFFERS} {call.name}: {chr(10).join(found)}"), work
+        return self._wrong_export(method, call.name, leaves, expected), work
+
+    def _of_call(self, method: ComparedMethod, problem: str, *, of_export: bool = False) -> Wrong:
+        """The last call of a method, with what is wrong with it."""
+        last = max(index for index, (each, _) in enumerate(self._history) if each.name == method.name)
+        earlier = [(each.name, leaves) for each, leaves in self._history[:last]]
+        return Wrong(method.name, problem, *self._before[method.name], earlier, of_export)
+
+    def _wrong_export(self, method: ComparedMethod, call: str, leaves: list[Any], exported: list[Any]) -> Wrong | None:
+        """Compares what the exported method has computed with what the model computes from the same inputs.
+
+        The model computes in float what a quantized method rounds: `quantization_notes` judges these by all calls.
+        """
+        eager = self._eager.get(method.name)
+        if eager is None:
+            return None
+        try:
+            expected = eager.call(method.program, leaves)
+        except EtbuildError:
+            raise
+        except Exception as error:  # noqa: BLE001 - code of the model: it may refuse values that an exported graph takes
+            if call == _FIRST or self._have_buffers:  # else it has no state that the call may have left half changed
+                del self._eager[method.name]
+                self.notes[method.name] = f"in part: the model itself fails in {call}: {summary(error)}"
+            return None
+        if is_quantized(method.program):
+            exact, rounded = self._quantized.setdefault(method.name, ([], []))
+            exact += expected
+            rounded += exported
+            return None
+        found = accuracy.wrong_outputs(exported, expected, method.settings.tolerance, False)
+        if not found or not self._wrong(expected, exported, method, lambda sample: sample.outputs):
+            return None
+        return self._of_call(method, f"{_EXPORT_DIFFERS} {call}: {chr(10).join(found)}", of_export=True)
 
     def _wrong(
         self,
@@ -199,20 +260,29 @@ class Comparison:
     ) -> list[str]:
         """The problems of values that are not as near to the expected ones as those of other roundings."""
         tolerance, quantized = method.settings.tolerance, is_quantized(method.program)
-        found = accuracy.wrong_outputs(actual, expected, tolerance, quantized, name)
+        found = accuracy.wrong_outputs(actual, expected, tolerance, False, name)
         for count in _SAMPLES if found else ():
             samples = [of(self._sample(number)) for number in range(count)]
-            if accuracy.within_samples(actual, expected, samples, tolerance, quantized):
+            wrong = accuracy.unexplained(actual, expected, samples, tolerance, quantized)
+            if not wrong:
                 return []
+            shown = count >= _OF_A_PART and (
+                not quantized or accuracy.show_rounding(expected, samples, wrong, tolerance)
+            )
+            is_far = partial(accuracy.unexplained, actual, expected, samples, tolerance, quantized, _FAR)
+            if shown or (self._sampled > _WORK_OF_SAMPLES and is_far()):
+                break
         return found
 
     def _sample(self, number: int) -> _Sample:
         """A sample that has made the calls of the history; without buffers, only the last one matters."""
         if number == len(self._samples):
-            self._samples.append(_Sample(self._graphs(), Rounding(number)))
+            rounding = Rounding(number, Rounding.OF_STEP * _LARGER_PART ** (number // _OF_A_PART))
+            self._samples.append(_Sample(self._graphs(), rounding))
         sample = self._samples[number]
         missing = self._history[sample.calls :]
         for method, leaves in missing if self._have_buffers else missing[-1:]:
-            sample.outputs, _ = sample.graphs[method.name].call(leaves, sample.rounding)
+            sample.outputs, work = sample.graphs[method.name].call(leaves, sample.rounding)
+            self._sampled += work
         sample.calls = len(self._history)
         return sample

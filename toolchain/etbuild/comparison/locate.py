@@ -1,13 +1,16 @@
 """Finds the first operator of a method that the runtime computes differently from PyTorch.
 
-The exported graph is cut after an operator, lowered as the plan says, and run: a bisection over the graph.
+The exported graph is cut after an operator, lowered as the plan says, and run. PyTorch computes the rest from what the
+runtime returned for the first part. The first operator after which that makes wrong outputs is the one to blame, also
+if its own results look right: a later operator may enlarge a small error. A bisection finds it.
 """
 
 from __future__ import annotations
 
 import copy
+import operator
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +18,12 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
-from torch.fx import Node
+from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from etbuild.accelerate.lowering import accelerated
 from etbuild.comparison import accuracy
-from etbuild.comparison.graph import arguments, copied, outputs_of
-from etbuild.errors import EtbuildError
+from etbuild.comparison.graph import Graph, Rounding, arguments, buffers, copied, outputs_of, with_state
 from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
 from etbuild.plan.parts import Tolerance
@@ -30,7 +32,12 @@ from etbuild.runtime import child, program_files
 from etbuild.runtime.session import Session
 
 _SHOWN = 2  # outputs that a message names
-_SKIPPED = ("getitem", "sym_size", "_assert", "alias", "detach", "lift_fresh")
+_SAMPLES = 3  # of how far rounding moves the outputs
+_WORK_OF_SAMPLES = 1 << 27  # numbers that operators read and write for them: of a large method there is one
+_OF_NODE = 1 << 20  # numbers that are computed in the time in which an operator is lowered
+_LEAST_WORK = 1 << 30  # after which a search ends, but for methods of which
+_TIMES = 3  # as much is the work of lowering and running all of it
+_SKIPPED = ("sym_size", "_assert", "alias", "detach", "lift_fresh")
 State = Mapping[str, torch.Tensor]
 
 
@@ -67,15 +74,18 @@ class Search:
     def __init__(self, plan: LowerPlan, call: WrongCall, lines: SourceLines) -> None:
         self._plan, self._call, self._lines = plan, call, lines
         self._inputs = arguments(call.program, call.leaves)
-        self._tries = 0
-        self._results: list[tuple[list[Any], list[Any]]] = []
+        self._tries = self._work = 0
+        self._whole_outputs: list[Any] = []
 
     def run(self) -> str:
         """Searches. Returns what was found, for people."""
         name, program = self._call.method, self._call.program
-        whole = self._try(self._module(program))
+        self._expected, self._numbers, self._samples = child.result("the exported graph", self._computed)
+        whole = self._try(self._module(program), ())
         if whole is None:
             return f"`{name}` could not be lowered again, so the operator is not known"
+        if not whole and self.differences(self._whole_outputs, self._expected):
+            return f"other roundings of the exported graph change the outputs of `{name}` as much"
         if not whole:
             return (
                 f"`{name}`, lowered again from this manifest, is right if this call is the first one. So "
@@ -83,15 +93,26 @@ class Search:
             )
         return self._first_wrong(program) or self._whole(program)
 
+    def _computed(self) -> tuple[list[Any], int, list[list[Any]]]:
+        """What the exported graph computes, how many numbers it reads and writes, and outputs of other roundings."""
+        program = self._call.program
+
+        def call(rounding: Rounding | None) -> tuple[list[Any], int]:
+            state = {name: value.clone() for name, value in self._call.state.items()}
+            return Graph(program, {**buffers(program, state), **state}, {}).call(self._call.leaves, rounding)
+
+        expected, numbers = call(None)
+        count = min(max(_WORK_OF_SAMPLES // max(numbers, 1), 1), _SAMPLES)
+        return expected, numbers, [call(Rounding(number))[0] for number in range(count)]
+
     def _whole(self, program: ExportedProgram) -> str:
         """What to say of a method in which each operator is right as long as nothing follows it."""
         name = self._call.method
-        actual, expected = self._results[0]
         specs, (ends,) = program.graph_signature.output_specs, program.graph.output_node().args
         of_user = [node for spec, node in zip(specs, ends, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
         wrong = [
             node
-            for node, *values in zip(of_user, actual, expected, strict=False)
+            for node, *values in zip(of_user, self._whole_outputs, self._expected, strict=False)
             if isinstance(node, Node) and self.differences(*([value] for value in values))
         ]
         made = "".join(f"\n{self._described(node, 'a wrong output comes from')}" for node in wrong[:_SHOWN])
@@ -105,13 +126,7 @@ class Search:
 
     def _module(self, program: ExportedProgram) -> torch.fx.GraphModule:
         """A copy of the method as a graph module, with the buffers of the state."""
-        module = copy.deepcopy(program.module(check_guards=False))
-        buffers = dict(module.named_buffers())
-        with torch.no_grad():
-            for key, value in self._call.state.items():
-                if key in buffers and buffers[key].shape == value.shape:
-                    buffers[key].copy_(value)
-        return module
+        return with_state(program, self._call.state)
 
     def _outputs(self, module: torch.fx.GraphModule) -> list[Any]:
         positional, keywords = pytree.tree_map(copied, self._inputs)
@@ -119,13 +134,14 @@ class Search:
             return outputs_of(module(*positional, **keywords))
 
     def _first_wrong(self, program: ExportedProgram) -> str | None:
-        """The operator after which a cut graph goes wrong while the one before it is right."""
+        """The operator after which a cut graph makes wrong outputs, while they are right if it is cut before."""
         module = self._module(program)
         nodes = [node for node in module.graph.nodes if _is_candidate(node)]
+        limit = max(_LEAST_WORK, _TIMES * self._work)
         good, bad = -1, len(nodes)
-        while bad - good > 1:
+        while bad - good > 1 and self._work < limit:
             middle = (good + bad) // 2
-            wrong = self._try(_cut(module, nodes[middle].name))
+            wrong = self._try(*_cut(module, nodes[middle]))
             if wrong is None:  # this cut cannot be lowered: look at a neighbour
                 nodes.pop(middle)
                 bad -= 1
@@ -133,31 +149,53 @@ class Search:
                 bad = middle
             else:
                 good = middle
-        if bad == len(nodes):
+        own = {node.name: node for node in program.graph.nodes}
+        left = [own.get(node.name, node) for node in nodes[good + 1 : bad + 1]]
+        if not left:
             return None
-        own = next((each for each in program.graph.nodes if each.name == nodes[bad].name), nodes[bad])
-        return self._described(own, f"the first wrong operator of `{self._call.method}` is")
+        what = f"the first wrong operator of `{self._call.method}` is"
+        if len(left) == 1:
+            return self._described(left[0], what)
+        return f"{self._described(left[0], f'{what} one of {len(left)}, from')}\n{self._described(left[-1], 'to')}"
 
-    def _try(self, module: torch.fx.GraphModule) -> str | None:
-        """The problems of a graph when the runtime runs it; empty if it is right, None if it cannot be lowered."""
+    def _try(self, module: torch.fx.GraphModule, returned: Sequence[str]) -> str | None:
+        """The problems of the outputs if the runtime runs a graph; empty if none, None if it cannot be lowered.
+
+        Args:
+            module: The graph.
+            returned: The names of the nodes whose values it returns, from which PyTorch computes the rest; empty for
+                the whole method.
+        """
         self._tries += 1
+        self._work += _OF_NODE * len(module.graph.nodes) + 2 * self._numbers
         name = f"{self._call.method}, cut {self._tries}"
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                (program,) = child.run({f"lowering {name}": lambda: self._lower(module, Path(scratch))}).values()
+                program = child.result(f"lowering {name}", lambda: self._lower(module, Path(scratch)))
             except Exception:  # noqa: BLE001 - a cut graph may be one that ExecuTorch refuses
                 return None
             try:
-                outputs = child.run({
-                    "actual": lambda: self._in_runtime(Path(program), Path(scratch)),
-                    "expected": lambda: self._outputs(module),
-                })  # fmt: skip
-            except EtbuildError as error:
+                outputs = child.result("actual", lambda: self._in_runtime(Path(program), Path(scratch)))
+                if returned:
+                    values = dict(zip(returned, outputs, strict=True))
+                    outputs = child.result("the rest", lambda: self._continued(values))
+                else:
+                    self._whole_outputs = outputs
+            except Exception as error:  # noqa: BLE001 - the rest may fail in any way if the first part is wrong
                 return summary(error)
-            except Exception:  # noqa: BLE001 - nor can PyTorch run each cut graph
-                return None
-        self._results.append((outputs["actual"], outputs["expected"]))
-        return "\n".join(self.differences(outputs["actual"], outputs["expected"]))
+        return "\n".join(self._wrong(outputs))
+
+    def _continued(self, values: Mapping[str, Any]) -> list[Any]:
+        """What the method returns in PyTorch if some of its operators return given values."""
+        with torch.no_grad():
+            run = _Continued(self._module(self._call.program), values)
+            return outputs_of(run.run(*map(copied, self._call.leaves), enable_io_processing=False))
+
+    def _wrong(self, actual: list[Any]) -> list[str]:
+        """The problems of outputs of the method that other roundings do not explain, as in a comparison."""
+        tolerance, quantized = self._call.tolerance, self._call.quantized
+        found = accuracy.wrong_outputs(actual, self._expected, tolerance, False)
+        return found if accuracy.unexplained(actual, self._expected, self._samples, tolerance, quantized) else []
 
     def _in_runtime(self, program: Path, scratch: Path) -> list[Any]:
         from etbuild.files.program_file import describe
@@ -190,6 +228,8 @@ class Search:
         return str(write_program(plan, [emitted], {}, directory).artifacts[0].path)
 
     def _described(self, node: Node, what: str) -> str:
+        if node.target is operator.getitem and isinstance(node.args[0], Node):
+            node = node.args[0]  # one of several results
         where = shown(self._lines.of_node(self._call.method, first_name(node)))
         return "\n".join([f"{what} `{node.target}` (node `{node.name}`)", *(where or "").splitlines()])
 
@@ -218,18 +258,42 @@ def _is_candidate(node: Node) -> bool:
     )
 
 
-def _cut(module: torch.fx.GraphModule, name: str) -> torch.fx.GraphModule:
-    """A copy of a graph module that returns the value of a node, and computes nothing after it."""
+class _Continued(Interpreter):  # type: ignore[misc] # torch.fx has no types
+    """A run of a graph in which some nodes have given values."""
+
+    def __init__(self, module: torch.fx.GraphModule, values: Mapping[str, Any]) -> None:
+        super().__init__(module)
+        self._values = values
+
+    def run_node(self, n: Node) -> Any:
+        return self._values[n.name] if n.name in self._values else super().run_node(n)
+
+
+def _cut(module: torch.fx.GraphModule, last: Node) -> tuple[torch.fx.GraphModule, list[str]]:
+    """A copy of a graph module that computes nothing after a node, and returns all that later operators need of the
+    values that depend on inputs. Also the names of the nodes that it returns."""
+    before = [node for node in module.graph.nodes if node <= last]
+    depending = {node for node in before if node.op == "placeholder"}
+    for node in before:
+        if not depending.isdisjoint(node.all_input_nodes):
+            depending.add(node)
+    needed = [node for node in before if node in depending and any(user > last for user in node.users)]
+    returned = dict.fromkeys(node for each in [*needed, last] for node in _computed_of(each))
     cut = copy.deepcopy(module)
-    graph = cut.graph
-    nodes = list(graph.nodes)
-    number = next(index for index, node in enumerate(nodes) if node.name == name)
-    for node in reversed(nodes[number + 1 :]):
-        if node.op != "placeholder":
+    graph, own = cut.graph, {node.name: node for node in cut.graph.nodes}
+    for node in reversed([*graph.nodes]):
+        if node > own[last.name] and node.op != "placeholder":
             graph.erase_node(node)
     codegen: Any = graph._codegen
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=None)
-    graph.output(nodes[number])
+    graph.output(tuple(own[node.name] for node in returned))
     graph.eliminate_dead_code()
     cut.recompile()
-    return cut
+    return cut, [node.name for node in returned]
+
+
+def _computed_of(node: Node) -> list[Node]:
+    """The nodes that a cut graph can return in place of a node: views and sizes are computed again."""
+    if node.op != "call_function" or _is_candidate(node):
+        return [node] if node.op == "call_function" else []
+    return [each for given in node.all_input_nodes for each in _computed_of(given)]

@@ -27,7 +27,16 @@ from etbuild.exception_text import hints
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import failed
-from etbuild.lower import dequantize, dynamic_sizes, failed_nodes, method_graph, named_data, nonzero_rows, passes
+from etbuild.lower import (
+    branch_results,
+    dequantize,
+    dynamic_sizes,
+    failed_nodes,
+    method_graph,
+    named_data,
+    nonzero_rows,
+    passes,
+)
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.lower_methods import operator_counts
@@ -222,7 +231,9 @@ def _origins(output: EmitterOutput, method: str, names: Mapping[int, list[str]])
 def _to_executorch(lower_plan: MethodPlan, lowered: Lowered) -> tuple[ExecutorchProgramManager, EmitterOutput]:
     """Runs ExecuTorch's `to_executorch` up to the program's file, which `write_program` writes for all methods."""
     edge, external = lowered.edge, named_data.shard_of if lowered.shards else False
+    of_application = not all(each.alloc_graph_output for each in lower_plan.memory_planning.values())
     early = [*passes.executorch(lower_plan), *([copy_viewed_weights] if lowered.shards else [])]
+    early.append(branch_results.copies(outputs=of_application))
     config = backend_config(lower_plan, early, external, lowered.written or ())
     dequantize.register_kernels(edge)
     with (
@@ -232,6 +243,8 @@ def _to_executorch(lower_plan: MethodPlan, lowered: Lowered) -> tuple[Executorch
         nonzero_rows.row_major(),
     ):
         manager = edge.to_executorch(config)
+    for name in sorted(manager.methods):
+        branch_results.check(name, manager.exported_program(name).graph_module)
     return manager, manager._emitter_output
 
 

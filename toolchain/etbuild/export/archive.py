@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,7 @@ from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.inputs.sources import UsedSources, reached_sources
 from etbuild.model import written_tensors
 from etbuild.model.method_tensors import RecipeOf, carried
-from etbuild.model.module import loading_code, named_tensors
+from etbuild.model.module import named_tensors, weights_elsewhere
 from etbuild.model.spilled_tensors import release
 from etbuild.model.stored_tensors import StoredTensors
 from etbuild.model.tensor_bytes import equal, flat_bytes
@@ -106,6 +107,8 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     """
     programs, used = export.programs, export.used
     content, tensors = named_tensors(export.module), describe(export.module, export_plan.weights)
+    if export_plan.weights:
+        _check_constants(programs, content)
     of_module: dict[str, object] = {}
     if export_plan.carries_content:
         in_weights = {entry.name for entry in tensors if entry.in_weights}
@@ -133,6 +136,18 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
         facts.update(_packing(export.module))
     _save_constants(directory, export.constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
+
+
+def _check_constants(programs: Mapping[str, ExportedProgram], content: Mapping[str, torch.Tensor]) -> None:
+    """Checks that no tensor of the graphs is a second form of a weight: it has the factory's numbers, and not those of
+    the checkpoint. A view in a list, in a `partial` or in a closure has no name that a checkpoint could load."""
+    names = {tensor.untyped_storage().data_ptr(): name for name, tensor in content.items() if tensor.numel()}
+    for method, program in programs.items():
+        for name, constant in program.constants.items():
+            if name in content or type(constant) is not torch.Tensor or not constant.numel():
+                continue
+            if (shared := names.get(constant.untyped_storage().data_ptr())) is not None:
+                raise CannotSave(f"`{method}` reads a tensor that shares memory with `{shared}`")
 
 
 def _packing(module: torch.nn.Module) -> dict[str, object]:
@@ -178,8 +193,7 @@ def reexport_reason(export_plan: ExportPlan, module: torch.nn.Module) -> str | N
     Returns:
         The reason, for users; None if methods can be saved without weights.
     """
-    code = loading_code(module) if export_plan.weights else None
-    return None if code is None else f"{code} takes part in loading its weights"
+    return weights_elsewhere(module) if export_plan.weights else None
 
 
 def _write_module(directory: Path, content: dict[str, object]) -> None:

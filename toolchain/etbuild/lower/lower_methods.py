@@ -34,6 +34,7 @@ from etbuild.lower import (
     method_graph,
     named_data,
     nonzero_rows,
+    norms,
     old_buffers,
     partitioners,
     passes,
@@ -111,6 +112,7 @@ def lower_programs(
         lists.claims.check(edge)
     dequantize.fuse_embeddings(edge)
     edge = passes.edge_manager(lower_plan, edge, recipe)
+    norms.write_out(edge)
     old_buffers.copy(edge)
     dynamic_sizes.check(dynamic, edge)
     _check_written_parameters(edge)

@@ -76,7 +76,7 @@ class CheckpointTensors:
             inputs: The declared inputs, which contain their files.
             facts: Facts about the module's parameters and buffers.
             cast: Whether tensors of another floating-point dtype are converted to the dtype in the module.
-            module: The module. Only GGUF files need it.
+            module: The module, if its code is known. GGUF files need it.
             packing: How the checkpoints are packed; None if they are not.
 
         Raises:
@@ -118,6 +118,8 @@ class CheckpointTensors:
 
             opened = with_weights(opened, self._packing)
         names = {name: name for name in sorted({name for tensors in opened.values() for name in tensors.names})}
+        filled = {name for tensors in opened.values() for name in tensors.names if not tensors.is_none(name)}
+        yield from () if module is None else _extra_states(module, filled, path)
         if entry.ignore or entry.rename:
             from etbuild.model.tensor_names import names_in_module
 
@@ -245,6 +247,17 @@ class CheckpointTensors:
         content = {name: tensor for names, tensor in self.read_all(needed) for name in names}
         return {name: content[name] for name in self._expected if name in content}
 
+    def load_in_place(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Writes the content of a module's parameters and buffers into their memory, as `load_state_dict` does: views
+        of them then have it too. No code of the module runs.
+
+        Args:
+            tensors: The parameters and buffers by name.
+        """
+        with torch.no_grad():
+            for names, tensor in self.read_all():
+                tensors[names[0]].copy_(tensor)
+
     def load_into(
         self,
         tensors: Mapping[str, torch.Tensor],
@@ -265,6 +278,16 @@ class CheckpointTensors:
         give_back()
         for names, tensor in self.read_all():
             tensors[names[0]].data = tensor
+
+
+def _extra_states(module: torch.nn.Module, names: Collection[str], path: DocumentPath) -> Iterator[Problem]:
+    """The problems of modules whose code loads more than tensors from a checkpoint."""
+    for name, child in module.named_modules():
+        stored = f"{name}._extra_state".removeprefix(".")
+        if stored in names and type(child).set_extra_state is not torch.nn.Module.set_extra_state:
+            code = f"`{type(child).__name__}.set_extra_state`"
+            hint = "keep what it holds in a buffer, or let the factory set it and remove it from the file"
+            yield Problem(f"{code} would load `{stored}`, which is no tensor: a build loads only tensors", path, hint)
 
 
 def _differing_parts(name: str, parts: Mapping[StoredPart, _StoredTensor]) -> Iterator[Problem]:

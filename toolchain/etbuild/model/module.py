@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs.step_context import StepContext
@@ -19,12 +20,14 @@ from etbuild.plan.parts import ModuleSource
 from etbuild.processes.random_seeds import seed
 
 _overlaps: WeakKeyDictionary[torch.nn.Module, dict[str, set[str]]] = WeakKeyDictionary()
+_computed_in_eval: WeakSet[torch.nn.Module] = WeakSet()
 _MOST_ATTRIBUTES = 5  # in a hint
 _QUANTIZED = re.compile(r"torch\.ao\.nn(\.intrinsic)?\.quantized\b")
 
 
 def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> torch.nn.Module:
-    """Makes the module from its factory or Hugging Face configuration, in `eval()` mode.
+    """Makes the module from its factory or Hugging Face configuration. `for_inference` puts it into `eval()` mode, when
+    its weights are loaded.
 
     If all methods come from exported programs, there is no source, and the module is empty.
 
@@ -40,14 +43,13 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
     if source.huggingface is not None:
         from etbuild.model import huggingface
 
-        return huggingface.create(source.huggingface, source.seed, context, source.dtype, loaded).eval()
+        return huggingface.create(source.huggingface, source.seed, context, source.dtype, loaded)
     if source.factory is None:
         return torch.nn.Module()
     module = _call_factory(source, source.factory)
     if source.dtype is not None:
         _convert(module, getattr(torch, source.dtype))
-    with wrap_user_error(("model", "factory"), f"`eval()` of what `{source.factory}` returned"):
-        return _for_inference(module)
+    return module
 
 
 def _convert(module: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -58,8 +60,26 @@ def _convert(module: torch.nn.Module, dtype: torch.dtype) -> None:
             tensor.data = tensor.data.to(dtype)
 
 
-def _for_inference(module: torch.nn.Module) -> torch.nn.Module:
-    """Puts the module into `eval()` mode. Exported modules in it, such as those of PT2E, must allow that."""
+class _Computing(TorchDispatchMode):  # type: ignore[misc] # torch has no types here
+    """Notes whether any operator runs."""
+
+    any = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.any = True
+        return func(*args, **(kwargs or {}))
+
+
+def for_inference(module: torch.nn.Module, source: ModuleSource) -> None:
+    """Puts the module into `eval()` mode. Exported modules in it, such as those of PT2E, must allow that.
+
+    Args:
+        module: The module that `create` made of the source.
+        source: The source.
+
+    Raises:
+        BuildError: Code of the module failed.
+    """
     exported = [
         child for child in module.modules() if isinstance(child, torch.fx.GraphModule) and "eval" in vars(child)
     ]
@@ -68,8 +88,10 @@ def _for_inference(module: torch.nn.Module) -> torch.nn.Module:
 
         for child in exported:
             allow_exported_model_train_eval(child)
-    module.eval()  # an exported module returns None
-    return module
+    with wrap_user_error(("model", "factory"), "`eval()` of the model"), _Computing() as mode:
+        module.eval()
+    if mode.any:
+        _computed_in_eval.add(module)
 
 
 def _call_factory(source: ModuleSource, reference: str) -> torch.nn.Module:
@@ -197,6 +219,24 @@ def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
     }
+
+
+def weights_elsewhere(module: torch.nn.Module) -> str | None:
+    """Why a module must have its weights before it can be exported: something else holds what comes from them.
+
+    Returns:
+        The reason, for people; None if there is none.
+    """
+    code = loading_code(module)
+    if code is not None:
+        return f"{code} takes part in loading its weights"
+    if module in _computed_in_eval:
+        return "its `eval()` computes with its weights"
+    stored = module.state_dict(keep_vars=True).keys()
+    for name, others in overlaps(module).items():
+        if name not in stored and (shared := sorted(others & stored)):
+            return f"`{name}` shares memory with `{shared[0]}`, and is in no checkpoint"
+    return None
 
 
 def loading_code(module: torch.nn.Module) -> str | None:

@@ -70,6 +70,11 @@ class TensorFile:
         """The tensor with a name, or the integers of a packed weight."""
         return self.take(name)
 
+    def is_none(self, name: str) -> bool:
+        """Whether the file has `None` under a name."""
+        del name
+        return False
+
 
 class _Safetensors(TensorFile):
     """A safetensors file. Its large tensors are views of the mapped file, and small ones are copies.
@@ -122,6 +127,9 @@ class _Loaded(TensorFile):
     def __init__(self, loaded: Any, name: str, path: DocumentPath, key: str) -> None:
         super().__init__(_named(loaded, name, path))
         self._file, self._path, self._key = name, path, f"{key}." if key else ""
+
+    def is_none(self, name: str) -> bool:
+        return self._tensors[name] is None
 
     def check(self, names: Iterable[str]) -> None:
         """Checks that the entries with these names are tensors with memory for each number."""

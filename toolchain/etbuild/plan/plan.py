@@ -127,7 +127,7 @@ class Plan(Lowered):
                 are then those of both exports.
         """
         plan, methods = self.export_plan, self.methods.values()
-        read = [plan.read_weights] if step == "export" else []
+        read = [plan.read_weights] if step in ("export", "compare") else []
         read += [self.lower_plan.weights] if step != "export" or exports_again else []
         used = {
             "adapters": bool(self.model.adapters),
@@ -202,7 +202,7 @@ class Plan(Lowered):
         given = self.checks.get("compare", {})
         comparisons = {name: MethodComparison.of_manifest(given, name) for name in self.methods}
         work = given.get("work", _COMPARED_WORK)
-        return self.lower_plan.as_part(ComparePlan, work=work, comparisons=comparisons)
+        return self.lower_plan.as_part(ComparePlan, work=work, comparisons=comparisons, exported=self.export_plan)
 
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:

@@ -1,4 +1,4 @@
-"""Compares a program with its exported methods: what the runtime computes must be what PyTorch computes."""
+"""Compares a program with its model and its exported methods: the runtime must compute what PyTorch computes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import operator
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -18,6 +18,7 @@ from etbuild.exception_text import hints, summary
 from etbuild.files import writing
 from etbuild.files.digests import canonical_json
 from etbuild.folding import folded
+from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.step_plans import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
@@ -29,7 +30,6 @@ from etbuild.steps.saved_export import (
     load_methods,
     open_content,
     opened_export,
-    runs_code_of_others,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.comparison.compare import ComparedMethod, Wrong
+    from etbuild.comparison.eager import EagerMethod
     from etbuild.export.read_archive import Content, SavedExport
     from etbuild.runtime.program_files import ProgramFiles
 
@@ -44,6 +45,11 @@ RESULT = "comparison.json"
 _NOT = "was not compared with PyTorch:"
 _LARGEST_BYTES = 1 << 31
 """Of files and planned memory: the runtime takes as much again, beside what the build has."""
+_BRANCHES = (
+    "a branch on `torch.compiler.is_exporting()`, `is_compiling()` or `training`, state that only Python sees, weights "
+    "that are read before they are loaded, or a factory that makes another model each time are the usual causes"
+)
+_SEARCHED = 2  # wrong methods: the cause is often the same, and each search lowers the method several times
 _LARGE = 1 << 20  # bytes: it would take longer to read a smaller weight for each call than to keep it
 
 
@@ -89,11 +95,14 @@ class Built:
         return program_files.ProgramFiles(self.program, tuple(self.named_data[name] for name in names), facts)
 
 
-def compare(job: LoweringJob[ComparePlan], examples: Path, built: Built, scratch: Path, result: Path) -> None:
+def compare(
+    job: LoweringJob[ComparePlan], used: UsedSources, examples: Path, built: Built, scratch: Path, result: Path
+) -> None:
     """Compares each method that the runtime here can run, and prints a note about the others.
 
     Args:
         job: The export, and how it was lowered.
+        used: The sources that the model comes from.
         examples: The example inputs that the export saved.
         built: The program.
         scratch: An existing empty directory, for files that are only needed meanwhile.
@@ -106,7 +115,7 @@ def compare(job: LoweringJob[ComparePlan], examples: Path, built: Built, scratch
     """
     left_out = _left_out(job.plan, built)
     if left_out.keys() != job.plan.methods.keys():
-        left_out = _compare(job, examples, built, left_out, scratch)
+        left_out = _compare(job, used, examples, built, left_out, scratch)
     notes = [f"`{name}` {what}" for name, what in sorted(left_out.items())]
     for note in folded([*map(Problem, notes)]):
         print(f"note: {note}", file=sys.stderr)
@@ -142,12 +151,17 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
 
 
 def _compare(
-    job: LoweringJob[ComparePlan], examples: Path, built: Built, left_out: Mapping[str, str], scratch: Path
+    job: LoweringJob[ComparePlan],
+    used: UsedSources,
+    examples: Path,
+    built: Built,
+    left_out: Mapping[str, str],
+    scratch: Path,
 ) -> dict[str, str]:
-    with opened_export(job) as (saved, context):
-        run = functools.partial(_compare_methods, job, saved, context, examples, built, left_out, scratch)
-        own = saved.export_plan is None and not runs_code_of_others(job.plan, saved)
-        return run() if own else apart.run_one(run)
+    with opened_export(job, used) as (saved, context):
+        return apart.run_one(
+            functools.partial(_compare_methods, job, saved, context, examples, built, left_out, scratch)
+        )
 
 
 def _compare_methods(
@@ -163,8 +177,9 @@ def _compare_methods(
     from etbuild.runtime import child
 
     load_custom_ops(job.plan, context)
-    files, exported = built.files, _Exported.read(job, saved, context, examples)
     wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
+    eager = _eager_methods(job, context, wanted)
+    files, exported = built.files, _Exported.read(job, saved, context, examples, eager)
     groups = [wanted] if files.shares_state else [[name] for name in wanted]
     with job.stage(f"compare {', '.join(wanted)}"):
         directories = [scratch / str(number) for number in range(len(groups))]
@@ -178,7 +193,7 @@ def _compare_methods(
             raise BuildError([_explained(problem, wanted, built.lowering) for problem in error.problems]) from error
     wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
-        raise BuildError([_problem(exported, each) for each in wrong])
+        raise BuildError([_problem(exported, each, search=number < _SEARCHED) for number, each in enumerate(wrong)])
     return functools.reduce(operator.or_, (each["notes"] for each in found), dict(left_out))
 
 
@@ -194,6 +209,44 @@ def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts
     return replace(problem, path=path, hint=hints(problem.hint, more))
 
 
+def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext, names: Iterable[str]) -> dict[str, EagerMethod]:
+    """The methods of the model in eager PyTorch, by name. Leaves out those that come from files, and those whose
+    weights a training for quantization has changed."""
+    from etbuild.comparison.eager import EagerMethod
+    from etbuild.model import module
+    from etbuild.processes.random_seeds import seed
+    from etbuild.steps.create_module import create_module
+
+    plan = job.plan.exported
+    methods = {name: plan.methods[name] for name in names}
+    trained = {name for name, method in methods.items() if method.pt2e is not None and method.pt2e.qat is not None}
+    wanted = {
+        name: method
+        for name, method in methods.items()
+        if method.program is None and name not in trained and "quantize" not in method.from_recipe
+    }
+    if not wanted:
+        return {}
+    seed(plan.model.seed)  # modules may draw numbers when they are imported
+    with job.stage("create the model"):
+        root = create_module(plan, context, job.plan.weights, floats=True, in_place=True)
+        tensors = module.named_tensors(root)
+        for name, content in _of_adapters(job, tensors.keys()).items():
+            tensors[name].copy_(content)
+
+    def applied(adapter: str | None) -> AbstractContextManager[object]:
+        if not plan.adapters:
+            return nullcontext()
+        from etbuild.model import adapters
+
+        return adapters.applied(root, adapter)
+
+    return {
+        name: EagerMethod(root, method.entry, functools.partial(applied, method.adapter))
+        for name, method in wanted.items()
+    }
+
+
 @dataclass(frozen=True)
 class _Exported:
     """The exported methods of a program.
@@ -206,6 +259,7 @@ class _Exported:
         content: The parameters and buffers by name, which are read when they are asked for.
         adapters: Those of adapters.
         programs: The methods, if their export is without them and they were exported again.
+        eager: The methods of the model, by name.
     """
 
     job: LoweringJob[ComparePlan]
@@ -215,9 +269,17 @@ class _Exported:
     content: Content | None
     adapters: dict[str, torch.Tensor]
     programs: dict[str, ExportedProgram]
+    eager: dict[str, EagerMethod]
 
     @classmethod
-    def read(cls, job: LoweringJob[ComparePlan], saved: SavedExport, context: StepContext, examples: Path) -> _Exported:
+    def read(
+        cls,
+        job: LoweringJob[ComparePlan],
+        saved: SavedExport,
+        context: StepContext,
+        examples: Path,
+        eager: dict[str, EagerMethod],
+    ) -> _Exported:
         """Opens the weights, or exports with them: once, and not in each child process."""
         if saved.export_plan is not None:
             from etbuild.steps.export import export_with_weights
@@ -225,9 +287,9 @@ class _Exported:
             _, programs = export_with_weights(saved.export_plan, context, job.plan.weights, job.plan.adapters)
             for program in programs.values():  # the export has stand-ins for the weights of adapters: buffers
                 program.constants.update(_of_adapters(job, program.constants.keys()))
-            return cls(job, saved, context, examples, None, {}, programs)
+            return cls(job, saved, context, examples, None, {}, programs, eager)
         content = open_content(job, saved)
-        return cls(job, saved, context, examples, content, _of_adapters(job, content.keys()), {})
+        return cls(job, saved, context, examples, content, _of_adapters(job, content.keys()), {}, eager)
 
     def methods(self, names: list[str], *, whole: bool = False) -> tuple[list[ComparedMethod], dict[str, str]]:
         """The methods with their weights and example inputs; and those that cannot be compared, with a note.
@@ -264,7 +326,8 @@ class _Exported:
             elif leaves is None:
                 skipped[name] = f"{_NOT} its example inputs have a dtype that safetensors cannot hold"
             else:
-                methods.append(ComparedMethod(name, program, leaves, self.job.plan.comparisons[name], large))
+                settings, eager = self.job.plan.comparisons[name], self.eager.get(name)
+                methods.append(ComparedMethod(name, program, leaves, settings, large, eager))
         return methods, skipped
 
     def _large(self) -> set[str]:
@@ -319,11 +382,38 @@ def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scr
     return {"wrong": None if wrong is None else vars(wrong), "notes": {**skipped, **notes}}
 
 
-def _problem(exported: _Exported, wrong: Wrong) -> Problem:
-    (method,), _ = exported.methods([wrong.method], whole=True)
+def _problem(exported: _Exported, wrong: Wrong, *, search: bool) -> Problem:
     hint = "`checks.compare` can allow more, or leave the method out with a reason"
-    where = _where(exported.job, exported.context, method, wrong)
-    return Problem(wrong.problem, ("methods", method.name), hints(where, hint))
+    where = f"the operator was searched for only in the first {_SEARCHED} wrong methods"
+    if search:
+        (method,), _ = exported.methods([wrong.method], whole=True)
+        find = _where_exported if wrong.of_export else _where
+        where = find(exported.job, exported.context, method, wrong)
+    return Problem(wrong.problem, ("methods", wrong.method), hints(where, hint))
+
+
+def _where_exported(job: LoweringJob[ComparePlan], context: StepContext, method: ComparedMethod, wrong: Wrong) -> str:
+    """Where the exported method leaves the model, for people."""
+    from etbuild.comparison.graph import with_state
+    from etbuild.runtime import child
+
+    eager, graph = method.eager, with_state(method.program, wrong.state)
+    assert eager is not None, "the model was compared"
+
+    def find() -> str | None:
+        for _, leaves in wrong.earlier:
+            eager.call(method.program, leaves)
+        return eager.different_module(method.program, graph, wrong.leaves)
+
+    with job.stage(f"search the model for what `{method.name}` exports otherwise"):
+        try:
+            found: str | None = child.result("the model", find)
+        except Exception as error:  # noqa: BLE001 - whatever happens while it searches, the export is wrong
+            return f"the search for the module failed: {summary(error)}"
+    passes = "; or `passes.aten` changes what it computes" if job.plan.exported.passes else ""
+    cause = f"{_BRANCHES}{passes}"
+    first = "the first submodule whose output the exported method does not compute is"
+    return cause if found is None else f"{first} {found}: {cause}"
 
 
 def _where(job: LoweringJob[ComparePlan], context: StepContext, method: ComparedMethod, wrong: Wrong) -> str:

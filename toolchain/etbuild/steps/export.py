@@ -10,9 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from etbuild.errors import InputError
 from etbuild.files.digests import digest
-from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.sources import UsedSources
@@ -24,14 +22,13 @@ from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps import apart
+from etbuild.steps.create_module import create_module, packing_of_module
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
     from etbuild.export.export_methods import Exporting, PreparedMethod
-    from etbuild.model.packed.kept import KeptIntegers
-    from etbuild.model.packed.packing import Packing
     from etbuild.model.tensor_facts import Recipe, TensorFacts
     from etbuild.quantize.deferred import Deferred
     from etbuild.quantize.torchao_weights import Quantized
@@ -116,7 +113,7 @@ def _export(
 
 def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
     """What happens to the weights of a packed checkpoint, for users."""
-    packed = _packing(root, export_plan)
+    packed = packing_of_module(root, export_plan)
     wanted, lines = False, list[str]()
     if export_plan.read_weights:
         from etbuild.model.packed import kept
@@ -129,15 +126,6 @@ def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
         why = "they have no integers that a layer can hold" if wanted else keep
         lines.append(f"packed weights ({packed.method}) are dequantized{again}: {why}")
     return lines
-
-
-def _packing(root: torch.nn.Module, export_plan: ExportPlan) -> Packing | None:
-    """How the checkpoint of the module is packed; None if it is not. Only the configuration of transformers says so."""
-    if export_plan.model.huggingface is None:
-        return None
-    from etbuild.model.packed.packing import packing_of
-
-    return packing_of(root)
 
 
 def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Given) -> dict[str, object]:
@@ -168,74 +156,6 @@ def _import_torch(stage: Stage) -> None:
         from etbuild.processes import arithmetic
 
         arithmetic.leave_out_other_libraries()
-
-
-def create_module(
-    export_plan: ExportPlan, context: StepContext, weights: Weights = (), *, floats: bool = False
-) -> torch.nn.Module:
-    """Makes the module that methods are exported from.
-
-    Args:
-        export_plan: What to export.
-        context: What every step needs.
-        weights: Checkpoints to load, in addition to those that every export reads.
-        floats: Whether the module will also be used without the quantization of its methods.
-
-    Raises:
-        InputError: A declared input is missing or does not fit.
-        BuildError: The module cannot be made.
-    """
-    from etbuild.model import module
-
-    read = (*export_plan.read_weights, *weights)
-    loaded = (export_plan.weights or bool(read)) and not any(entry.optional for entry in read)
-    root = module.create(export_plan.model, context, loaded)
-    if read:
-        _load(root, export_plan, context, read, floats)
-    module.normalize(root)
-    if export_plan.adapters:
-        from etbuild.model import adapters
-
-        adapters.attach(root, export_plan, context.inputs)
-    return root
-
-
-def _load(root: torch.nn.Module, export_plan: ExportPlan, context: StepContext, read: Weights, floats: bool) -> None:
-    """Loads checkpoints into a module."""
-    from etbuild.model import module
-    from etbuild.model.checkpoint import CheckpointTensors
-    from etbuild.model.packed import kept
-    from etbuild.model.spilled_tensors import spilled
-    from etbuild.model.weights_files import describe_state
-
-    facts, cast, packing = describe_state(root), export_plan.model.dtype is not None, _packing(root, export_plan)
-    checkpoint = CheckpointTensors(read, context.inputs, facts, cast, root, packing)
-    if module.loading_code(root) is None:
-        kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
-        checkpoint.load_into(
-            module.named_tensors(root), kept.of(root), functools.partial(spilled, directory=context.spill)
-        )
-    else:
-        root.load_state_dict(checkpoint.by_name(), strict=False)
-
-
-def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> KeptIntegers:
-    """The weights of a packed checkpoint that methods keep as integers. Raises InputError if they cannot be there."""
-    from etbuild.model.packed.kept import KeptIntegers
-
-    methods = {name: method.quantize for name, method in export_plan.methods.items() if method.program is None}
-    entries = {name: () if quantize is None else quantize.torchao for name, quantize in methods.items()}
-    keeping = [(name, index) for name, each in entries.items() for index, one in enumerate(each) if one.keeps]
-    if not keeping:
-        return KeptIntegers()
-    if not packed and not any(entry.file.endswith(GGUF_SUFFIX) for entry in export_plan.read_weights):
-        name, index = keeping[0]
-        message = "`packed` keeps the integers of a packed checkpoint, and nothing says that this one is packed"
-        hint = "its `config.json` would have a `quantization_config`; `8da4w` quantizes floats"
-        raise InputError.at(("methods", name, "quantize", "torchao", index, "config"), message, hint)
-    from etbuild.quantize.torchao_weights import packed_weights
-
-    return packed_weights(root, [*entries.values(), *([()] if floats else [])])
 
 
 def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepContext) -> dict[str, PreparedMethod]:
@@ -319,7 +239,7 @@ def export_with_weights(
         Facts about the tensors of the methods, and the methods by name.
     """
     with context.stage("create the module"):
-        root = create_module(export_plan, context, weights)
+        root = create_module(export_plan, context, weights, in_place=True)
         if adapters:
             from etbuild.model import adapter_weights, weights_files
 

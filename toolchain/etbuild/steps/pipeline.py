@@ -298,10 +298,11 @@ def _sources(run: Pipeline) -> dict[str, object]:
 
 
 def _compared(run: Pipeline) -> dict[str, object]:
-    """The program, and the export with its example inputs."""
+    """The program, the export with its example inputs, and the sources of the model."""
     lowering = run.lowering
     return {
         **_exported(run, {LINES}),
+        "sources": run.request.described["sources"],
         "program": [artifact["sha256"] for artifact in lowering["artifacts"]],
         "facts": [lowering["program"], lowering["runtime_limits"], lowering["non_finite"]],
     }
@@ -337,12 +338,13 @@ def _lower(run: Pipeline) -> None:
 
 
 def _compare(run: Pipeline) -> None:
-    """Compares the program with its exported methods."""
+    """Compares the program with its model."""
     from etbuild.steps.compare import RESULT, Built, compare
 
     job, built = run.job(run.request.plan.compare_plan), Built.below(run.program, run.lowering)
     with temporary("compare") as scratch:
-        compare(job, run.export.directory / EXAMPLES, built, scratch.path, run.directory / "comparison" / RESULT)
+        used, result = run.request.files.used, run.directory / "comparison" / RESULT
+        compare(job, used, run.export.directory / EXAMPLES, built, scratch.path, result)
 
 
 def _report(run: Pipeline) -> None:
@@ -382,7 +384,7 @@ STEPS = (
         reads=_compared,
         writes="comparison",
         run=_compare,
-        schema="executorch-compare-key/v3",
+        schema="executorch-compare-key/v4",
     ),
     Step("report", plan=lambda plan: plan, reads=lambda run: {}, writes="program", run=_report, schema=None),
 )

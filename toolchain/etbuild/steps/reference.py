@@ -20,7 +20,8 @@ from etbuild.inputs.user_code import wrap_user_error
 from etbuild.plan.parts import Dim, ExportMethod, Shapes
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan
-from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods
+from etbuild.steps.create_module import create_module
+from etbuild.steps.export import Modules, export_methods, prepare_methods
 
 Inputs = tuple[tuple[Any, ...], dict[str, object]]
 """Positional inputs, and keyword inputs by name."""

@@ -11,7 +11,7 @@ from etbuild import backends, releases
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import ExportFiles
 from etbuild.inputs.given import Given
-from etbuild.inputs.sources import read_sources
+from etbuild.inputs.sources import UsedSources, read_sources
 from etbuild.inputs.step_context import Stage, StepContext, Watch
 from etbuild.inputs.user_code import active_finder, importable
 from etbuild.plan.step_plans import LowerPlan, MethodPlan
@@ -94,8 +94,10 @@ def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
 
 
 @contextmanager
-def opened_export(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, StepContext]]:
-    """Imports PyTorch, and reads the export. Its sources can be imported inside."""
+def opened_export(
+    job: LoweringJob[MethodPlan], used: UsedSources | None = None
+) -> Iterator[tuple[SavedExport, StepContext]]:
+    """Imports PyTorch, and reads the export. Its sources can be imported inside; or those that are given."""
     with library_messages_off(), stdout_for_results():
         releases.check()
         with job.stage("import PyTorch"), import_without_gc("torch"):
@@ -106,7 +108,8 @@ def opened_export(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, S
         from etbuild.processes.random_seeds import seed
 
         seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
-        with importable(read_sources(saved.sources), job.inputs.data.values(), job.watch), graphs_numbered():
+        sources = read_sources(saved.sources) if used is None else used
+        with importable(sources, job.inputs.data.values(), job.watch), graphs_numbered():
             active_finder().lines = job.export.lines
             yield saved, StepContext(job.inputs, job.stage)
 

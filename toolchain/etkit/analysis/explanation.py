@@ -83,7 +83,7 @@ def steps_to_run(before: BuildInputs, after: BuildInputs) -> list[str]:
         steps.append("lower")
     elif export:
         steps.append("lower, if the exported graphs change")
-    if not lower and compared[0] != compared[1]:
+    if not lower and (export or compared[0] != compared[1]):  # the model that it compares with comes from the sources
         steps.append("compare")
     return [*steps, "report"]
 

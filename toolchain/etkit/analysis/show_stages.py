@@ -30,7 +30,8 @@ from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.steps.export import Modules, create_module, export_methods, prepare_methods, tensors_of
+from etbuild.steps.create_module import create_module
+from etbuild.steps.export import Modules, export_methods, prepare_methods, tensors_of
 from etbuild.steps.stages import STAGES
 
 if TYPE_CHECKING:

@@ -1,0 +1,116 @@
+"""Makes the module of a program with its weights, for the steps that run its code."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from etbuild.errors import InputError
+from etbuild.files.weights_suffixes import GGUF_SUFFIX
+from etbuild.inputs.step_context import StepContext
+from etbuild.plan.parts import Weights
+from etbuild.plan.step_plans import ExportPlan
+
+if TYPE_CHECKING:
+    import torch
+
+    from etbuild.model.packed.kept import KeptIntegers
+    from etbuild.model.packed.packing import Packing
+
+
+def create_module(
+    export_plan: ExportPlan,
+    context: StepContext,
+    weights: Weights = (),
+    *,
+    floats: bool = False,
+    in_place: bool = False,
+) -> torch.nn.Module:
+    """Makes the module that methods are exported from, as its user would: the factory, the checkpoint, `eval()`.
+
+    Args:
+        export_plan: What to export.
+        context: What every step needs.
+        weights: Checkpoints to load, in addition to those that every export reads.
+        floats: Whether the module will also be used without the quantization of its methods.
+        in_place: Whether weights are written into the memory of the factory's tensors, so that what shares this memory
+            has them too. It takes more memory than to replace the tensors.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The module cannot be made.
+    """
+    from etbuild.model import module
+
+    read = (*export_plan.read_weights, *weights)
+    loaded = (export_plan.weights or bool(read)) and not any(entry.optional for entry in read)
+    root = module.create(export_plan.model, context, loaded)
+    if read:
+        _load(root, export_plan, context, read, floats, in_place)
+    module.for_inference(root, export_plan.model)
+    module.normalize(root)
+    if export_plan.adapters:
+        from etbuild.model import adapters
+
+        adapters.attach(root, export_plan, context.inputs)
+    return root
+
+
+def _load(
+    root: torch.nn.Module,
+    export_plan: ExportPlan,
+    context: StepContext,
+    read: Weights,
+    floats: bool,
+    in_place: bool,
+) -> None:
+    """Loads checkpoints into a module."""
+    from etbuild.model import module
+    from etbuild.model.checkpoint import CheckpointTensors
+    from etbuild.model.packed import kept
+    from etbuild.model.spilled_tensors import spilled
+    from etbuild.model.weights_files import describe_state
+
+    facts, cast, packing = (
+        describe_state(root),
+        export_plan.model.dtype is not None,
+        packing_of_module(root, export_plan),
+    )
+    checkpoint = CheckpointTensors(read, context.inputs, facts, cast, root, packing)
+    if module.loading_code(root) is not None:
+        root.load_state_dict(checkpoint.by_name(), strict=False)
+    elif in_place and export_plan.model.factory is not None:
+        checkpoint.load_in_place(module.named_tensors(root))
+    else:
+        kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
+        checkpoint.load_into(
+            module.named_tensors(root), kept.of(root), functools.partial(spilled, directory=context.spill)
+        )
+
+
+def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> KeptIntegers:
+    """The weights of a packed checkpoint that methods keep as integers. Raises InputError if they cannot be there."""
+    from etbuild.model.packed.kept import KeptIntegers
+
+    methods = {name: method.quantize for name, method in export_plan.methods.items() if method.program is None}
+    entries = {name: () if quantize is None else quantize.torchao for name, quantize in methods.items()}
+    keeping = [(name, index) for name, each in entries.items() for index, one in enumerate(each) if one.keeps]
+    if not keeping:
+        return KeptIntegers()
+    if not packed and not any(entry.file.endswith(GGUF_SUFFIX) for entry in export_plan.read_weights):
+        name, index = keeping[0]
+        message = "`packed` keeps the integers of a packed checkpoint, and nothing says that this one is packed"
+        hint = "its `config.json` would have a `quantization_config`; `8da4w` quantizes floats"
+        raise InputError.at(("methods", name, "quantize", "torchao", index, "config"), message, hint)
+    from etbuild.quantize.torchao_weights import packed_weights
+
+    return packed_weights(root, [*entries.values(), *([()] if floats else [])])
+
+
+def packing_of_module(root: torch.nn.Module, export_plan: ExportPlan) -> Packing | None:
+    """How the checkpoint of the module is packed; None if it is not. Only the configuration of transformers says so."""
+    if export_plan.model.huggingface is None:
+        return None
+    from etbuild.model.packed.packing import packing_of
+
+    return packing_of(root)
