@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import hashlib
 import json
 import logging
 import os
@@ -44,6 +45,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 _SECONDS = 240  # of one mutant; the program without a fault may take three times as long
 _OF_EMITTED = 6  # one of so many faults is planted into what was emitted
 _FOUND, _MISSED, _SAME, _REFUSED = "found", "missed", "the same", "refused"
+_FALSE_ALARM = "false alarm"
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class Scored:
 
     Attributes:
         model: Its name.
-        control: `right`, or what the comparison says of the program without a fault.
+        control: Of the program without a fault: `right`; `false alarm` and what the comparison says; or `left out`
+            and why there is no such program.
         seconds: The wall time of exporting, of the control, and of all its mutants.
         calls: How many calls the oracle made of each mutant.
         mutants: Its mutants.
@@ -94,11 +97,13 @@ class Wanted:
         count: How many per model.
         kinds: Of which kinds; all if it is empty.
         seed: Where random numbers come from.
+        code: A digest of the driver and of what plants faults.
     """
 
     count: int
     kinds: Sequence[str]
     seed: int
+    code: str
 
 
 def models() -> dict[str, Callable[[Path], Path]]:
@@ -177,7 +182,7 @@ class Trial:
         if control is None:
             self._finish(self._control)
         assert control is not None
-        said = control.get("control", "the process of the program without a fault has failed")
+        said = control.get("control", "left out: its process has failed")
         self.mutants += control.get("mutants", [])
         if said == "right":
             self._known = pickle.loads((self.scratch / "known.pickle").read_bytes())
@@ -213,7 +218,9 @@ class Trial:
         except EtbuildError as error:
             if self._own is None:  # all faults are planted
                 return
-            self._end({"outcome": _REFUSED, "shown_by": _first_words(error), "control": _first_words(error)})
+            self._end(
+                {"outcome": _REFUSED, "shown_by": _first_words(error), "control": f"left out: {_first_words(error)}"}
+            )
         self._end(look(emitted))
 
     def _passes(self, plan: Any, programs: Mapping[str, Any], recipe: Any) -> dict[str, list[Any]]:
@@ -270,7 +277,7 @@ class Trial:
         built = self._written(copy.deepcopy(emitted))  # merging changes it
         wrong = self._compared(built)
         if wrong is not None:
-            return {"control": wrong}
+            return {"control": f"{_FALSE_ALARM}: {wrong}"}
         programs, _ = self._methods()
         path = self.pipeline.export.directory / EXAMPLES
         examples = {name: saved_examples.read(path, name, program) or [] for name, program in programs.items()}
@@ -417,7 +424,7 @@ def measure(name: str, make: Callable[[Path], Path], wanted: Wanted) -> Scored:
                 os._exit(0)
         os.waitpid(child, 0)
         if not result.exists():
-            return Scored(name, "could not be exported", 0.0, 0, [])
+            return Scored(name, "left out: it could not be exported", 0.0, 0, [])
         found: Scored = pickle.loads(result.read_bytes())
         return found
 
@@ -455,7 +462,8 @@ def score(scored: Sequence[Scored]) -> dict[str, Any]:
         "planted": len(mutants),
         **counts(mutants),
         "models": len(scored),
-        "false alarms": [model.model for model in scored if model.control != "right"],
+        "false alarms": {model.model: model.control for model in scored if model.control.startswith(_FALSE_ALARM)},
+        "left out": {model.model: model.control for model in scored if model.control.startswith("left out")},
         "seconds": sum(model.seconds for model in scored),
         "kinds": {title: counts([mutant for mutant in mutants if mutant.kind == title]) for title in kinds},
     }
@@ -480,11 +488,6 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep what was measured there, and go on from it")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write mutations.json there")
     options = parser.parse_args()
-    print_scores(options)
-
-
-def print_scores(options: argparse.Namespace) -> None:
-    """Measures what the options say, and prints and writes it."""
     prepare()
     from benchmarks.comparison.emitted_faults import EMITTED_KINDS
     from benchmarks.comparison.faults import KINDS
@@ -497,7 +500,7 @@ def print_scores(options: argparse.Namespace) -> None:
     kinds = [
         title for title in [*KINDS, *EMITTED_KINDS] if not options.kinds or any(part in title for part in options.kinds)
     ]
-    wanted = Wanted(-(-options.count // max(len(chosen), 1)), kinds, options.seed)
+    wanted = Wanted(-(-options.count // max(len(chosen), 1)), kinds, options.seed, _code())
     scored = []
     for name, make in chosen.items():
         model = _kept(options.resume, name, wanted) or measure(name, make, wanted)
@@ -510,28 +513,41 @@ def print_scores(options: argparse.Namespace) -> None:
             f"{figures[_REFUSED]} refused; {model.seconds:.0f} s",
             flush=True,
         )
+    print_figures(scored)
+    if options.write:
+        machine = {"machine": platform.machine(), "python": platform.python_version()}
+        missed = [asdict(mutant) for mutant in missed_of(scored)]
+        results = {"machine": machine, "seed": options.seed, **score(scored), "missed faults": missed}
+        (options.write / "mutations.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+
+
+def missed_of(scored: Sequence[Scored]) -> list[Mutant]:
+    """The mutants that the comparison misses."""
+    return [mutant for model in scored for mutant in model.mutants if mutant.outcome == _MISSED]
+
+
+def print_figures(scored: Sequence[Scored]) -> None:
+    """Prints the figures for people."""
     figures = score(scored)
-    missed = [mutant for model in scored for mutant in model.mutants if mutant.outcome == _MISSED]
     print(f"\n{table(figures)}\n")
-    for mutant in missed:
+    for mutant in missed_of(scored):
         print(f"missed: {mutant.model}: {mutant.kind}: {mutant.what}\n    shown by {mutant.shown_by}")
+    for name, why in {**figures["false alarms"], **figures["left out"]}.items():
+        print(f"{name}: {why}")
     share = "none" if figures["share"] is None else f"{figures['share']:.1%}"
     print(
         f"found: {share} of {figures[_FOUND] + figures[_MISSED]} that change an output, {figures['planted']} planted; "
         f"false alarms: {len(figures['false alarms'])} of {len(scored)} models; {figures['seconds']:.0f} s"
     )
-    for model in scored:
-        if model.control != "right":
-            print(f"false alarm: {model.model}: {model.control}")
-    if options.write:
-        machine = {"machine": platform.machine(), "python": platform.python_version()}
-        results = {
-            "machine": machine,
-            "seed": options.seed,
-            **figures,
-            "missed faults": [asdict(each) for each in missed],
-        }
-        (options.write / "mutations.json").write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+
+
+def _code() -> str:
+    """A digest of the code that the figures depend on."""
+    found = hashlib.sha256()
+    for directory in (ROOT / "toolchain/etbuild", ROOT / "benchmarks/comparison"):
+        for path in sorted(directory.rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _kept(path: Path | None, name: str, wanted: Wanted) -> Scored | None:

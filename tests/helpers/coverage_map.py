@@ -131,7 +131,9 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/cli/verify.py": _tool(*_REGISTRY),
     "toolchain/etkit/cli/watch.py": _tool(*_integration("watch")),
     "toolchain/etbuild/cmake/": _tool(*_integration("cmake", "kernels_library")),
-    "toolchain/etbuild/comparison/": _core(*_integration("comparison", "compared_outputs", "program_tests")),
+    "toolchain/etbuild/comparison/": _core(
+        *_integration("comparison", "compared_outputs", "mutations", "program_tests")
+    ),
     "toolchain/etkit/completions/": _tool(),
     "toolchain/etkit/cpp/": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
     "toolchain/etbuild/emit/": _core(
@@ -260,6 +262,7 @@ COVERED_BY: Mapping[str, Row] = {
     "docs/staleness.md": _page(*_faults("staleness")),
     "docs/support.md": _page(*_integration("backends")),
     "README.md": _page(*_integration("readme")),
+    "benchmarks/comparison/": Row(whole=_integration("mutations")),
     "benchmarks/families/": Row(whole=_integration("families")),
     "benchmarks/": Row(whole=_bazel("monorepo")),
     ".bazeliskrc": NOTHING,
