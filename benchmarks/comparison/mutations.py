@@ -285,6 +285,9 @@ class Trial:
         oracle = Oracle(programs, examples, ranges, self.wanted.seed)
         calls = oracle.learn(self._files(built), self._directory)
         self._known = oracle.judge
+        unlike = self._known.difference(self._files(built), self._directory)
+        if unlike is not None:
+            return {"control": f"left out: the program differs from itself: {unlike}"}
         (self.scratch / "known.pickle").write_bytes(pickle.dumps(self._known))
         rng = random.Random(f"{self.wanted.seed} {self.name}")
         found = {title: list(find(emitted, rng)) for title, find in EMITTED_KINDS.items() if title in self.wanted.kinds}

@@ -122,19 +122,28 @@ class Oracle:
         for inputs in self._inputs.values():
             inputs.find_limits(self._accepts)
         for calls in self._sessions(files.shares_state):
-            expected = self._in_pytorch(calls)
-            made = [(call, outputs) for call, outputs in zip(calls, expected, strict=True) if outputs is not None]
-            actual = _in_runtime(files, [call for call, _ in made], scratch)
-            if actual is None:
-                continue
-            right = [
-                (call, outputs, self._allowed(call.method, outputs, wanted))
-                for (call, wanted), outputs in zip(made, actual, strict=True)
-                if outputs is not None
-            ]
-            if right:
-                self.judge.known.append(Known(*map(list, zip(*right, strict=True))))
+            known = self._known(files, calls, scratch)
+            if known is not None:
+                self.judge.known.append(known)
         return sum(len(known.calls) for known in self.judge.known)
+
+    def _known(self, files: ProgramFiles, calls: list[Call], scratch: Path) -> Known | None:
+        """A session of those calls that both PyTorch and the runtime take, or None. A call that one of them refuses may
+        have changed the state, so the others are made again without it."""
+        while calls:
+            expected = self._in_pytorch(calls)
+            if None in expected:  # the runtime may end the process where PyTorch raises
+                calls = [call for call, outputs in zip(calls, expected, strict=True) if outputs is not None]
+                continue
+            actual = _in_runtime(files, calls, scratch)
+            if actual is None:
+                return None
+            clean = [outputs for outputs in actual if outputs is not None]
+            if len(clean) == len(calls):
+                made = zip(calls, clean, expected, strict=True)
+                return Known(calls, clean, [self._allowed(call.method, one, other or []) for call, one, other in made])
+            calls = [call for call, outputs in zip(calls, actual, strict=True) if outputs is not None]
+        return None
 
     def _sessions(self, shared: bool) -> Iterator[list[Call]]:
         """The calls. Those of methods without state are one session; state needs several, and calls in a row."""
