@@ -261,6 +261,12 @@ def _(run: Run) -> bool:
     return differs(run, net, X, partitioners=(XnnpackPartitioner(),))
 
 
+@probe("xnnpack-rsqrt")
+def _(run: Run) -> bool:
+    found = run(Net(lambda self, x: x.rsqrt()), torch.zeros(2, 4), partitioners=(XnnpackPartitioner(),))
+    return bool(found.isnan().all())
+
+
 @probe("xnnpack-max")
 def _(run: Run) -> bool:
     del run
@@ -415,6 +421,26 @@ def _(run: Run) -> bool:
 @probe("remainder")
 def _(run: Run) -> bool:
     return differs(run, Net(lambda self, x: x % 3), X.long())
+
+
+@probe("int64-division")
+def _(run: Run) -> bool:
+    large = torch.tensor([2**53 + 1])
+    divided = Net(lambda self, x: torch.div(x, 1, rounding_mode="trunc"))
+    return bool(run(Net(lambda self, x: torch.fmod(x, 2)), large) != 1) and bool(run(divided, large) != large)
+
+
+@probe("norms")
+def _(run: Run) -> bool:
+    x = torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(0)) + 1000
+    return all(differs(run, norm, x) for norm in (nn.LayerNorm(16), nn.GroupNorm(2, 4), nn.InstanceNorm1d(4)))
+
+
+@probe("norms-of-float16")
+def _(run: Run) -> bool:
+    x = torch.randn(2, 256, generator=torch.Generator().manual_seed(0))
+    norm, half = nn.LayerNorm(256), nn.LayerNorm(256).half()
+    return bool((run(half, x.half()).float() - norm(x)).abs().max() > 0.1)
 
 
 @probe("complex")

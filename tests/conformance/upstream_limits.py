@@ -155,6 +155,32 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "int64-division",
+        'The kernels of `fmod` and of `div` with `rounding_mode="trunc"` compute int64 in float64: they lose digits of '
+        "numbers beyond 2^53.",
+        WORKAROUND,
+        "export/missing_operators.py",
+        "executorch: kernels/portable/cpu/op_fmod.cpp",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "norms",
+        "The kernels of layer, group and instance norms compute the variance as E[x²]-E[x]², in the input's dtype: "
+        "they lose digits if the mean of an input is large, and give NaN for a flat one.",
+        WORKAROUND,
+        "lower/norms.py",
+        "executorch: kernels/portable/cpu/op_native_group_norm.cpp",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "norms-of-float16",
+        "The kernel of `native_layer_norm` adds numbers of float16 and bfloat16 in their own dtype.",
+        WORKAROUND,
+        "lower/norms.py",
+        "executorch: kernels/optimized/cpu/op_native_layer_norm.cpp",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "complex",
         "Few operators take complex numbers in the edge dialect, and `mul` is not one of them.",
         ERROR,
@@ -358,6 +384,14 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/_passes/convert_to_linear.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "xnnpack-rsqrt",
+        "XNNPACK gives NaN for `rsqrt` of 0, where PyTorch gives infinity, as for a node of a graph without edges.",
+        WORKAROUND,
+        "backends/xnnpack_operators.py",
+        "executorch: backends/xnnpack/partition/config/generic_node_configs.py",
         NOT_REPORTED,
     ),
     UpstreamLimit(

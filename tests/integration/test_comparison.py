@@ -368,12 +368,12 @@ def test_a_batch_that_grows_is_compared_on_one_loaded_method(build: Build) -> No
 
 def test_rounding_explains_what_a_model_amplifies() -> None:
     expected, actual = torch.tensor([0, 1, 2]), torch.tensor([1, 0, 2])
-    assert accuracy.within_samples([actual], [expected], [[actual]], None, False)
-    assert not accuracy.within_samples([actual], [expected], [[expected]], None, False)
+    assert not accuracy.unexplained([actual], [expected], [[actual]], None, False)
+    assert accuracy.unexplained([actual], [expected], [[expected]], None, False)
     near, far = torch.ones(3) + 0.01, torch.ones(3) + 1
-    assert accuracy.within_samples([near], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
-    assert not accuracy.within_samples([far], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
-    assert accuracy.within_samples([far], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False, beyond=256)
+    assert not accuracy.unexplained([near], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
+    assert accuracy.unexplained([far], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False)
+    assert not accuracy.unexplained([far], [torch.ones(3)], [[torch.ones(3) + 0.005]], None, False, beyond=256)
 
 
 def test_large_methods_are_sampled_again_only_if_that_may_help(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -396,15 +396,15 @@ def test_large_methods_are_sampled_again_only_if_that_may_help(monkeypatch: pyte
 def test_what_rounding_does_to_one_element_excuses_no_other() -> None:
     expected, wrong = torch.tensor([-1e9, 0.5, 0.0]), torch.tensor([-1e9, 0.6, 0.0])
     moved = torch.tensor([-1e9 + 600, 0.5, 0.0])
-    assert not accuracy.within_samples([wrong], [expected], [[moved]], None, False)
-    assert accuracy.within_samples([moved], [expected], [[moved]], None, False)
+    assert accuracy.unexplained([wrong], [expected], [[moved]], None, False)
+    assert not accuracy.unexplained([moved], [expected], [[moved]], None, False)
     undefined = torch.tensor([float("nan"), 0.5, 0.0])
-    assert not accuracy.within_samples([wrong], [expected], [[undefined]], None, False)
+    assert accuracy.unexplained([wrong], [expected], [[undefined]], None, False)
     found, other, longer = torch.tensor([1, 2]), torch.tensor([1]), torch.tensor([1, 2, 3, 4])
-    assert accuracy.within_samples([other], [found], [[torch.tensor([3])]], None, False)
-    assert not accuracy.within_samples([longer], [found], [[torch.tensor([3])]], None, False)
+    assert not accuracy.unexplained([other], [found], [[torch.tensor([3])]], None, False)
+    assert accuracy.unexplained([longer], [found], [[torch.tensor([3])]], None, False)
     first, far = torch.tensor([0, 5]), torch.tensor([50, 5])  # indices of equal numbers
-    assert accuracy.within_samples([far], [first], [[torch.tensor([1, 5])]], None, False)
+    assert not accuracy.unexplained([far], [first], [[torch.tensor([1, 5])]], None, False)
 
 
 PASS_OF_FILE = """\

@@ -281,3 +281,101 @@ def test_the_larger_of_two_sizes_is_a_number_if_their_limits_say_so(build: Build
     for rows in (1, 4, 9):
         x = torch.arange(rows * 8.0).reshape(rows, 8)
         torch.testing.assert_close(loaded.execute([x])[0], scope["create"]()(x))
+
+
+NORMS = """
+import torch
+from torch import nn
+
+class Norms(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        norms = [nn.LayerNorm(6), nn.LayerNorm((4, 5, 6)), nn.LayerNorm(6, eps=1e-12, elementwise_affine=False)]
+        norms += [nn.GroupNorm(groups, 4) for groups in (1, 2, 4)]
+        norms += [nn.InstanceNorm2d(4), nn.InstanceNorm2d(4, affine=True), nn.BatchNorm2d(4, track_running_stats=False)]
+        self.norms = nn.ModuleList(norms).to(torch.DTYPE)
+        for parameter in self.norms.parameters():
+            nn.init.normal_(parameter)
+
+    def forward(self, x):
+        columns = x.to(memory_format=torch.channels_last)
+        results = *(norm(x) for norm in self.norms), self.norms[3](columns).contiguous()
+        return *results, torch.native_layer_norm(x, (6,), None, None, 1e-5)[1]
+
+def create():
+    return Norms()
+"""
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_norms_are_right_for_any_mean_and_for_flat_inputs(dtype: torch.dtype, build: Build) -> None:
+    model, name = NORMS.replace("torch.DTYPE", str(dtype)), str(dtype).removeprefix("torch.")
+    sizes = "[[{dim: n, min: 1, max: 3}, null, null, null]]"
+    method = f"{{example_inputs: [{{shape: [2, 4, 5, 6], dtype: {name}}}], dynamic_shapes: {sizes}}}"
+    text = f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create"}}\nmethods: {{forward: {method}}}'
+    made = build(f"{text}\ndefaults: {{partitioners: [xnnpack]}}\n", model=model)
+    assert made.code == 0, made.err
+    scope: dict[str, Any] = {}
+    exec(model, scope)
+    net = scope["create"]().double()
+    loaded = Runtime.get().load_program(made.directory / "net.pte").load_method("forward")
+    precise = 1e-4 if dtype in (torch.float32, torch.float64) else 0.05
+    for rows, mean in ((1, 0), (3, 100), (2, 3000), (3, -20000)):
+        x = torch.randn(rows, 4, 5, 6, generator=torch.Generator().manual_seed(0)).to(dtype) + mean
+        for given in (x, torch.full_like(x, mean + 0.3)):
+            for found, expected in zip(loaded.execute([given]), net(given.double()), strict=True):
+                torch.testing.assert_close(found, expected.to(dtype), atol=precise, rtol=precise)
+
+
+DIVISIONS = """
+import torch
+
+class Divisions(torch.nn.Module):
+    def forward(self, x, y):
+        tensors = torch.fmod(x, y), torch.div(x, y, rounding_mode="trunc")
+        return *tensors, torch.fmod(x, 7), torch.fmod(x, -7), torch.div(x, -7, rounding_mode="trunc")
+
+def create():
+    return Divisions()
+"""
+
+
+def test_divisions_of_int64_have_all_digits(build: Build) -> None:
+    inputs = "[{shape: [6], dtype: int64, fill: arange}, {shape: [6], dtype: int64, fill: ones}]"
+    text = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\nmethods:\n'
+    made = build(f"{text}  forward: {{example_inputs: {inputs}, partitioners: []}}\n", model=DIVISIONS)
+    assert made.code == 0, made.err
+    scope: dict[str, Any] = {}
+    exec(DIVISIONS, scope)
+    given = torch.tensor([2**53 + 1, -(2**53) - 1, 2**60 + 3, -1, 7, -14]), torch.tensor([-3, 7, 2, 5, -7, 7])
+    found = Runtime.get().load_program(made.directory / "net.pte").load_method("forward").execute(list(given))
+    for one, other in zip(found, scope["create"]()(*given), strict=True):
+        assert one.tolist() == other.tolist()
+
+
+ROOTS = """
+import torch
+
+class Roots(torch.nn.Module):
+    def forward(self, x):
+        clamped = (x * 2).clamp(min=1e-12).rsqrt()
+        return (x * 2).rsqrt(), x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt(), clamped
+
+def create():
+    return Roots()
+"""
+
+
+def test_xnnpack_leaves_rsqrt_to_other_kernels_unless_its_input_is_above_zero(build: Build) -> None:
+    made = build(POOLED.replace("[3, 8, 8]", "[2, 3]"), model=ROOTS)
+    assert made.code == 0, made.err
+    x = torch.tensor([[0.0, 1.0, 4.0], [0.0, 0.0, 0.0]])
+    scope: dict[str, Any] = {}
+    exec(ROOTS, scope)
+    found = Runtime.get().load_program(made.directory / "net.pte").load_method("forward").execute([x])
+    for one, other in zip(found, scope["create"]()(x), strict=True):
+        torch.testing.assert_close(one, other)
+    operators = json.loads((made.directory / "net.report.json").read_text())["methods"]["forward"]["operators"]
+    assert operators["delegated"]["XnnpackBackend"]["aten::rsqrt"] == 2
+    assert operators["fallback"]["aten::rsqrt"] == 1

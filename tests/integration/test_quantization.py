@@ -246,7 +246,7 @@ def create():
     return Net()
 
 def batches():
-    return [torch.full((2, 8), 5.0) for _ in range(3)]
+    return [torch.linspace(4.9, 5.0, 16).view(2, 8) for _ in range(3)]
 """
 
 
@@ -470,6 +470,10 @@ def batches(batch: str) -> str:
         (
             STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors}"),
             "pt2e.calibration: batch 0, input [0] is float32 [5], but the method takes float32 [2, 128]",
+        ),
+        (
+            batches("torch.zeros(2, 128)"),
+            "pt2e.calibration: `model:one_batch` has nothing but 0 in each input, so its ranges fit no other",
         ),
         (batches("torch.zeros(7, 128)"), "batch 0, input [0] is float32 [7, 128], but"),
         (batches("torch.zeros(2, 128).double()"), "batch 0, input [0] is float64 [2, 128], but"),

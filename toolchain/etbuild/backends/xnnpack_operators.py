@@ -126,6 +126,14 @@ def _scales_by_sizes(node: Any) -> bool:
     return all(a is not None and b is not None and math.isclose(a * scale, b, rel_tol=1e-6) for a, scale, b in sizes)
 
 
+def _is_above_zero(node: Any) -> bool:
+    """Whether `rsqrt` is of a sum with a number, as in an RMS norm, or of what is clamped: XNNPACK gives NaN for 0."""
+    source = node.args[0]
+    is_sum = operator_of(source) == "aten.add.Tensor"
+    numbers = [each for each in getattr(source, "args", ()) if not isinstance(each, Node) or not _shape(each)]
+    return (is_sum and bool(numbers)) or (operator_of(source) == "aten.clamp.default" and (source.args[1] or 0) > 0)
+
+
 def _is_needless(node: Any) -> bool:
     """Whether a copy may be left out, as XNNPACK does. A result may not be another result too, or an input: a delegate
     writes each of its results to memory of its own, and takes none of its inputs for one."""
@@ -148,6 +156,7 @@ _USUAL: dict[str, Callable[[Any], bool]] = {
     "max.dim": _is_a_pool,
     "native_batch_norm.default": _has_usual_sizes,
     "prelu.default": _is_of_images,
+    "rsqrt.default": _is_above_zero,
     "unsqueeze_copy.default": _can_be_reshaped,
     "upsample_bilinear2d.vec": _scales_by_sizes,
 }

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.comparison import accuracy
+from etbuild.comparison import accuracy, quantized
 from etbuild.comparison.calls import Calls, ComparedCall
 from etbuild.comparison.coverage import Coverage
 from etbuild.comparison.eager import EagerMethod
@@ -23,6 +23,7 @@ from etbuild.plan.parts import MethodComparison
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
 
+Blamed = Literal["lowering", "export", "quantization"]
 _DIFFERS = "the program computes something else than the exported method in"
 _EXPORT_DIFFERS = "the program and the exported method compute something else than the model in"
 _FIRST = "the call with the example inputs"
@@ -66,7 +67,7 @@ class Wrong:
         leaves: The inputs of the call.
         state: The buffers before the call, by name.
         earlier: The calls before this one, each with its method and inputs.
-        of_export: Whether the exported method differs from the model, and the program is as the exported method.
+        blames: What is wrong: the lowering, the export, whose method differs from the model, or the quantization.
     """
 
     method: str
@@ -74,7 +75,7 @@ class Wrong:
     leaves: list[Any]
     state: dict[str, torch.Tensor]
     earlier: list[tuple[str, list[Any]]]
-    of_export: bool = False
+    blames: Blamed = "lowering"
 
 
 class CannotRun(Exception):
@@ -110,6 +111,7 @@ class Comparison:
 
     Attributes:
         notes: What was left out of the comparison of a method, by its name.
+        losses: What the quantization of a method costs, by its name.
     """
 
     def __init__(self, methods: Sequence[ComparedMethod], files: ProgramFiles, scratch: Path) -> None:
@@ -118,10 +120,12 @@ class Comparison:
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
         self._samples: list[_Sample] = []
         self._eager = {method.name: method.eager for method in methods if method.eager is not None}
-        self._quantized: dict[str, tuple[list[Any], list[Any]]] = {}
+        self._in_float: dict[str, list[list[Any]]] = {}
+        self._quantized: dict[str, list[list[Any]]] = {}
         self._sampled = 0
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
         self.notes: dict[str, str] = {}
+        self.losses: dict[str, str] = {}
 
     def first_wrong(self, work: int) -> Wrong | None:
         """Makes calls until one goes wrong.
@@ -155,7 +159,19 @@ class Comparison:
             wrong, _ = self._call(session, graphs[method.name], method, call)
             if wrong is not None:
                 return wrong
-        return next(filter(None, (self._wrong_state(session, graphs[each.name], each) for each in self._methods)), None)
+        checks = [partial(self._wrong_state, session, graphs[method.name], method) for method in self._methods]
+        checks += [partial(self._wrong_quantization, method) for method in self._methods]
+        return next(filter(None, (check() for check in checks)), None)
+
+    def _wrong_quantization(self, method: ComparedMethod) -> Wrong | None:
+        """Judges what the quantization of a method changes. A tolerance in the manifest allows any loss."""
+        if method.name not in self._quantized:
+            return None
+        found = quantized.loss(self._in_float[method.name], self._quantized[method.name])
+        self.losses[method.name] = str(found)
+        if found.problem is None or method.settings.tolerance is not None:
+            return None
+        return self._of_call(method, found.problem, blames="quantization")
 
     def _wrong_state(self, session: Session, graph: Graph, method: ComparedMethod) -> Wrong | None:
         """Compares the buffers that the program holds by name."""
@@ -215,18 +231,20 @@ class Comparison:
         found = self._wrong(actual, expected, method, lambda sample: sample.outputs)
         if found:
             return self._of_call(method, f"{_DIFFERS} {call.name}: {chr(10).join(found)}"), work
-        return self._wrong_export(method, call.name, leaves, expected), work
+        return self._wrong_export(method, call, leaves, expected), work
 
-    def _of_call(self, method: ComparedMethod, problem: str, *, of_export: bool = False) -> Wrong:
+    def _of_call(self, method: ComparedMethod, problem: str, blames: Blamed = "lowering") -> Wrong:
         """The last call of a method, with what is wrong with it."""
         last = max(index for index, (each, _) in enumerate(self._history) if each.name == method.name)
         earlier = [(each.name, leaves) for each, leaves in self._history[:last]]
-        return Wrong(method.name, problem, *self._before[method.name], earlier, of_export)
+        return Wrong(method.name, problem, *self._before[method.name], earlier, blames)
 
-    def _wrong_export(self, method: ComparedMethod, call: str, leaves: list[Any], exported: list[Any]) -> Wrong | None:
+    def _wrong_export(
+        self, method: ComparedMethod, call: ComparedCall, leaves: list[Any], exported: list[Any]
+    ) -> Wrong | None:
         """Compares what the exported method has computed with what the model computes from the same inputs.
 
-        The model computes in float what a quantized method rounds: `quantization_notes` judges these by all calls.
+        The model computes in float what a quantized method rounds: `_wrong_quantization` judges it by all calls.
         """
         eager = self._eager.get(method.name)
         if eager is None:
@@ -236,19 +254,19 @@ class Comparison:
         except EtbuildError:
             raise
         except Exception as error:  # noqa: BLE001 - code of the model: it may refuse values that an exported graph takes
-            if call == _FIRST or self._have_buffers:  # else it has no state that the call may have left half changed
+            if call.name == _FIRST or self._have_buffers:  # else it has no state that is half changed now
                 del self._eager[method.name]
-                self.notes[method.name] = f"in part: the model itself fails in {call}: {summary(error)}"
+                self.notes[method.name] = f"in part: the model itself fails in {call.name}: {summary(error)}"
             return None
         if is_quantized(method.program):
-            exact, rounded = self._quantized.setdefault(method.name, ([], []))
-            exact += expected
-            rounded += exported
+            if not call.is_extreme:
+                self._in_float.setdefault(method.name, []).append(expected)
+                self._quantized.setdefault(method.name, []).append(exported)
             return None
         found = accuracy.wrong_outputs(exported, expected, method.settings.tolerance, False)
         if not found or not self._wrong(expected, exported, method, lambda sample: sample.outputs):
             return None
-        return self._of_call(method, f"{_EXPORT_DIFFERS} {call}: {chr(10).join(found)}", of_export=True)
+        return self._of_call(method, f"{_EXPORT_DIFFERS} {call.name}: {chr(10).join(found)}", "export")
 
     def _wrong(
         self,
@@ -259,17 +277,15 @@ class Comparison:
         name: str = "output",
     ) -> list[str]:
         """The problems of values that are not as near to the expected ones as those of other roundings."""
-        tolerance, quantized = method.settings.tolerance, is_quantized(method.program)
+        tolerance, rounds = method.settings.tolerance, is_quantized(method.program)
         found = accuracy.wrong_outputs(actual, expected, tolerance, False, name)
         for count in _SAMPLES if found else ():
             samples = [of(self._sample(number)) for number in range(count)]
-            wrong = accuracy.unexplained(actual, expected, samples, tolerance, quantized)
+            wrong = accuracy.unexplained(actual, expected, samples, tolerance, rounds)
             if not wrong:
                 return []
-            shown = count >= _OF_A_PART and (
-                not quantized or accuracy.show_rounding(expected, samples, wrong, tolerance)
-            )
-            is_far = partial(accuracy.unexplained, actual, expected, samples, tolerance, quantized, _FAR)
+            shown = count >= _OF_A_PART and (not rounds or accuracy.show_rounding(expected, samples, wrong, tolerance))
+            is_far = partial(accuracy.unexplained, actual, expected, samples, tolerance, rounds, _FAR)
             if shown or (self._sampled > _WORK_OF_SAMPLES and is_far()):
                 break
         return found

@@ -122,8 +122,8 @@ class Rounding:
     The changes are random, but equal numbers change alike, as in a kernel: where an image is flat, all of it moves.
 
     Args:
-        seed: The seed of the changes. For an even one, an activation reads what was not quantized before it: XNNPACK
-            fuses it with the operator that made its input.
+        seed: The seed of the changes. For an even one, an activation reads what was not quantized before it, since
+            XNNPACK fuses it with the operator before it; and scales of groups have 16 bits.
         of_step: The part of a step.
     """
 
@@ -210,6 +210,8 @@ class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         if self._rounding is not None and (step := _step(n.target, args)) is not None:
             args = self._rounding.before_quantizing(args[0], step, _finds_step(n)), *args[1:]
+        if self._rounding is not None and self._rounding.fuses and _has_groups(n.target, args):
+            args = *args[:2], args[2].to(torch.bfloat16).to(args[2].dtype), *args[3:]
         return args, kwargs
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -266,6 +268,11 @@ def _dequantized_for_activation(node: Node) -> Node | None:
         if len(of_again) == 1 and _ACTIVATION.match(_name(of_again[0])):
             return again if all(_name(user).startswith(_QUANTIZES) for user in of_again[0].users) else None
     return None
+
+
+def _has_groups(target: Any, args: Sequence[Any]) -> bool:
+    """Whether an operator dequantizes rows with several scales each, which XNNPACK stores in bfloat16."""
+    return str(target) == "torchao.dequantize_affine.default" and args[1][-1] < args[0].shape[-1]
 
 
 def _has_rows(weight: Any, block: Sequence[int], *scales_and_more: Any) -> bool:

@@ -67,6 +67,34 @@ def _remainder(add: Add, tensor: Any, divisor: Any) -> Any:
     return add(_aten.sub.Tensor, tensor, product)
 
 
+def _divided(add: Add, tensor: Any, divisor: Any) -> tuple[Any, Any]:
+    """The quotient of integers that is rounded to zero, and its remainder. ExecuTorch's kernels compute both in
+    float64, which has fewer digits than int64, and only the quotient that is rounded down in int64."""
+    is_number = not isinstance(divisor, torch.fx.Node)
+    divide, multiply = (
+        (_aten.div.Scalar_mode, _aten.mul.Scalar) if is_number else (_aten.div.Tensor_mode, _aten.mul.Tensor)
+    )
+    quotient = add(divide, tensor, divisor, rounding_mode="floor")
+    remainder = add(_aten.sub.Tensor, tensor, add(multiply, quotient, divisor))
+    if is_number:
+        is_negative = add(_aten.ge.Scalar if divisor < 0 else _aten.lt.Scalar, tensor, 0)
+    else:
+        signs = [add(_aten.lt.Scalar, each, 0) for each in (tensor, divisor)]
+        is_negative = add(_aten.logical_xor.default, *signs)
+    is_low = add(_aten.logical_and.default, add(_aten.ne.Scalar, remainder, 0), is_negative)
+    step = add(_aten.to.dtype, is_low, torch.int64)
+    return add(_aten.add.Tensor, quotient, step), add(_aten.sub.Tensor, remainder, add(multiply, step, divisor))
+
+
+def _quotient(add: Add, tensor: Any, divisor: Any, *, rounding_mode: str) -> Any:
+    del rounding_mode
+    return _divided(add, tensor, divisor)[0]
+
+
+def _fmod(add: Add, tensor: Any, divisor: Any) -> Any:
+    return _divided(add, tensor, divisor)[1]
+
+
 def _var_mean(add: Add, tensor: Any, dim: Any = None, *options: Any, **named: Any) -> tuple[Any, Any]:
     dims = list(dim) if dim else list(range(tensor.meta["val"].dim()))
     keep = {"keepdim": named["keepdim"]} if "keepdim" in named else {}
@@ -167,6 +195,11 @@ def _is_of_integers(node: Any) -> bool:
     return not node.meta["val"].is_floating_point() and isinstance(node.args[1], int | torch.fx.Node)
 
 
+def _is_of_int64(node: Any) -> bool:
+    """Whether a division is of int64, and its result is rounded to zero."""
+    return node.meta["val"].dtype is torch.int64 and node.kwargs.get("rounding_mode", "trunc") == "trunc"
+
+
 _OPTIONS_OF_CONVOLUTIONS = (None, 1, 0, 1, 1)
 """The defaults of a convolution: bias, stride, padding, dilation, groups."""
 
@@ -199,9 +232,13 @@ _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]] = {
     _aten.bucketize.Tensor: (bucketize, None),
     _aten.conv3d.default: (_conv3d, _covers_input),
     _aten.cumprod.default: (_cumprod, _is_short),
+    _aten.div.Scalar_mode: (_quotient, _is_of_int64),
+    _aten.div.Tensor_mode: (_quotient, _is_of_int64),
     _aten.embedding_bag.padding_idx: (_embedding_bag, _are_bags_of_one_size),
     _aten.exp2.default: (lambda add, tensor: add(_aten.pow.Scalar, 2.0, tensor), None),
     _aten.special_exp2.default: (lambda add, tensor: add(_aten.pow.Scalar, 2.0, tensor), None),
+    _aten.fmod.Scalar: (_fmod, _is_of_int64),
+    _aten.fmod.Tensor: (_fmod, _is_of_int64),
     _aten.remainder.Scalar: (_remainder, _is_of_integers),
     _aten.remainder.Tensor: (_remainder, _is_of_integers),
     _aten.round.decimals: (_round, lambda node: node.args[0].meta["val"].is_floating_point()),

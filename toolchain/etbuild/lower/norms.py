@@ -59,19 +59,16 @@ def _layer_norm(add: Add, given: Any, sizes: list[Any], weight: Any, bias: Any, 
     return add(operator.getitem, norm, 0), mean, add(operator.getitem, norm, 2)
 
 
-def _group_norm(
-    add: Add, given: Any, weight: Any, bias: Any, images: Any, channels: int, pixels: Any, groups: int, eps: float
-) -> tuple[Any, Any, Any]:
+def _group_norm(add: Add, given: Any, weight: Any, bias: Any, *options: Any) -> tuple[Any, Any, Any]:
+    images, channels, pixels, groups, eps = options
     rows = add(_ATEN.view_copy.default, given, [images, groups, _product(add, channels // groups, pixels)])
     normalized, mean, scale = _normalized(add, rows, [-1], eps)
     normalized = add(_ATEN.view_copy.default, normalized, [_size(add, given, dim) for dim in _dims(given)])
     return _of_channels(add, normalized, weight, bias), mean, scale
 
 
-def _batch_norm(
-    add: Add, given: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, Any, Any]:
-    del training, momentum  # without statistics, both change nothing
+def _batch_norm(add: Add, given: Any, weight: Any, bias: Any, *options: Any) -> tuple[Any, Any, Any]:
+    *_, eps = options  # without statistics, it is always training, and the momentum changes nothing
     normalized, mean, scale = _normalized(add, given, [dim for dim in _dims(given) if dim != _CHANNEL], eps)
     return _of_channels(add, normalized, weight, bias), mean, scale
 

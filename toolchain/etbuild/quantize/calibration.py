@@ -26,10 +26,12 @@ class Batches:
     Attributes:
         batches: The positional inputs of each batch.
         path: The document path that declares the batches.
+        source: The file or the factory that they come from; None for others.
     """
 
     batches: Iterable[tuple[Any, ...]]
     path: DocumentPath
+    source: str | None = None
 
     def check(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
         """Checks that the method accepts the batches. PyTorch would run it on other ones too, and find wrong ranges.
@@ -40,7 +42,8 @@ class Batches:
                 accepts; None: all are fixed.
 
         Raises:
-            InputError: A batch has another structure, dtype or shape than the method accepts.
+            InputError: A batch has another structure, dtype or shape than the method accepts, or all of them have the
+                same number everywhere.
         """
         expected, form = pytree.tree_flatten_with_path(arguments)
         for number, batch in enumerate(self.batches):
@@ -53,6 +56,19 @@ class Batches:
                 if not _fits(value, example, sizes):
                     raise self._misfit(subject, value, example)
                 self._check_sizes(subject, value, sizes, sizes_so_far)
+        if self.source is not None:
+            self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        """Fails if each input has one number everywhere and in all batches: the ranges would fit no other input."""
+        leaves = [pytree.tree_leaves(batch) for batch in self.batches]
+        inputs = [[each for each in of_batch if isinstance(each, torch.Tensor) and each.numel()] for of_batch in leaves]
+        together = [torch.cat([each.flatten() for each in of_input]) for of_input in zip(*inputs, strict=True)]
+        numbers = [f"{of_input[0].item():g}" for of_input in together if bool((of_input == of_input[:1]).all())]
+        of_several = any(each.numel() > 1 for of_batch in inputs for each in of_batch)
+        if of_several and len(numbers) == len(together):
+            message = f"`{self.source}` has nothing but {', '.join(numbers)} in each input, so its ranges fit no other"
+            raise InputError.at(self.path, message, "calibrate on inputs like those that the method will get")
 
     def _check_sizes(
         self, subject: str, value: Any, sizes: tuple[Any, ...] | None, sizes_so_far: dict[str, int]
@@ -99,7 +115,8 @@ def make(calibration: Calibration, arguments: tuple[Any, ...], path: DocumentPat
         BuildError: The factory failed, or returned no batches.
     """
     if isinstance(calibration, BatchesFile):
-        return Batches(_batches_of_file(calibration, len(arguments), path, context.inputs), path)
+        of_file = _batches_of_file(calibration, len(arguments), path, context.inputs)
+        return Batches(of_file, path, calibration.file)
     if isinstance(calibration, OwnInputs):
         return Batches([arguments], path)
     factory_path = (*path, "factory")
@@ -108,7 +125,7 @@ def make(calibration: Calibration, arguments: tuple[Any, ...], path: DocumentPat
         batches = [as_batch(batch) for batch in create(**calibration.kwargs)]
     if not batches:
         raise BuildError.at(factory_path, f"`{calibration.factory}` returned no batches")
-    return Batches(batches, path)
+    return Batches(batches, path, calibration.factory)
 
 
 def _batches_of_file(calibration: BatchesFile, count: int, path: DocumentPath, inputs: Given) -> list[tuple[Any, ...]]:

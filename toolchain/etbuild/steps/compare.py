@@ -379,15 +379,20 @@ def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scr
         message = "; ".join(problem.message for problem in error.problems)  # the text of the error is in no key
         return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{_NOT} {message}")}}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
+    for name, loss in comparison.losses.items():
+        said = f"is quantized: {loss} against the float model"
+        notes[name] = f"{notes[name]}; it {said}" if name in notes else said
     return {"wrong": None if wrong is None else vars(wrong), "notes": {**skipped, **notes}}
 
 
 def _problem(exported: _Exported, wrong: Wrong, *, search: bool) -> Problem:
     hint = "`checks.compare` can allow more, or leave the method out with a reason"
-    where = f"the operator was searched for only in the first {_SEARCHED} wrong methods"
-    if search:
+    where: str | None = f"the operator was searched for only in the first {_SEARCHED} wrong methods"
+    if wrong.blames == "quantization":
+        where = None
+    elif search:
         (method,), _ = exported.methods([wrong.method], whole=True)
-        find = _where_exported if wrong.of_export else _where
+        find = _where_exported if wrong.blames == "export" else _where
         where = find(exported.job, exported.context, method, wrong)
     return Problem(wrong.problem, ("methods", wrong.method), hints(where, hint))
 

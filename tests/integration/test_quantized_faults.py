@@ -1,0 +1,129 @@
+"""A build finds what is lowered wrongly in a quantized method, although rounding moves its outputs by whole steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from etbuild.steps import compare
+
+from .conftest import Build
+
+MODEL = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x):
+        return torch.exp(self.head(torch.relu(self.second(torch.relu(self.first(x)))).mean((2, 3))))
+
+
+def create():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def images(scale=1.0):
+    return [torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(seed)) * scale for seed in range(3)]
+
+
+def image(scale=1.0):
+    return images(scale)[0]
+"""
+
+FAULTS = """\
+from executorch.exir.dialects._ops import ops
+
+
+def _calls(graph, word):
+    return [node for node in graph.nodes if node.op == "call_function" and word in str(node.target)]
+
+
+def right(graph):
+    pass
+
+
+def zero_point_of_one(graph):
+    node = _calls(graph, ".quantize_per_tensor")[2]
+    node.update_arg(2, node.args[2] + 1)
+
+
+def zero_point_of_the_output(graph):
+    node = _calls(graph, "dequantize_per_tensor")[-1]
+    node.update_arg(2, node.args[2] + 1)
+
+
+def clamp(graph):
+    for node in _calls(graph, ".quantize_per_tensor"):
+        node.update_arg(4, 126)
+
+
+def scale(graph):
+    node = _calls(graph, "dequantize_per_tensor")[-1]
+    node.update_arg(1, node.args[1] * 1.02)
+
+
+def channels(graph):
+    first, second, *_ = _calls(graph, "dequantize_per_channel")
+    first.update_arg(1, second.args[1])
+
+
+def bias(graph):
+    _calls(graph, "convolution")[-1].update_arg(2, None)
+
+
+def relu(graph):
+    node = _calls(graph, "relu")[-1]
+    node.replace_all_uses_with(node.args[0])
+    graph.erase_node(node)
+
+
+def float_layer(graph):
+    (exp,) = _calls(graph, "exp")
+    with graph.inserting_after(exp):
+        more = graph.call_function(ops.edge.aten.mul.Scalar, (exp, 1.01))
+    more.meta = dict(exp.meta)
+    exp.replace_all_uses_with(more)
+    more.args = (exp, 1.01)
+
+
+def edge(method, program):
+    from torch.fx.passes.infra.pass_base import PassResult
+
+    def plant(graph_module):
+        globals()[method](graph_module.graph)
+        graph_module.recompile()
+        return PassResult(graph_module, True)
+
+    return [plant]
+"""
+METHODS = {
+    "portable": "right zero_point_of_one zero_point_of_the_output clamp scale channels bias relu float_layer",
+    "xnnpack": "right zero_point_of_the_output scale channels bias relu float_layer",
+}
+
+
+@pytest.mark.parametrize("backend", METHODS)
+def test_each_fault_fails_the_build(backend: str, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "_where", lambda *_: "")  # the search lowers each method several times
+    methods = "".join(
+        f'  {name}: {{entry: forward, example_inputs: [{{factory: "model:image", kwargs: {{scale: {scale}}}}}]}}\n'
+        for name in METHODS[backend].split()
+        for scale in [8.0 if name == "clamp" else 1.0]  # where activations reach the end of their range
+    )
+    quantizers = "quantizers: [{backend: xnnpack, options: {per_channel: true}}]"
+    quantize = f'{{pt2e: {{{quantizers}, calibration: {{factory: "model:images"}}}}}}'
+    made = build(
+        'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\npasses: {edge: ["faults:edge"]}\n'
+        f"defaults: {{partitioners: [{backend}], quantize: {quantize}}}\nmethods:\n{methods}",
+        model=MODEL,
+        faults=FAULTS,
+    )
+    assert made.code == 1
+    found = {name for name in METHODS[backend].split() if f"methods.{name}: the program computes" in made.err}
+    assert found == {*METHODS[backend].split()} - {"right"}, made.err
