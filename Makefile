@@ -39,7 +39,7 @@ COVERAGE := .cache/coverage
 DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench bytes clean wheel licenses reference docs audit changelog release screenshots test-machines
+.PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench bytes clean wheel licenses reference docs audit changelog release screenshots test-machines mutations
 
 build: venv toolchain
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -167,6 +167,11 @@ bench: venv
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) $(VENV)/bin/python -m benchmarks.bazel.run
+
+# How many of the faults that are planted by machine the comparison of a build finds. It continues where it was stopped.
+mutations: venv
+	mkdir -p .cache
+	$(VENV)/bin/python benchmarks/comparison/mutations.py --resume .cache/mutations.jsonl --write benchmarks/results
 
 # Every example in each way that this machine has, without caches. It continues where it was stopped.
 bytes: venv

@@ -132,7 +132,8 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/cli/watch.py": _tool(*_integration("watch")),
     "toolchain/etbuild/cmake/": _tool(*_integration("cmake", "kernels_library")),
     "toolchain/etbuild/comparison/": _core(
-        *_integration("comparison", "compared_outputs", "eager_model", "program_tests", "quantized_faults")
+        *_integration("comparison", "compared_outputs", "eager_model", "mutations", "program_tests"),
+        *_integration("quantized_faults"),
     ),
     "toolchain/etkit/completions/": _tool(),
     "toolchain/etkit/cpp/": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
@@ -263,6 +264,7 @@ COVERED_BY: Mapping[str, Row] = {
     "docs/staleness.md": _page(*_faults("staleness")),
     "docs/support.md": _page(*_integration("backends")),
     "README.md": _page(*_integration("readme")),
+    "benchmarks/comparison/": Row(whole=_integration("mutations")),
     "benchmarks/families/": Row(whole=_integration("families")),
     "benchmarks/": Row(whole=_bazel("monorepo")),
     ".bazeliskrc": NOTHING,

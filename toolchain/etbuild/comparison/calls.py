@@ -201,7 +201,7 @@ class Calls:
         factor: float = 1.0
         for symbol, size in sizes.items():
             factor *= size / max(self._sizes[symbol].example, 1)
-        return int(round(self._work * factor)) + self._operators * _OPERATOR
+        return round(self._work * factor) + int(self._operators * _OPERATOR)
 
     def _made(self, sizes: Mapping[Any, int], kind: Kind) -> ComparedCall:
         shapes = [self._shape(index, sizes) for index in self._inputs]
