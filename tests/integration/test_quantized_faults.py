@@ -48,11 +48,6 @@ def right(graph):
     pass
 
 
-def zero_point_of_one(graph):
-    node = _calls(graph, ".quantize_per_tensor")[2]
-    node.update_arg(2, node.args[2] + 1)
-
-
 def zero_point_of_the_output(graph):
     node = _calls(graph, "dequantize_per_tensor")[-1]
     node.update_arg(2, node.args[2] + 1)
@@ -92,7 +87,7 @@ def edge(method, program):
     return [plant]
 """
 METHODS = {
-    "portable": "right zero_point_of_one zero_point_of_the_output scale channels bias float_layer",
+    "portable": "right zero_point_of_the_output scale channels bias float_layer",
     "xnnpack": "right channels bias float_layer",
 }
 
