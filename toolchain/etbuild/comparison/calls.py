@@ -76,7 +76,7 @@ class Calls:
         self._shapes, self._examples, self._coverage = _shapes(program), examples, coverage
         self._inputs = dict(_inputs(program, examples, [*ranges, *([None] * (len(examples) - len(ranges)))]))
         self._sizes = dict(sorted(_sizes(program, self._shapes, examples).items(), key=lambda item: str(item[0])))
-        self._operators = sum(node.op == "call_function" for node in program.graph.nodes)
+        self._operators: int = sum(node.op == "call_function" for node in program.graph.nodes)
         self._has_states = bool(program.graph_signature.buffers_to_mutate)
         self._number, self._is_taken = 0, False
         self._budget = self._work = 0
@@ -198,7 +198,7 @@ class Calls:
 
     def _estimate(self, sizes: Mapping[Any, int]) -> int:
         """The work of a call with other sizes, if it grows with each of them."""
-        factor: float = 1.0
+        factor = 1.0
         for symbol, size in sizes.items():
             factor *= size / max(self._sizes[symbol].example, 1)
         return round(self._work * factor) + int(self._operators * _OPERATOR)

@@ -21,7 +21,8 @@ class Loss:
     """What a quantization costs.
 
     Attributes:
-        sqnr: The ratio of signal to error in the worst output of all calls, in decibels; infinite if nothing differs.
+        sqnr: The ratio of signal to error in the worst output and the middle call, in decibels; infinite if nothing
+            differs. Calls with inputs outside of the calibrated ranges say nothing of the others.
         of_changes: The ratio for what differs from one call to another, in the worst output and the middle call: an
             output may be large and hardly depend on the inputs. Infinite if no output differs between two calls.
     """
@@ -59,8 +60,8 @@ def loss(in_float: Sequence[Sequence[Any]], quantized: Sequence[Sequence[Any]]) 
             if isinstance(want, torch.Tensor) and want.is_floating_point() and bool(want.isfinite().all())
         ]
         if pairs:
-            together = [torch.cat([each.flatten() for each in side]) for side in zip(*pairs, strict=True)]
-            ratios.append(accuracy.sqnr(together[1], together[0]))
+            of_calls = sorted(accuracy.sqnr(got, want) for want, got in pairs)
+            ratios.append(of_calls[len(of_calls) // 2])
             of_changes.append(_of_changes(pairs))
     return Loss(min(ratios), min(of_changes))
 
