@@ -132,13 +132,14 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/cli/watch.py": _tool(*_integration("watch")),
     "toolchain/etbuild/cmake/": _tool(*_integration("cmake", "kernels_library")),
     "toolchain/etbuild/comparison/": _core(
-        *_integration("comparison", "compared_outputs", "mutations", "program_tests")
+        *_integration("comparison", "compared_outputs", "eager_model", "mutations", "program_tests"),
+        *_integration("quantized_faults"),
     ),
     "toolchain/etkit/completions/": _tool(),
     "toolchain/etkit/cpp/": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
     "toolchain/etbuild/emit/": _core(
-        *_integration("executorch_options", "mutable_buffers", "named_data", "runtime_limits", "separate_methods"),
-        *_integration("shards"),
+        *_integration("branches", "executorch_options", "mutable_buffers", "named_data", "runtime_limits"),
+        *_integration("separate_methods", "shards"),
         "conformance/test_promises.py",
         "conformance/test_shared_buffers.py",
         "conformance/test_sharing.py",
@@ -163,15 +164,16 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/json_schema.py": _core(),
     "toolchain/etkit/kernels/": _tool(*_integration("kernels_library"), *_bazel("kernels", "kernels_library")),
     "toolchain/etbuild/lower/": _core(
-        *_integration("core_operators", "lowering", "mutable_buffers", "passes", "runtime_limits", "separate_methods"),
+        *_integration("branches", "core_operators", "lowering", "mutable_buffers", "passes", "runtime_limits"),
+        *_integration("separate_methods"),
         "conformance/",
     ),
     "toolchain/etbuild/manifest/": _core(*_integration("errors", "variants")),
     "toolchain/etbuild/model/": _core(
         *_integration(
-            "adapters", "checkpoints", "encoder_decoders", "gguf", "huggingface", "image_text", "known_values"
+            "adapters", "checkpoints", "eager_model", "encoder_decoders", "gguf", "huggingface", "image_text"
         ),
-        *_integration("language_models", "packed_checkpoints", "tasks", "tensor_digests", "training"),
+        *_integration("known_values", "language_models", "packed_checkpoints", "tasks", "tensor_digests", "training"),
     ),
     "toolchain/etkit/oci/": _tool(*_REGISTRY),
     "toolchain/etkit/page/": _imported(*_integration("page", "profile")),

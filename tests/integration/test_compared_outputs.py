@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from etbuild.comparison import accuracy
+from etbuild.comparison import accuracy, quantized
 from etbuild.plan.parts import Tolerance
 
 
@@ -73,3 +73,26 @@ def test_numbers_that_differ_look_different() -> None:
         actual, _, wanted = line.partition(": ")[2].partition(" (allowed")[0].partition(" instead of ")
         assert actual != wanted
     assert "largest error 2.38e-07, SQNR 138" in said.splitlines()[4]
+
+
+def test_a_quantization_is_lost_if_outputs_do_not_follow_their_inputs() -> None:
+    calls = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    in_float = [[100 + call] for call in calls]
+    near = quantized.loss(in_float, [[100 + call.mul(8).round() / 8] for call in calls])
+    assert near.problem is None
+    assert near.of_changes > 20
+    clipped = quantized.loss(in_float, [[100 + call.clamp(-0.1, 0.1)] for call in calls])
+    assert clipped.sqnr > 30  # the outputs are large, and what the inputs change in them is small
+    assert clipped.problem is not None
+    assert "calibrate on real ones" in clipped.problem
+    outside = [*in_float[:4], [100 + 50 * calls[4]]]  # one call beyond the calibrated ranges
+    assert quantized.loss(outside, [*outside[:4], [100 + calls[4].clamp(-1, 1)]]).problem is None
+
+
+def test_a_zero_point_that_is_off_by_one_is_no_rounding() -> None:
+    step = 1 / 64
+    expected = torch.linspace(-1, 1, 40).div(step).round() * step
+    flips = torch.rand(8, 40, generator=torch.Generator().manual_seed(0))
+    samples = [[expected + step * ((one < 0.05).float() - (one > 0.95).float())] for one in flips]
+    assert not accuracy.unexplained(samples[0], [expected], samples[1:], None, True)
+    assert accuracy.unexplained([expected + step], [expected], samples, None, True) == [0]

@@ -76,6 +76,7 @@ STEP_FILES = {
     "etbuild/comparison/graph.py": ["compare"],
     "etbuild/comparison/hints.py": ["compare"],
     "etbuild/comparison/locate.py": ["compare/outside"],
+    "etbuild/comparison/power.py": ["compare"],
     "etbuild/comparison/quantized.py": ["compare"],
     "etbuild/comparison/random_values.py": ["compare"],
     "etbuild/comparison/values.py": ["compare"],

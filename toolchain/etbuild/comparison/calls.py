@@ -24,8 +24,10 @@ _HALVINGS = 8  # of the way from the smallest to the largest size, until a call 
 _OPERATOR = 20_000  # numbers that PyTorch reads and writes in the time that it needs to call an operator
 _ONE_MORE = 4  # times the budget: a call that takes less is made once more, with other values
 _MANY = 20  # calls that should fit in the budget
-_WALKS = 3  # calls in a row, before others, in which positions go on
-_LONGEST = 64  # calls that fill the states of a method
+_COUNTED = 16  # calls with a state, at least: a counter may stop
+_LONGEST = 64  # calls with a state, until nothing of it changes for the first time
+_FEW = 3  # inputs that have large numbers by themselves
+_FLOAT, _INTEGER, _BOOLEAN = range(3)
 _SCALES = (10.0, 1000.0)  # by which inputs grow, to reach what was not seen
 
 
@@ -36,6 +38,7 @@ class _Size:
     least: int
     most: int
     example: int
+    may_be_zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,50 +101,54 @@ class Calls:
             if work <= _ONE_MORE * budget or all(map(_is_one_number, self._examples)):
                 yield self._made(own, Kind())
             return
-        kinds = iter(self._kinds())
+        usual = Kind(integers=values.WALK if self._has_states else values.UNIFORM)
         for share in self._shares() if self._sizes else ():
             if (sizes := self._affordable(share)) is not None:
-                yield self._made(sizes, next(kinds, Kind()))
+                yield self._made(sizes, usual)
+        if any(size.may_be_zero for size in self._sizes.values()):
+            yield self._made(
+                {symbol: size.example * (not size.may_be_zero) for symbol, size in self._sizes.items()}, usual
+            )
         small = own if self._estimate(own) <= budget // _MANY else self._at(dict.fromkeys(self._sizes, 0.0))
-        for kind in kinds:
+        yield from self._filling(small)
+        for kind in self._kinds():
             if not self._spend(small):
                 return
             yield self._made(small, kind)
-        yield from self._more(small)
+        for scale in _SCALES if self._has(_FLOAT) else ():
+            if self._coverage.unseen() and self._spend(small):
+                yield self._made(small, Kind(scale=scale, integers=usual.integers))
 
-    def _more(self, sizes: Mapping[Any, int]) -> Iterator[ComparedCall]:
-        """Calls that fill states, and others with larger numbers while something was not seen."""
-        extreme = [Kind(scale=scale, integers=values.WALK) for scale in _SCALES if self._has(torch.float32)]
-        for _ in range(_LONGEST):
-            if not self._coverage.fills or not self._spend(sizes):
-                break
+    def _filling(self, sizes: Mapping[Any, int]) -> Iterator[ComparedCall]:
+        """Calls that fill the states of a method. They come before large numbers, which would hide what states hold."""
+        half = self._budget // 2
+        for number in range(_LONGEST if self._has_states else 0):
+            if number >= _COUNTED and not self._coverage.fills:
+                return
+            if self._budget < half or not self._spend(sizes):
+                return
             yield self._made(sizes, Kind(integers=values.WALK))
-        for kind in extreme:
-            if self._coverage.unseen() and self._spend(sizes):
-                yield self._made(sizes, kind)
 
     def _kinds(self) -> Iterator[Kind]:
         """Kinds of values: each kind of floating-point numbers, integers and booleans has its turn at least once."""
-        walks = [values.WALK] * _WALKS if self._has_states else []
-        sizes = {size for each in self._inputs.values() for size in each.magnitudes}
-        scaled = [(values.NORMAL, size) for size in sorted(sizes) if size < 1000]
-        far = [(values.NORMAL, size) for size in sorted(sizes) if size >= 1000]
-        kinds = (values.MIXED, values.POSITIVE, values.FLAT, values.ZEROS, values.SMALL, values.OFFSET, values.LARGE)
-        floats = [(values.NORMAL, 1.0)] * max(1, len(walks)) + [(kind, 1.0) for kind in kinds[:1]]
-        floats += [*scaled, *((kind, 1.0) for kind in kinds[1:]), *far]
-        integers = [*walks, values.UNIFORM, values.ENDS, values.DIFFERENT, values.LAST, values.FIRST]
+        sizes = sorted({size for each in self._inputs.values() for size in each.magnitudes})
+        near = [Kind(scale=size) for size in sizes if size < values.FAR]
+        far = [Kind(scale=size) for size in sizes if size >= values.FAR]
+        kinds = (values.POSITIVE, values.FLAT, values.ZEROS, values.SMALL, values.TINY, values.OFFSET, values.LARGE)
+        floats = [Kind(), Kind(values.MIXED), *near, *map(Kind, kinds), *far]
+        several = [index for index, each in self._inputs.items() if _kind(each.example.dtype) == _FLOAT][:_FEW]
+        floats += [Kind(values.LARGE, only=index) for index in several if len(several) > 1]
+        integers = [values.UNIFORM, values.ENDS, values.DIFFERENT, values.LAST, values.FIRST]
         booleans = [values.SOME, values.ALL, values.NONE]
-        has = [self._has(torch.float32), self._has(torch.int64), self._has(torch.bool)]
-        count = max(
-            (len(each) for each, is_there in zip((floats, integers, booleans), has, strict=True) if is_there), default=2
-        )
+        has = [self._has(kind) for kind in (_FLOAT, _INTEGER, _BOOLEAN)]
+        count = max(1, has[0] * len(floats), has[1] * len(integers), has[2] * len(booleans))
         turns = zip(cycle(floats), cycle(integers), cycle(booleans), strict=False)
-        for (kind, scale), integer, boolean in islice(turns, max(count, len(walks) + 2)):
-            yield Kind(kind, integer, boolean, scale)
+        for kind, integer, boolean in islice(turns, count):
+            yield replace(kind, integers=integer, booleans=boolean)
 
-    def _has(self, dtype: torch.dtype) -> bool:
-        """Whether an input is of the kind of a dtype: floating-point numbers, integers or booleans."""
-        return any(_kind(each.example.dtype) == _kind(dtype) for each in self._inputs.values())
+    def _has(self, kind: int) -> bool:
+        """Whether an input is of a kind: floating-point numbers, integers or booleans."""
+        return any(_kind(each.example.dtype) == kind for each in self._inputs.values())
 
     def _shares(self) -> Iterator[dict[Any, float]]:
         """Sizes, as shares of the way from the smallest to the largest one: all together, and each by itself."""
@@ -152,7 +159,7 @@ class Calls:
         for symbol in self._sizes if len(self._sizes) > 1 else ():
             for own, other in ((1.0, 0.0), (0.0, 1.0)):
                 yield {each: own if each == symbol else other for each in self._sizes}
-            if len(self._sizes) == 2:
+            if len(self._sizes) == 2:  # the second one by itself is the first one by itself
                 break
 
     @staticmethod
@@ -191,10 +198,10 @@ class Calls:
 
     def _estimate(self, sizes: Mapping[Any, int]) -> int:
         """The work of a call with other sizes, if it grows with each of them."""
-        factor = 1.0
+        factor: float = 1.0
         for symbol, size in sizes.items():
             factor *= size / max(self._sizes[symbol].example, 1)
-        return int(self._work * factor) + self._operators * _OPERATOR
+        return round(self._work * factor) + int(self._operators * _OPERATOR)
 
     def _made(self, sizes: Mapping[Any, int], kind: Kind) -> ComparedCall:
         shapes = [self._shape(index, sizes) for index in self._inputs]
@@ -208,6 +215,7 @@ class Calls:
         The integers with the fewest values are to blame first: they are positions, to which the graph adds others.
         """
         blamed = sorted(self._integers(), key=lambda each: each.range)[:1]
+        inputs = self._inputs
         if self._is_taken:
             for each in self._integers():
                 each.take()
@@ -215,8 +223,8 @@ class Calls:
         for cautious, caution in (([], 0), (blamed, 1), (blamed, 2), (self._integers(), 2)):
             generator = torch.Generator().manual_seed(_seed(str(self._number)))
             yield [
-                each.made(self._shape(index, sizes), kind, generator, caution if each in cautious else 0)
-                if (each := self._inputs.get(index)) is not None
+                inputs[index].made(shape, kind.of(index), generator, caution if inputs[index] in cautious else 0)
+                if (shape := self._shape(index, sizes)) is not None and index in inputs
                 else example
                 for index, example in enumerate(self._examples)
             ]
@@ -239,7 +247,9 @@ def _seed(label: str) -> int:
 
 
 def _kind(dtype: torch.dtype) -> int:
-    return 0 if dtype == torch.bool else 1 if not (dtype.is_floating_point or dtype.is_complex) else 2
+    if dtype.is_floating_point or dtype.is_complex:
+        return _FLOAT
+    return _BOOLEAN if dtype == torch.bool else _INTEGER
 
 
 def _inputs(
@@ -249,9 +259,9 @@ def _inputs(
     magnitudes = hints.magnitudes(program)
     for index, (example, limits) in enumerate(zip(examples, ranges, strict=True)):
         if isinstance(example, torch.Tensor):
-            own = hints.integers(program, index, example) if _kind(example.dtype) == 1 else None
+            own = hints.integers(program, index, example) if _kind(example.dtype) == _INTEGER else None
             small = example.is_floating_point() and example.element_size() < 4
-            sizes = [size for size in magnitudes if not small or size < 1000]
+            sizes = [size for size in magnitudes if not small or size < values.FAR]
             yield index, Input(example, limits, sizes, own)
 
 
@@ -292,6 +302,10 @@ def _sizes(program: ExportedProgram, shapes: Sequence[Sequence[Any]], examples: 
             found[symbol] = known
     unlimited = {symbol for symbol, size in found.items() if size.most == UNLIMITED}
     return {
-        symbol: replace(size, most=max(_LARGEST * size.example, size.least)) if symbol in unlimited else size
+        symbol: replace(
+            size,
+            most=max(_LARGEST * size.example, size.least) if symbol in unlimited else size.most,
+            may_be_zero=symbol in program.range_constraints and program.range_constraints[symbol].lower == 0,
+        )
         for symbol, size in found.items()
     }

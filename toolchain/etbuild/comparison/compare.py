@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
@@ -16,9 +17,11 @@ from etbuild.comparison import accuracy, quantized
 from etbuild.comparison.calls import Calls, ComparedCall
 from etbuild.comparison.coverage import Coverage
 from etbuild.comparison.eager import EagerMethod
-from etbuild.comparison.graph import Graph, Rounding, buffers, is_quantized
+from etbuild.comparison.graph import Graph, Rounding, buffers, is_finite, is_quantized
+from etbuild.comparison.power import Power
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
+from etbuild.folding import listed
 from etbuild.plan.parts import MethodComparison
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
@@ -26,6 +29,8 @@ from etbuild.runtime.session import Session
 Blamed = Literal["lowering", "export", "quantization"]
 _DIFFERS = "the program computes something else than the exported method in"
 _EXPORT_DIFFERS = "the program and the exported method compute something else than the model in"
+_OVERFLOWS = "in PyTorch, the exported method makes numbers that are not finite, and the program has others, in"
+_OF_POWER = 8  # times the work of the first call: what it takes to see which weights matter
 _FIRST = "the call with the example inputs"
 _OF_A_PART = 8  # samples that change numbers by the same part of a step, before they are quantized
 _LARGER_PART = 4  # times the part before, for outputs in which a small one shows nothing
@@ -68,6 +73,7 @@ class Wrong:
         state: The buffers before the call, by name.
         earlier: The calls before this one, each with its method and inputs.
         blames: What is wrong: the lowering, the export, whose method differs from the model, or the quantization.
+        overflows: The name of the node with which the exported method itself stops to be finite; None if it is.
     """
 
     method: str
@@ -76,6 +82,7 @@ class Wrong:
     state: dict[str, torch.Tensor]
     earlier: list[tuple[str, list[Any]]]
     blames: Blamed = "lowering"
+    overflows: str | None = None
 
 
 class CannotRun(Exception):
@@ -93,8 +100,9 @@ class _Sample:
     outputs: Sequence[Any] = ()
 
 
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, torch.Tensor) or not value.is_floating_point() or bool(value.isfinite().all())
+def _has_finite(value: Any) -> bool:
+    """Whether a value has a number to compare."""
+    return not isinstance(value, torch.Tensor) or not value.is_floating_point() or bool(value.isfinite().any())
 
 
 def _state_of(method: str, name: str, sample: _Sample) -> Sequence[Any]:
@@ -123,6 +131,8 @@ class Comparison:
         self._in_float: dict[str, list[list[Any]]] = {}
         self._quantized: dict[str, list[list[Any]]] = {}
         self._sampled = 0
+        self._finite: set[str] = set()
+        self._used: dict[str, int] = {}
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
         self.notes: dict[str, str] = {}
         self.losses: dict[str, str] = {}
@@ -150,6 +160,7 @@ class Comparison:
             wrong, used = self._call(session, graphs[method.name], method, ComparedCall(_FIRST, [[*method.examples]]))
             if wrong is not None:
                 return wrong
+            self._used[method.name] = used
             chosen = Calls(method.program, method.examples, method.settings.ranges, coverages[method.name])
             calls.append(zip(repeat(method), chosen.chosen(work, used), strict=False))
             if used > work:
@@ -161,7 +172,10 @@ class Comparison:
                 return wrong
         checks = [partial(self._wrong_state, session, graphs[method.name], method) for method in self._methods]
         checks += [partial(self._wrong_quantization, method) for method in self._methods]
-        return next(filter(None, (check() for check in checks)), None)
+        wrong = next(filter(None, (check() for check in checks)), None)
+        if wrong is None:
+            self._note_power(work)
+        return wrong
 
     def _wrong_quantization(self, method: ComparedMethod) -> Wrong | None:
         """Judges what the quantization of a method changes. A tolerance in the manifest allows any loss."""
@@ -172,6 +186,19 @@ class Comparison:
         if found.problem is None or method.settings.tolerance is not None:
             return None
         return self._of_call(method, found.problem, blames="quantization")
+
+    def _note_power(self, work: int) -> None:
+        """Notes what the calls cannot show."""
+        for method in self._methods:
+            own = [leaves for called, leaves in self._history if called is method]
+            if method.name not in self._finite:
+                self.notes.setdefault(method.name, "in calls with nothing but NaN and infinities, which show nothing")
+            elif self._used[method.name] * _OF_POWER <= work:
+                with suppress(Exception):  # not each operator has a derivative
+                    found = Power(method.program, method.weights, own, method.settings.tolerance).unproved()
+                    if found:
+                        said, does = listed(found), "matters" if len(found) == 1 else "matter"
+                        self.notes.setdefault(method.name, f"in calls that do not show whether {said} {does}")
 
     def _wrong_state(self, session: Session, graph: Graph, method: ComparedMethod) -> Wrong | None:
         """Compares the buffers that the program holds by name."""
@@ -216,10 +243,12 @@ class Comparison:
                 graph.state.update(before)
         else:
             return None, 0
-        if call.is_extreme and not all(map(_is_finite, [*expected, *graph.state.values()])):
+        if call.is_extreme and not all(map(is_finite, [*expected, *graph.state.values()])):
             graph.state.update(before)  # it overflows, so there is nothing to compare
             return None, work
         graph.see_states(before)
+        if any(map(_has_finite, expected)):
+            self._finite.add(method.name)
         self._history.append((method, leaves))
         self._before[method.name] = leaves, before
         try:
@@ -230,7 +259,10 @@ class Comparison:
             return self._of_call(method, f"{error} (in {call.name})"), work
         found = self._wrong(actual, expected, method, lambda sample: sample.outputs)
         if found:
-            return self._of_call(method, f"{_DIFFERS} {call.name}: {chr(10).join(found)}"), work
+            node = None if all(map(is_finite, expected)) else self._overflow(method, leaves, before)
+            differs = _DIFFERS if node is None else _OVERFLOWS
+            wrong = self._of_call(method, f"{differs} {call.name}: {chr(10).join(found)}")
+            return replace(wrong, overflows=node), work
         return self._wrong_export(method, call, leaves, expected), work
 
     def _of_call(self, method: ComparedMethod, problem: str, blames: Blamed = "lowering") -> Wrong:
@@ -267,6 +299,13 @@ class Comparison:
         if not found or not self._wrong(expected, exported, method, lambda sample: sample.outputs):
             return None
         return self._of_call(method, f"{_EXPORT_DIFFERS} {call.name}: {chr(10).join(found)}", "export")
+
+    @staticmethod
+    def _overflow(method: ComparedMethod, leaves: list[Any], before: dict[str, torch.Tensor]) -> str | None:
+        """The node with which the exported method stops to be finite."""
+        state = {name: value.clone() for name, value in before.items()}
+        node = Graph(method.program, state, method.weights).first_non_finite(leaves)
+        return None if node is None else node.name
 
     def _wrong(
         self,

@@ -30,6 +30,7 @@ class Graph:
         state: dict[str, torch.Tensor],
         weights: Mapping[str, torch.Tensor],
         coverage: Coverage | None = None,
+        replaced: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         """Args:
         program: The method. It is not changed.
@@ -37,9 +38,13 @@ class Graph:
         weights: The parameters and buffers that the program does not hold itself and that no method changes, by name.
             Each is read when the first operator needs it, and forgotten after the last one.
         coverage: Records what calls show; None to record nothing.
+        replaced: Parameters in place of those of the method, by name. Outputs can be differentiated with respect to
+            those that require it.
         """
         self._program, self._weights, self._coverage = program, weights, coverage
-        self._content: dict[str, object] = {**program.constants, **program.state_dict}
+        self._content: dict[str, object] = {**program.constants, **program.state_dict, **(replaced or {})}
+        self._names = weights.keys() - (replaced or {}).keys()
+        self._traced = any(value.requires_grad for value in (replaced or {}).values())
         self.state = state
 
     def call(self, leaves: Sequence[Any], rounding: Rounding | None = None) -> tuple[list[Any], int]:
@@ -52,15 +57,15 @@ class Graph:
         Returns:
             The outputs, and how many numbers the operators have read and written.
         """
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._traced):
             run = _Run(self._program.graph_module, rounding, self._coverage)
             results = run.run(*self._inputs(leaves, rounding), enable_io_processing=False)
-        outputs = []
+        outputs = list[Any]()
         for spec, value in zip(self._program.graph_signature.output_specs, results, strict=True):
             if spec.kind == OutputKind.BUFFER_MUTATION:
                 self.state[str(spec.target)] = value
             elif spec.kind not in _NO_OUTPUTS:
-                outputs += outputs_of(value)
+                outputs += pytree.tree_leaves(value) if self._traced else outputs_of(value)
         return outputs, run.work
 
     def see_states(self, before: Mapping[str, torch.Tensor]) -> None:
@@ -72,10 +77,21 @@ class Graph:
         if self._coverage is not None:
             self._coverage.see_states(before, self.state)
 
+    def first_non_finite(self, leaves: Sequence[Any]) -> Node | None:
+        """The first operator that makes NaN or an infinity of finite numbers in a call; None if there is none.
+
+        Args:
+            leaves: The inputs. The state must be that before the call, and is changed.
+        """
+        with torch.no_grad():
+            run = _Run(self._program.graph_module, None, searches=True)
+            run.run(*self._inputs(leaves, None), enable_io_processing=False)
+        return run.non_finite
+
     def _inputs(self, leaves: Sequence[Any], rounding: Rounding | None) -> Iterator[Any]:
         given = iter(leaves)
         for spec in self._program.graph_signature.input_specs:
-            if spec.target in self._weights:
+            if spec.target in self._names:
                 yield _Weight(self._weights, spec.target, spec.kind != InputKind.BUFFER)
                 continue
             if spec.kind == InputKind.BUFFER:
@@ -179,12 +195,17 @@ class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
     """One run of a graph. It counts the numbers that operators read and write."""
 
     def __init__(
-        self, module: torch.fx.GraphModule, rounding: Rounding | None, coverage: Coverage | None = None
+        self,
+        module: torch.fx.GraphModule,
+        rounding: Rounding | None,
+        coverage: Coverage | None = None,
+        searches: bool = False,
     ) -> None:
         super().__init__(module)
-        self._rounding, self._coverage = rounding, coverage
+        self._rounding, self._coverage, self._is_searched = rounding, coverage, searches
         self._unrounded: dict[Node, torch.Tensor] = {}
         self.work = 0
+        self.non_finite: Node | None = None
 
     def run_node(self, n: Node) -> Any:
         for node in n.all_input_nodes:  # the interpreter forgets a weight after the last operator that needs it
@@ -200,6 +221,9 @@ class _Run(Interpreter):  # type: ignore[misc] # torch.fx has no types
         inputs = [each for each in map(self.env.get, n.all_input_nodes) if isinstance(each, torch.Tensor)]
         if n.op == "call_function":
             written = value if isinstance(value, (list, tuple)) else [value]
+            if self._is_searched and self.non_finite is None:
+                made = not all(map(is_finite, written)) and all(map(is_finite, inputs))
+                self.non_finite = n if made else None
             self.work += sum(each.numel() for each in [*inputs, *written] if isinstance(each, torch.Tensor))
         if self._rounding is None or n.op != "call_function" or _is_in(value, inputs):
             return value
@@ -310,6 +334,11 @@ def outputs_of(result: Any) -> list[Any]:
     """The result of a method as a flat list, in the order of the program's outputs."""
     leaves = pytree.tree_leaves(result, is_leaf=lambda value: value is None)
     return [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in leaves]
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value has neither NaN nor an infinity."""
+    return not isinstance(value, torch.Tensor) or not value.is_floating_point() or bool(value.isfinite().all())
 
 
 def copied(value: Any) -> Any:

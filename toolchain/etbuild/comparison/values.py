@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -15,20 +15,24 @@ from etbuild.comparison import random_values
 from etbuild.comparison.hints import Integers
 from etbuild.comparison.random_values import Limits
 
-NORMAL, MIXED, POSITIVE, FLAT, ZEROS, SMALL, OFFSET, LARGE = (
+NORMAL, MIXED, POSITIVE, FLAT, ZEROS, SMALL, TINY, OFFSET, LARGE = (
     "normally distributed",
     "of many magnitudes",
     "between 0 and 1",
     "all the same",
     "all zero",
     "small",
+    "tiny",
     "around 1000",
     "large",
 )
 UNIFORM, DIFFERENT, LAST, FIRST, ENDS, WALK = "any", "all different", "the largest", "the smallest", "the ends", "next"
 SOME, ALL, NONE = "some", "all", "none"
 EXTREME = (OFFSET, LARGE)
-_FLAT, _SMALL, _OFFSET, _LARGE = 0.7, 1e-3, 1000.0, 100.0
+FAR = 1000.0
+"""Beside larger numbers, the tolerance hides errors of usual ones."""
+_FLAT, _SMALL, _TINY, _OFFSET, _LARGE = 0.7, 1e-3, 1e-6, 1000.0, 100.0
+_NEAR = (0.97, 1.03)  # times a constant of the graph
 _USUAL = (1.0, 5.0, 25.0)  # magnitudes that are tried whatever the graph has
 
 
@@ -41,12 +45,19 @@ class Kind:
         integers: The kind of the integers.
         booleans: The kind of the booleans.
         scale: By what floating-point numbers are multiplied.
+        only: The number of the input whose floating-point numbers are of the kind, while those of others are normally
+            distributed; None for all.
     """
 
     floats: str = NORMAL
     integers: str = UNIFORM
     booleans: str = SOME
     scale: float = 1.0
+    only: int | None = None
+
+    def of(self, index: int) -> Kind:
+        """The kind of one input."""
+        return self if self.only in (None, index) else replace(self, floats=NORMAL, scale=1.0)
 
     @property
     def is_extreme(self) -> bool:
@@ -148,14 +159,26 @@ class Input:
         if kind.floats == POSITIVE:
             return torch.rand(size, generator=generator)
         if kind.floats == MIXED:
-            known = [*_USUAL, *self.magnitudes]
-            chosen = torch.tensor(known)[torch.randint(0, len(known), size, generator=generator)]
-            shares = torch.rand(size, generator=generator) * 3 - 1.5
-            exact = torch.randint(0, 8, size, generator=generator) == 0  # the constants themselves
-            return chosen * torch.where(exact, shares.sign(), shares)
+            return self._mixed(size, generator)
         normal = torch.randn(size, generator=generator) * kind.scale
+        tiny = _TINY if self.example.element_size() >= 4 else _SMALL
         large = _LARGE if self.example.element_size() >= 4 else _LARGE / 4
-        return {SMALL: normal * _SMALL, OFFSET: normal + _OFFSET, LARGE: normal * large}.get(kind.floats, normal)
+        return {SMALL: normal * _SMALL, TINY: normal * tiny, OFFSET: normal + _OFFSET, LARGE: normal * large}.get(
+            kind.floats, normal
+        )
+
+    def _mixed(self, size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+        """Numbers around the constants of the graph, and numbers of several magnitudes.
+
+        None is a constant itself: on which side of it a number then is depends on rounding, which would excuse errors.
+        """
+        sizes, count = [*_USUAL, *(each for each in self.magnitudes if each < FAR)], math.prod(size)
+        numbers = torch.tensor(sizes)[torch.randint(0, len(sizes), (count,), generator=generator)]
+        numbers = numbers * (torch.rand(count, generator=generator) * 3 - 1.5)
+        edges = torch.tensor([sign * each * near for each in sizes for near in _NEAR for sign in (1, -1)]).flip(0)
+        edges = edges[: count // 2]  # those of the graph's own constants first
+        places = torch.randperm(count, generator=generator)[: len(edges)]
+        return numbers.index_copy(0, places, edges).view(size)
 
     def _integers(self, shape: Sequence[int], kind: str, generator: torch.Generator, most: int) -> torch.Tensor:
         assert self.integers is not None

@@ -424,7 +424,13 @@ def _where_exported(job: LoweringJob[ComparePlan], context: StepContext, method:
 def _where(job: LoweringJob[ComparePlan], context: StepContext, method: ComparedMethod, wrong: Wrong) -> str:
     """Where the difference begins, for people."""
     from etbuild.comparison.graph import is_quantized
+    from etbuild.inputs.source_lines import first_name, shown
 
+    if wrong.overflows is not None:
+        (node,) = (each for each in method.program.graph.nodes if each.name == wrong.overflows)
+        line = shown(job.export.lines.of_node(method.name, first_name(node)))
+        said = f"the first result that is not finite is that of `{node.target}` (node `{node.name}`)"
+        return "\n".join([said, *(line or "").splitlines()])
     with job.stage(f"search `{method.name}` for the operator that is wrong"):
         from etbuild.comparison.locate import Search, WrongCall
 
