@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,10 +10,13 @@ from typing import Any
 
 import torch
 from executorch.exir.dialects._ops import ops
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx import Node
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
 E = ops.edge.aten
 Do = Callable[..., Node]
@@ -116,8 +120,7 @@ class Method:
         with self.graph.inserting_before(following):
             node = self.graph.call_function(target, arguments, named)
         node.meta.update({key: value for key, value in after.meta.items() if key in ("debug_handle", "stack_trace")})
-        args, kwargs = map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
-        node.meta["val"] = target(*args, **kwargs)
+        node.meta["val"] = _returned(target, node.args, node.kwargs)
         self._last[after] = node
         return node
 
@@ -206,11 +209,22 @@ def is_integer(node: object) -> bool:
     return value is not None and value.dtype in (torch.int64, torch.int32)
 
 
+def _returned(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What an operator returns, as fake tensors. What this assumes of dynamic sizes is not kept: it would fix them."""
+    fake, named = map_arg((tuple(args), kwargs), lambda each: each.meta["val"])
+    modes = {each.fake_mode for each in pytree.tree_leaves((fake, named)) if isinstance(each, FakeTensor)}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(enable_python_dispatcher())
+        for mode in modes:
+            if mode.shape_env is not None:
+                stack.enter_context(mode.shape_env.suppress_guards())
+        return target(*fake, **named)
+
+
 def fits(node: Node, args: Sequence[Any]) -> bool:
     """Whether an operator with other arguments returns tensors of the same shapes and dtypes."""
-    fake, named = map_arg((tuple(args), node.kwargs), lambda each: each.meta["val"])
     try:
-        value = node.target(*fake, **named)
+        value = _returned(node.target, args, node.kwargs)
     except Exception:  # noqa: BLE001 - operators raise anything
         return False
     new, old = (each if isinstance(each, (list, tuple)) else [each] for each in (value, node.meta["val"]))
