@@ -128,8 +128,6 @@ class Comparison:
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
         self._samples: list[_Sample] = []
         self._eager = {method.name: method.eager for method in methods if method.eager is not None}
-        self._in_float: dict[str, list[list[Any]]] = {}
-        self._quantized: dict[str, list[list[Any]]] = {}
         self._sampled = 0
         self._finite: set[str] = set()
         self._used: dict[str, int] = {}
@@ -170,22 +168,25 @@ class Comparison:
             wrong, _ = self._call(session, graphs[method.name], method, call)
             if wrong is not None:
                 return wrong
-        checks = [partial(self._wrong_state, session, graphs[method.name], method) for method in self._methods]
-        checks += [partial(self._wrong_quantization, method) for method in self._methods]
-        wrong = next(filter(None, (check() for check in checks)), None)
+        wrong = next(
+            filter(None, (self._wrong_state(session, graphs[each.name], each) for each in self._methods)), None
+        )
         if wrong is None:
             self._note_power(work)
         return wrong
 
-    def _wrong_quantization(self, method: ComparedMethod) -> Wrong | None:
+    def _wrong_quantization(
+        self, method: ComparedMethod, leaves: list[Any], in_float: list[Any], rounded: list[Any]
+    ) -> Wrong | None:
         """Judges what the quantization of a method changes. A tolerance in the manifest allows any loss."""
-        if method.name not in self._quantized:
+        found = quantized.loss(in_float, rounded) if quantized.says_something(leaves) else None
+        if found is None:
             return None
-        found = quantized.loss(self._in_float[method.name], self._quantized[method.name])
-        self.losses[method.name] = str(found)
-        if found.problem is None or method.settings.tolerance is not None:
+        self.losses[method.name] = quantized.shown(found)
+        problem = quantized.problem(found)
+        if problem is None or method.settings.tolerance is not None:
             return None
-        return self._of_call(method, found.problem, blames="quantization")
+        return self._of_call(method, problem, blames="quantization")
 
     def _note_power(self, work: int) -> None:
         """Notes what the calls cannot show."""
@@ -276,7 +277,8 @@ class Comparison:
     ) -> Wrong | None:
         """Compares what the exported method has computed with what the model computes from the same inputs.
 
-        The model computes in float what a quantized method rounds: `_wrong_quantization` judges it by all calls.
+        The model computes in float what a quantized method rounds: `_wrong_quantization` judges it. It looks at the
+        example inputs only, since others may be outside of the ranges for which the method is quantized.
         """
         eager = self._eager.get(method.name)
         if eager is None:
@@ -291,10 +293,7 @@ class Comparison:
                 self.notes[method.name] = f"in part: the model itself fails in {call.name}: {summary(error)}"
             return None
         if is_quantized(method.program):
-            if not call.is_extreme:
-                self._in_float.setdefault(method.name, []).append(expected)
-                self._quantized.setdefault(method.name, []).append(exported)
-            return None
+            return self._wrong_quantization(method, leaves, expected, exported) if call.name == _FIRST else None
         found = accuracy.wrong_outputs(exported, expected, method.settings.tolerance, False)
         if not found or not self._wrong(expected, exported, method, lambda sample: sample.outputs):
             return None
