@@ -182,7 +182,7 @@ def test_an_input_that_no_call_shows_is_noted(monkeypatch: pytest.MonkeyPatch) -
     def hidden(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return net.a(x) + (y * 1e-12).tanh()
 
-    wrong, notes = compared(monkeypatch, hidden, hidden, (FLOATS, FLOATS))
+    wrong, notes = compared(monkeypatch, hidden, hidden, (FLOATS, FLOATS + 1))
     assert wrong is None
     assert notes == {"forward": "in calls that do not show whether `input 1` matters"}
 

@@ -143,8 +143,8 @@ def integers(program: ExportedProgram, index: int, example: torch.Tensor) -> Int
 
 
 def _between(constants: list[int], least: int, most: int) -> tuple[int, ...]:
-    near = {constant + step for constant in constants for step in (-1, 0, 1)}
-    return tuple(sorted(value for value in near if least <= value <= most))
+    near = dict.fromkeys(constant + step for constant in constants for step in (0, 1, -1))
+    return tuple(value for value in near if least <= value <= most)
 
 
 def _reached(program: ExportedProgram, start: Node) -> _Reached:

@@ -15,7 +15,6 @@ def like(
     shape: Sequence[int],
     limits: Limits | None,
     generator: torch.Generator,
-    neighbours: bool = False,
 ) -> torch.Tensor:
     """A random tensor with the dtype of an example.
 
@@ -27,8 +26,6 @@ def like(
         shape: The shape of the new tensor.
         limits: The range of its numbers.
         generator: Where random numbers come from.
-        neighbours: Whether integers that are all the same also get the next number below, or 1 instead of 0: one number
-            would always choose the same row of an embedding.
     """
     if example.is_floating_point():
         return _float(example, shape, limits, generator).to(example.dtype)
@@ -39,8 +36,6 @@ def like(
     own = example.flatten()
     if example.dim() == 1 and own.numel() > 1 and bool((own.diff() == 1).all()):  # positions stay positions
         return torch.arange(int(own[0]), int(own[0]) + shape[0], dtype=example.dtype)
-    if neighbours and own.numel() and bool((own == own[0]).all()):
-        own = torch.stack([own[0], own[0] - 1 if own[0] > 0 else own[0] + 1])
     return _of_example(own, shape, generator)
 
 

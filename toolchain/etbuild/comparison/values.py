@@ -198,6 +198,8 @@ class Input:
             return (first + least).view(size)
         special = [each for each in self.integers.special if each <= most]
         if kind == ENDS or most - least >= 2**32:  # any of 2^64 is large
-            ends = torch.tensor([least, min(least + 1, most), max(most - 1, least), most, *special])
-            return ends[torch.randint(0, len(ends), size, generator=generator)]
+            ends = torch.tensor([*special, least, most, min(least + 1, most), max(most - 1, least)])
+            found = ends[torch.randint(0, len(ends), (count,), generator=generator)]
+            first = ends[: (count + 1) // 2] if kind == ENDS else ends[:0]  # those that the graph compares with
+            return torch.cat([first, found[len(first) :]]).view(size)
         return torch.randint(least, most + 1, size, generator=generator)
