@@ -47,6 +47,6 @@ def problem(found: float) -> str | None:
     if found >= LEAST:
         return None
     return (
-        f"its quantization spoils it: against the float model, the example inputs give {shown(found)}, where {LEAST:.0f} "
-        "is the least. Usually the calibration has other inputs than the method gets: calibrate on real ones"
+        f"its quantization spoils it: against the float model, the example inputs give {shown(found)}, where "
+        f"{LEAST:.0f} is the least. Usually the calibration has other inputs than the method gets: calibrate on real ones"
     )
