@@ -23,6 +23,7 @@ from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
 from etbuild.folding import listed
 from etbuild.plan.parts import MethodComparison
+from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
 
@@ -103,6 +104,10 @@ class _Sample:
 def _has_finite(value: Any) -> bool:
     """Whether a value has a number to compare."""
     return not isinstance(value, torch.Tensor) or not value.is_floating_point() or bool(value.isfinite().any())
+
+
+def _unproved(method: ComparedMethod, calls: Sequence[list[Any]]) -> list[str]:
+    return Power(method.program, method.weights, calls, method.settings.tolerance).unproved()
 
 
 def _state_of(method: str, name: str, sample: _Sample) -> Sequence[Any]:
@@ -195,8 +200,8 @@ class Comparison:
             if method.name not in self._finite:
                 self.notes.setdefault(method.name, "in calls with nothing but NaN and infinities, which show nothing")
             elif self._used[method.name] * _OF_POWER <= work:
-                with suppress(Exception):  # not each operator has a derivative
-                    found = Power(method.program, method.weights, own, method.settings.tolerance).unproved()
+                with suppress(Exception):  # not each operator has a derivative, and some end the process instead
+                    found = child.result("what the calls show", partial(_unproved, method, own))
                     if found:
                         said, does = listed(found), "matters" if len(found) == 1 else "matter"
                         self.notes.setdefault(method.name, f"in calls that do not show whether {said} {does}")

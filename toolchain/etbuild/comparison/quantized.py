@@ -48,5 +48,6 @@ def problem(found: float) -> str | None:
         return None
     return (
         f"its quantization spoils it: against the float model, the example inputs give {shown(found)}, where "
-        f"{LEAST:.0f} is the least. Usually the calibration has other inputs than the method gets: calibrate on real ones"
+        f"{LEAST:.0f} is the least. Usually the calibration has other inputs than the method gets: calibrate on real "
+        "ones"
     )
