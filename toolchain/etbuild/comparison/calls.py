@@ -64,6 +64,7 @@ class Calls:
         examples: Its example inputs, in its order.
         ranges: The smallest and the largest random number of the first inputs; None for the default.
         coverage: What the calls have shown so far.
+        slow: How many multiplications a call makes in kernels that take as long for each as for a number elsewhere.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Calls:
         examples: Sequence[Any],
         ranges: Sequence[Limits | None],
         coverage: Coverage,
+        slow: int = 0,
     ) -> None:
         self._shapes, self._examples, self._coverage = _shapes(program), examples, coverage
         self._inputs = dict(_inputs(program, examples, [*ranges, *([None] * (len(examples) - len(ranges)))]))
@@ -80,6 +82,7 @@ class Calls:
         self._has_states = bool(program.graph_signature.buffers_to_mutate)
         self._number, self._is_taken = 0, False
         self._budget = self._work = 0
+        self._slow = slow
 
     def chosen(self, budget: int, work: int) -> Iterator[ComparedCall]:
         """The calls after the first one, which has the example inputs. Each is made before the next one is asked for.
@@ -93,6 +96,7 @@ class Calls:
             budget: How many numbers the operators may read and write.
             work: How many they have read and written in the first call.
         """
+        work += self._slow
         self._budget, self._work = budget, work
         own = {symbol: size.example for symbol, size in self._sizes.items()}
         if self._spend(own):

@@ -43,6 +43,19 @@ def magnitudes(program: ExportedProgram) -> list[float]:
     return found[:_FEW]
 
 
+def convolved(program: ExportedProgram) -> int:
+    """How many multiplications the convolutions of a graph make for the example inputs."""
+    return sum(
+        math.prod(map(_size, node.meta["val"].shape)) * math.prod(node.args[1].meta["val"].shape[1:])
+        for node in program.graph.nodes
+        if node.op == "call_function" and operator(node).startswith("conv")
+    )
+
+
+def _size(size: int | torch.SymInt) -> int:
+    return size if isinstance(size, int) else int(size.node.hint)
+
+
 def limits(node: Node) -> tuple[float | None, float | None]:
     """Between which numbers the operator of a node keeps its input."""
     name, numbers = operator(node), [*node.args[1:], *node.kwargs.values()]
