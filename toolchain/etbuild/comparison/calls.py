@@ -64,7 +64,7 @@ class Calls:
         examples: Its example inputs, in its order.
         ranges: The smallest and the largest random number of the first inputs; None for the default.
         coverage: What the calls have shown so far.
-        slow: How many multiplications a call makes in kernels that take as long for each as for a number elsewhere.
+        slow: How many numbers more the runtime's kernels read in a call with the sizes of the example inputs.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +18,7 @@ from etbuild.comparison.calls import Calls, ComparedCall
 from etbuild.comparison.coverage import Coverage
 from etbuild.comparison.eager import EagerMethod
 from etbuild.comparison.graph import Graph, Rounding, buffers, is_finite, is_quantized
-from etbuild.comparison.hints import convolved
+from etbuild.comparison.hints import slow_work
 from etbuild.comparison.power import Power
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
@@ -39,7 +39,6 @@ _LARGER_PART = 4  # times the part before, for outputs in which a small one show
 _SAMPLES = (1, 3, 8, 16, 24, 32)  # of how far rounding moves outputs; the next number if these do not explain them
 _WORK_OF_SAMPLES = 1 << 27  # numbers that operators read and write for them; then more only if the outputs are near
 _FAR = 256  # times what the samples explain: more of them would not explain it either
-_CONVOLUTION = "aten::convolution.out"  # ExecuTorch's kernel is a hundred times slower than a backend's
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
 _WITHOUT_MEMORY = "the runtime gets no memory for it"
 
@@ -166,7 +165,7 @@ class Comparison:
             if wrong is not None:
                 return wrong
             self._used[method.name] = used
-            slow = convolved(method.program) if _CONVOLUTION in self._operators(method) else 0
+            slow = slow_work(method.program, self._files.facts["methods"][method.name]["operators"])
             chosen = Calls(method.program, method.examples, method.settings.ranges, coverages[method.name], slow)
             calls.append(zip(repeat(method), chosen.chosen(work, used), strict=False))
             if used > work:
@@ -195,10 +194,6 @@ class Comparison:
         if problem is None or method.settings.tolerance is not None:
             return None
         return self._of_call(method, problem, blames="quantization")
-
-    def _operators(self, method: ComparedMethod) -> Collection[str]:
-        """The kernels that the program calls for a method."""
-        return self._files.facts["methods"][method.name]["operators"]
 
     def _note_power(self, work: int) -> None:
         """Notes what the calls cannot show."""

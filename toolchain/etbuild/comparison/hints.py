@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,10 @@ _BY_LIST = ("index", "index_put", "_unsafe_index", "_unsafe_index_put")
 _LEAST, _MOST = 1e-5, 1e6  # of constants that say how large an input is: a mask is -1e9
 _ALIKE = 2  # two constants that differ by less are one magnitude
 _FEW = 4  # magnitudes; and how far an integer may be above the example's if nothing says what it can be
+_KERNELS = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv_transpose2d", "convolution"), "aten::convolution."),
+    **{name: f"aten::{name}" for name in ("avg_pool2d", "max_pool2d", "max_pool2d_with_indices")},
+}
 _COUNTS = 1000  # an integer that becomes a floating-point number is a count, an age, a position
 _ENDS = (127, 128, 255, 256, 32767, 32768, 65535, 65536, 2**31 - 1, 2**31, 2**53 + 1)
 
@@ -43,13 +47,29 @@ def magnitudes(program: ExportedProgram) -> list[float]:
     return found[:_FEW]
 
 
-def convolved(program: ExportedProgram) -> int:
-    """How many multiplications the convolutions of a graph make for the example inputs."""
+def slow_work(program: ExportedProgram, kernels: Collection[str]) -> int:
+    """How many numbers convolutions and poolings read for the example inputs, if ExecuTorch's own kernels run them:
+    they read each window of their input by itself.
+
+    Args:
+        program: The exported method.
+        kernels: The kernels that the program calls.
+    """
     return sum(
-        math.prod(map(_size, node.meta["val"].shape)) * math.prod(node.args[1].meta["val"].shape[1:])
+        math.prod(map(_size, _first(node.meta["val"]).shape)) * _window(node)
         for node in program.graph.nodes
-        if node.op == "call_function" and operator(node).startswith("conv")
+        if node.op == "call_function"
+        and any(kernel.startswith(_KERNELS.get(operator(node), "?")) for kernel in kernels)
     )
+
+
+def _window(node: Node) -> int:
+    of_weight = isinstance(node.args[1], Node)
+    return math.prod(node.args[1].meta["val"].shape[1:] if of_weight else node.args[1])
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, (list, tuple)) else value
 
 
 def _size(size: int | torch.SymInt) -> int:

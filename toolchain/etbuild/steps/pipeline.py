@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -318,6 +318,8 @@ def _export(run: Pipeline) -> None:
 
     request = run.request
     imports = [step_files.for_later_steps()(part) for part in imports_of_executorch(run.options)]
+    if request.plan.model.huggingface is not None:  # the comparison makes the model, too
+        imports.append(step_files.for_later_steps()(_import_transformers))
     if request.plan.export_backends:  # quantizers need ExecuTorch too
         with run.stage("import ExecuTorch"):
             for part in imports:
@@ -325,6 +327,13 @@ def _export(run: Pipeline) -> None:
     plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []
     inputs = request.files.inputs.only(run.data(plan))
     export(plan, inputs, request.files.used, run.export.directory, run.stage, watched_reads, meanwhile)
+
+
+def _import_transformers() -> None:
+    from etbuild.processes.library_output import library_messages_off, stdout_for_results
+
+    with library_messages_off(), stdout_for_results(), suppress(ImportError):  # the export says what is missing
+        import transformers.modeling_utils  # noqa: F401
 
 
 def _lower(run: Pipeline) -> None:
