@@ -151,8 +151,8 @@ class Oracle:
             for name, inputs in self._inputs.items():
                 yield [Call(name, *inputs.made(number)) for number in range(_CALLS)]
             return
-        alone = [[name] for name in self._inputs]
-        for names in [*alone, *([list(self._inputs)] if shared and len(alone) > 1 else [])]:
+        one_by_one = [[name] for name in self._inputs]
+        for names in [*one_by_one, *([list(self._inputs)] if shared and len(one_by_one) > 1 else [])]:
             for session in range(3):
                 walking = session != 1  # positions grow, or jump
                 yield [

@@ -274,7 +274,7 @@ class Comparison:
         return self._wrong_export(method, call, leaves, expected), work
 
     def _of_call(self, method: ComparedMethod, problem: str, blames: Blamed = "lowering") -> Wrong:
-        """The last call of a method, with what is wrong with it."""
+        """The last call of a method, with its problem."""
         last = max(index for index, (each, _) in enumerate(self._history) if each.name == method.name)
         earlier = [(each.name, leaves) for each, leaves in self._history[:last]]
         return Wrong(method.name, problem, *self._before[method.name], earlier, blames)
