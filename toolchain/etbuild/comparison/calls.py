@@ -200,6 +200,14 @@ class Calls:
         self._budget -= estimate
         return True
 
+    def pay(self, work: int) -> None:
+        """Takes from the budget what was computed beside a call, to judge its outputs.
+
+        Args:
+            work: How many numbers operators have read and written for it.
+        """
+        self._budget -= work + self._operators * _OPERATOR
+
     def _estimate(self, sizes: Mapping[Any, int]) -> int:
         """The work of a call with other sizes, if it grows with each of them."""
         factor = 1.0

@@ -135,6 +135,7 @@ class Comparison:
         self._samples: list[_Sample] = []
         self._eager = {method.name: method.eager for method in methods if method.eager is not None}
         self._sampled = 0
+        self._choosers: dict[str, Calls] = {}
         self._finite: set[str] = set()
         self._used: dict[str, int] = {}
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
@@ -166,8 +167,9 @@ class Comparison:
                 return wrong
             self._used[method.name] = used
             slow = slow_work(method.program, self._files.facts["methods"][method.name]["operators"])
-            chosen = Calls(method.program, method.examples, method.settings.ranges, coverages[method.name], slow)
-            calls.append(zip(repeat(method), chosen.chosen(work, used), strict=False))
+            chooser = Calls(method.program, method.examples, method.settings.ranges, coverages[method.name], slow)
+            self._choosers[method.name] = chooser
+            calls.append(zip(repeat(method), chooser.chosen(work, used), strict=False))
             if used > work:
                 why = f"a call takes {used:,} numbers (`checks.compare.work`)"
                 self.notes[method.name] = f"only with the sizes of its example inputs: {why}"
@@ -345,5 +347,7 @@ class Comparison:
         for method, leaves in missing if self._have_buffers else missing[-1:]:
             sample.outputs, work = sample.graphs[method.name].call(leaves, sample.rounding)
             self._sampled += work
+            if method.name in self._choosers:
+                self._choosers[method.name].pay(work)
         sample.calls = len(self._history)
         return sample
