@@ -28,6 +28,8 @@ from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
 
+Call = tuple[str, str, list[Any]]
+"""A call: its method, what it is for messages, and its inputs."""
 Blamed = Literal["lowering", "export", "quantization"]
 _DIFFERS = "the program computes something else than the exported method in"
 _EXPORT_DIFFERS = "the program and the exported method compute something else than the model in"
@@ -120,15 +122,18 @@ class Comparison:
 
     Args:
         methods: The methods. Several methods share the state of the program.
-        files: The program.
-        scratch: A directory that outlives the comparison.
+        files: The program; None if only the exports are compared.
+        scratch: A directory that outlives the comparison with the program.
 
     Attributes:
         notes: What was left out of the comparison of a method, by its name.
         losses: What the quantization of a method costs, by its name.
+        calls: The calls that were compared.
     """
 
-    def __init__(self, methods: Sequence[ComparedMethod], files: ProgramFiles, scratch: Path) -> None:
+    def __init__(
+        self, methods: Sequence[ComparedMethod], files: ProgramFiles | None = None, scratch: Path | None = None
+    ) -> None:
         self._methods, self._files, self._scratch = methods, files, scratch
         self._history: list[tuple[ComparedMethod, list[Any]]] = []
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
@@ -141,6 +146,7 @@ class Comparison:
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
         self.notes: dict[str, str] = {}
         self.losses: dict[str, str] = {}
+        self.calls: list[Call] = []
 
     def first_wrong(self, work: int) -> Wrong | None:
         """Makes calls until one goes wrong.
@@ -155,6 +161,8 @@ class Comparison:
             BuildError: The runtime cannot load or run a method that PyTorch runs.
             CannotRun: PyTorch cannot run a method, or there is not enough memory for it.
         """
+        assert self._files is not None, "there is a program"
+        assert self._scratch is not None, "there is a place for it"
         session = Session(self._files, self._scratch)
         coverages = {method.name: Coverage(method.program) for method in self._methods}
         graphs = self._graphs(coverages)
@@ -259,8 +267,7 @@ class Comparison:
         graph.see_states(before)
         if any(map(_has_finite, expected)):
             self._finite.add(method.name)
-        self._history.append((method, leaves))
-        self._before[method.name] = leaves, before
+        self._note(method, call.name, leaves, before)
         try:
             actual = session.call(method.name, leaves)
         except EtbuildError as error:
@@ -273,7 +280,35 @@ class Comparison:
             differs = _DIFFERS if node is None else _OVERFLOWS
             wrong = self._of_call(method, f"{differs} {call.name}: {chr(10).join(found)}")
             return replace(wrong, overflows=node), work
-        return self._wrong_export(method, call, leaves, expected), work
+        return None, work
+
+    def first_wrong_export(self, calls: Sequence[Call]) -> Wrong | None:
+        """Makes calls of another comparison once more, until an exported method differs from the model.
+
+        The runtime is not needed: in these calls, the program has computed what the exported methods compute. So code
+        of the model may run in this process, and may change how it computes.
+
+        Args:
+            calls: All calls of the other comparison, with the same methods.
+
+        Returns:
+            The wrong call; None if all are right.
+        """
+        graphs, methods = self._graphs(), {method.name: method for method in self._methods}
+        for name, label, leaves in calls:
+            method, graph = methods[name], graphs[name]
+            before = {key: value.clone() for key, value in graph.state.items()}
+            exported, _ = graph.call(leaves)
+            self._note(method, label, leaves, before)
+            wrong = self._wrong_export(method, label, leaves, exported)
+            if wrong is not None:
+                return wrong
+        return None
+
+    def _note(self, method: ComparedMethod, label: str, leaves: list[Any], before: dict[str, torch.Tensor]) -> None:
+        self._history.append((method, leaves))
+        self._before[method.name] = leaves, before
+        self.calls.append((method.name, label, leaves))
 
     def _of_call(self, method: ComparedMethod, problem: str, blames: Blamed = "lowering") -> Wrong:
         """The last call of a method, with its problem."""
@@ -281,9 +316,7 @@ class Comparison:
         earlier = [(each.name, leaves) for each, leaves in self._history[:last]]
         return Wrong(method.name, problem, *self._before[method.name], earlier, blames)
 
-    def _wrong_export(
-        self, method: ComparedMethod, call: ComparedCall, leaves: list[Any], exported: list[Any]
-    ) -> Wrong | None:
+    def _wrong_export(self, method: ComparedMethod, call: str, leaves: list[Any], exported: list[Any]) -> Wrong | None:
         """Compares what the exported method has computed with what the model computes from the same inputs.
 
         The model computes in float what a quantized method rounds: `_wrong_quantization` judges it. It looks at the
@@ -297,16 +330,16 @@ class Comparison:
         except EtbuildError:
             raise
         except Exception as error:  # noqa: BLE001 - code of the model: it may refuse values that an exported graph takes
-            if call.name == _FIRST or self._have_buffers:  # else it has no state that is half changed now
+            if call == _FIRST or self._have_buffers:  # else it has no state that is half changed now
                 del self._eager[method.name]
-                self.notes[method.name] = f"in part: the model itself fails in {call.name}: {summary(error)}"
+                self.notes[method.name] = f"in part: the model itself fails in {call}: {summary(error)}"
             return None
         if is_quantized(method.program):
-            return self._wrong_quantization(method, leaves, expected, exported) if call.name == _FIRST else None
+            return self._wrong_quantization(method, leaves, expected, exported) if call == _FIRST else None
         found = accuracy.wrong_outputs(exported, expected, method.settings.tolerance, False)
         if not found or not self._wrong(expected, exported, method, lambda sample: sample.outputs):
             return None
-        return self._of_call(method, f"{_EXPORT_DIFFERS} {call.name}: {chr(10).join(found)}", "export")
+        return self._of_call(method, f"{_EXPORT_DIFFERS} {call}: {chr(10).join(found)}", "export")
 
     @staticmethod
     def _overflow(method: ComparedMethod, leaves: list[Any], before: dict[str, torch.Tensor]) -> str | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import operator
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -30,13 +29,14 @@ from etbuild.steps.saved_export import (
     load_methods,
     open_content,
     opened_export,
+    runs_code_of_others,
 )
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from etbuild.comparison.compare import ComparedMethod, Wrong
+    from etbuild.comparison.compare import Call, ComparedMethod, Wrong
     from etbuild.comparison.eager import EagerMethod
     from etbuild.export.read_archive import Content, SavedExport
     from etbuild.runtime.program_files import ProgramFiles
@@ -159,27 +159,31 @@ def _compare(
     scratch: Path,
 ) -> dict[str, str]:
     with opened_export(job, used) as (saved, context):
-        return apart.run_one(
-            functools.partial(_compare_methods, job, saved, context, examples, built, left_out, scratch)
-        )
+        wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
+        programs = functools.partial(_compare_programs, job, saved, context, examples, built, wanted, scratch)
+        if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
+            exported, found = programs()
+            notes = apart.run_one(functools.partial(_compare_exports, exported, found))
+        else:
+            notes = apart.run_one(lambda: _compare_exports(*programs()))
+        return {**left_out, **notes}
 
 
-def _compare_methods(
+def _compare_programs(
     job: LoweringJob[ComparePlan],
     saved: SavedExport,
     context: StepContext,
     examples: Path,
     built: Built,
-    left_out: Mapping[str, str],
+    wanted: list[str],
     scratch: Path,
-) -> dict[str, str]:
+) -> tuple[_Exported, list[_Found]]:
+    """Compares the program with its exported methods. Methods that share state are compared together."""
     from etbuild.comparison.compare import Wrong
     from etbuild.runtime import child
 
     load_custom_ops(job.plan, context)
-    wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
-    eager = _eager_methods(job, context, wanted)
-    files, exported = built.files, _Exported.read(job, saved, context, examples, eager)
+    files, exported = built.files, _Exported.read(job, saved, context, examples)
     groups = [wanted] if files.shares_state else [[name] for name in wanted]
     with job.stage(f"compare {', '.join(wanted)}"):
         directories = [scratch / str(number) for number in range(len(groups))]
@@ -194,7 +198,34 @@ def _compare_methods(
     wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
         raise BuildError([_problem(exported, each, search=number < _SEARCHED) for number, each in enumerate(wrong)])
-    return functools.reduce(operator.or_, (each["notes"] for each in found), dict(left_out))
+    return exported, found
+
+
+def _compare_exports(exported: _Exported, found: list[_Found]) -> dict[str, str]:
+    """Compares the exported methods with the model, whose code runs in this process. Returns the notes of both
+    comparisons, by method."""
+    from etbuild.comparison.compare import Wrong
+    from etbuild.runtime import child
+
+    job = exported.job
+    names = sorted({name for each in found for name, _, _ in each["calls"]})
+    exported = replace(exported, eager=_eager_methods(job, exported.context, names)) if names else exported
+    groups = [each["calls"] for each in found if any(name in exported.eager for name, _, _ in each["calls"])]
+    with job.stage(f"compare {', '.join(names)} with the model"):
+        tasks = {
+            f"comparing {', '.join(sorted({name for name, _, _ in calls}))} with the model": functools.partial(
+                _first_wrong_export, exported, calls
+            )
+            for calls in groups
+        }
+        more: list[_Found] = [*child.run(tasks, job.options.jobs).values()]
+    wrong = [Wrong(**each["wrong"]) for each in more if each["wrong"] is not None]
+    if wrong:
+        raise BuildError([_problem(exported, each, search=number < _SEARCHED) for number, each in enumerate(wrong)])
+    notes: dict[str, str] = {}
+    for name, what in (pair for each in [*found, *more] for pair in each["notes"].items()):
+        notes[name] = f"{notes[name]}; it {what}" if name in notes else what
+    return notes
 
 
 def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts) -> Problem:
@@ -259,7 +290,7 @@ class _Exported:
         content: The parameters and buffers by name, which are read when they are asked for.
         adapters: Those of adapters.
         programs: The methods, if their export is without them and they were exported again.
-        eager: The methods of the model, by name.
+        eager: The methods of the model, by name. Empty until the program is compared with the exported methods.
     """
 
     job: LoweringJob[ComparePlan]
@@ -269,17 +300,10 @@ class _Exported:
     content: Content | None
     adapters: dict[str, torch.Tensor]
     programs: dict[str, ExportedProgram]
-    eager: dict[str, EagerMethod]
+    eager: dict[str, EagerMethod] = field(default_factory=dict)
 
     @classmethod
-    def read(
-        cls,
-        job: LoweringJob[ComparePlan],
-        saved: SavedExport,
-        context: StepContext,
-        examples: Path,
-        eager: dict[str, EagerMethod],
-    ) -> _Exported:
+    def read(cls, job: LoweringJob[ComparePlan], saved: SavedExport, context: StepContext, examples: Path) -> _Exported:
         """Opens the weights, or exports with them: once, and not in each child process."""
         if saved.export_plan is not None:
             from etbuild.steps.export import export_with_weights
@@ -287,9 +311,9 @@ class _Exported:
             _, programs = export_with_weights(saved.export_plan, context, job.plan.weights, job.plan.adapters)
             for program in programs.values():  # the export has stand-ins for the weights of adapters: buffers
                 program.constants.update(_of_adapters(job, program.constants.keys()))
-            return cls(job, saved, context, examples, None, {}, programs, eager)
+            return cls(job, saved, context, examples, None, {}, programs)
         content = open_content(job, saved)
-        return cls(job, saved, context, examples, content, _of_adapters(job, content.keys()), {}, eager)
+        return cls(job, saved, context, examples, content, _of_adapters(job, content.keys()), {})
 
     def methods(self, names: list[str], *, whole: bool = False) -> tuple[list[ComparedMethod], dict[str, str]]:
         """The methods with their weights and example inputs; and those that cannot be compared, with a note.
@@ -354,10 +378,12 @@ def _of_adapters(job: LoweringJob[ComparePlan], names: Collection[str]) -> dict[
 
 
 class _Found(TypedDict):
-    """What a child process found: the fields of a wrong call, and what was left out, by method."""
+    """What a child process found: the fields of a wrong call; what was left out, by method; and the calls that were
+    compared."""
 
     wrong: dict[str, Any] | None
     notes: dict[str, str]
+    calls: list[Call]
 
 
 def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scratch: Path) -> _Found:
@@ -366,7 +392,7 @@ def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scr
 
     group, skipped = exported.methods(names)
     if not group:
-        return {"wrong": None, "notes": skipped}
+        return {"wrong": None, "notes": skipped, "calls": []}
     of_group = {method.name: files.method(method.name) for method in group}
     scratch.mkdir()
     try:
@@ -374,15 +400,27 @@ def _first_wrong(exported: _Exported, names: list[str], files: ProgramFiles, scr
         comparison = Comparison(group, only, scratch)
         wrong = comparison.first_wrong(exported.job.plan.work)
     except CannotRun as error:
-        return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{_NOT} {error}")}}
+        return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{_NOT} {error}")}, "calls": []}
     except InputError as error:  # the runtime here may lack what its libraries need of the machine
         message = "; ".join(problem.message for problem in error.problems)  # the text of the error is in no key
-        return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{_NOT} {message}")}}
+        return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{_NOT} {message}")}, "calls": []}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
+    found = None if wrong is None else vars(wrong)
+    return {"wrong": found, "notes": {**skipped, **notes}, "calls": comparison.calls}
+
+
+def _first_wrong_export(exported: _Exported, calls: list[Call]) -> _Found:
+    """The first call in which an exported method differs from the model. Runs in a child process: a call changes the
+    state of the model."""
+    from etbuild.comparison.compare import Comparison
+
+    group, _ = exported.methods(sorted({name for name, _, _ in calls}))
+    comparison = Comparison(group)
+    wrong = comparison.first_wrong_export(calls)
+    notes = {name: f"was compared with the model {what}" for name, what in comparison.notes.items()}
     for name, loss in comparison.losses.items():
-        said = f"is quantized: {loss} against the float model"
-        notes[name] = f"{notes[name]}; it {said}" if name in notes else said
-    return {"wrong": None if wrong is None else vars(wrong), "notes": {**skipped, **notes}}
+        notes.setdefault(name, f"is quantized: {loss} against the float model")
+    return {"wrong": None if wrong is None else vars(wrong), "notes": notes, "calls": []}
 
 
 def _problem(exported: _Exported, wrong: Wrong, *, search: bool) -> Problem:
