@@ -325,9 +325,18 @@ def _right(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -
     want = expected.to(torch.float64)
     finite = torch.where(want.isfinite(), want.abs(), 0.0)
     largest = float(_signal(finite, _same(actual, expected)).max()) if finite.numel() else 0.0
-    subnormal = torch.finfo(expected.dtype).tiny  # numbers below it may become zero
-    allowed = tolerance.atol + tolerance.rtol * finite + tolerance.of_largest * largest + subnormal
+    allowed = tolerance.atol + tolerance.rtol * finite + tolerance.of_largest * largest + _next_to_zero(expected.dtype)
     return _same(actual, expected) | ((_errors(actual, expected) <= allowed) & want.isfinite()), allowed
+
+
+_FROM_SUBNORMAL, _MEANT_BY_NOBODY = 1024, 1e-30
+
+
+def _next_to_zero(dtype: torch.dtype) -> float:
+    """What may become zero: numbers below the normal ones. Where these are far below all that users mean, also what is
+    multiplied from such numbers."""
+    tiny = float(torch.finfo(dtype).tiny)
+    return tiny * _FROM_SUBNORMAL if tiny < _MEANT_BY_NOBODY else tiny
 
 
 def _apart(actual: torch.Tensor, expected: torch.Tensor) -> str:
