@@ -320,7 +320,8 @@ def test_norms_are_right_for_any_mean_and_for_flat_inputs(dtype: torch.dtype, bu
     exec(model, scope)
     net = scope["create"]().double()
     loaded = Runtime.get().load_program(made.directory / "net.pte").load_method("forward")
-    precise = 1e-4 if dtype in (torch.float32, torch.float64) else 0.05
+    # A mean of 20,000 has three digits after the point in float32.
+    precise = 2e-3 if dtype in (torch.float32, torch.float64) else 0.05
     for rows, mean in ((1, 0), (3, 100), (2, 3000), (3, -20000)):
         x = torch.randn(rows, 4, 5, 6, generator=torch.Generator().manual_seed(0)).to(dtype) + mean
         for given in (x, torch.full_like(x, mean + 0.3)):
