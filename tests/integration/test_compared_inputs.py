@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,7 +78,8 @@ def compared(
     monkeypatch.setattr(Runtime, "program", other, raising=False)
     monkeypatch.setattr(compare, "Session", Runtime)
     method = compare.ComparedMethod("forward", one, list(inputs), MethodComparison(None, (), None))
-    comparison = compare.Comparison([method], None, Path())  # type: ignore[arg-type] # the runtime reads no files
+    files: Any = SimpleNamespace(facts={"methods": {"forward": {"operators": {}}}})  # the runtime here reads no files
+    comparison = compare.Comparison([method], files, Path())
     return comparison.first_wrong(WORK), comparison.notes
 
 
