@@ -211,7 +211,7 @@ def _compare_exports(exported: _Exported, found: list[_Found]) -> dict[str, str]
     names = sorted({name for each in found for name, _, _ in each["calls"]})
     exported = replace(exported, eager=_eager_methods(job, exported.context, names)) if names else exported
     groups = [each["calls"] for each in found if any(name in exported.eager for name, _, _ in each["calls"])]
-    with job.stage(f"compare {', '.join(names)} with the model"):
+    with job.stage(f"compare {', '.join(names)} with the model") if groups else nullcontext():
         tasks = {
             f"comparing {', '.join(sorted({name for name, _, _ in calls}))} with the model": functools.partial(
                 _first_wrong_export, exported, calls
