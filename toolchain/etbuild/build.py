@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -173,8 +174,11 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
     forked.loaded.clear()  # what an earlier build of this process has imported
     # A comparison of two builds needs two builds, so the cache must not replace one.
     cache = None if options.verify is not None else options.cache
-    with staging(directory) as staged, unkeyed() as unknown:
-        pipeline = Pipeline(request, staged, options.stage, options.lowering, cache)
+    with (
+        staging(directory) as staged,
+        unkeyed() as unknown,
+        closing(Pipeline(request, staged, options.stage, options.lowering, cache)) as pipeline,
+    ):
         steps = {step.name: pipeline.run(step) for step in STEPS}
         if options.verify is not None:
             with options.stage("build again and compare"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def _compare(options: argparse.Namespace) -> None:
     from etbuild.steps.compare import RESULT, Built, compare
     from etbuild.steps.facts import read_lowering
     from etbuild.steps.saved_export import LoweringJob
+    from etbuild.steps.witness import Witness
 
     plan = read_plan(options.compare_plan, ComparePlan)
     file: Path | None = options.computed
@@ -71,5 +73,6 @@ def _compare(options: argparse.Namespace) -> None:
     built = Built(read_lowering(options.lowering), options.program, {file.name: file for file in files})
     with temporary("compare") as scratch:
         (meanwhile := scratch.path / "meanwhile").mkdir()
-        compare(job, used, options.examples, built, meanwhile, scratch.path / RESULT)
+        with contextlib.closing(Witness(job, used, options.examples)) as witness:
+            compare(job, witness, built, meanwhile, scratch.path / RESULT)
         replace(options.result, (scratch.path / RESULT).read_bytes())

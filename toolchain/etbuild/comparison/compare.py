@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +13,9 @@ from typing import Any, Literal
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.comparison import accuracy, quantized
+from etbuild.comparison import accuracy
 from etbuild.comparison.calls import Calls, ComparedCall
 from etbuild.comparison.coverage import Coverage
-from etbuild.comparison.eager import EagerMethod
 from etbuild.comparison.graph import Graph, Rounding, buffers, is_finite, is_quantized
 from etbuild.comparison.hints import slow_work
 from etbuild.comparison.power import Power
@@ -28,14 +27,14 @@ from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
 
-Call = tuple[str, str, list[Any]]
-"""A call: its method, what it is for messages, and its inputs."""
+Call = tuple[str, str, list[Any], list[Any]]
+"""A call: its method, what it is for messages, its inputs, and the outputs of the exported method."""
 Blamed = Literal["lowering", "export", "quantization"]
 _DIFFERS = "the program computes something else than the exported method in"
 _EXPORT_DIFFERS = "the program and the exported method compute something else than the model in"
 _OVERFLOWS = "in PyTorch, the exported method makes numbers that are not finite, and the program has others, in"
 _OF_POWER = 8  # times the work of the first call: what it takes to see which weights matter
-_FIRST = "the call with the example inputs"
+FIRST = "the call with the example inputs"
 _OF_A_PART = 8  # samples that change numbers by the same part of a step, before they are quantized
 _LARGER_PART = 4  # times the part before, for outputs in which a small one shows nothing
 _SAMPLES = (1, 3, 8, 16, 24, 32)  # of how far rounding moves outputs; the next number if these do not explain them
@@ -55,7 +54,6 @@ class ComparedMethod:
         examples: Its example inputs, in its order.
         settings: How it is compared.
         weights: Weights that are read where they are needed, by name. No method changes them.
-        eager: The same method of the model; None if there is no model.
     """
 
     name: str
@@ -63,7 +61,6 @@ class ComparedMethod:
     examples: Sequence[Any]
     settings: MethodComparison
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    eager: EagerMethod | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,6 @@ class Comparison:
 
     Attributes:
         notes: What was left out of the comparison of a method, by its name.
-        losses: What the quantization of a method costs, by its name.
         calls: The calls that were compared.
     """
 
@@ -138,14 +134,12 @@ class Comparison:
         self._history: list[tuple[ComparedMethod, list[Any]]] = []
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
         self._samples: list[_Sample] = []
-        self._eager = {method.name: method.eager for method in methods if method.eager is not None}
         self._sampled = 0
         self._choosers: dict[str, Calls] = {}
         self._finite: set[str] = set()
         self._used: dict[str, int] = {}
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
         self.notes: dict[str, str] = {}
-        self.losses: dict[str, str] = {}
         self.calls: list[Call] = []
 
     def first_wrong(self, work: int) -> Wrong | None:
@@ -170,7 +164,7 @@ class Comparison:
             self._load(session, method)
         calls: list[Iterator[tuple[ComparedMethod, ComparedCall]]] = []
         for method in self._methods:
-            wrong, used = self._call(session, graphs[method.name], method, ComparedCall(_FIRST, [[*method.examples]]))
+            wrong, used = self._call(session, graphs[method.name], method, ComparedCall(FIRST, [[*method.examples]]))
             if wrong is not None:
                 return wrong
             self._used[method.name] = used
@@ -191,19 +185,6 @@ class Comparison:
         if wrong is None:
             self._note_power(work)
         return wrong
-
-    def _wrong_quantization(
-        self, method: ComparedMethod, leaves: list[Any], in_float: list[Any], rounded: list[Any]
-    ) -> Wrong | None:
-        """Judges what the quantization of a method changes. A tolerance in the manifest allows any loss."""
-        found = quantized.loss(in_float, rounded) if quantized.says_something(leaves) else None
-        if found is None:
-            return None
-        self.losses[method.name] = quantized.shown(found)
-        problem = quantized.problem(found)
-        if problem is None or method.settings.tolerance is not None:
-            return None
-        return self._of_call(method, problem, blames="quantization")
 
     def _note_power(self, work: int) -> None:
         """Notes what the calls cannot show."""
@@ -256,7 +237,7 @@ class Comparison:
                 expected, work = graph.call(leaves)
                 break
             except Exception as error:  # operators raise any exception: a random index may be too large for the model
-                if call.name == _FIRST:
+                if call.name == FIRST:
                     raise CannotRun(f"PyTorch cannot run the exported method: {summary(error)}") from error
                 graph.state.update(before)
         else:
@@ -267,7 +248,7 @@ class Comparison:
         graph.see_states(before)
         if any(map(_has_finite, expected)):
             self._finite.add(method.name)
-        self._note(method, call.name, leaves, before)
+        self._note(method, call.name, leaves, expected, before)
         try:
             actual = session.call(method.name, leaves)
         except EtbuildError as error:
@@ -282,64 +263,43 @@ class Comparison:
             return replace(wrong, overflows=node), work
         return None, work
 
-    def first_wrong_export(self, calls: Sequence[Call]) -> Wrong | None:
-        """Makes calls of another comparison once more, until an exported method differs from the model.
-
-        The runtime is not needed: in these calls, the program has computed what the exported methods compute. So code
-        of the model may run in this process, and may change how it computes.
+    def wrong_export(self, calls: Sequence[Call], expected: Sequence[Any], differs: str) -> Wrong | None:
+        """Judges the last one of some calls, in which the model computes something else than the exported method.
 
         Args:
-            calls: All calls of the other comparison, with the same methods.
+            calls: All calls until this one, with the same methods. It makes those that it has not made yet.
+            expected: The outputs of the model.
+            differs: How those of the exported method differ.
 
         Returns:
-            The wrong call; None if all are right.
+            The wrong call; None if other roundings explain the difference.
         """
-        graphs, methods = self._graphs(), {method.name: method for method in self._methods}
-        for name, label, leaves in calls:
-            method, graph = methods[name], graphs[name]
-            before = {key: value.clone() for key, value in graph.state.items()}
-            exported, _ = graph.call(leaves)
-            self._note(method, label, leaves, before)
-            wrong = self._wrong_export(method, label, leaves, exported)
-            if wrong is not None:
-                return wrong
-        return None
+        methods = {method.name: method for method in self._methods}
+        for name, label, leaves, exported in calls[len(self._history) :]:
+            before = {key: value.clone() for key, value in self._replayed[name].state.items()}
+            self._replayed[name].call(leaves)
+            self._note(methods[name], label, leaves, exported, before)
+        name, label, _, exported = calls[-1]
+        if not self._wrong(expected, exported, methods[name], lambda sample: sample.outputs):
+            return None
+        return self._of_call(methods[name], f"{_EXPORT_DIFFERS} {label}: {differs}", "export")
 
-    def _note(self, method: ComparedMethod, label: str, leaves: list[Any], before: dict[str, torch.Tensor]) -> None:
+    @cached_property
+    def _replayed(self) -> dict[str, Graph]:
+        return self._graphs()
+
+    def _note(
+        self, method: ComparedMethod, label: str, leaves: list[Any], outputs: list[Any], before: dict[str, torch.Tensor]
+    ) -> None:
         self._history.append((method, leaves))
         self._before[method.name] = leaves, before
-        self.calls.append((method.name, label, leaves))
+        self.calls.append((method.name, label, leaves, outputs))
 
     def _of_call(self, method: ComparedMethod, problem: str, blames: Blamed = "lowering") -> Wrong:
         """The last call of a method, with its problem."""
         last = max(index for index, (each, _) in enumerate(self._history) if each.name == method.name)
         earlier = [(each.name, leaves) for each, leaves in self._history[:last]]
         return Wrong(method.name, problem, *self._before[method.name], earlier, blames)
-
-    def _wrong_export(self, method: ComparedMethod, call: str, leaves: list[Any], exported: list[Any]) -> Wrong | None:
-        """Compares what the exported method has computed with what the model computes from the same inputs.
-
-        The model computes in float what a quantized method rounds: `_wrong_quantization` judges it. It looks at the
-        example inputs only, since others may be outside of the ranges for which the method is quantized.
-        """
-        eager = self._eager.get(method.name)
-        if eager is None:
-            return None
-        try:
-            expected = eager.call(method.program, leaves)
-        except EtbuildError:
-            raise
-        except Exception as error:  # noqa: BLE001 - code of the model: it may refuse values that an exported graph takes
-            if call == _FIRST or self._have_buffers:  # else it has no state that is half changed now
-                del self._eager[method.name]
-                self.notes[method.name] = f"in part: the model itself fails in {call}: {summary(error)}"
-            return None
-        if is_quantized(method.program):
-            return self._wrong_quantization(method, leaves, expected, exported) if call == _FIRST else None
-        found = accuracy.wrong_outputs(exported, expected, method.settings.tolerance, False)
-        if not found or not self._wrong(expected, exported, method, lambda sample: sample.outputs):
-            return None
-        return self._of_call(method, f"{_EXPORT_DIFFERS} {call}: {chr(10).join(found)}", "export")
 
     @staticmethod
     def _overflow(method: ComparedMethod, leaves: list[Any], before: dict[str, torch.Tensor]) -> str | None:

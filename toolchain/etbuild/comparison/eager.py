@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
 from torch.utils import _pytree as pytree
+from torch.utils._pytree import TreeSpec
 
 from etbuild.comparison.graph import arguments, copied, outputs_of
 
@@ -32,27 +32,27 @@ class EagerMethod:
     entry: str
     applied: Callable[[], AbstractContextManager[object]]
 
-    def call(self, program: ExportedProgram, leaves: Sequence[Any]) -> list[Any]:
+    def call(self, spec: TreeSpec, leaves: Sequence[Any]) -> list[Any]:
         """Calls the method. Any exception may come from its code.
 
         Args:
-            program: The exported method, which knows how the inputs belong together.
+            spec: How the inputs belong together.
             leaves: The inputs, in the order of the exported method.
 
         Returns:
             The outputs, in the order of the program's.
         """
-        positional, keywords = arguments(program, [*map(copied, leaves)])
+        positional, keywords = arguments(spec, [*map(copied, leaves)])
         called = operator.attrgetter(self.entry)(self.root)
         with torch.no_grad(), self.applied():
             return outputs_of(called(*positional, **keywords))
 
-    def different_module(self, program: ExportedProgram, graph: GraphModule, leaves: Sequence[Any]) -> str | None:
+    def different_module(self, spec: TreeSpec, graph: GraphModule, leaves: Sequence[Any]) -> str | None:
         """Calls the method, and finds where the exported graph leaves it.
 
         Args:
-            program: The exported method.
-            graph: The same as a module, with its state.
+            spec: How the inputs belong together.
+            graph: The exported method as a module, with its state.
             leaves: The inputs.
 
         Returns:
@@ -63,7 +63,7 @@ class EagerMethod:
             run.run(*map(copied, leaves), enable_io_processing=False)
         computed = [each for each in run.env.values() if isinstance(each, torch.Tensor)]
         with _outputs_of_modules(self.root) as calls:
-            self.call(program, leaves)
+            self.call(spec, leaves)
         for name, module, outputs in calls:
             if not all(any(_alike(output, each) for each in computed) for output in outputs):
                 return f"`{name}` ({type(module).__name__})"

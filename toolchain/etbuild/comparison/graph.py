@@ -313,9 +313,14 @@ def _is_in(value: Any, inputs: Sequence[torch.Tensor]) -> bool:
     return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in memories
 
 
-def arguments(program: ExportedProgram, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What stands for the inputs of a method, in its order, as positional arguments and keyword arguments."""
-    positional, keywords = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+def arguments(spec: pytree.TreeSpec, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What stands for the inputs of a method, in its order, as positional arguments and keyword arguments.
+
+    Args:
+        spec: How they belong together: `call_spec.in_spec` of the exported method.
+        leaves: What stands for them.
+    """
+    positional, keywords = pytree.tree_unflatten(leaves, spec)
     return tuple(positional), dict(keywords)
 
 

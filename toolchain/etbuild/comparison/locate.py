@@ -73,7 +73,7 @@ class Search:
 
     def __init__(self, plan: LowerPlan, call: WrongCall, lines: SourceLines) -> None:
         self._plan, self._call, self._lines = plan, call, lines
-        self._inputs = arguments(call.program, call.leaves)
+        self._inputs = arguments(call.program.call_spec.in_spec, call.leaves)
         self._tries = self._work = 0
         self._whole_outputs: list[Any] = []
 

@@ -8,9 +8,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -22,6 +23,7 @@ from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_sta
 from etbuild.processes.ending import STOPPING, Interrupts, blocked, flush
 from etbuild.processes.process_state import high_copy, undone
 
+_FORK = multiprocessing.get_context("fork")
 _LOOK_SECONDS = 0.5  # how often dead children are looked for: a process that one left behind may hold its pipe open
 
 
@@ -64,45 +66,105 @@ def run(
         BuildError: A child was killed, or ran out of memory.
         ChildFailed: A task raised any other exception.
     """
-    context = multiprocessing.get_context("fork")
     waiting = list(tasks.items())
-    running: dict[Connection, tuple[str, BaseProcess]] = {}
+    running: dict[Connection, _Child] = {}
     results = {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                name, task = waiting.pop(0)
-                result, write_end = context.Pipe(duplex=False)
-                process = context.Process(target=_run, args=(name, task, write_end, os.getpid()))
                 with blocked(*STOPPING):  # until the child has handlers of its own
-                    process.start()
-                    running[result] = (name, process)
-                write_end.close()
+                    child = _Child(*waiting.pop(0))
+                    running[child.result] = child
             for work in meanwhile:
                 if not wait(list(running), 0):
                     work()
             meanwhile = ()
             ready = wait(list(running), _LOOK_SECONDS)
-            for ended, (name, child) in list(running.items()):
-                if ended in ready or child.exitcode is not None:
-                    results[name] = _finish(ended, name, child)
+            for ended, child in list(running.items()):
+                if ended in ready or child.process.exitcode is not None:
+                    results[child.name] = child.finish()
                     del running[ended]
         return results
     finally:
-        _end([child for _, child in running.values()])
+        _end(running.values())
 
 
-def _end(children: list[BaseProcess]) -> None:
+class Beside:
+    """One task in a child process, beside what this process does until it asks for the result.
+
+    Args:
+        name: What it does, for messages.
+        task: The task. It gets a function that waits until this process gives something, and returns it.
+    """
+
+    def __init__(self, name: str, task: Callable[[Callable[[], Any]], Any]) -> None:
+        given, self._give = _FORK.Pipe(duplex=False)
+        with blocked(*STOPPING):
+            self._child: _Child | None = _Child(name, partial(task, given.recv))
+        given.close()
+
+    def result(self, given: object) -> Any:
+        """Gives something to the task, and returns its result. Errors are those of `run`."""
+        child = self._child
+        assert child is not None, "it has not ended"
+        try:
+            with suppress(BrokenPipeError):  # the task has failed
+                self._give.send(given)
+            while not wait([child.result], _LOOK_SECONDS) and child.process.exitcode is None:
+                pass
+            found = child.finish()
+            self._child = None
+            return found
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Ends the child, if it still runs."""
+        if self._child is not None:
+            _end([self._child])
+        self._child = None
+        self._give.close()
+
+
+class _Child:
+    """A child process, and where its result comes from. Start it while signals that stop a build are blocked."""
+
+    def __init__(self, name: str, task: Callable[[], Any]) -> None:
+        self.name = name
+        self.result, write_end = _FORK.Pipe(duplex=False)
+        self.process = _FORK.Process(target=_run, args=(name, task, write_end, os.getpid()))
+        self.process.start()
+        write_end.close()
+
+    def finish(self) -> Any:
+        """The result of the task, which has ended."""
+        try:
+            if not self.result.poll():  # the child has ended, but its end of the pipe is still open
+                raise EOFError
+            value, error, files, learned = self.result.recv()
+        except EOFError:
+            self.process.join()
+            raise BuildError([how_it_ended(self.name, self.process.exitcode or 0, last_stage())]) from None
+        self.process.join()
+        if error is not None:
+            raise error
+        loaded.update(files)
+        digests.learn(learned)
+        return value
+
+
+def _end(children: Collection[_Child]) -> None:
+    processes = [child.process for child in children]
     try:
-        for child in children:
-            child.terminate()
+        for process in processes:
+            process.terminate()
         until = time.monotonic() + GRACE_SECONDS
-        for child in children:
-            child.join(max(0.0, until - time.monotonic()))
+        for process in processes:
+            process.join(max(0.0, until - time.monotonic()))
     finally:  # also if a second signal ends the wait: an exit handler of Python would wait for them, without a limit
-        for child in children:
-            child.kill()
-            child.join()
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) -> None:
@@ -144,19 +206,3 @@ def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
     except BaseException as error:  # noqa: BLE001 - the parent has to hear of every exception
         failure = system_error(error) or ChildFailed(traceback.format_exc())
     return ForkingPickler.dumps((None, failure, set(), {}))
-
-
-def _finish(result: Connection, name: str, process: BaseProcess) -> Any:
-    try:
-        if not result.poll():  # the child has ended, but its end of the pipe is still open
-            raise EOFError
-        value, error, files, learned = result.recv()
-    except EOFError:
-        process.join()
-        raise BuildError([how_it_ended(name, process.exitcode or 0, last_stage())]) from None
-    process.join()
-    if error is not None:
-        raise error
-    loaded.update(files)
-    digests.learn(learned)
-    return value

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from etbuild.cache.store import Cache
     from etbuild.results import KeyInputs, LoweringFacts
     from etbuild.steps.saved_export import LoweringJob
+    from etbuild.steps.witness import Witness
 
 P = TypeVar("P", LowerPlan, ComparePlan)
 StepPlan = ExportPlan | MethodPlan | Plan
@@ -168,12 +169,34 @@ class Pipeline:
         if step.schema is None:
             step.run(self)
             return
-        steps = [step.name, *self._exports_again]
-        again = len(steps) > 1
-        parts = {part for each in steps for part in self.request.plan.driver_parts(each, exports_again=again)}
-        with step_files.only(steps, parts):
+        with self._guarded(step.name):
             step.run(self)
         self.request.files.check_unchanged()
+
+    def _guarded(self, step: str) -> AbstractContextManager[None]:
+        steps = [step, *self._exports_again]
+        again = len(steps) > 1
+        parts = {part for each in steps for part in self.request.plan.driver_parts(each, exports_again=again)}
+        return step_files.only(steps, parts)
+
+    @cached_property
+    def witness(self) -> Witness:
+        """The process of the model, which the comparison needs. The lowering starts it, if there are processors."""
+        with step_files.for_later_steps():
+            from etbuild.steps.witness import Witness
+
+        @contextmanager
+        def guarded() -> Iterator[None]:
+            with step_files.for_later_steps(), self._guarded("compare"):
+                yield
+
+        job = self.job(self.request.plan.compare_plan)
+        return Witness(job, self.request.files.used, self.export.directory / EXAMPLES, guarded)
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        if "witness" in vars(self):
+            self.witness.close()
 
     @property
     def _exports_again(self) -> list[str]:
@@ -343,6 +366,8 @@ def _lower(run: Pipeline) -> None:
     directory, plan = run.directory / "methods", run.request.plan.lower_plan
     directory.mkdir()
     store = MethodStore(directory) if run.cache is None else _CachedMethods(run, run.cache, directory)
+    if run.options.jobs > 1:  # it takes long to import what a model needs
+        run.witness.start()
     lower(run.job(plan), run.program, store)
 
 
@@ -352,8 +377,7 @@ def _compare(run: Pipeline) -> None:
 
     job, built = run.job(run.request.plan.compare_plan), Built.below(run.program, run.lowering)
     with temporary("compare") as scratch:
-        used, result = run.request.files.used, run.directory / "comparison" / RESULT
-        compare(job, used, run.export.directory / EXAMPLES, built, scratch.path, result)
+        compare(job, run.witness, built, scratch.path, run.directory / "comparison" / RESULT)
 
 
 def _report(run: Pipeline) -> None:

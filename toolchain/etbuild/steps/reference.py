@@ -83,7 +83,7 @@ class Reference:
         """The example inputs of each method, by name."""
         found = {name: (one.arguments, one.keywords) for name, one in self._prepared.items()}
         for name, program in self._files.items():
-            found[name] = arguments(program, saved_examples.of_program(program))
+            found[name] = arguments(program.call_spec.in_spec, saved_examples.of_program(program))
         return dict(sorted(found.items()))
 
     def planned(self, name: str) -> ExportMethod:

@@ -1,0 +1,260 @@
+"""The witness of a comparison: the model as its user has it in eager PyTorch, in a process of its own.
+
+Its code may change anything in its process. The process begins while others work, since it takes long to import what
+a model needs; then it waits for the calls in which the program has computed what the exported methods compute.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import BuildError, Problem
+from etbuild.exception_text import hints, summary
+from etbuild.inputs.sources import UsedSources
+from etbuild.inputs.step_context import StepContext, silent
+from etbuild.plan.step_plans import ComparePlan
+from etbuild.steps import apart
+from etbuild.steps.compared_methods import ComparedMethods, weights_of_adapters
+from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from etbuild.comparison.compare import Call, ComparedMethod, Comparison, Wrong
+    from etbuild.comparison.eager import EagerMethod
+    from etbuild.export.read_archive import SavedExport
+
+MORE_OR_LESS = "`checks.compare` can allow more, or leave the method out with a reason"
+"""The last hint of an error about a comparison."""
+SEARCHED = 2
+"""Wrong methods that are searched: the cause is often the same, and a search takes long."""
+_BRANCHES = (
+    "a branch on `torch.compiler.is_exporting()`, `is_compiling()` or `training`, state that only Python sees, weights "
+    "that are read before they are loaded, or a factory that makes another model each time are the usual causes"
+)
+
+
+def write_calls(file: Path, methods: Sequence[ComparedMethod], calls: Sequence[Call]) -> dict[str, str]:
+    """Writes the calls of methods that share state, for the witness. Returns notes by method, if it cannot.
+
+    Args:
+        file: The file.
+        methods: The methods. A structure of their inputs may have classes of the model.
+        calls: The calls. The program has computed in them what the exported methods compute.
+    """
+    import torch
+
+    from etbuild.comparison.model import ExportedForm
+
+    try:
+        forms = pickle.dumps({method.name: ExportedForm.of(method.program) for method in methods})
+    except Exception as error:  # noqa: BLE001 - classes of the model may raise anything
+        why = f"was not compared with the model: the structure of its inputs cannot be written: {summary(error)}"
+        return {method.name: why for method in methods}
+    torch.save({"forms": forms, "calls": calls}, file)
+    return {}
+
+
+class Witness:
+    """The process of the model.
+
+    Args:
+        job: The export, and what to compare.
+        used: The sources that the model comes from.
+        examples: The example inputs that the export saved.
+        around: Is entered first in the process.
+
+    Attributes:
+        used: The sources.
+        examples: The example inputs.
+    """
+
+    def __init__(
+        self,
+        job: LoweringJob[ComparePlan],
+        used: UsedSources,
+        examples: Path,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self.used, self.examples = used, examples
+        self._job, self._around = replace(job, stage=silent), around
+        self._stage = job.stage
+        self._process: apart.Beside[dict[str, str]] | None = None
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that it can speak of. Those from files have no model; a recipe, or a training for quantization,
+        changes the weights."""
+        plan = self._job.plan
+        return [
+            name
+            for name in plan.methods
+            if plan.comparisons[name].leave_out is None
+            and (method := plan.exported.methods[name]).program is None
+            and (method.pt2e is None or method.pt2e.qat is None)
+            and "quantize" not in method.from_recipe
+        ]
+
+    def start(self) -> None:
+        """Starts the process, unless it runs or has nothing to say."""
+        if self._process is None and self.methods:
+            self._process = apart.Beside("making the model", self._run)
+
+    def compare(self, calls: list[Path]) -> dict[str, str]:
+        """Compares the model with exported methods. Returns notes, by method.
+
+        Args:
+            calls: Files that `write_calls` wrote.
+
+        Raises:
+            InputError: A declared input is missing or does not fit.
+            BuildError: The model cannot be made, or computes something else.
+        """
+        if not calls:
+            return {}
+        self.start()
+        if self._process is None:
+            return {}
+        with self._stage(f"compare {', '.join(self.methods)} with the model"):
+            return self._process.result(calls)
+
+    def close(self) -> None:
+        """Ends the process, if it runs."""
+        if self._process is not None:
+            self._process.end()
+
+    def _run(self, receive: Callable[[], list[Path]]) -> dict[str, str]:
+        """Runs in the process."""
+        with self._around(), opened_export(self._job, self.used) as (saved, context):
+            load_custom_ops(self._job.plan, context)
+            known = _Known(self._job, saved, context, self.examples)
+            eager = _eager_methods(known, self.methods)
+            return _compared(known, eager, receive())
+
+
+@dataclass
+class _Known:
+    """What the process has read.
+
+    Attributes:
+        job: The export, and what to compare.
+        saved: The export.
+        context: What every step needs.
+        examples: The example inputs that the export saved.
+    """
+
+    job: LoweringJob[ComparePlan]
+    saved: SavedExport
+    context: StepContext
+    examples: Path
+
+    @cached_property
+    def exported(self) -> ComparedMethods:
+        """The exported methods, which only a difference needs."""
+        return ComparedMethods.read(self.job, self.saved, self.context, self.examples)
+
+
+def _eager_methods(known: _Known, names: Sequence[str]) -> dict[str, EagerMethod]:
+    """Makes the model, and returns its methods by name."""
+    from etbuild.comparison.eager import EagerMethod
+    from etbuild.model import module
+    from etbuild.processes.random_seeds import seed
+    from etbuild.steps.create_module import create_module
+
+    job, plan = known.job, known.job.plan.exported
+    seed(plan.model.seed)  # modules may draw numbers when they are imported
+    root = create_module(plan, known.context, job.plan.weights, floats=True, in_place=True)
+    tensors = module.named_tensors(root)
+    for name, content in weights_of_adapters(job, tensors.keys()).items():
+        tensors[name].copy_(content)
+
+    def applied(adapter: str | None) -> AbstractContextManager[object]:
+        if not plan.adapters:
+            return nullcontext()
+        from etbuild.model import adapters
+
+        return adapters.applied(root, adapter)
+
+    return {
+        name: EagerMethod(root, plan.methods[name].entry, functools.partial(applied, plan.methods[name].adapter))
+        for name in names
+    }
+
+
+def _compared(known: _Known, eager: Mapping[str, EagerMethod], files: Sequence[Path]) -> dict[str, str]:
+    """Compares in child processes: calls change the state of the model."""
+    from etbuild.comparison.compare import Wrong
+    from etbuild.runtime import child
+
+    tasks = {
+        f"comparing with the model ({number})": functools.partial(_first_wrong, known, eager, file)
+        for number, file in enumerate(files)
+    }
+    found = [*child.run(tasks, known.job.options.jobs).values()]
+    wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
+    if wrong:
+        raise BuildError([_problem(known, eager, each, search=number < SEARCHED) for number, each in enumerate(wrong)])
+    return {name: what for each in found for name, what in each["notes"].items()}
+
+
+def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) -> dict[str, Any]:
+    """The first call in which an exported method differs from the model, as plain values, and notes by method."""
+    import torch
+
+    from etbuild.comparison.model import ModelComparison
+
+    given = torch.load(file, weights_only=True)
+    forms = pickle.loads(given["forms"])  # this build has written it
+
+    def exported() -> Comparison:
+        from etbuild.comparison.compare import Comparison
+
+        return Comparison(known.exported.methods(sorted(forms))[0])
+
+    tolerances = {name: settings.tolerance for name, settings in known.job.plan.comparisons.items()}
+    comparison = ModelComparison(eager, forms, tolerances, exported)
+    wrong = comparison.first_wrong(given["calls"])
+    notes = {name: f"was compared with the model {what}" for name, what in comparison.notes.items()}
+    for name, loss in comparison.losses.items():
+        notes.setdefault(name, f"is quantized: {loss} against the float model")
+    return {"wrong": None if wrong is None else vars(wrong), "notes": notes}
+
+
+def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, search: bool) -> Problem:
+    where: str | None = f"the cause was searched for only in the first {SEARCHED} wrong methods"
+    if wrong.blames == "quantization":
+        where = None
+    elif search:
+        (method,), _ = known.exported.methods([wrong.method], whole=True)
+        where = _where(known.job, method.program, eager[wrong.method], wrong)
+    return Problem(wrong.problem, ("methods", wrong.method), hints(where, MORE_OR_LESS))
+
+
+def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: EagerMethod, wrong: Wrong) -> str:
+    """Where the exported method leaves the model, for people."""
+    from etbuild.comparison.graph import with_state
+    from etbuild.runtime import child
+
+    graph, spec = with_state(program, wrong.state), program.call_spec.in_spec
+
+    def find() -> str | None:
+        for _, leaves in wrong.earlier:
+            eager.call(spec, leaves)
+        return eager.different_module(spec, graph, wrong.leaves)
+
+    with job.stage(f"search the model for what `{wrong.method}` exports otherwise"):
+        try:
+            found: str | None = child.result("the model", find)
+        except Exception as error:  # noqa: BLE001 - whatever happens while it searches, the export is wrong
+            return f"the search for the module failed: {summary(error)}"
+    passes = "; or `passes.aten` changes what it computes" if job.plan.exported.passes else ""
+    cause = f"{_BRANCHES}{passes}"
+    first = "the first submodule whose output the exported method does not compute is"
+    return cause if found is None else f"{first} {found}: {cause}"
