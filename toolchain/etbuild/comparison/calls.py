@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ _COUNTED = 16  # calls with a state, at least: a counter may stop
 _LONGEST = 64  # calls with a state, until nothing of it changes for the first time
 _FEW = 3  # inputs that have large numbers by themselves
 _FLOAT, _INTEGER, _BOOLEAN = range(3)
+_MOST_SIZES = 64  # of a dimension that have their turn
 _SCALES = (10.0, 1000.0)  # by which inputs grow, to reach what was not seen
 
 
@@ -79,9 +80,9 @@ class Calls:
         self._inputs = dict(_inputs(program, examples, [*ranges, *([None] * (len(examples) - len(ranges)))]))
         self._sizes = dict(sorted(_sizes(program, self._shapes, examples).items(), key=lambda item: str(item[0])))
         self._operators: int = sum(node.op == "call_function" for node in program.graph.nodes)
-        self._has_states = bool(program.graph_signature.buffers_to_mutate)
+        self._has_states = bool(hints.states(program))
         self._number, self._is_taken = 0, False
-        self._budget = self._work = 0
+        self._budget = self._whole = self._work = 0
         self._slow = slow
 
     def chosen(self, budget: int, work: int) -> Iterator[ComparedCall]:
@@ -97,7 +98,7 @@ class Calls:
             work: How many they have read and written in the first call.
         """
         work += self._slow
-        self._budget, self._work = budget, work
+        self._budget, self._whole, self._work = budget, budget, work
         own = {symbol: size.example for symbol, size in self._sizes.items()}
         if self._spend(own):
             yield ComparedCall("the second call with the example inputs", [[*self._examples]])
@@ -105,7 +106,9 @@ class Calls:
             if work <= _ONE_MORE * budget or all(map(_is_one_number, self._examples)):
                 yield self._made(own, Kind())
             return
-        usual = Kind(integers=values.WALK if self._has_states else values.UNIFORM)
+        usual = Kind(integers=values.WALK if self._has_states else values.DIFFERENT)
+        if any(each.integers and each.integers.wide for each in self._inputs.values()) and self._spend(own):
+            yield self._made(own, Kind(integers=values.WIDE))
         for share in self._shares() if self._sizes else ():
             if (sizes := self._affordable(share)) is not None:
                 yield self._made(sizes, usual)
@@ -113,12 +116,15 @@ class Calls:
             yield self._made(
                 {symbol: size.example * (not size.may_be_zero) for symbol, size in self._sizes.items()}, usual
             )
-        small = own if self._estimate(own) <= budget // _MANY else self._at(dict.fromkeys(self._sizes, 0.0))
+        small = own if self._is_small(own) else self._at(dict.fromkeys(self._sizes, 0.0))
         yield from self._filling(small)
-        for kind in self._kinds():
-            if not self._spend(small):
+        kinds = [*self._kinds()]
+        count = max([0, *map(self._sizes_of, self._sizes)])
+        others = map(self._other_small, range(max(count, len(kinds)) if count else 0))
+        for kind, sizes in zip(cycle(kinds), chain([small] * len(kinds), others), strict=False):
+            if not self._spend(sizes):
                 return
-            yield self._made(small, kind)
+            yield self._made(sizes, kind)
         for scale in _SCALES if self._has(_FLOAT) else ():
             if self._coverage.unseen() and self._spend(small):
                 yield self._made(small, Kind(scale=scale, integers=usual.integers))
@@ -134,7 +140,10 @@ class Calls:
             yield self._made(sizes, Kind(integers=values.WALK))
 
     def _kinds(self) -> Iterator[Kind]:
-        """Kinds of values: each kind of floating-point numbers, integers and booleans has its turn at least once."""
+        """Kinds of values: each kind of floating-point numbers, integers and booleans has its turn at least once.
+
+        Positions go on where there is a state, so that a later call reads what numbers of each kind have left there.
+        """
         sizes = sorted({size for each in self._inputs.values() for size in each.magnitudes})
         near = [Kind(scale=size) for size in sizes if size < values.FAR]
         far = [Kind(scale=size) for size in sizes if size >= values.FAR]
@@ -142,11 +151,14 @@ class Calls:
         floats = [Kind(), Kind(values.MIXED), *near, *map(Kind, kinds), *far]
         several = [index for index, each in self._inputs.items() if _kind(each.example.dtype) == _FLOAT][:_FEW]
         floats += [Kind(values.LARGE, only=index) for index in several if len(several) > 1]
-        integers = [values.UNIFORM, values.ENDS, values.DIFFERENT, values.LAST, values.FIRST]
-        booleans = [values.SOME, values.ALL, values.NONE]
+        integers, booleans = values.INTEGERS, values.BOOLEANS
         has = [self._has(kind) for kind in (_FLOAT, _INTEGER, _BOOLEAN)]
         count = max(1, has[0] * len(floats), has[1] * len(integers), has[2] * len(booleans))
         turns = zip(cycle(floats), cycle(integers), cycle(booleans), strict=False)
+        if self._has_states and has[1]:
+            yield from (Kind(integers=integer) for integer in integers)
+            turns = zip(cycle([*floats, Kind()]), cycle([values.WALK]), cycle(booleans), strict=False)
+            count = len(floats) + 1
         for kind, integer, boolean in islice(turns, count):
             yield replace(kind, integers=integer, booleans=boolean)
 
@@ -158,6 +170,7 @@ class Calls:
         """Sizes, as shares of the way from the smallest to the largest one: all together, and each by itself."""
         for share in (0.0, 1.0, 0.0):
             yield dict.fromkeys(self._sizes, share)
+        yield {symbol: min(1.0, 1 / max(size.most - size.least, 1)) for symbol, size in self._sizes.items()}
         for step in (-1, 0.5, 0.3):  # one less than the most; others that few numbers divide
             yield {symbol: self._odd(size, step) for symbol, size in self._sizes.items()}
         for symbol in self._sizes if len(self._sizes) > 1 else ():
@@ -181,6 +194,28 @@ class Calls:
             symbol: size.least + round((size.most - size.least) * shares[symbol])
             for symbol, size in self._sizes.items()
         }
+
+    def _sizes_of(self, symbol: Any) -> int:
+        """How many sizes of a dimension have their turn."""
+        size: _Size = self._sizes[symbol]
+        return min(size.most - size.least + 1, _MOST_SIZES)
+
+    def _other_small(self, number: int) -> dict[Any, int]:
+        """Small sizes, each of which has its turn in a random order, and others of other dimensions beside it."""
+        shares = {}
+        for index, symbol in enumerate(self._sizes):
+            count = self._sizes_of(symbol)
+            order = torch.randperm(count, generator=torch.Generator().manual_seed(index))
+            shares[symbol] = int(order[number % count]) / max(count - 1, 1)
+        for halving in range(_HALVINGS):
+            sizes = self._at({symbol: share / 2**halving for symbol, share in shares.items()})
+            if self._is_small(sizes):
+                return sizes
+        return self._at(dict.fromkeys(self._sizes, 0.0))
+
+    def _is_small(self, sizes: Mapping[Any, int]) -> bool:
+        """Whether many calls with these sizes fit in the budget."""
+        return self._estimate(sizes) <= self._whole // _MANY
 
     def _affordable(self, shares: Mapping[Any, float]) -> dict[Any, int] | None:
         """Sizes at these shares, or nearer to the smallest ones if the budget does not suffice."""
@@ -243,7 +278,8 @@ class Calls:
             self._budget -= self._estimate(sizes) // 2  # PyTorch has refused them
             if not self._integers():
                 break
-            for each in cautious or blamed:
+            wide = [each for each in self._integers() if each.is_wide]
+            for each in wide or cautious or blamed:
                 each.refuse()
         self._is_taken = False
 

@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from etbuild.comparison.hints import LIMITS, dependents, limits, operator
+from etbuild.comparison.hints import LIMITS, dependents, limits, operator, states
 
 _SAMPLED = 1 << 16  # elements of a tensor that are looked at
 _CURVED = ("tanh", "sigmoid", "gelu", "silu", "elu", "mish", "softplus", "hardswish", "hardsigmoid", "log_sigmoid")
@@ -46,7 +46,7 @@ class Coverage:
         self._seen: set[tuple[Node, str]] = set()
         self._first: dict[str, torch.Tensor] = {}
         self._touched: dict[str, torch.Tensor] = {}
-        self._states = {*program.graph_signature.buffers_to_mutate.values()}
+        self._states = states(program)
         self._calm = 0
 
     def watches(self, node: Node) -> bool:

@@ -11,6 +11,9 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from etbuild.export.written_buffers import written_nodes
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 LIMITS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "relu6", "threshold", "hardshrink", "softshrink")
@@ -25,6 +28,7 @@ _KERNELS = {
     **{name: f"aten::{name}" for name in ("avg_pool2d", "max_pool2d", "max_pool2d_with_indices")},
 }
 _COUNTS = 1000  # an integer that becomes a floating-point number is a count, an age, a position
+_TABLES = 4  # times the size of a table: how far integers go from which its rows are computed
 _ENDS = (127, 128, 255, 256, 32767, 32768, 65535, 65536, 2**31 - 1, 2**31, 2**53 + 1)
 
 
@@ -101,11 +105,10 @@ def _constants(node: Node, names: tuple[str, ...]) -> Iterator[float]:
 
 def dependents(program: ExportedProgram) -> set[Node]:
     """The nodes whose results depend on inputs or on buffers that the method changes."""
-    signature = program.graph_signature
-    changed = {*signature.buffers_to_mutate.values()}
+    changed = states(program)
     starts = {
         spec.arg.name
-        for spec in signature.input_specs
+        for spec in program.graph_signature.input_specs
         if spec.kind == InputKind.USER_INPUT or (spec.kind == InputKind.BUFFER and spec.target in changed)
     }
     found: set[Node] = set()
@@ -113,6 +116,28 @@ def dependents(program: ExportedProgram) -> set[Node]:
         if node.name in starts or any(each in found for each in node.all_input_nodes):
             found.add(node)
     return found
+
+
+def states(program: ExportedProgram) -> set[str]:
+    """The names of the buffers that a method changes. The signature lists them only after decompositions."""
+    names = program.graph_signature.inputs_to_buffers
+    found = {*program.graph_signature.buffers_to_mutate.values()}
+    for written in written_nodes(program):
+        if written.graph is not program.graph:  # an operand of a branch or a loop: it may be any
+            return {*names.values()}
+        while _is_view(written):
+            written = written.all_input_nodes[0]
+        if written.name in names:
+            found.add(names[written.name])
+    return found
+
+
+def _is_view(node: Node) -> bool:
+    """Whether the result of a node has the memory of its first operand."""
+    if node.op != "call_function" or not node.all_input_nodes:
+        return False
+    schema = getattr(node.target, "_schema", None)  # that which takes one of several results has none
+    return schema is None or any(each.alias_info is not None for each in schema.returns)
 
 
 @dataclass(frozen=True)
@@ -124,11 +149,16 @@ class Integers:
         most: The largest one, as far as the graph says. PyTorch may refuse it.
         special: Values between them that may show a mistake: those with which the graph compares, and those at which
             other dtypes end.
+        wide: The smallest and the largest one that the graph may take beyond these: if it computes the rows of a table
+            from it, this may be negative, or larger than the table; a mask may be counts.
+        is_mask: Whether it is a mask, which is 0 or 1 usually.
     """
 
     least: int
     most: int
     special: tuple[int, ...] = ()
+    wide: tuple[int, int] | None = None
+    is_mask: bool = False
 
 
 @dataclass
@@ -140,6 +170,7 @@ class _Reached:
     is_size: bool = False
     is_float: bool = False
     is_data: bool = False
+    is_changed: bool = False
 
 
 def integers(program: ExportedProgram, index: int, example: torch.Tensor) -> Integers:
@@ -160,11 +191,13 @@ def integers(program: ExportedProgram, index: int, example: torch.Tensor) -> Int
     own = [int(example.min()), int(example.max())] if example.numel() else [0, 0]
     if reached.tables:
         most = min(reached.tables) - 1
-        return Integers(0, most, _between(reached.constants, 0, most))
+        ends = [0, most, *reached.constants]
+        beyond = (min(ends) - _TABLES * most, max(ends) + _TABLES * most)
+        return Integers(0, most, _between(reached.constants, 0, most), beyond if reached.is_changed else None)
     if reached.is_size:
         return Integers(min(own[0], 1), own[1] + _FEW)
     if own[1] == 1 and own[0] >= 0 and (reached.is_float or reached.constants):
-        return Integers(0, 1)  # a mask
+        return Integers(0, 1, wide=(0, min(_COUNTS, kind.max)), is_mask=True)
     if reached.is_float or (reached.constants and not reached.is_data):
         around = [0, *reached.constants, *own]
         wide = _COUNTS if reached.is_float else 1
@@ -218,6 +251,9 @@ def _see(program: ExportedProgram, node: Node, user: Node, found: _Reached) -> b
     if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
         found.constants.append(0)
         return False
+    if isinstance(value, torch.SymInt):  # a size of it
+        return False
+    found.is_changed |= torch.Tag.pointwise in getattr(user.target, "tags", ())
     if "shift" in name or name == "pow":
         found.is_size = True
     return True
@@ -231,10 +267,9 @@ def _table(found: _Reached, table: Any, dimension: Any) -> bool:
 
 
 def _has_new_size(value: Any) -> bool:
-    """Whether a size of a result depends on values."""
-    if not isinstance(value, torch.Tensor):
-        return isinstance(value, torch.SymInt)
-    return any(not isinstance(size, int) and "u" in str(size.node.expr) for size in value.shape)
+    """Whether a value is a size that depends on values of tensors, or a tensor with such a size."""
+    sizes = value.shape if isinstance(value, torch.Tensor) else [value]
+    return any(isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size)) for size in sizes)
 
 
 def _integers_of(program: ExportedProgram, other: Any) -> Iterator[int]:

@@ -27,11 +27,15 @@ NORMAL, MIXED, POSITIVE, FLAT, ZEROS, SMALL, TINY, OFFSET, LARGE = (
     "large",
 )
 UNIFORM, DIFFERENT, LAST, FIRST, ENDS, WALK = "any", "all different", "the largest", "the smallest", "the ends", "next"
-SOME, ALL, NONE = "some", "all", "none"
+WIDE = "of the wide range"
+SOME, ALL, NONE, ONE = "some", "all", "none", "one"
+INTEGERS = (UNIFORM, ENDS, DIFFERENT, LAST, ONE, WIDE, DIFFERENT, FIRST)
+BOOLEANS = (SOME, ALL, NONE, ONE)
 EXTREME = (OFFSET, LARGE)
 FAR = 1000.0
 """Beside larger numbers, the tolerance hides errors of usual ones."""
 _FLAT, _SMALL, _TINY, _OFFSET, _LARGE = 0.7, 1e-3, 1e-6, 1000.0, 100.0
+_MANY = 1 << 20  # integers of a range, all of which may have their turn
 _NEAR = (0.97, 1.03)  # times a constant of the graph
 _USUAL = (1.0, 5.0, 25.0)  # magnitudes that are tried whatever the graph has
 
@@ -62,7 +66,7 @@ class Kind:
     @property
     def is_extreme(self) -> bool:
         """Whether numbers may be so large that the method overflows: then there is nothing to compare."""
-        return self.floats in EXTREME or self.scale > _LARGE
+        return self.floats in EXTREME or self.scale > _LARGE or self.integers == WIDE
 
 
 @dataclass(eq=False)
@@ -77,6 +81,7 @@ class Input:
         known: The largest integer that PyTorch has taken.
         refused: The smallest one that it has refused.
         next: The next integer of those that walk.
+        is_wide: Whether the values that were made last are of the wide range.
     """
 
     example: torch.Tensor
@@ -86,7 +91,9 @@ class Input:
     known: int = 0
     refused: int | None = None
     next: int = 0
+    is_wide: bool = False
     _used: int = field(default=0, repr=False)
+    _place: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         if self.integers is not None and self.limits is not None:
@@ -112,11 +119,19 @@ class Input:
 
     def refuse(self) -> None:
         """Notes that PyTorch has refused the values that were made last. The next ones are smaller."""
-        if self.integers is not None and self._used > self.known:
+        if self.is_wide and self.integers is not None:
+            self.integers, self.is_wide = replace(self.integers, wide=None), False
+        elif self.integers is not None and self._used > self.known:
             self.refused = self._used
 
     def take(self) -> None:
         """Notes that PyTorch has taken the values that were made last."""
+        if self.is_wide and self.integers is not None and self.integers.wide is not None:
+            self.is_wide = False
+            if self.integers.is_mask:
+                return
+            least, most = self.integers.wide
+            self.integers, self.known = replace(self.integers, least=least, most=most, wide=None), most
         if self.integers is not None:
             self.known = max(self.known, self._used)
 
@@ -132,7 +147,11 @@ class Input:
         dtype = self.example.dtype
         if dtype == torch.bool:
             some = torch.randint(0, 2, tuple(shape), generator=generator).bool()
-            return some if kind.booleans == SOME else torch.full_like(some, kind.booleans == ALL)
+            if kind.booleans == SOME:
+                return some
+            found = torch.full_like(some, kind.booleans == ALL)
+            found.view(-1)[:1] |= kind.booleans == ONE
+            return found
         if self.integers is not None:
             found = self._integers(shape, kind.integers, generator, self._most(caution))
             self._used = int(found.max()) if found.numel() else 0
@@ -184,6 +203,9 @@ class Input:
         assert self.integers is not None
         size, least = tuple(shape), self.integers.least
         count = math.prod(size)
+        self.is_wide = kind == WIDE and self.integers.wide is not None
+        if self.is_wide and self.integers.wide is not None:
+            return torch.randint(self.integers.wide[0], self.integers.wide[1] + 1, size, generator=generator)
         own = self.example.flatten()
         positions = self.example.dim() == 1 and own.numel() > 1 and bool((own.diff() == 1).all())
         if positions or (kind == WALK and count == 1):  # positions stay positions
@@ -191,11 +213,13 @@ class Input:
             first = {FIRST: least, LAST: last}.get(kind, least + (self.next - least) % (last - least + 1))
             self.next = first + count
             return torch.arange(first, first + count).view(size)
-        if kind in (LAST, FIRST):
-            return torch.full(size, most if kind == LAST else least)
-        if kind == DIFFERENT:
-            first = torch.randperm(count, generator=generator) % (most - least + 1)
-            return (first + least).view(size)
+        if kind in (LAST, FIRST, ONE):
+            found = torch.full(size, most if kind == LAST else least)
+            if kind == ONE:
+                found.view(-1)[:1] = most
+            return found
+        if kind == DIFFERENT and most - least < _MANY:
+            return (self._unused(count, most - least + 1) + least).view(size)
         special = [each for each in self.integers.special if each <= most]
         if kind == ENDS or most - least >= 2**32:  # any of 2^64 is large
             ends = torch.tensor([*special, least, most, min(least + 1, most), max(most - 1, least)])
@@ -203,3 +227,9 @@ class Input:
             first = ends[: (count + 1) // 2] if kind == ENDS else ends[:0]  # those that the graph compares with
             return torch.cat([first, found[len(first) :]]).view(size)
         return torch.randint(least, most + 1, size, generator=generator)
+
+    def _unused(self, count: int, among: int) -> torch.Tensor:
+        """Numbers of 0 to `among - 1` in a random order: all of them, before one comes again."""
+        places = torch.arange(self._place, self._place + count) % among
+        self._place += count
+        return torch.randperm(among, generator=torch.Generator().manual_seed(among))[places]
