@@ -195,10 +195,11 @@ class Trial:
     def _methods(self) -> tuple[dict[str, Any], dict[str, str]]:
         """The exported methods with their weights, and the shards of these."""
         from etbuild.lower import shards
-        from etbuild.steps.saved_export import load_methods, open_content, opened_export
+        from etbuild.steps.saved_export import load_custom_ops, load_methods, open_content, opened_export
 
         job = self.pipeline.job(self.plan.lower_plan)
-        with opened_export(job) as (saved, _):
+        with opened_export(job) as (saved, context):
+            load_custom_ops(job.plan, context)
             programs = load_methods(saved, open_content(job, saved).loaded(), self.plan.methods)
             return programs, shards.of_tensors(job.plan, saved.tensors)
 
