@@ -28,7 +28,7 @@ WITH_WEIGHTS = MANIFEST.replace('factory: "model:create"', 'factory: "model:crea
 HIT = {"program": "cached"}
 ALL = {"export": "run", "lower": "run", "compare": "run", "report": "run"}
 REPORT = {"export": "cached", "lower": "cached", "compare": "cached", "report": "run"}
-EXPORT = {**REPORT, "export": "run"}
+EXPORT = {**REPORT, "export": "run", "compare": "run"}  # the comparison calls the model
 COMPARE = {**REPORT, "compare": "run"}
 LOWER = {**COMPARE, "lower": "run"}
 
@@ -143,12 +143,13 @@ def test_weights_that_change_during_a_build_are_noticed(project: Project, monkey
     project.write("model.py", MODEL + "# again\n")
     weights, run = project.root / "w.safetensors", export.export
 
-    def changed(*arguments: Any) -> None:
-        run(*arguments)
+    def changed(*arguments: Any) -> Any:
+        process = run(*arguments)
         before = weights.stat()
         project.weights(0.25)
         assert weights.stat().st_size == before.st_size
         os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return process
 
     with monkeypatch.context() as patch:
         patch.setattr(export, "export", changed)
@@ -164,9 +165,10 @@ def test_a_download_that_ends_during_a_build_is_noticed(project: Project, monkey
     project.write("model.py", MODEL + "# again\n")
     run = export.export
 
-    def arriving(*arguments: Any) -> None:
-        run(*arguments)
+    def arriving(*arguments: Any) -> Any:
+        process = run(*arguments)
         (project.root / "w.safetensors").rename(project.root / "net/model.safetensors")
+        return process
 
     with monkeypatch.context() as patch:
         patch.setattr(export, "export", arriving)

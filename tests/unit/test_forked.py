@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +227,45 @@ def test_a_signal_right_after_the_fork_does_not_reach_the_handlers_of_the_parent
     ended = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=True)
     assert "lowering f ended with" in ended.stdout
     assert ended.stderr == ""
+
+
+def test_a_child_beside_works_in_steps_and_keeps_its_contexts() -> None:
+    def task() -> Generator[int, int, None]:
+        with tempfile.TemporaryFile() as file:
+            given = yield 1
+            while True:
+                file.write(b"x" * given)
+                given = yield file.tell()
+
+    child = forked.Beside("counting", task)
+    found = []
+    for given in (2, 3):
+        found.append(child.result())
+        child.give(given)
+    assert [*found, child.result()] == [1, 2, 5]
+    child.end()
+
+
+def test_a_child_beside_that_fails_ends() -> None:
+    def task() -> Generator[None, int, None]:
+        yield
+        raise BuildError.of("wrong")
+
+    child = forked.Beside("failing", task)
+    child.result()
+    child.give(1)
+    with pytest.raises(BuildError, match="wrong"):
+        child.result()
+    assert not multiprocessing.active_children()
+
+
+def test_a_child_beside_that_is_killed_is_an_error() -> None:
+    def task() -> Generator[None, None, None]:
+        yield
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = forked.Beside("counting", task)
+    child.result()
+    child.give(None)
+    with pytest.raises(BuildError, match="counting"):
+        child.result()

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -73,7 +73,8 @@ def run(
         while waiting or running:
             while waiting and len(running) < at_once:
                 with blocked(*STOPPING):  # until the child has handlers of its own
-                    child = _Child(*waiting.pop(0))
+                    name, task = waiting.pop(0)
+                    child = _Child(name, partial(_only, name, task))
                     running[child.result] = child
             for work in meanwhile:
                 if not wait(list(running), 0):
@@ -90,33 +91,42 @@ def run(
 
 
 class Beside:
-    """One task in a child process, beside what this process does until it asks for the result.
+    """A child process that works beside this one, in steps. It begins with the first one.
 
     Args:
         name: What it does, for messages.
-        task: The task. It gets a function that waits until this process gives something, and returns it.
+        task: A generator. Each value that it yields is the result of a step; it gets what is given for the next one.
     """
 
-    def __init__(self, name: str, task: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(self, name: str, task: Callable[[], Generator[Any, Any, None]]) -> None:
         given, self._give = _FORK.Pipe(duplex=False)
         with blocked(*STOPPING):
-            self._child: _Child | None = _Child(name, partial(task, given.recv))
+            self._child: _Child | None = _Child(name, partial(_steps, name, task, given))
         given.close()
 
-    def result(self, given: object) -> Any:
-        """Gives something to the task, and returns its result. Errors are those of `run`."""
+    def give(self, value: object) -> None:
+        """Lets it begin the next step, which gets a value."""
+        with suppress(BrokenPipeError):  # it has ended: `result` says why
+            self._give.send(value)
+
+    def result(self, meanwhile: Sequence[Callable[[], object]] = ()) -> Any:
+        """The result of its step. If it fails, the child ends; errors are those of `run`.
+
+        Args:
+            meanwhile: What this process does until the step ends.
+        """
         child = self._child
         assert child is not None, "it has not ended"
         try:
-            with suppress(BrokenPipeError):  # the task has failed
-                self._give.send(given)
+            for work in meanwhile:
+                if not wait([child.result], 0):
+                    work()
             while not wait([child.result], _LOOK_SECONDS) and child.process.exitcode is None:
                 pass
-            found = child.finish()
-            self._child = None
-            return found
-        finally:
+            return child.received()
+        except BaseException:
             self.end()
+            raise
 
     def end(self) -> None:
         """Ends the child, if it still runs."""
@@ -129,15 +139,22 @@ class Beside:
 class _Child:
     """A child process, and where its result comes from. Start it while signals that stop a build are blocked."""
 
-    def __init__(self, name: str, task: Callable[[], Any]) -> None:
+    def __init__(self, name: str, outcomes: Callable[[], Iterator[memoryview]]) -> None:
         self.name = name
         self.result, write_end = _FORK.Pipe(duplex=False)
-        self.process = _FORK.Process(target=_run, args=(name, task, write_end, os.getpid()))
+        self.process = _FORK.Process(target=_run, args=(outcomes, write_end, os.getpid()))
         self.process.start()
         write_end.close()
 
     def finish(self) -> Any:
         """The result of the task, which has ended."""
+        try:
+            return self.received()
+        finally:
+            self.process.join()
+
+    def received(self) -> Any:
+        """What the process has sent; or the error that it has sent, or that it has ended."""
         try:
             if not self.result.poll():  # the child has ended, but its end of the pipe is still open
                 raise EOFError
@@ -145,7 +162,6 @@ class _Child:
         except EOFError:
             self.process.join()
             raise BuildError([how_it_ended(self.name, self.process.exitcode or 0, last_stage())]) from None
-        self.process.join()
         if error is not None:
             raise error
         loaded.update(files)
@@ -167,25 +183,43 @@ def _end(children: Collection[_Child]) -> None:
             process.join()
 
 
-def _run(name: str, task: Callable[[], Any], result: Connection, parent: int) -> None:
-    """Runs in the child, and sends the outcome of the task."""
+def _run(outcomes: Callable[[], Iterator[memoryview]], result: Connection, parent: int) -> None:
+    """Runs in the child, and sends outcomes of its work."""
     # The parent also gets a terminal's Ctrl-C. Programs that the task starts do not inherit a handler.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     sandbox.end_with(parent)
+    own = os.getpid()
     interrupts = Interrupts(_Ended)
     try:
         interrupts.install([signal.SIGTERM, signal.SIGHUP])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         safe = Connection(high_copy(result.fileno()), readable=False)  # code of others may close descriptors
-        safe.send_bytes(_outcome(name, task))
+        for outcome in outcomes():
+            if os.getpid() != own:  # the task has forked
+                os._exit(0)
+            flush()
+            safe.send_bytes(outcome)
         interrupts.over = True
         for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is left to clean up
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
-        flush()
         os._exit(0)  # `multiprocessing` would wait for threads that a model has left
     except _Ended:
         os._exit(128 + interrupts.received[0])
+
+
+def _only(name: str, task: Callable[[], Any]) -> Iterator[memoryview]:
+    with undone():
+        yield _outcome(name, task)
+
+
+def _steps(name: str, task: Callable[[], Generator[Any, Any, None]], given: Connection) -> Iterator[memoryview]:
+    """The outcomes of steps. The contexts of the generator last until the end."""
+    steps, value = task(), None
+    with undone(), suppress(EOFError):  # there is no parent any more
+        while True:
+            yield _outcome(name, partial(steps.send, value))
+            value = given.recv()
 
 
 def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
@@ -193,10 +227,9 @@ def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
     it has learned, as the parent reads it."""
     before, known = set(sys.modules), digests.known()
     try:
-        with undone():
-            value = task()
-            learned = dict(digests.known().items() - known.items())
-            return ForkingPickler.dumps((value, None, loaded | files_of(sys.modules.keys() - before), learned))
+        value = task()
+        learned = dict(digests.known().items() - known.items())
+        return ForkingPickler.dumps((value, None, loaded | files_of(sys.modules.keys() - before), learned))
     except (EtbuildError, KeyboardInterrupt) as error:
         failure: BaseException = error
     except _Ended:

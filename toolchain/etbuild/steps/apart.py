@@ -5,11 +5,12 @@ Such code may change anything in its process: PyTorch's settings, functions of l
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from etbuild.inputs.undeclared import add_unkeyed, unkeyed
 from etbuild.processes import forked
@@ -37,23 +38,27 @@ def run_one(task: Callable[[], T], meanwhile: Sequence[Callable[[], object]] = (
         return run({"the build": in_child}, 1, meanwhile)["the build"]
 
 
-class Beside(Generic[T]):
-    """One task in a child process, beside this one, as `forked.Beside` runs it. It has the standard input, too."""
+class Beside:
+    """A child process that works beside this one, as `forked.Beside` does. It has the standard input, too."""
 
-    def __init__(self, name: str, task: Callable[[Callable[[], Any]], T]) -> None:
+    def __init__(self, name: str, task: Callable[[], Generator[Any, Any, None]]) -> None:
         with _standard_input() as take:
 
-            def in_child(receive: Callable[[], Any]) -> tuple[T, set[str]]:
+            def in_child() -> Generator[Any, Any, None]:
                 take()
-                return _noted(lambda: task(receive))()
+                steps, given = task(), None
+                while True:
+                    given = yield _noted(functools.partial(steps.send, given))()
 
             self._child = forked.Beside(name, in_child)
 
-    def result(self, given: object) -> T:
-        """Gives something to the task, and returns its result."""
-        result, reasons = self._child.result(given)
-        found: T = _taken_over(result, reasons)
-        return found
+    def give(self, value: object) -> None:
+        """Lets it begin the next step, which gets a value."""
+        self._child.give(value)
+
+    def result(self, meanwhile: Sequence[Callable[[], object]] = ()) -> Any:
+        """The result of its step. Arguments and errors are those of `forked.Beside.result`."""
+        return _taken_over(*self._child.result(meanwhile))
 
     def end(self) -> None:
         """Ends the child, if it still runs."""

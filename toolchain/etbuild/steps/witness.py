@@ -1,21 +1,22 @@
 """The witness of a comparison: the model as its user has it in eager PyTorch, in a process of its own.
 
-Its code may change anything in its process. The process begins while others work, since it takes long to import what
-a model needs; then it waits for the calls in which the program has computed what the exported methods compute.
+Its code may change anything in its process. It takes long to import what a model needs, so the process of the export
+goes on as the witness, or another one begins while others work. It waits for the calls in which the program has
+computed what the exported methods compute.
 """
 
 from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError, EtbuildError, Problem
 from etbuild.exception_text import hints, summary
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext, silent
@@ -62,8 +63,21 @@ def write_calls(file: Path, methods: Sequence[ComparedMethod], calls: Sequence[C
     return {}
 
 
+def witnesses(plan: ComparePlan) -> list[str]:
+    """The methods of which the model can speak. Those from files have no model; a recipe, or a training for
+    quantization, changes the weights."""
+    return [
+        name
+        for name in plan.methods
+        if plan.comparisons[name].leave_out is None
+        and (method := plan.exported.methods[name]).program is None
+        and (method.pt2e is None or method.pt2e.qat is None)
+        and "quantize" not in method.from_recipe
+    ]
+
+
 class Witness:
-    """The process of the model.
+    """The process of the model: that of the export, or a fresh one.
 
     Args:
         job: The export, and what to compare.
@@ -86,26 +100,17 @@ class Witness:
         self.used, self.examples = used, examples
         self._job, self._around = replace(job, stage=silent), around
         self._stage = job.stage
-        self._process: apart.Beside[dict[str, str]] | None = None
-
-    @property
-    def methods(self) -> list[str]:
-        """The methods that it can speak of. Those from files have no model; a recipe, or a training for quantization,
-        changes the weights."""
-        plan = self._job.plan
-        return [
-            name
-            for name in plan.methods
-            if plan.comparisons[name].leave_out is None
-            and (method := plan.exported.methods[name]).program is None
-            and (method.pt2e is None or method.pt2e.qat is None)
-            and "quantize" not in method.from_recipe
-        ]
+        self._process: apart.Beside | None = None
+        self._is_of_export = False
 
     def start(self) -> None:
-        """Starts the process, unless it runs or has nothing to say."""
-        if self._process is None and self.methods:
-            self._process = apart.Beside("making the model", self._run)
+        """Starts a process that makes the model, unless there is one."""
+        if self._process is None and witnesses(self._job.plan):
+            self._process = apart.Beside("making the model", self._fresh)
+
+    def take(self, process: apart.Beside) -> None:
+        """Takes the process of the export, which waits and then does `answer`."""
+        self._process, self._is_of_export = process, True
 
     def compare(self, calls: list[Path]) -> dict[str, str]:
         """Compares the model with exported methods. Returns notes, by method.
@@ -117,26 +122,51 @@ class Witness:
             InputError: A declared input is missing or does not fit.
             BuildError: The model cannot be made, or computes something else.
         """
-        if not calls:
+        names = witnesses(self._job.plan)
+        if not calls or not names:
             return {}
-        self.start()
-        if self._process is None:
-            return {}
-        with self._stage(f"compare {', '.join(self.methods)} with the model"):
-            return self._process.result(calls)
+        with self._stage(f"compare {', '.join(names)} with the model"):
+            if self._is_of_export:
+                try:
+                    return self._asked(calls)
+                except EtbuildError:  # it has made the model twice: one that was made once has the last word
+                    self._process, self._is_of_export = None, False
+            self.start()
+            assert self._process is not None, "it has started"
+            self._process.result()
+            return self._asked(calls)
+
+    def _asked(self, calls: list[Path]) -> dict[str, str]:
+        assert self._process is not None, "it has started"
+        self._process.give(calls)
+        notes: dict[str, str] = self._process.result()
+        return notes
 
     def close(self) -> None:
         """Ends the process, if it runs."""
         if self._process is not None:
             self._process.end()
 
-    def _run(self, receive: Callable[[], list[Path]]) -> dict[str, str]:
-        """Runs in the process."""
-        with self._around(), opened_export(self._job, self.used) as (saved, context):
-            load_custom_ops(self._job.plan, context)
-            known = _Known(self._job, saved, context, self.examples)
-            eager = _eager_methods(known, self.methods)
-            return _compared(known, eager, receive())
+    def answer(self, calls: list[Path]) -> dict[str, str]:
+        """Makes the model, and compares it. Runs in the process of the export, whose sources can be imported."""
+        with self._around():
+            from etbuild.export import read_archive
+
+            known = _Known(self._job, read_archive.read(self._job.export), self._context, self.examples)
+            return _compared(known, _eager_methods(known), calls)
+
+    def _fresh(self) -> Generator[Any, Any, None]:
+        """Runs in a process of its own."""
+        with self._around(), opened_export(self._job, self.used) as (saved, _):
+            load_custom_ops(self._job.plan, self._context)
+            known = _Known(self._job, saved, self._context, self.examples)
+            eager = _eager_methods(known)
+            calls = yield
+            yield _compared(known, eager, calls)
+
+    @property
+    def _context(self) -> StepContext:
+        return StepContext(self._job.inputs)
 
 
 @dataclass
@@ -161,7 +191,7 @@ class _Known:
         return ComparedMethods.read(self.job, self.saved, self.context, self.examples)
 
 
-def _eager_methods(known: _Known, names: Sequence[str]) -> dict[str, EagerMethod]:
+def _eager_methods(known: _Known) -> dict[str, EagerMethod]:
     """Makes the model, and returns its methods by name."""
     from etbuild.comparison.eager import EagerMethod
     from etbuild.model import module
@@ -184,7 +214,7 @@ def _eager_methods(known: _Known, names: Sequence[str]) -> dict[str, EagerMethod
 
     return {
         name: EagerMethod(root, plan.methods[name].entry, functools.partial(applied, plan.methods[name].adapter))
-        for name in names
+        for name in witnesses(job.plan)
     }
 
 
