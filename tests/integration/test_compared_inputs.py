@@ -71,10 +71,7 @@ def compared(
     sizes: Any = None,
 ) -> tuple[compare.Wrong | None, dict[str, str]]:
     """What a comparison says of a program that computes `made` where the model computes `right`."""
-    one, other = (
-        torch.export.export(net(each, len(inputs)), inputs, dynamic_shapes=sizes).run_decompositions({})
-        for each in (right, made)
-    )
+    one, other = (torch.export.export(net(each, len(inputs)), inputs, dynamic_shapes=sizes) for each in (right, made))
     monkeypatch.setattr(Runtime, "program", other, raising=False)
     monkeypatch.setattr(compare, "Session", Runtime)
     method = compare.ComparedMethod("forward", one, list(inputs), MethodComparison(None, (), None))
@@ -103,9 +100,19 @@ def cached(net: nn.Module, x: torch.Tensor, row: torch.Tensor, last: int) -> tor
     return net.cache.cumsum(0)
 
 
+def kept(net: nn.Module, x: torch.Tensor, row: torch.Tensor, most: float) -> torch.Tensor:
+    """The sum of a cache that holds no numbers beyond a limit. It shows what earlier calls have left."""
+    result = net.cache.sum(0, keepdim=True) + x
+    net.cache.index_copy_(0, row, x.clamp(-most, most))
+    return result
+
+
 FLOATS, TOKENS, NUMBERS = torch.ones(2, 8), torch.zeros(1, 6, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
 MASK, IMAGE = torch.ones(2, 8, dtype=torch.bool), torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
 LENGTH = ({1: Dim("length", min=2, max=64)},)
+LENGTHS = LENGTH * 2
+ONES = torch.ones(2, 8, dtype=torch.int64)
+ROW = (torch.ones(1, 4), torch.zeros(1, dtype=torch.int64))
 AREA = ({0: Dim("height", min=2, max=16), 1: Dim("width", min=2, max=16)},)
 FAULTS: dict[str, tuple[Function, Function, tuple[torch.Tensor, ...], Any]] = {
     "a limit": (lambda net, x: x.clamp(-10, 10), lambda net, x: x.clamp(-10, 12), (FLOATS,), None),
@@ -151,9 +158,40 @@ FAULTS: dict[str, tuple[Function, Function, tuple[torch.Tensor, ...], Any]] = {
     "the last row of a cache": (
         lambda net, x, y: cached(net, x, y, 31),
         lambda net, x, y: cached(net, x, y, 30),
-        (torch.ones(1, 4), torch.zeros(1, dtype=torch.int64)),
+        ROW,
         None,
     ),
+    "what a large number leaves": (
+        lambda net, x, y: kept(net, x, y, 1e9),
+        lambda net, x, y: kept(net, x, y, 20),
+        ROW,
+        None,
+    ),
+    "any row of a table": (
+        lambda net, x: net.rows(x),
+        lambda net, x: net.rows(x) * (x != 237).unsqueeze(-1),
+        (TOKENS,),
+        LENGTH,
+    ),
+    "a row from negative numbers": (
+        lambda net, x: net.rows(x.abs().clamp(max=499)),
+        lambda net, x: net.rows(x.clamp(0, 499)),
+        (TOKENS,),
+        None,
+    ),
+    "a mask of integers": (
+        lambda net, x, y: (x * (y != 0)).sum(1) / y.shape[1],
+        lambda net, x, y: x.sum(1) / y.shape[1],
+        (FLOATS, ONES),
+        LENGTHS,
+    ),
+    "counts in a mask": (
+        lambda net, x, y: (x * y).sum(1),
+        lambda net, x, y: (x * y.clamp(max=127)).sum(1),
+        (FLOATS, ONES),
+        LENGTHS,
+    ),
+    "any size": (lambda net, x: x * 2, lambda net, x: x * 2 + (x.shape[1] == 17), (FLOATS,), LENGTH),
 }
 
 
@@ -187,6 +225,15 @@ def test_an_input_that_no_call_shows_is_noted(monkeypatch: pytest.MonkeyPatch) -
     wrong, notes = compared(monkeypatch, hidden, hidden, (FLOATS, FLOATS + 1))
     assert wrong is None
     assert notes == {"forward": "in calls that do not show whether `input 1` matters"}
+
+
+def test_a_side_of_a_limit_that_no_call_shows_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limited(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return net.a(x.sigmoid().clamp(max=2))
+
+    wrong, notes = compared(monkeypatch, limited, limited, (FLOATS,))
+    assert wrong is None
+    assert notes == {"forward": "in calls in which `clamp` never was above its upper limit"}
 
 
 def test_a_method_that_overflows_is_to_blame_itself(monkeypatch: pytest.MonkeyPatch) -> None:

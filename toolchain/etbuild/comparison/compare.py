@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from etbuild.comparison import accuracy
 from etbuild.comparison.calls import Calls, ComparedCall
-from etbuild.comparison.coverage import Coverage
+from etbuild.comparison.coverage import LIMITED, Coverage
 from etbuild.comparison.graph import Graph, Rounding, buffers, is_finite, is_quantized
 from etbuild.comparison.hints import slow_work
 from etbuild.comparison.power import Power
@@ -39,6 +39,7 @@ _OF_A_PART = 8  # samples that change numbers by the same part of a step, before
 _LARGER_PART = 4  # times the part before, for outputs in which a small one shows nothing
 _SAMPLES = (1, 3, 8, 16, 24, 32)  # of how far rounding moves outputs; the next number if these do not explain them
 _WORK_OF_SAMPLES = 1 << 27  # numbers that operators read and write for them; then more only if the outputs are near
+_SHOWN = 3  # things that no call has shown
 _FAR = 256  # times what the samples explain: more of them would not explain it either
 _NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
 _WITHOUT_MEMORY = "the runtime gets no memory for it"
@@ -136,6 +137,7 @@ class Comparison:
         self._samples: list[_Sample] = []
         self._sampled = 0
         self._choosers: dict[str, Calls] = {}
+        self._coverages: dict[str, Coverage] = {}
         self._finite: set[str] = set()
         self._used: dict[str, int] = {}
         self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
@@ -158,7 +160,7 @@ class Comparison:
         assert self._files is not None, "there is a program"
         assert self._scratch is not None, "there is a place for it"
         session = Session(self._files, self._scratch)
-        coverages = {method.name: Coverage(method.program) for method in self._methods}
+        self._coverages = coverages = {method.name: Coverage(method.program) for method in self._methods}
         graphs = self._graphs(coverages)
         for method in self._methods:
             self._load(session, method)
@@ -198,6 +200,12 @@ class Comparison:
                     if found:
                         said, does = listed(found), "matters" if len(found) == 1 else "matter"
                         self.notes.setdefault(method.name, f"in calls that do not show whether {said} {does}")
+            never: dict[str, list[str]] = {}
+            for node, what in self._coverages[method.name].unseen(LIMITED):
+                never.setdefault(what, []).append(node.name)
+            if never:
+                said = "; ".join(f"{listed(names, _SHOWN)} never {what}" for what, names in never.items())
+                self.notes.setdefault(method.name, f"in calls in which {said}")
 
     def _wrong_state(self, session: Session, graph: Graph, method: ComparedMethod) -> Wrong | None:
         """Compares the buffers that the program holds by name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from torch.fx import Node
 
 from etbuild.comparison.hints import LIMITS, dependents, limits, operator, states
 
+LIMITED = (*LIMITS, "where", "masked_fill")
+"""Operators with two sides, both of which models mean to have."""
 _SAMPLED = 1 << 16  # elements of a tensor that are looked at
 _CURVED = ("tanh", "sigmoid", "gelu", "silu", "elu", "mish", "softplus", "hardswish", "hardsigmoid", "log_sigmoid")
 _FAR = 4.0  # beyond it, these are near their ends
@@ -89,13 +91,17 @@ class Coverage:
         """Whether calls still change elements of a state that no earlier one has changed."""
         return bool(self._states) and self._calm < _ALMOST
 
-    def unseen(self) -> list[tuple[Node, str]]:
-        """The operators of which something was not seen, and what, in the order of the graph."""
+    def unseen(self, names: Collection[str] = ()) -> list[tuple[Node, str]]:
+        """The operators of which something was not seen, and what, in the order of the graph.
+
+        Args:
+            names: The names of operators to look at; none for all.
+        """
         return [
             (node, what)
             for node, watched in self._watched.items()
             for what, _, _ in watched.goals
-            if (node, what) not in self._seen
+            if (node, what) not in self._seen and (not names or operator(node) in names)
         ]
 
 
@@ -105,16 +111,16 @@ def _watched(node: Node) -> _Watched | None:
         return None
     name = operator(node)
     if name in ("where", "masked_fill"):
-        return _Watched(0 if name == "where" else 1, (("true", 0.5, True), ("false", 0.5, False)))
+        return _Watched(0 if name == "where" else 1, (("was true", 0.5, True), ("was false", 0.5, False)))
     if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
-        return _Watched(-1, (("true", 0.5, True), ("false", 0.5, False)))
+        return _Watched(-1, (("was true", 0.5, True), ("was false", 0.5, False)))
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return None
     if name in (*LIMITS, "relu"):
         low, high = limits(node)
-        goals = [("below its lower limit", low, False), ("above its upper limit", high, True)]
+        goals = [("was below its lower limit", low, False), ("was above its upper limit", high, True)]
         if name == "relu":
-            goals.append(("above its lower limit", low, True))
+            goals.append(("was above its lower limit", low, True))
         return _Watched(0, tuple((what, number, above) for what, number, above in goals if number is not None))
     if name in _CURVED:
         return _Watched(0, (("below -4", -_FAR, False), ("above 4", _FAR, True)))

@@ -15,6 +15,7 @@ from etbuild.comparison.hints import operator
 from etbuild.plan.parts import Tolerance
 
 _CALLS = 6  # of the method, from the first one on
+_OTHERS = 4  # values of an input, from other calls
 _VERIFIED = 8  # weights that are changed, the least important first
 _CHANGE = 0.1  # of a weight
 _LARGE = 100.0  # times its largest element: only what nothing depends on is not moved by this
@@ -39,7 +40,7 @@ class Power:
         calls: Sequence[list[Any]],
         tolerance: Tolerance | None,
     ) -> None:
-        self._program, self._weights, self._calls = program, weights, calls[:_CALLS]
+        self._program, self._weights, self._calls, self._all = program, weights, calls[:_CALLS], calls
         self._tolerance, self._quantized = tolerance, is_quantized(program)
         self._expected = self._outputs({}, self._calls)
 
@@ -116,12 +117,11 @@ class Power:
     def _input_matters(self, index: int) -> bool:
         """Whether another value of an input, from another call, changes an output."""
         for number, leaves in enumerate(self._calls):
-            for other in self._calls:
-                if other[index].shape == leaves[index].shape and not torch.equal(other[index], leaves[index]):
-                    changed = [*leaves[:index], other[index], *leaves[index + 1 :]]
-                    if self._moves({}, [*self._calls[:number], changed, *self._calls[number + 1 :]]):
-                        return True
-                    break
+            others = [each[index] for each in self._all if each[index].shape == leaves[index].shape]
+            for other in [each for each in others if not torch.equal(each, leaves[index])][:_OTHERS]:
+                changed = [*leaves[:index], other, *leaves[index + 1 :]]
+                if self._moves({}, [*self._calls[:number], changed, *self._calls[number + 1 :]]):
+                    return True
         return False
 
     def _moves(self, replaced: Mapping[str, torch.Tensor], calls: Sequence[list[Any]] | None = None) -> bool:
