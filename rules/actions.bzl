@@ -22,7 +22,7 @@ An edit runs only the actions that it reaches:
 - A new comment in the manifest runs only ExecutorchPlan, because the plans stay the same. Later actions read where its
   lines are too, for messages, but Bazel knows that no output depends on that (`unused_inputs_list`).
 - A changed check in the manifest runs ExecutorchPlan and ExecutorchReport; one of `checks.compare`, ExecutorchCompare too.
-- A new comment in a source runs ExecutorchExport and ExecutorchReport, because the graphs stay the same.
+- A new comment in a source runs ExecutorchExport, ExecutorchCompare, which runs the sources too, and ExecutorchReport.
 - New weights run the second ExecutorchLower, which binds the methods to their weights, ExecutorchCompare and ExecutorchReport.
 
 This rule writes the plan of a manifest and builds nothing else:
