@@ -156,7 +156,9 @@ def after(net: Workspace, options: list[str], path: str, old: str, new: str) -> 
         pytest.param("net.yaml", "methods:", "report: {blobs: false}\nmethods:", [PLAN, REPORT], id="report option"),
         pytest.param("net.yaml", "[xnnpack]", "[portable]", [PLAN, LOWER, LOWER, COMPARE, REPORT], id="partitioner"),
         pytest.param("net.yaml", "[1, 8]", "[2, 8]", [PLAN, EXPORT, LOWER, LOWER, COMPARE, REPORT], id="example input"),
-        pytest.param("model.py", "import torch", "# A remark.\nimport torch", [EXPORT, COMPARE, REPORT], id="source comment"),
+        pytest.param(
+            "model.py", "import torch", "# A remark.\nimport torch", [EXPORT, COMPARE, REPORT], id="source comment"
+        ),
         pytest.param("model.py", ".relu()", ".sigmoid()", [EXPORT, LOWER, LOWER, COMPARE, REPORT], id="source"),
         pytest.param("tokenizer.json", "{}", "{ }", [REPORT], id="tokenizer"),
     ],

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from etbuild.comparison import accuracy, quantized
+from etbuild.comparison import accuracy, layout, quantized
 from etbuild.plan.parts import Tolerance
 
 
@@ -102,3 +102,14 @@ def test_a_zero_point_that_is_off_by_one_is_no_rounding() -> None:
     samples = [[expected + step * ((one < 0.05).float() - (one > 0.95).float())] for one in flips]
     assert not accuracy.unexplained(samples[0], [expected], samples[1:], None, True)
     assert accuracy.unexplained([expected + step], [expected], samples, None, True) == [0]
+
+
+def test_the_order_in_memory_is_that_of_pytorch_or_that_of_the_dimensions() -> None:
+    plain, last = torch.rand(1, 3, 4, 5), torch.rand(1, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    found = layout.wrong([last], [plain])
+    assert found == ["the output: its dimensions lie in memory in the order [2, 3, 1] instead of [1, 2, 3]"]
+    for right in ([plain], [last]):
+        assert not layout.wrong(right, [last])
+    assert not layout.wrong([plain[..., :1]], [last[..., :1].transpose(1, 2)])
+    assert not layout.wrong([torch.rand(2, 1, 3).transpose(0, 1)], [torch.rand(1, 2, 3)])  # a size of one is anywhere
+    assert not layout.wrong([None, 2, torch.rand(0, 2)], [None, 2, torch.rand(0, 2)])

@@ -75,6 +75,7 @@ STEP_FILES = {
     "etbuild/comparison/eager.py": ["compare"],
     "etbuild/comparison/graph.py": ["compare"],
     "etbuild/comparison/hints.py": ["compare"],
+    "etbuild/comparison/layout.py": ["compare"],
     "etbuild/comparison/locate.py": ["compare/outside"],
     "etbuild/comparison/model.py": ["compare"],
     "etbuild/comparison/power.py": ["compare"],

@@ -233,8 +233,10 @@ def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFile
 
 
 def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:
-    where = f"the operator was searched for only in the first {SEARCHED} wrong methods"
-    if search:
+    where: str | None = f"the operator was searched for only in the first {SEARCHED} wrong methods"
+    if wrong.blames == "layout":
+        where = None
+    elif search:
         (method,), _ = exported.methods([wrong.method], whole=True)
         where = _where(exported.job, method, wrong)
     return Problem(wrong.problem, ("methods", wrong.method), hints(where, MORE_OR_LESS))
