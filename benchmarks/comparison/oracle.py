@@ -304,6 +304,7 @@ class _Inputs:
         self._sizes = {
             symbol: (int(limits.lower), int(limits.upper) if bool(limits.upper < 1 << 31) else None)
             for symbol, limits in program.range_constraints.items()
+            if bool(limits.lower >= 0)  # others are numbers that the method reads from a tensor
         }
         self._most: dict[int, int | None] = {}
 

@@ -267,6 +267,12 @@ def _(run: Run) -> bool:
     return bool(found.isnan().all())
 
 
+@probe("xnnpack-sigmoid")
+def _(run: Run) -> bool:
+    found = run(Net(lambda self, x: x.sigmoid()), torch.full((2, 4), -1e30), partitioners=(XnnpackPartitioner(),))
+    return bool(found.isnan().all())
+
+
 @probe("xnnpack-max")
 def _(run: Run) -> bool:
     del run

@@ -395,6 +395,14 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "xnnpack-sigmoid",
+        "XNNPACK gives NaN for `sigmoid` of finite numbers beyond 1e20, as masks of -1e30 make them.",
+        WORKAROUND,
+        "backends/xnnpack_operators.py",
+        "executorch: backends/xnnpack/partition/config/generic_node_configs.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "xnnpack-max",
         "XNNPACK's partitioner takes `max` over a dimension that is counted from the end, or that the result does not "
         "keep, and then lowering fails.",

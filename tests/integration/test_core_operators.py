@@ -380,3 +380,24 @@ def test_xnnpack_leaves_rsqrt_to_other_kernels_unless_its_input_is_above_zero(bu
     operators = json.loads((made.directory / "net.report.json").read_text())["methods"]["forward"]["operators"]
     assert operators["delegated"]["XnnpackBackend"]["aten::rsqrt"] == 2
     assert operators["fallback"]["aten::rsqrt"] == 1
+
+
+MASKED = """
+import torch
+
+class Masked(torch.nn.Module):
+    def forward(self, x, mask):
+        return (x - 1e30 * mask).sigmoid(), torch.nn.functional.silu(x.masked_fill(mask > 0, -1e30)), x.sigmoid()
+
+def create():
+    return Masked()
+"""
+
+
+def test_xnnpack_leaves_sigmoid_of_large_masks_to_other_kernels(build: Build) -> None:
+    inputs = "[{shape: [2, 3]}, {shape: [2, 3], fill: ones}]"
+    made = build(POOLED.replace("[{shape: [3, 8, 8]}]", inputs), model=MASKED)
+    assert made.code == 0, made.err
+    operators = json.loads((made.directory / "net.report.json").read_text())["methods"]["forward"]["operators"]
+    assert operators["delegated"]["XnnpackBackend"]["aten::sigmoid"] == 1
+    assert operators["fallback"]["aten::sigmoid"] == 2

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from executorch.backends.xnnpack.partition.config.gemm_configs import GEMMConfig
 from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
 from torch.fx import Node
@@ -18,6 +19,9 @@ from etbuild.patching import replaced
 
 _MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime loads no method with a delegate that has tensors of more
 _IMAGE_DIMENSIONS = 4
+_FAR = 1e20
+_NUMBER = "_lifted_tensor_constant"  # begins the name of an input that stands for a number of the graph
+_NEAR = 64  # operators before another one that are looked at
 
 
 @contextlib.contextmanager
@@ -51,6 +55,7 @@ def _of_usual_tensors(config: Any, written_buffers: Callable[[Any], set[str]]) -
 
     - A tensor has more dimensions than XNNPACK knows.
     - `_USUAL` has a check of the operator, which is false.
+    - It is a sigmoid behind a large number: XNNPACK gives NaN for finite numbers beyond about 1e20.
     - A weight of the operator is a buffer that the method writes. ExecuTorch would take it for a constant.
     """
     check = config.check_constraints
@@ -58,6 +63,8 @@ def _of_usual_tensors(config: Any, written_buffers: Callable[[Any], set[str]]) -
     def checked(node: Any, program: Any) -> bool:
         is_usual = _USUAL.get(operator_of(node).removeprefix("aten."), lambda node: True)
         if max(_ranks(node)) > _MAX_DIMENSIONS or not is_usual(node) or not check(node, program):
+            return False
+        if operator_of(node) == "aten.sigmoid.default" and _follows_far_number(node, program):
             return False
         written = written_buffers(program)
         return not written or all(each.name not in written for each in config.get_node_and_deps(node, program))
@@ -132,6 +139,27 @@ def _is_above_zero(node: Any) -> bool:
     is_sum = operator_of(source) == "aten.add.Tensor"
     numbers = [each for each in getattr(source, "args", ()) if not isinstance(each, Node) or not _shape(each)]
     return (is_sum and bool(numbers)) or (operator_of(source) == "aten.clamp.default" and (source.args[1] or 0) > 0)
+
+
+def _follows_far_number(node: Any, program: Any) -> bool:
+    """Whether an operator has a number before it that is larger than `_FAR`, as a mask has it."""
+    waiting, seen = [node], {node}
+    while waiting and len(seen) < _NEAR:
+        each = waiting.pop(0)
+        numbers = [value for value in each.args if isinstance(value, int | float)]
+        if each.op == "placeholder" and each.name.startswith(_NUMBER):
+            numbers += _numbers_of(program.state_dict.get(each.target))
+        if any(_FAR < abs(value) < math.inf for value in numbers):
+            return True
+        waiting += [source for source in each.all_input_nodes if source not in seen]
+        seen.update(each.all_input_nodes)
+    return False
+
+
+def _numbers_of(value: Any) -> list[float]:
+    """The number that a tensor is; none if it is none, or a weight that is not known yet."""
+    content = getattr(value, "constant", value)  # a fake tensor knows a number
+    return [float(content)] if type(content) is torch.Tensor and content.numel() == 1 else []
 
 
 def _is_needless(node: Any) -> bool:
