@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import BuildError, EtbuildError, Problem
+from etbuild.errors import BuildError, Problem
 from etbuild.exception_text import hints, summary
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext, silent
@@ -129,7 +129,7 @@ class Witness:
             if self._is_of_export:
                 try:
                     return self._asked(calls)
-                except EtbuildError:  # it has made the model twice: one that was made once has the last word
+                except Exception:  # noqa: BLE001 - it has made the model twice; one that makes it once has the last word
                     self._process, self._is_of_export = None, False
             self.start()
             assert self._process is not None, "it has started"
