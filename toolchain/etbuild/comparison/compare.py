@@ -123,6 +123,7 @@ class Comparison:
         methods: The methods. Several methods share the state of the program.
         files: The program; None if only the exports are compared.
         scratch: A directory that outlives the comparison with the program.
+        jobs: How many processes may compute at the same time what the calls show.
 
     Attributes:
         notes: What was left out of the comparison of a method, by its name.
@@ -130,9 +131,13 @@ class Comparison:
     """
 
     def __init__(
-        self, methods: Sequence[ComparedMethod], files: ProgramFiles | None = None, scratch: Path | None = None
+        self,
+        methods: Sequence[ComparedMethod],
+        files: ProgramFiles | None = None,
+        scratch: Path | None = None,
+        jobs: int = 1,
     ) -> None:
-        self._methods, self._files, self._scratch = methods, files, scratch
+        self._methods, self._files, self._scratch, self._jobs = methods, files, scratch, jobs
         self._history: list[tuple[ComparedMethod, list[Any]]] = []
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
         self._samples: list[_Sample] = []
@@ -191,22 +196,26 @@ class Comparison:
 
     def _note_power(self, work: int) -> None:
         """Notes what the calls cannot show."""
+        tasks = {}
         for method in self._methods:
             own = [leaves for called, leaves in self._history if called is method]
             if method.name not in self._finite:
                 self.notes.setdefault(method.name, "in calls with nothing but NaN and infinities, which show nothing")
             elif self._used[method.name] * _OF_POWER <= work:
-                with suppress(Exception):  # not each operator has a derivative, and some end the process instead
-                    found = child.result("what the calls show", partial(_unproved, method, own))
-                    if found:
-                        said, does = listed(found), "matters" if len(found) == 1 else "matter"
-                        self.notes.setdefault(method.name, f"in calls that do not show whether {said} {does}")
+                tasks[method.name] = partial(_unproved, method, own)
+        unproved: dict[str, list[str]] = {}
+        with suppress(Exception):  # not each operator has a derivative, and some end the process instead
+            unproved = child.run(tasks, self._jobs)
+        for name, coverage in self._coverages.items():
+            if found := unproved.get(name):
+                said, does = listed(found), "matters" if len(found) == 1 else "matter"
+                self.notes.setdefault(name, f"in calls that do not show whether {said} {does}")
             never: dict[str, list[str]] = {}
-            for node, what in self._coverages[method.name].unseen(LIMITED):
+            for node, what in coverage.unseen(LIMITED):
                 never.setdefault(what, []).append(node.name)
             if never:
                 said = "; ".join(f"{listed(names, _SHOWN)} never {what}" for what, names in never.items())
-                self.notes.setdefault(method.name, f"in calls in which {said}")
+                self.notes.setdefault(name, f"in calls in which {said}")
 
     def _wrong_state(self, session: Session, graph: Graph, method: ComparedMethod) -> Wrong | None:
         """Compares the buffers that the program holds by name."""

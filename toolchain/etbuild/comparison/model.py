@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,6 +46,7 @@ class ModelComparison:
         eager: The methods of the model, by name.
         forms: The exported methods, by name. All share their state.
         tolerances: How far an element may be from the expected one, by method; None for the default.
+        calibrated: The methods whose quantization has ranges that a calibration has found.
         exported: Makes a comparison of these methods, to judge a difference.
 
     Attributes:
@@ -58,10 +59,11 @@ class ModelComparison:
         eager: Mapping[str, EagerMethod],
         forms: Mapping[str, ExportedForm],
         tolerances: Mapping[str, Tolerance | None],
+        calibrated: Collection[str],
         exported: Callable[[], Comparison],
     ) -> None:
         self._eager, self._forms, self._tolerances = dict(eager), forms, tolerances
-        self._make = exported
+        self._calibrated, self._make = calibrated, exported
         self.notes: dict[str, str] = {}
         self.losses: dict[str, str] = {}
 
@@ -108,7 +110,8 @@ class ModelComparison:
         """Judges what the quantization of a method changes: the model computes in float what the method rounds.
 
         It looks at the example inputs only, since others may be outside of the ranges for which the method is
-        quantized. A tolerance in the manifest allows any loss.
+        quantized. A wrong calibration spoils the outputs. Weights of 4 bits may do so too, and nothing is wrong then. A
+        tolerance in the manifest allows any loss.
         """
         name, _, leaves, rounded = calls[-1]
         found = quantized.loss(in_float, rounded) if quantized.says_something(leaves) else None
@@ -116,6 +119,6 @@ class ModelComparison:
             return None
         self.losses[name] = quantized.shown(found)
         problem = quantized.problem(found)
-        if problem is None or self._tolerances[name] is not None:
+        if problem is None or name not in self._calibrated or self._tolerances[name] is not None:
             return None
         return Wrong(name, problem, leaves, {}, [(each[0], each[2]) for each in calls[:-1]], blames="quantization")

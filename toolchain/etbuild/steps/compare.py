@@ -218,7 +218,7 @@ def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFile
     scratch.mkdir()
     try:
         only = replace(files, facts={**files.facts, "methods": of_group})
-        comparison = Comparison(group, only, scratch)
+        comparison = Comparison(group, only, scratch, exported.job.options.jobs)
         wrong = comparison.first_wrong(exported.job.plan.work)
     except CannotRun as error:
         return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{NOT} {error}")}}

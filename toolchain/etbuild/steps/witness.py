@@ -249,7 +249,8 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
         return Comparison(known.exported.methods(sorted(forms))[0])
 
     tolerances = {name: settings.tolerance for name, settings in known.job.plan.comparisons.items()}
-    comparison = ModelComparison(eager, forms, tolerances, exported)
+    calibrated = {name for name, method in known.job.plan.exported.methods.items() if method.pt2e is not None}
+    comparison = ModelComparison(eager, forms, tolerances, calibrated, exported)
     wrong = comparison.first_wrong(given["calls"])
     notes = {name: f"was compared with the model {what}" for name, what in comparison.notes.items()}
     for name, loss in comparison.losses.items():
