@@ -107,7 +107,7 @@ def test_a_zero_point_that_is_off_by_one_is_no_rounding() -> None:
 def test_the_order_in_memory_is_that_of_pytorch_or_that_of_the_dimensions() -> None:
     plain, last = torch.rand(1, 3, 4, 5), torch.rand(1, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     found = layout.wrong([last], [plain])
-    assert found == ["the output: its dimensions lie in memory in the order [2, 3, 1] instead of [1, 2, 3]"]
+    assert found == ["the output: memory has its dimensions in the order [2, 3, 1] instead of [1, 2, 3]"]
     for right in ([plain], [last]):
         assert not layout.wrong(right, [last])
     assert not layout.wrong([plain[..., :1]], [last[..., :1].transpose(1, 2)])

@@ -157,7 +157,7 @@ def _follows_far_number(node: Any, program: Any) -> bool:
 
 
 def _numbers_of(value: Any) -> list[float]:
-    """The number that a tensor is; none if it is none, or a weight that is not known yet."""
+    """The number that a tensor is; empty if it has several, or if it is a weight that is not known yet."""
     content = getattr(value, "constant", value)  # a fake tensor knows a number
     return [float(content)] if type(content) is torch.Tensor and content.numel() == 1 else []
 

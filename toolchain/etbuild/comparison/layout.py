@@ -1,4 +1,4 @@
-"""Compares the order in which outputs lie in memory: an application reads numbers, and not strides."""
+"""Compares the order that the numbers of outputs have in memory: an application reads numbers, and no strides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def wrong(actual: Sequence[Any], expected: Sequence[Any]) -> list[str]:
-    """The outputs that lie in memory neither as those of PyTorch nor in the order of their dimensions, for messages."""
+    """The outputs whose memory has neither the order of PyTorch nor that of the dimensions, for messages."""
     found = []
     for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
         if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor) or not one.numel():
@@ -17,7 +17,7 @@ def wrong(actual: Sequence[Any], expected: Sequence[Any]) -> list[str]:
         order = _order(one)
         if order != sorted(order) and order != _order(other):
             name = f"output {index}" if len(expected) > 1 else "the output"
-            found.append(f"{name}: its dimensions lie in memory in the order {order} instead of {_order(other)}")
+            found.append(f"{name}: memory has its dimensions in the order {order} instead of {_order(other)}")
     return found
 
 

@@ -129,7 +129,7 @@ class Witness:
             if self._is_of_export:
                 try:
                     return self._asked(calls)
-                except Exception:  # noqa: BLE001 - it has made the model twice; one that makes it once has the last word
+                except Exception:  # noqa: BLE001 - it has made the model twice: a fresh one decides
                     self._process, self._is_of_export = None, False
             self.start()
             assert self._process is not None, "it has started"
