@@ -89,9 +89,9 @@ class Calls:
         """The calls after the first one, which has the example inputs. Each is made before the next one is asked for.
 
         The second call repeats the first one. Then sizes shrink, grow, and shrink again, since memory that was planned
-        for one size is used for another; then each kind of values has its turn. If one call is more than the budget,
-        smaller sizes are taken. If there are none, it is made once more with other values if it is not much more, or
-        if the example inputs show little: each is a single number.
+        for one size is used for another; then each kind of values has its turn, and again with other small sizes. If
+        one call is more than the budget, smaller sizes are taken. If there are none, it is made once more with other
+        values if it is not much more, or if the example inputs show little: each is a single number.
 
         Args:
             budget: How many numbers the operators may read and write.
@@ -107,7 +107,8 @@ class Calls:
                 yield self._made(own, Kind())
             return
         usual = Kind(integers=values.WALK if self._has_states else values.DIFFERENT)
-        if any(each.integers and each.integers.wide for each in self._inputs.values()) and self._spend(own):
+        is_wide = any(each.integers and each.integers.wide for each in self._inputs.values())
+        if is_wide and not self._has_states and self._spend(own):  # counts would stay in states
             yield self._made(own, Kind(integers=values.WIDE))
         for share in self._shares() if self._sizes else ():
             if (sizes := self._affordable(share)) is not None:

@@ -79,7 +79,7 @@ class Coverage:
             after: Those after it.
         """
         grown = False
-        for name in self._states:
+        for name in self._states & before.keys():
             changed = _sampled(before[name]) != _sampled(after[name])
             touched = self._touched.get(name, torch.zeros_like(changed))
             self._touched[name] = touched | changed

@@ -192,7 +192,7 @@ def integers(program: ExportedProgram, index: int, example: torch.Tensor) -> Int
     if reached.tables:
         most = min(reached.tables) - 1
         ends = [0, most, *reached.constants]
-        beyond = (min(ends) - _TABLES * most, max(ends) + _TABLES * most)
+        beyond = (max(min(ends) - _TABLES * most, kind.min), min(max(ends) + _TABLES * most, kind.max - 1))
         return Integers(0, most, _between(reached.constants, 0, most), beyond if reached.is_changed else None)
     if reached.is_size:
         return Integers(min(own[0], 1), own[1] + _FEW)

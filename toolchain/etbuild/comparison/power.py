@@ -14,7 +14,7 @@ from etbuild.comparison.graph import Graph, buffers, is_quantized
 from etbuild.comparison.hints import operator
 from etbuild.plan.parts import Tolerance
 
-_CALLS = 6  # of the method
+_CALLS = 6  # of the method, from the first one on: later ones have large numbers, whose rounding hides weights
 _OTHERS = 4  # values of an input, from other calls
 _VERIFIED = 8  # weights that are changed, the least important first
 _CHANGE = 0.1  # of a weight
@@ -40,9 +40,7 @@ class Power:
         calls: Sequence[list[Any]],
         tolerance: Tolerance | None,
     ) -> None:
-        several = range(min(len(calls), _CALLS))  # from the first to the last one
-        self._calls = [calls[round(number * (len(calls) - 1) / max(len(several) - 1, 1))] for number in several]
-        self._program, self._weights, self._all = program, weights, calls
+        self._program, self._weights, self._calls, self._all = program, weights, calls[:_CALLS], calls
         self._tolerance, self._quantized = tolerance, is_quantized(program)
         self._expected = self._outputs({}, self._calls)
 

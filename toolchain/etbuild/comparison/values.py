@@ -128,7 +128,7 @@ class Input:
         """Notes that PyTorch has taken the values that were made last."""
         if self.is_wide and self.integers is not None and self.integers.wide is not None:
             self.is_wide = False
-            if self.integers.is_mask:
+            if self.integers.is_mask or self.example.numel() < len(self.integers.wide):  # it has not had both ends
                 return
             least, most = self.integers.wide
             self.integers, self.known = replace(self.integers, least=least, most=most, wide=None), most
@@ -205,7 +205,10 @@ class Input:
         count = math.prod(size)
         self.is_wide = kind == WIDE and self.integers.wide is not None
         if self.is_wide and self.integers.wide is not None:
-            return torch.randint(self.integers.wide[0], self.integers.wide[1] + 1, size, generator=generator)
+            low, high = self.integers.wide
+            found = torch.randint(low, high + 1, (count,), generator=generator)
+            ends = torch.tensor([low, high])
+            return torch.cat([ends, found[len(ends) :]])[:count].view(size)
         own = self.example.flatten()
         positions = self.example.dim() == 1 and own.numel() > 1 and bool((own.diff() == 1).all())
         if positions or (kind == WALK and count == 1):  # positions stay positions

@@ -100,8 +100,13 @@ class Beside:
 
     def __init__(self, name: str, task: Callable[[], Generator[Any, Any, None]]) -> None:
         given, self._give = _FORK.Pipe(duplex=False)
-        with blocked(*STOPPING):
-            self._child: _Child | None = _Child(name, partial(_steps, name, task, given))
+        self._child: _Child | None = None
+        try:
+            with blocked(*STOPPING):
+                self._child = _Child(name, partial(_steps, name, task, given))
+        except BaseException:  # a signal has waited until the child was there
+            self.end()
+            raise
         given.close()
 
     def give(self, value: object) -> None:

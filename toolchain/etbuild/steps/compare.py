@@ -229,7 +229,7 @@ def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFile
         return {"wrong": vars(wrong), "notes": {}}
     unwritten = write_calls(scratch / CALLS, group, comparison.calls)
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
-    return {"wrong": None, "notes": {**skipped, **unwritten, **notes}}
+    return {"wrong": None, "notes": {**skipped, **notes, **unwritten}}
 
 
 def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etbuild.files.digests import digest
 from etbuild.inputs.given import Given
@@ -35,102 +36,74 @@ if TYPE_CHECKING:
 
 def export(
     export_plan: ExportPlan,
+    inputs: Given,
     used: UsedSources,
-    context: StepContext,
+    directory: Path,
+    stage: Stage,
     watch: Watch,
     meanwhile: Sequence[Callable[[], None]] = (),
-    afterwards: Callable[[Any], object] | None = None,
-) -> apart.Beside | None:
+) -> None:
     """Exports every method, and saves the export with `export.archive`.
 
-    All of this happens in child processes, because code of the model runs.
+    All of this happens in a child process, because code of the model runs: it ends before lowering begins.
 
     Args:
         export_plan: What to export.
+        inputs: The declared inputs. The export reads no other files.
         used: The sources that the plan uses.
-        context: The declared inputs: the export reads no other files; and the directory for the export, which exists
-            and is empty.
+        directory: The directory for the export. It exists and is empty.
+        stage: Is called for each stage, to show progress.
         watch: Refuses what the sources read and do not declare.
         meanwhile: What this process does until the export ends. It also checks the installed packages.
-        afterwards: What the process that has imported the model does then, when it is given something.
-
-    Returns:
-        This process; None if nothing comes afterwards.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: The module cannot be made or exported.
     """
     check = functools.partial(check_installed, used.packages)
-    with library_messages_off(), stdout_for_results():
-        _import_torch(context.stage)
-    process = apart.Beside("the build", lambda: _export(export_plan, used, context, watch, afterwards))
     try:
-        try:
-            process.result([check, *meanwhile])
-        except Exception:
-            check()  # a package that was edited may be why the export failed
-            raise
-        check()  # the export may have ended before this process looked
-    except BaseException:
-        process.end()
+        with library_messages_off(), stdout_for_results():
+            _import_torch(stage)
+        apart.run_one(
+            functools.partial(_export, export_plan, inputs, used, directory, stage, watch), [check, *meanwhile]
+        )
+    except Exception:
+        check()  # a package that was edited may be why the export failed
         raise
-    if afterwards is not None:
-        return process
-    process.end()
-    return None
+    else:
+        check()  # the export may have ended before this process looked
 
 
 def _export(
-    export_plan: ExportPlan,
-    used: UsedSources,
-    context: StepContext,
-    watch: Watch,
-    afterwards: Callable[[Any], object] | None,
-) -> Generator[Any, Any, None]:
-    """Exports, and waits if something comes afterwards. Then the export has a process of its own: what it changes in
-    the modules that the model needs stays there."""
+    export_plan: ExportPlan, inputs: Given, used: UsedSources, directory: Path, stage: Stage, watch: Watch
+) -> None:
     with library_messages_off(used.sources), stdout_for_results():
+        from etbuild.export import archive
         from etbuild.export.provenance import graphs_numbered
         from etbuild.processes.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, context.inputs.data.values(), watch), graphs_numbered():
+        with importable(used, inputs.data.values(), watch), graphs_numbered():
+            context = StepContext(inputs, stage, directory)
             if export_plan.custom_ops.libraries or export_plan.custom_ops.modules:
                 from etbuild.export import custom_ops
 
                 custom_ops.load(export_plan.custom_ops, context)
-            with context.stage("create the module"):
+            with stage("create the module"):
                 root = create_module(export_plan, context)
             for line in packing_notes(root, export_plan):
                 print(f"note: {line}", file=sys.stderr)
-            if afterwards is None:
-                _save(export_plan, root, used, context)
-                yield
-                return
-            apart.run_one(functools.partial(_save, export_plan, root, used, context))
-            del root
-            given = yield
-            yield afterwards(given)
-
-
-def _save(export_plan: ExportPlan, root: torch.nn.Module, used: UsedSources, context: StepContext) -> None:
-    """Exports the methods of a module, and saves them."""
-    from etbuild.export import archive
-
-    assert context.spill is not None, "the directory of the export"
-    directory = context.spill
-    computed = {**_contract(export_plan, root, context.inputs), **_constants(export_plan)}
-    reason = archive.reexport_reason(export_plan, root)
-    if reason is None:
-        modules = Modules(root, export_plan, deferred=export_plan.weights)
-        try:
-            programs = export_methods(export_plan, modules, context)
-            lines = SourceLines.of_programs(programs, active_finder().name_of)
-            new = archive.NewExport(root, programs, computed, used, lines, modules.recipe_of)
-            archive.write(directory, export_plan, new)
-        except archive.CannotSave as error:
-            reason = str(error)
+            computed = {**_contract(export_plan, root, inputs), **_constants(export_plan)}
+            reason = archive.reexport_reason(export_plan, root)
+            if reason is None:
+                modules = Modules(root, export_plan, deferred=export_plan.weights)
+                try:
+                    programs = export_methods(export_plan, modules, context)
+                    lines = SourceLines.of_programs(programs, active_finder().name_of)
+                    new = archive.NewExport(root, programs, computed, used, lines, modules.recipe_of)
+                    archive.write(directory, export_plan, new)
+                except archive.CannotSave as error:
+                    reason = str(error)
     if reason is not None:
         print(
             f"note: the methods are exported again when they are lowered, with their weights: {reason}", file=sys.stderr

@@ -27,7 +27,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.inputs.distributions import environment
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import KeyFiles, describe
-from etbuild.inputs.step_context import Stage, StepContext
+from etbuild.inputs.step_context import Stage
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ComparePlan, ExportPlan, LowerPlan, MethodPlan
@@ -181,8 +181,7 @@ class Pipeline:
 
     @cached_property
     def witness(self) -> Witness:
-        """The process of the model, which the comparison needs. The export leaves it; if the export was cached, the
-        lowering starts it, if there are processors."""
+        """The process of the model, which the comparison needs. The lowering starts it, if there are processors."""
         with step_files.for_later_steps():
             from etbuild.steps.witness import Witness
 
@@ -350,17 +349,7 @@ def _export(run: Pipeline) -> None:
                 part()
     plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []
     inputs = request.files.inputs.only(run.data(plan))
-    with step_files.for_later_steps():
-        from etbuild.steps.witness import witnesses
-
-    def answer(calls: list[Path]) -> dict[str, str]:
-        return run.witness.answer(calls)  # it is made in that process, when there is an export
-
-    then = answer if witnesses(request.plan.compare_plan) else None
-    context = StepContext(inputs, run.stage, run.export.directory)
-    process = export(plan, request.files.used, context, watched_reads, meanwhile, then)
-    if process is not None:
-        run.witness.take(process)
+    export(plan, inputs, request.files.used, run.export.directory, run.stage, watched_reads, meanwhile)
 
 
 def _import_transformers() -> None:
@@ -389,6 +378,7 @@ def _compare(run: Pipeline) -> None:
     job, built = run.job(run.request.plan.compare_plan), Built.below(run.program, run.lowering)
     with temporary("compare") as scratch:
         compare(job, run.witness, built, scratch.path, run.directory / "comparison" / RESULT)
+    run.witness.close()
 
 
 def _report(run: Pipeline) -> None:

@@ -1,8 +1,7 @@
 """The witness of a comparison: the model as its user has it in eager PyTorch, in a process of its own.
 
-Its code may change anything in its process. It takes long to import what a model needs, so the process of the export
-goes on as the witness, or another one begins while others work. It waits for the calls in which the program has
-computed what the exported methods compute.
+Its code may change anything in its process. The process begins while others work, since it takes long to import what
+a model needs; then it waits for the calls in which the program has computed what the exported methods compute.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
 MORE_OR_LESS = "`checks.compare` can allow more, or leave the method out with a reason"
 """The last hint of an error about a comparison."""
+_LARGE = 1 << 30  # bytes of weights: a larger model is made when others have ended, which need memory too
 SEARCHED = 2
 """Wrong methods that are searched: the cause is often the same, and a search takes long."""
 _BRANCHES = (
@@ -77,7 +77,7 @@ def witnesses(plan: ComparePlan) -> list[str]:
 
 
 class Witness:
-    """The process of the model: that of the export, or a fresh one.
+    """The process of the model.
 
     Args:
         job: The export, and what to compare.
@@ -101,16 +101,11 @@ class Witness:
         self._job, self._around = replace(job, stage=silent), around
         self._stage = job.stage
         self._process: apart.Beside | None = None
-        self._is_of_export = False
 
     def start(self) -> None:
         """Starts a process that makes the model, unless there is one."""
         if self._process is None and witnesses(self._job.plan):
-            self._process = apart.Beside("making the model", self._fresh)
-
-    def take(self, process: apart.Beside) -> None:
-        """Takes the process of the export, which waits and then does `answer`."""
-        self._process, self._is_of_export = process, True
+            self._process = apart.Beside("making the model", self._run)
 
     def compare(self, calls: list[Path]) -> dict[str, str]:
         """Compares the model with exported methods. Returns notes, by method.
@@ -126,43 +121,30 @@ class Witness:
         if not calls or not names:
             return {}
         with self._stage(f"compare {', '.join(names)} with the model"):
-            if self._is_of_export:
-                try:
-                    return self._asked(calls)
-                except Exception:  # noqa: BLE001 - it has made the model twice: a fresh one decides
-                    self._process, self._is_of_export = None, False
             self.start()
             assert self._process is not None, "it has started"
             self._process.result()
-            return self._asked(calls)
-
-    def _asked(self, calls: list[Path]) -> dict[str, str]:
-        assert self._process is not None, "it has started"
-        self._process.give(calls)
-        notes: dict[str, str] = self._process.result()
-        return notes
+            self._process.give(calls)
+            notes: dict[str, str] = self._process.result()
+            return notes
 
     def close(self) -> None:
         """Ends the process, if it runs."""
         if self._process is not None:
             self._process.end()
 
-    def answer(self, calls: list[Path]) -> dict[str, str]:
-        """Makes the model, and compares it. Runs in the process of the export, whose sources can be imported."""
-        with self._around():
-            from etbuild.export import read_archive
-
-            known = _Known(self._job, read_archive.read(self._job.export), self._context, self.examples)
-            return _compared(known, _eager_methods(known), calls)
-
-    def _fresh(self) -> Generator[Any, Any, None]:
-        """Runs in a process of its own."""
+    def _run(self) -> Generator[Any, Any, None]:
+        """Runs in the process. What its contexts check when they end belongs to the result."""
         with self._around(), opened_export(self._job, self.used) as (saved, _):
             load_custom_ops(self._job.plan, self._context)
             known = _Known(self._job, saved, self._context, self.examples)
+            is_large = sum(entry.nbytes for entry in saved.tensors) > _LARGE
+            calls = (yield) if is_large else None
             eager = _eager_methods(known)
-            calls = yield
-            yield _compared(known, eager, calls)
+            if calls is None:
+                calls = yield
+            notes = _compared(known, eager, calls)
+        yield notes
 
     @property
     def _context(self) -> StepContext:

@@ -98,7 +98,6 @@ def _export(first: First, beside: Path, stage: Stage) -> None:
 def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
     from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.key import data_in_key
-    from etbuild.inputs.step_context import StepContext
     from etbuild.inputs.undeclared import watched_reads
     from etbuild.steps import apart
     from etbuild.steps.export import export
@@ -107,8 +106,7 @@ def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
     found = Inputs(roots=[beside, *first.roots])
     inputs = found.only(data_in_key(found, plan.export_plan.data_names))
     with tempfile.TemporaryDirectory() as directory:
-        context = StepContext(inputs, stage, Path(directory))
-        export(plan.export_plan, used_sources(found, plan.export_plan), context, watched_reads)
+        export(plan.export_plan, inputs, used_sources(found, plan.export_plan), Path(directory), stage, watched_reads)
         if first.runner is not None:
             apart.run_one(partial(_check_kernels, plan, Path(directory), inputs, stage))
 
