@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import resource
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from etbuild.errors import BuildError, InputError, Problem
+from etbuild.files import locks
 from etbuild.processes import forked
 
 
@@ -181,6 +183,7 @@ def test_a_signal_after_the_work_of_a_child_prints_nothing(
 
 TWICE = """
 import os, signal, threading, time
+from etbuild.files import locks
 from etbuild.processes import forked
 from etbuild.processes.ending import Interrupts
 
@@ -209,6 +212,7 @@ def test_a_second_interrupt_ends_children_that_do_not_end() -> None:
 EARLY = """
 import os, signal, sys
 from etbuild.errors import BuildError
+from etbuild.files import locks
 from etbuild.processes import forked
 
 def interrupt(number, frame):
@@ -269,3 +273,15 @@ def test_a_child_beside_that_is_killed_is_an_error() -> None:
     child.give(None)
     with pytest.raises(BuildError, match="counting"):
         child.result()
+
+
+def test_a_child_that_outlives_a_lock_does_not_hold_it(tmp_path: Path) -> None:
+    def task() -> Generator[None, None, None]:
+        while True:
+            yield
+
+    with locks.locked(tmp_path / "lock", fcntl.LOCK_EX, locks.LOCK_FILE):
+        child = forked.Beside("waiting", task)
+        child.result()
+    with locks.locked(tmp_path / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB, locks.LOCK_FILE):
+        child.end()

@@ -69,5 +69,6 @@ def locked(path: Path, kind: int, flags: int) -> Iterator[None]:
     try:
         yield
     finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile may keep the descriptor
+        with contextlib.suppress(OSError):  # a file system may have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile may keep the descriptor
         os.close(descriptor)
