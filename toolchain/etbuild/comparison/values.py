@@ -36,6 +36,7 @@ FAR = 1000.0
 """Beside larger numbers, the tolerance hides errors of usual ones."""
 _FLAT, _SMALL, _TINY, _OFFSET, _LARGE = 0.7, 1e-3, 1e-6, 1000.0, 100.0
 _MANY = 1 << 20  # integers of a range, all of which may have their turn
+_SMALL_OFFSET = 4.0  # of 16 bits, in which numbers around 1000 are 1 or 4 apart
 _NEAR = (0.97, 1.03)  # times a constant of the graph
 _USUAL = (1.0, 5.0, 25.0)  # magnitudes that are tried whatever the graph has
 
@@ -182,7 +183,8 @@ class Input:
         normal = torch.randn(size, generator=generator) * kind.scale
         tiny = _TINY if self.example.element_size() >= 4 else _SMALL
         large = _LARGE if self.example.element_size() >= 4 else _LARGE / 4
-        return {SMALL: normal * _SMALL, TINY: normal * tiny, OFFSET: normal + _OFFSET, LARGE: normal * large}.get(
+        offset = _OFFSET if self.example.element_size() >= 4 else _SMALL_OFFSET
+        return {SMALL: normal * _SMALL, TINY: normal * tiny, OFFSET: normal + offset, LARGE: normal * large}.get(
             kind.floats, normal
         )
 
