@@ -227,6 +227,7 @@ WITH_KWARGS = MANIFEST.replace('create"}', 'create", kwargs: {value: 2}}')
 WITH_MODULES = MANIFEST.replace('create"}', 'create", modules: [helper]}')
 WITH_CONSTANT = MANIFEST + 'constant_methods: {size: {factory: "model:size"}}\n'
 WITH_PARTITIONER = MANIFEST + 'defaults: {partitioners: [{backend: custom, options: {factory: "model:take"}}]}\n'
+ANOTHER_MODEL = r"something else than the model in .*\n(.*\n)*.*a factory that makes another model each time"
 IMPORTED = r"model\.py:\d+, in .*, imports .*vendored.*\n.*declare it as a source"
 
 ROWS = {
@@ -509,8 +510,9 @@ ROWS = {
     ),
     "shared memory by its name (`multiprocessing.shared_memory`)": Row(
         ANEW,
-        "from multiprocessing import shared_memory\nmemory = shared_memory.SharedMemory('stale_memory')\n"
-        "VALUE = memory.buf[0]\nmemory.close()\nmemory.unlink()",
+        "from multiprocessing import resource_tracker, shared_memory\n"
+        "memory = shared_memory.SharedMemory('stale_memory')\nVALUE = memory.buf[0]\nmemory.close()\n"
+        "resource_tracker.unregister(memory._name, 'shared_memory')",  # which would remove it
         prepare=lambda root: share(2),
         change=lambda root: share(3),
         says=r"note: model\.py:2, in <module>, reads shared memory, which the key does not cover",
@@ -540,8 +542,10 @@ ROWS = {
         change=lambda root: os.environ.pop("STALE_DIR"),
         says=r"note: model\.py:2, in <module>, lists the environment variables, .*`kwargs`",
     ),
-    "the time": unnoticed("import time\nVALUE = time.time_ns() % 1000 + 2"),
-    "random numbers of the system (`os.urandom`, `uuid`)": unnoticed("import os\nVALUE = os.urandom(1)[0] + 2"),
+    "the time": refused("import time\nVALUE = time.time_ns() % 2**32 + 2", says=ANOTHER_MODEL),
+    "random numbers of the system (`os.urandom`, `uuid`)": refused(
+        "import os\nVALUE = int.from_bytes(os.urandom(4)) + 2", says=ANOTHER_MODEL
+    ),
     "the user, the host, the number of processors": unnoticed("import os, socket\nVALUE = len(socket.gethostname())"),
     "the number of threads (`torch.get_num_threads`)": unnoticed("import torch\nVALUE = torch.get_num_threads()"),
     "the locale and the size of the terminal": unnoticed(
@@ -637,8 +641,6 @@ ALLOWED = {
     "the versions of packages": "import importlib.metadata\nVALUE = len(importlib.metadata.version('torch'))\n"
     "VALUE += len(list(importlib.metadata.distributions())) // 1000",
     "a package that it may do without": "try:\n    import no_such_package\nexcept ImportError:\n    VALUE = 2",
-    "a cache that its first run fills": "import os\nos.makedirs('made', exist_ok=True)\n"
-    "if not os.path.exists('made/a'):\n    open('made/a', 'w').write('2')\nVALUE = int(open('made/a').read())",
 }
 
 
@@ -692,12 +694,20 @@ def test_a_file_that_changes_during_the_build_is_looked_at_by_the_next_one(
 
 
 def test_a_cache_that_an_earlier_run_has_filled_is_refused(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
-    name = "a cache that its first run fills"
-    project.write({"net.yaml": MANIFEST, "model.py": ALLOWED[name] + NET})
+    """The comparison is the second run, if the model is compared."""
+    cache = "import os\nos.makedirs('made', exist_ok=True)\n"
+    cache += "if not os.path.exists('made/a'):\n    open('made/a', 'w').write('2')\nVALUE = int(open('made/a').read())"
+    left_out = MANIFEST + "checks: {compare: {leave_out: tried}}\n"
+    refusal = "opens made/a, which is not a declared file"
+    project.write({"net.yaml": left_out, "model.py": cache + NET})
     assert project.build()[0] == 0
-    project.write({"model.py": ALLOWED[name] + NET + "# edited"})
+    project.write({"model.py": cache + NET + "# edited"})
     assert project.build()[0] == 1
-    assert "opens made/a, which is not a declared file" in capfd.readouterr().err
+    assert refusal in capfd.readouterr().err
+    (project.root / "made/a").unlink()
+    project.write({"net.yaml": MANIFEST})
+    assert project.build()[0] == 1
+    assert refusal in capfd.readouterr().err
 
 
 def test_a_refusal_that_the_model_catches_does_not_fail_the_build(

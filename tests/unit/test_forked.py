@@ -13,14 +13,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etbuild.errors import BuildError, InputError, Problem
+from etbuild.errors import BuildError, EtbuildError, InputError, Problem
 from etbuild.files import locks
-from etbuild.processes import forked
+from etbuild.processes import forked, process_state
 
 
 def writer(path: Path) -> Callable[[], None]:
@@ -184,7 +185,7 @@ def test_a_signal_after_the_work_of_a_child_prints_nothing(
 TWICE = """
 import os, signal, threading, time
 from etbuild.files import locks
-from etbuild.processes import forked
+from etbuild.processes import forked, process_state
 from etbuild.processes.ending import Interrupts
 
 interrupts = Interrupts()
@@ -213,7 +214,7 @@ EARLY = """
 import os, signal, sys
 from etbuild.errors import BuildError
 from etbuild.files import locks
-from etbuild.processes import forked
+from etbuild.processes import forked, process_state
 
 def interrupt(number, frame):
     raise KeyboardInterrupt
@@ -283,5 +284,37 @@ def test_a_child_that_outlives_a_lock_does_not_hold_it(tmp_path: Path) -> None:
     with locks.locked(tmp_path / "lock", fcntl.LOCK_EX, locks.LOCK_FILE):
         child = forked.Beside("waiting", task)
         child.result()
-    with locks.locked(tmp_path / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB, locks.LOCK_FILE):
+    with locks.locked(tmp_path / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB, locks.LOCK_FILE):  # or it raises
         child.end()
+
+
+def test_the_last_step_of_a_child_beside_is_what_it_returns() -> None:
+    """Such a child ends by itself, also if it takes no signals."""
+
+    def task() -> Generator[int, int, int]:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        given = yield 1
+        return given + 1
+
+    child = forked.Beside("counting", task)
+    assert child.result() == 1
+    (process,) = multiprocessing.active_children()
+    child.give(5)
+    assert child.result() == 6
+    process.join()
+    child.end()
+    assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_child_that_cannot_start_says_so(beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(stream: int, other: int) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def task() -> Generator[None, None, None]:
+        yield
+
+    monkeypatch.setattr(process_state, "stream_to", full)
+    run = forked.Beside("starved", task).result if beside else partial(forked.run, {"starved": task}, 1)
+    with pytest.raises(EtbuildError, match="Too many open files"):
+        run()

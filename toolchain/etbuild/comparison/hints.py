@@ -123,10 +123,12 @@ def states(program: ExportedProgram) -> set[str]:
     names = program.graph_signature.inputs_to_buffers
     found = {*program.graph_signature.buffers_to_mutate.values()}
     for written in written_nodes(program):
-        if written.graph is not program.graph:  # an operand of a branch or a loop: it may be any
-            return {*names.values()}
         while _is_view(written):
             written = written.all_input_nodes[0]
+        if written.op != "placeholder":
+            continue
+        if written.graph is not program.graph:  # an operand of a branch or a loop: it may be any
+            return {*names.values()}
         if written.name in names:
             found.add(names[written.name])
     return found

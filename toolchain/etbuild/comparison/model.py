@@ -99,9 +99,8 @@ class ModelComparison:
         except EtbuildError:
             raise
         except Exception as error:  # noqa: BLE001 - code of the model: it may refuse values that an exported graph takes
-            if label == FIRST or any(
-                form.has_buffers for form in self._forms.values()
-            ):  # its state may be half changed
+            has_state = any(form.has_buffers for form in self._forms.values())
+            if label == FIRST or has_state:  # which may be half changed
                 del self._eager[name]
                 self.notes[name] = f"in part: the model itself fails in {label}: {summary(error)}"
             return None

@@ -35,7 +35,7 @@ EXTREME = (OFFSET, LARGE)
 FAR = 1000.0
 """Beside larger numbers, the tolerance hides errors of usual ones."""
 _FLAT, _SMALL, _TINY, _OFFSET, _LARGE = 0.7, 1e-3, 1e-6, 1000.0, 100.0
-_MANY = 1 << 20  # integers of a range, all of which may have their turn
+_TURNS = 1 << 20  # integers of a range, all of which may have their turn
 _SMALL_OFFSET = 4.0  # of 16 bits, in which numbers around 1000 are 1 or 4 apart
 _NEAR = (0.97, 1.03)  # times a constant of the graph
 _USUAL = (1.0, 5.0, 25.0)  # magnitudes that are tried whatever the graph has
@@ -223,7 +223,7 @@ class Input:
             if kind == ONE:
                 found.view(-1)[:1] = most
             return found
-        if kind == DIFFERENT and most - least < _MANY:
+        if kind == DIFFERENT and most - least < _TURNS:
             return (self._unused(count, most - least + 1) + least).view(size)
         special = [each for each in self.integers.special if each <= most]
         if kind == ENDS or most - least >= 2**32:  # any of 2^64 is large

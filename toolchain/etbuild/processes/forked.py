@@ -96,36 +96,29 @@ class Beside:
     Args:
         name: What it does, for messages.
         task: A generator. Each value that it yields is the result of a step; it gets what is given for the next one.
+            The value that it returns is the result of the last step.
     """
 
-    def __init__(self, name: str, task: Callable[[], Generator[Any, Any, None]]) -> None:
+    def __init__(self, name: str, task: Callable[[], Generator[Any, Any, Any]]) -> None:
         given, self._give = _FORK.Pipe(duplex=False)
         self._child: _Child | None = None
         try:
-            with blocked(*STOPPING):
+            with given, blocked(*STOPPING):
                 self._child = _Child(name, partial(_steps, name, task, given))
         except BaseException:  # a signal has waited until the child was there
             self.end()
             raise
-        given.close()
 
     def give(self, value: object) -> None:
         """Lets it begin the next step, which gets a value."""
         with suppress(BrokenPipeError):  # it has ended: `result` says why
             self._give.send(value)
 
-    def result(self, meanwhile: Sequence[Callable[[], object]] = ()) -> Any:
-        """The result of its step. If it fails, the child ends; errors are those of `run`.
-
-        Args:
-            meanwhile: What this process does until the step ends.
-        """
+    def result(self) -> Any:
+        """The result of its step. If it fails, the child ends; errors are those of `run`."""
         child = self._child
         assert child is not None, "it has not ended"
         try:
-            for work in meanwhile:
-                if not wait([child.result], 0):
-                    work()
             while not wait([child.result], _LOOK_SECONDS) and child.process.exitcode is None:
                 pass
             return child.received()
@@ -214,17 +207,37 @@ def _run(outcomes: Callable[[], Iterator[memoryview]], result: Connection, paren
 
 
 def _only(name: str, task: Callable[[], Any]) -> Iterator[memoryview]:
-    with undone():
-        yield _outcome(name, task)
+    def done() -> Any:
+        with undone():
+            return task()
+
+    yield _outcome(name, done)
 
 
-def _steps(name: str, task: Callable[[], Generator[Any, Any, None]], given: Connection) -> Iterator[memoryview]:
-    """The outcomes of steps. The contexts of the generator last until the end."""
-    steps, value = task(), None
-    with undone(), suppress(EOFError):  # there is no parent any more
-        while True:
-            yield _outcome(name, partial(steps.send, value))
-            value = given.recv()
+def _steps(name: str, task: Callable[[], Generator[Any, Any, Any]], given: Connection) -> Iterator[memoryview]:
+    """The outcomes of steps, until one is the last one or fails."""
+
+    def done() -> Generator[Any, Any, Any]:
+        with undone():
+            return (yield from task())
+
+    steps, value, goes_on = done(), None, True
+
+    def step() -> Any:
+        nonlocal goes_on
+        goes_on = False
+        try:
+            result = steps.send(value)
+        except StopIteration as end:
+            return end.value
+        goes_on = True
+        return result
+
+    while True:
+        yield _outcome(name, step)
+        if not goes_on:
+            return
+        value = given.recv()
 
 
 def _outcome(name: str, task: Callable[[], Any]) -> memoryview:

@@ -5,7 +5,6 @@ Such code may change anything in its process: PyTorch's settings, functions of l
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -41,14 +40,19 @@ def run_one(task: Callable[[], T], meanwhile: Sequence[Callable[[], object]] = (
 class Beside:
     """A child process that works beside this one, as `forked.Beside` does. It has the standard input, too."""
 
-    def __init__(self, name: str, task: Callable[[], Generator[Any, Any, None]]) -> None:
+    def __init__(self, name: str, task: Callable[[], Generator[Any, Any, Any]]) -> None:
         with _standard_input() as take:
 
-            def in_child() -> Generator[Any, Any, None]:
+            def in_child() -> Generator[Any, Any, Any]:
                 take()
                 steps, given = task(), None
                 while True:
-                    given = yield _noted(functools.partial(steps.send, given))()
+                    with unkeyed() as reasons:
+                        try:
+                            found = steps.send(given)
+                        except StopIteration as end:
+                            return end.value, reasons
+                    given = yield found, reasons
 
             self._child = forked.Beside(name, in_child)
 
@@ -56,9 +60,9 @@ class Beside:
         """Lets it begin the next step, which gets a value."""
         self._child.give(value)
 
-    def result(self, meanwhile: Sequence[Callable[[], object]] = ()) -> Any:
-        """The result of its step. Arguments and errors are those of `forked.Beside.result`."""
-        return _taken_over(*self._child.result(meanwhile))
+    def result(self) -> Any:
+        """The result of its step. Errors are those of `forked.Beside.result`."""
+        return _taken_over(*self._child.result())
 
     def end(self) -> None:
         """Ends the child, if it still runs."""

@@ -22,7 +22,7 @@ from etbuild.runtime import program_files
 from etbuild.steps import apart
 from etbuild.steps.compared_methods import NOT, ComparedMethods
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
-from etbuild.steps.witness import MORE_OR_LESS, SEARCHED, Witness, write_calls
+from etbuild.steps.witness import MORE_OR_LESS, SEARCHED, Witness, witnesses, write_calls
 
 if TYPE_CHECKING:
     from etbuild.comparison.compare import ComparedMethod, Wrong
@@ -143,9 +143,13 @@ def _compare(
             notes, calls = programs()
         else:
             notes, calls = apart.run_one(programs)
-    for name, what in witness.compare(calls).items():
-        notes[name] = f"{notes[name]}; it {what}" if name in notes else what
-    return notes
+    return _joined(notes, witness.compare(calls))
+
+
+def _joined(notes: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """Notes by method. A method may have several."""
+    both = {name: f"{notes[name]}; it {others[name]}" for name in notes.keys() & others.keys()}
+    return {**notes, **others, **both}
 
 
 def _compare_programs(
@@ -156,11 +160,11 @@ def _compare_programs(
     built: Built,
     wanted: list[str],
     scratch: Path,
-) -> tuple[dict[str, str], list[Path]]:
+) -> tuple[dict[str, str], dict[Path, list[str]]]:
     """Compares the program with its exported methods. Methods that share state are compared together.
 
     Returns:
-        Notes, by method; and files with the calls, for the witness.
+        Notes, by method; and files with the calls for the witness, each with the methods that are called there.
     """
     from etbuild.comparison.compare import Wrong
     from etbuild.runtime import child
@@ -169,10 +173,10 @@ def _compare_programs(
     files, exported = built.files, ComparedMethods.read(job, saved, context, examples)
     groups = [wanted] if files.shares_state else [[name] for name in wanted]
     with job.stage(f"compare {', '.join(wanted)}"):
-        directories = [scratch / str(number) for number in range(len(groups))]
+        directories = {scratch / str(number): names for number, names in enumerate(groups)}
         tasks = {
             f"comparing {', '.join(names)}": functools.partial(_first_wrong, exported, names, files, directory)
-            for names, directory in zip(groups, directories, strict=True)
+            for directory, names in directories.items()
         }
         try:
             found: list[_Found] = [*child.run(tasks, job.options.jobs).values()]
@@ -182,7 +186,7 @@ def _compare_programs(
     if wrong:
         raise BuildError([_problem(exported, each, search=number < SEARCHED) for number, each in enumerate(wrong)])
     notes = {name: what for each in found for name, what in each["notes"].items()}
-    return notes, [file for directory in directories if (file := directory / CALLS).exists()]
+    return notes, {file: names for directory, names in directories.items() if (file := directory / CALLS).exists()}
 
 
 def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts) -> Problem:
@@ -227,9 +231,10 @@ def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFile
         return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{NOT} {message}")}}
     if wrong is not None:
         return {"wrong": vars(wrong), "notes": {}}
-    unwritten = write_calls(scratch / CALLS, group, comparison.calls)
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
-    return {"wrong": None, "notes": {**skipped, **notes, **unwritten}}
+    if of_group.keys() & witnesses(exported.job.plan):
+        notes = _joined(notes, write_calls(scratch / CALLS, group, comparison.calls))
+    return {"wrong": None, "notes": {**skipped, **notes}}
 
 
 def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:

@@ -20,6 +20,7 @@ from etbuild.exception_text import hints, summary
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.plan.step_plans import ComparePlan
+from etbuild.processes.process_state import undone
 from etbuild.steps import apart
 from etbuild.steps.compared_methods import ComparedMethods, weights_of_adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
 MORE_OR_LESS = "`checks.compare` can allow more, or leave the method out with a reason"
 """The last hint of an error about a comparison."""
-_LARGE = 1 << 30  # bytes of weights: a larger model is made when others have ended, which need memory too
 SEARCHED = 2
 """Wrong methods that are searched: the cause is often the same, and a search takes long."""
+_LARGE = 1 << 30  # bytes of weights: a larger model is made when others have ended, which need memory too
 _BRANCHES = (
     "a branch on `torch.compiler.is_exporting()`, `is_compiling()` or `training`, state that only Python sees, weights "
     "that are read before they are loaded, or a factory that makes another model each time are the usual causes"
@@ -56,10 +57,11 @@ def write_calls(file: Path, methods: Sequence[ComparedMethod], calls: Sequence[C
 
     try:
         forms = pickle.dumps({method.name: ExportedForm.of(method.program) for method in methods})
+        torch.save({"forms": forms, "calls": calls}, file)
     except Exception as error:  # noqa: BLE001 - classes of the model may raise anything
-        why = f"was not compared with the model: the structure of its inputs cannot be written: {summary(error)}"
+        file.unlink(missing_ok=True)
+        why = f"was not compared with the model: its calls cannot be written: {summary(error)}"
         return {method.name: why for method in methods}
-    torch.save({"forms": forms, "calls": calls}, file)
     return {}
 
 
@@ -107,24 +109,24 @@ class Witness:
         if self._process is None and witnesses(self._job.plan):
             self._process = apart.Beside("making the model", self._run)
 
-    def compare(self, calls: list[Path]) -> dict[str, str]:
+    def compare(self, calls: Mapping[Path, Sequence[str]]) -> dict[str, str]:
         """Compares the model with exported methods. Returns notes, by method.
 
         Args:
-            calls: Files that `write_calls` wrote.
+            calls: Files that `write_calls` wrote, each with the methods that are called there.
 
         Raises:
             InputError: A declared input is missing or does not fit.
             BuildError: The model cannot be made, or computes something else.
         """
-        names = witnesses(self._job.plan)
-        if not calls or not names:
+        names = [name for called in calls.values() for name in called if name in witnesses(self._job.plan)]
+        if not names:
             return {}
-        with self._stage(f"compare {', '.join(names)} with the model"):
+        with self._stage(f"compare {', '.join(sorted(names))} with the model"):
             self.start()
             assert self._process is not None, "it has started"
             self._process.result()
-            self._process.give(calls)
+            self._process.give([*calls])
             notes: dict[str, str] = self._process.result()
             return notes
 
@@ -133,18 +135,15 @@ class Witness:
         if self._process is not None:
             self._process.end()
 
-    def _run(self) -> Generator[Any, Any, None]:
+    def _run(self) -> Generator[None, list[Path], dict[str, str]]:
         """Runs in the process. What its contexts check when they end belongs to the result."""
         with self._around(), opened_export(self._job, self.used) as (saved, _):
             load_custom_ops(self._job.plan, self._context)
             known = _Known(self._job, saved, self._context, self.examples)
             is_large = sum(entry.nbytes for entry in saved.tensors) > _LARGE
-            calls = (yield) if is_large else None
-            eager = _eager_methods(known)
-            if calls is None:
-                calls = yield
-            notes = _compared(known, eager, calls)
-        yield notes
+            eager = None if is_large else _eager_methods(known)
+            calls = yield
+            return _compared(known, eager or _eager_methods(known), calls)
 
     @property
     def _context(self) -> StepContext:
@@ -182,7 +181,8 @@ def _eager_methods(known: _Known) -> dict[str, EagerMethod]:
 
     job, plan = known.job, known.job.plan.exported
     seed(plan.model.seed)  # modules may draw numbers when they are imported
-    root = create_module(plan, known.context, job.plan.weights, floats=True, in_place=True)
+    with undone():  # what is read later may have a path below the current directory
+        root = create_module(plan, known.context, job.plan.weights, floats=True, in_place=True)
     tensors = module.named_tensors(root)
     for name, content in weights_of_adapters(job, tensors.keys()).items():
         tensors[name].copy_(content)
