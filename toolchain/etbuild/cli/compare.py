@@ -73,6 +73,6 @@ def _compare(options: argparse.Namespace) -> None:
     built = Built(read_lowering(options.lowering), options.program, {file.name: file for file in files})
     with temporary("compare") as scratch:
         (meanwhile := scratch.path / "meanwhile").mkdir()
-        with contextlib.closing(Witness(job, used, options.examples)) as witness:
+        with contextlib.closing(Witness(lambda: job, used, options.examples)) as witness:
             compare(job, witness, built, meanwhile, scratch.path / RESULT)
         replace(options.result, (scratch.path / RESULT).read_bytes())

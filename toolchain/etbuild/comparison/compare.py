@@ -17,7 +17,7 @@ from etbuild.comparison import accuracy, layout
 from etbuild.comparison.calls import Calls, ComparedCall
 from etbuild.comparison.coverage import LIMITED, Coverage
 from etbuild.comparison.graph import Graph, Rounding, buffers, is_finite, is_quantized
-from etbuild.comparison.hints import slow_work
+from etbuild.comparison.hints import slow_work, states
 from etbuild.comparison.power import Power
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
@@ -149,7 +149,7 @@ class Comparison:
         self._coverages: dict[str, Coverage] = {}
         self._finite: set[str] = set()
         self._used: dict[str, int] = {}
-        self._have_buffers = any(method.program.graph_signature.buffers for method in methods)
+        self._have_states = any(states(method.program) for method in methods)
         self.notes: dict[str, str] = {}
         self.calls: list[Call] = []
 
@@ -354,13 +354,13 @@ class Comparison:
         return found
 
     def _sample(self, number: int) -> _Sample:
-        """A sample that has made the calls of the history; without buffers, only the last one matters."""
+        """A sample that has made the calls of the history; without state, only the last one matters."""
         if number == len(self._samples):
             rounding = Rounding(number, Rounding.OF_STEP * _LARGER_PART ** (number // _OF_A_PART))
             self._samples.append(_Sample(self._graphs(), rounding))
         sample = self._samples[number]
         missing = self._history[sample.calls :]
-        for method, leaves in missing if self._have_buffers else missing[-1:]:
+        for method, leaves in missing if self._have_states else missing[-1:]:
             sample.outputs, work = sample.graphs[method.name].call(leaves, sample.rounding)
             self._sampled += work
             if method.name in self._choosers:

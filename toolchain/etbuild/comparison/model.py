@@ -14,6 +14,7 @@ from etbuild.comparison import accuracy, quantized
 from etbuild.comparison.compare import FIRST, Call, Comparison, Wrong
 from etbuild.comparison.eager import EagerMethod
 from etbuild.comparison.graph import is_quantized
+from etbuild.comparison.hints import states
 from etbuild.errors import EtbuildError
 from etbuild.exception_text import summary
 from etbuild.plan.parts import Tolerance
@@ -26,17 +27,17 @@ class ExportedForm:
     Attributes:
         inputs: How its inputs belong together.
         is_quantized: Whether it has operators that quantize.
-        has_buffers: Whether it has state.
+        has_states: Whether it changes buffers.
     """
 
     inputs: TreeSpec
     is_quantized: bool
-    has_buffers: bool
+    has_states: bool
 
     @classmethod
     def of(cls, program: ExportedProgram) -> ExportedForm:
         """The form of a method."""
-        return cls(program.call_spec.in_spec, is_quantized(program), bool(program.graph_signature.buffers))
+        return cls(program.call_spec.in_spec, is_quantized(program), bool(states(program)))
 
 
 class ModelComparison:
@@ -99,7 +100,7 @@ class ModelComparison:
         except EtbuildError:
             raise
         except Exception as error:  # noqa: BLE001 - code of the model: it may refuse values that an exported graph takes
-            has_state = any(form.has_buffers for form in self._forms.values())
+            has_state = any(form.has_states for form in self._forms.values())
             if label == FIRST or has_state:  # which may be half changed
                 del self._eager[name]
                 self.notes[name] = f"in part: the model itself fails in {label}: {summary(error)}"

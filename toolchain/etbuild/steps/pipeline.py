@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -190,7 +190,7 @@ class Pipeline:
             with step_files.for_later_steps(), self._guarded("compare"):
                 yield
 
-        job = self.job(self.request.plan.compare_plan)
+        job = partial(self.job, self.request.plan.compare_plan)
         return Witness(job, self.request.files.used, self.export.directory / EXAMPLES, guarded)
 
     def close(self) -> None:
@@ -332,7 +332,7 @@ def _compared(run: Pipeline) -> dict[str, object]:
 
 
 def _export(run: Pipeline) -> None:
-    """Exports. Meanwhile this process imports what lowering needs."""
+    """Exports. Meanwhile this process imports what lowering needs, and the model is made for the comparison."""
     from etbuild.inputs.undeclared import watched_reads
     from etbuild.steps.export import export
 
@@ -347,9 +347,12 @@ def _export(run: Pipeline) -> None:
         with run.stage("import ExecuTorch"):
             for part in imports:
                 part()
+    imports.append(step_files.for_later_steps()(run.witness.start))
     plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []
     inputs = request.files.inputs.only(run.data(plan))
     export(plan, inputs, request.files.used, run.export.directory, run.stage, watched_reads, meanwhile)
+    if run.export.needs_reexport:  # the process of the model may need what exports
+        run.witness.close()
 
 
 def _import_transformers() -> None:

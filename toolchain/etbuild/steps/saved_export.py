@@ -98,20 +98,36 @@ def opened_export(
     job: LoweringJob[MethodPlan], used: UsedSources | None = None
 ) -> Iterator[tuple[SavedExport, StepContext]]:
     """Imports PyTorch, and reads the export. Its sources can be imported inside; or those that are given."""
+    with pytorch_imported(job):
+        from etbuild.export import read_archive
+
+        saved = read_archive.read(job.export)
+        sources = read_sources(saved.sources) if used is None else used
+        with sources_importable(job, sources) as context:
+            active_finder().lines = job.export.lines
+            yield saved, context
+
+
+@contextmanager
+def pytorch_imported(job: LoweringJob[MethodPlan]) -> Iterator[None]:
+    """Imports PyTorch. Inside, libraries print nothing, and standard output is for results."""
     with library_messages_off(), stdout_for_results():
         releases.check()
         with job.stage("import PyTorch"), import_without_gc("torch"):
-            from etbuild.export import read_archive
-            from etbuild.export.provenance import graphs_numbered
-        saved = read_archive.read(job.export)
-        arithmetic.leave_out_other_libraries()
-        from etbuild.processes.random_seeds import seed
+            from etbuild.export import read_archive  # noqa: F401
+        yield
 
-        seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
-        sources = read_sources(saved.sources) if used is None else used
-        with importable(sources, job.inputs.data.values(), job.watch), graphs_numbered():
-            active_finder().lines = job.export.lines
-            yield saved, StepContext(job.inputs, job.stage)
+
+@contextmanager
+def sources_importable(job: LoweringJob[MethodPlan], used: UsedSources) -> Iterator[StepContext]:
+    """Lets sources be imported inside, after PyTorch."""
+    from etbuild.export.provenance import graphs_numbered
+    from etbuild.processes.random_seeds import seed
+
+    arithmetic.leave_out_other_libraries()
+    seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
+    with importable(used, job.inputs.data.values(), job.watch), graphs_numbered():
+        yield StepContext(job.inputs, job.stage)
 
 
 def open_content(job: LoweringJob[MethodPlan], saved: SavedExport, needed: Collection[str] | None = None) -> Content:

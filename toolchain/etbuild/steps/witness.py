@@ -1,7 +1,8 @@
 """The witness of a comparison: the model as its user has it in eager PyTorch, in a process of its own.
 
-Its code may change anything in its process. The process begins while others work, since it takes long to import what
-a model needs; then it waits for the calls in which the program has computed what the exported methods compute.
+Its code may change anything in its process. The process begins while methods are exported or lowered, since it takes
+long to import what a model needs; then it waits for the calls in which the program has computed what the exported
+methods compute.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from etbuild.errors import BuildError, Problem
 from etbuild.exception_text import hints, summary
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext, silent
+from etbuild.inputs.user_code import active_finder
 from etbuild.plan.step_plans import ComparePlan
 from etbuild.processes.process_state import undone
 from etbuild.steps import apart
 from etbuild.steps.compared_methods import ComparedMethods, weights_of_adapters
-from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export
+from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.comparison.compare import Call, ComparedMethod, Comparison, Wrong
     from etbuild.comparison.eager import EagerMethod
-    from etbuild.export.read_archive import SavedExport
 
 MORE_OR_LESS = "`checks.compare` can allow more, or leave the method out with a reason"
 """The last hint of an error about a comparison."""
 SEARCHED = 2
 """Wrong methods that are searched: the cause is often the same, and a search takes long."""
-_LARGE = 1 << 30  # bytes of weights: a larger model is made when others have ended, which need memory too
+_LARGE = 1 << 30  # bytes of declared files: a larger model is made when others have ended, which need memory too
 _BRANCHES = (
     "a branch on `torch.compiler.is_exporting()`, `is_compiling()` or `training`, state that only Python sees, weights "
     "that are read before they are loaded, or a factory that makes another model each time are the usual causes"
@@ -82,9 +83,9 @@ class Witness:
     """The process of the model.
 
     Args:
-        job: The export, and what to compare.
+        job: Returns the export, and what to compare. The export may not be there yet when the process starts.
         used: The sources that the model comes from.
-        examples: The example inputs that the export saved.
+        examples: The example inputs that the export saves.
         around: Is entered first in the process.
 
     Attributes:
@@ -94,19 +95,18 @@ class Witness:
 
     def __init__(
         self,
-        job: LoweringJob[ComparePlan],
+        job: Callable[[], LoweringJob[ComparePlan]],
         used: UsedSources,
         examples: Path,
         around: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.used, self.examples = used, examples
-        self._job, self._around = replace(job, stage=silent), around
-        self._stage = job.stage
+        self._read_job, self._around = job, around
         self._process: apart.Beside | None = None
 
     def start(self) -> None:
         """Starts a process that makes the model, unless there is one."""
-        if self._process is None and witnesses(self._job.plan):
+        if self._process is None and witnesses(self._read_job().plan):
             self._process = apart.Beside("making the model", self._run)
 
     def compare(self, calls: Mapping[Path, Sequence[str]]) -> dict[str, str]:
@@ -119,10 +119,11 @@ class Witness:
             InputError: A declared input is missing or does not fit.
             BuildError: The model cannot be made, or computes something else.
         """
-        names = [name for called in calls.values() for name in called if name in witnesses(self._job.plan)]
+        job = self._read_job()
+        names = [name for called in calls.values() for name in called if name in witnesses(job.plan)]
         if not names:
             return {}
-        with self._stage(f"compare {', '.join(sorted(names))} with the model"):
+        with job.stage(f"compare {', '.join(sorted(names))} with the model"):
             self.start()
             assert self._process is not None, "it has started"
             self._process.result()
@@ -134,20 +135,24 @@ class Witness:
         """Ends the process, if it runs."""
         if self._process is not None:
             self._process.end()
+        self._process = None
 
     def _run(self) -> Generator[None, list[Path], dict[str, str]]:
         """Runs in the process. What its contexts check when they end belongs to the result."""
-        with self._around(), opened_export(self._job, self.used) as (saved, _):
-            load_custom_ops(self._job.plan, self._context)
-            known = _Known(self._job, saved, self._context, self.examples)
-            is_large = sum(entry.nbytes for entry in saved.tensors) > _LARGE
-            eager = None if is_large else _eager_methods(known)
+        job = self._job()
+        with self._around(), pytorch_imported(job), sources_importable(job, self.used) as context:
+            load_custom_ops(job.plan, context)
+            is_large = sum(path.stat().st_size for path in job.inputs.data.values()) > _LARGE
+            eager = None if is_large else _eager_methods(job, context)
             calls = yield
-            return _compared(known, eager or _eager_methods(known), calls)
+            job = self._job()
+            active_finder().lines = job.export.lines
+            known = _Known(job, context, self.examples)
+            return _compared(known, eager or _eager_methods(job, context), calls)
 
-    @property
-    def _context(self) -> StepContext:
-        return StepContext(self._job.inputs)
+    def _job(self) -> LoweringJob[ComparePlan]:
+        """What the process reads now. Only its parent tells of stages."""
+        return replace(self._read_job(), stage=silent)
 
 
 @dataclass
@@ -156,33 +161,33 @@ class _Known:
 
     Attributes:
         job: The export, and what to compare.
-        saved: The export.
         context: What every step needs.
         examples: The example inputs that the export saved.
     """
 
     job: LoweringJob[ComparePlan]
-    saved: SavedExport
     context: StepContext
     examples: Path
 
     @cached_property
     def exported(self) -> ComparedMethods:
         """The exported methods, which only a difference needs."""
-        return ComparedMethods.read(self.job, self.saved, self.context, self.examples)
+        from etbuild.export import read_archive
+
+        return ComparedMethods.read(self.job, read_archive.read(self.job.export), self.context, self.examples)
 
 
-def _eager_methods(known: _Known) -> dict[str, EagerMethod]:
+def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[str, EagerMethod]:
     """Makes the model, and returns its methods by name."""
     from etbuild.comparison.eager import EagerMethod
     from etbuild.model import module
     from etbuild.processes.random_seeds import seed
     from etbuild.steps.create_module import create_module
 
-    job, plan = known.job, known.job.plan.exported
+    plan = job.plan.exported
     seed(plan.model.seed)  # modules may draw numbers when they are imported
     with undone():  # what is read later may have a path below the current directory
-        root = create_module(plan, known.context, job.plan.weights, floats=True, in_place=True)
+        root = create_module(plan, context, job.plan.weights, floats=True, in_place=True)
     tensors = module.named_tensors(root)
     for name, content in weights_of_adapters(job, tensors.keys()).items():
         tensors[name].copy_(content)
