@@ -16,7 +16,10 @@ from torch.utils._sympy.functions import OpaqueUnaryFn_sqrt
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from etbuild.errors import InputError
-from etbuild.export import every_size
+from etbuild.export import every_size, example_values
+from etbuild.inputs.declared import Inputs
+from etbuild.inputs.step_context import StepContext
+from etbuild.plan.parts import TensorExample
 from etbuild.quantize.calibration import Batches
 
 from .conftest import Build, Outcome
@@ -537,3 +540,22 @@ def test_calibration_keeps_to_multiples_and_derived_sizes(first: int, second: in
     Batches([(torch.ones(24), torch.ones(49))], ("calibration",)).check(example, dims)
     with pytest.raises(InputError, match=message):
         Batches([(torch.ones(first), torch.ones(second))], ("calibration",)).check(example, dims)
+
+
+def test_numbers_that_a_manifest_leaves_out_are_random_and_always_the_same() -> None:
+    """Zeros would not show a mistake: each input has numbers of its own, and a method that is renamed keeps them."""
+
+    def made(method: str, index: int, dtype: str) -> torch.Tensor:
+        example = TensorExample((2, 40), dtype)
+        path = ("methods", method, "example_inputs", index)
+        value = example_values.make_one(example, torch.nn.Identity(), path, StepContext(Inputs.named({}, {}, [])))
+        assert isinstance(value, torch.Tensor)
+        return value
+
+    first = made("forward", 0, "float32")
+    assert 0 < float(first.min()) < float(first.max()) < 1
+    assert len(first.unique()) > 40
+    assert torch.equal(first, made("other", 0, "bfloat16").float())
+    assert not torch.equal(first, made("forward", 1, "float32"))
+    assert not made("forward", 0, "int64").any()
+    assert [round(float(each) * 256) for each in first[0, :3]] == [75, 217, 119]

@@ -44,7 +44,7 @@ name: net
 methods:
   prefill:
     dynamic_shapes: [[null, {max: 32, min: 1, dim: seq}]]
-    example_inputs: [{fill: zeros, dtype: int64, shape: [1, 8]}]
+    example_inputs: [{fill: random, dtype: int64, shape: [1, 8]}]
     strict: false
   decode: {entry: decode, example_inputs: [{shape: [1, 1], dtype: int64}], dynamic_shapes: [null]}
 model: {seed: 0, kwargs: {}, factory: "model:create"}

@@ -89,7 +89,7 @@ def test_example_inputs_and_their_json(document: dict[str, Any], part: Part) -> 
 def test_a_key_that_is_missing_has_its_default() -> None:
     assert BackendEntry.from_json("xnnpack") == BackendEntry.from_json({"backend": "xnnpack"})
     assert BackendEntry.from_json("xnnpack").to_json() == {"backend": "xnnpack", "options": {}}
-    assert read_example({"shape": [1]}) == TensorExample((1,), "float32", "zeros")
+    assert read_example({"shape": [1]}) == TensorExample((1,), "float32", "random")
 
 
 def test_dynamic_shapes_have_the_form_of_their_input() -> None:

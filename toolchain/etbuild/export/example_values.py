@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
+from etbuild.files.digests import digest
 from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
@@ -22,10 +23,12 @@ from etbuild.plan.parts import (
     FileExample,
     ModelExample,
     Shapes,
+    TensorExample,
     ValueExample,
 )
 
 _IMAGE_DIMENSIONS = 4  # batch, channels, height, width
+_PARTS = 256  # random numbers are multiples of 1/256, which all dtypes hold
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -91,12 +94,22 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
             return single_call.example(module, example, path)
         is_image = example.of_model in ("pixel_values", "embeddings")
         return image_text.example(module, example, path) if is_image else encoder_decoder.example(module, example, path)
-    dtype, fill = getattr(torch, example.dtype), example.fill
     with wrap_user_error(path, "making the example input"):
-        if fill == "arange":
-            return torch.arange(torch.Size(example.shape).numel()).reshape(example.shape).to(dtype)
-        value = {"zeros": 0, "ones": 1}.get(fill, fill) if isinstance(fill, str) else fill
-        return torch.full(example.shape, value, dtype=dtype)
+        return _filled(example, getattr(torch, example.dtype), path)
+
+
+def _filled(example: TensorExample, dtype: torch.dtype, path: DocumentPath) -> torch.Tensor:
+    """A tensor with the values that a manifest asks for."""
+    fill, count = example.fill, torch.Size(example.shape).numel()
+    if fill == "arange":
+        return torch.arange(count).reshape(example.shape).to(dtype)
+    if fill == "random" and (dtype.is_floating_point or dtype.is_complex):
+        place = path[path.index("methods") + 2 :] if "methods" in path else path  # the same in methods of other names
+        generator = torch.Generator().manual_seed(int(digest([*place])[:12], 16))
+        whole = torch.randint(1, _PARTS, example.shape, generator=generator)  # exact on each processor
+        return (whole / _PARTS).to(dtype)
+    value = {"random": 0, "zeros": 0, "ones": 1}.get(fill, fill) if isinstance(fill, str) else fill
+    return torch.full(example.shape, value, dtype=dtype)
 
 
 def _from_factory(example: FactoryCall, path: DocumentPath) -> Any:

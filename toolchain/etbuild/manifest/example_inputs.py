@@ -96,7 +96,7 @@ def check_one(example: ExampleInput, path: DocumentPath, check_file: CheckFile) 
 
 
 def _check_fill(example: ExampleInput, path: DocumentPath) -> Iterator[Problem]:
-    fill, dtype = example.get("fill", "zeros"), example.get("dtype", "float32")
+    fill, dtype = example.get("fill", "random"), example.get("dtype", "float32")
     if isinstance(fill, bool) or not isinstance(fill, (int, float)):
         return
     if dtype == "bool":

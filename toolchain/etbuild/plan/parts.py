@@ -33,7 +33,7 @@ class TensorExample(Part):
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    fill: str | float = "zeros"
+    fill: str | float = "random"
 
 
 class FileExample(Part):
