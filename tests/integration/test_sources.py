@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.key import KeyFiles
 from etbuild.inputs.sources import UsedSources, read_sources
@@ -102,3 +103,81 @@ with importable(read_sources({{"digested.py": Path({str(tmp_path / "digested.py"
 """
     done = subprocess.run([sys.executable, "-O", "-c", script], capture_output=True, text=True, check=False)
     assert "AssertionError: kept" in done.stderr
+
+
+CALLABLES = """\
+import functools
+from functools import partial
+from os import system
+
+import torch
+from torch.nn import ReLU
+
+class Base:
+    @classmethod
+    def made(cls):
+        return cls()
+
+class Net(Base):
+    run = system
+
+    @staticmethod
+    def create():
+        return Net()
+
+    def __call__(self):
+        return self
+
+    def make(self):
+        return self
+
+@torch.no_grad()
+def in_context():
+    return Net()
+
+@functools.wraps(torch.relu)
+def wrapped():
+    return Net()
+
+@functools.cache
+def cached():
+    return Net()
+
+bound = partial(Net)
+net = Net()
+of_lambda = lambda: Net()
+"""
+
+
+@pytest.fixture
+def callables(tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "callables.py").write_text(CALLABLES)
+    with importable(read_sources({"callables.py": tmp_path / "callables.py"}), [], watched_reads):
+        yield
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Net", "Net.made", "Net.create", "in_context", "wrapped", "cached", "bound", "net", "net.make", "of_lambda"],
+)
+def test_a_manifest_calls_what_a_source_defines(name: str, callables: None) -> None:
+    assert callable(load_callable(f"callables:{name}", ("model", "factory")))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "system",
+        "Net.run",
+        "torch.os.system",
+        "functools.partial",
+        "partial",
+        "ReLU",
+        "Net.__subclasses__",
+        "wrapped.__globals__.get",
+        "torch.nn.ReLU",
+    ],
+)
+def test_a_manifest_calls_nothing_that_a_source_imports(name: str, callables: None) -> None:
+    with pytest.raises(InputError, match=f"`callables` does not define `{name}`"):
+        load_callable(f"callables:{name}", ("model", "factory"))

@@ -399,6 +399,8 @@ def _resolve(module: torch.nn.Module, entry: str, path: DocumentPath) -> Callabl
                 path, f"the module has no `{entry}`", did_you_mean(part, [*names, *children, "forward"])
             )
         value = getattr(value, part)
+        if isinstance(value, types.ModuleType) or part.startswith("__"):
+            raise InputError.at(path, f"`{entry}` is no method or submodule of the model: `{part}` belongs to Python")
     if not callable(value):
         raise InputError.at(path, f"`{entry}` is neither a method nor a submodule")
     return value  # type: ignore[no-any-return]

@@ -17,7 +17,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 from etbuild.errors import ATTRIBUTES_OF_SOURCES, BuildError, DocumentPath, InputError, did_you_mean, printable
@@ -111,6 +119,11 @@ class SourceFinder:
         tops = self.top_level_names()
         return [module for name, module in list(sys.modules.items()) if name.split(".")[0] in tops]
 
+    def has(self, module: str | None) -> bool:
+        """Whether a module is one of the sources."""
+        stem = (module or "").replace(".", "/")
+        return f"{stem}.py" in self.sources or f"{stem}/__init__.py" in self.sources
+
     def name_of(self, filename: str) -> str | None:
         """The import path of a source, from the file name in a traceback."""
         return next((name for name in self.sources if filename == self.location(name)), None)
@@ -190,14 +203,15 @@ def _is_held(value: Any, modules: list[ModuleType]) -> bool:
 
 
 def load_callable(reference: str, path: DocumentPath) -> Callable[..., Any]:
-    """Imports the callable that `module:callable` names.
+    """Imports the callable that `module:callable` names. A declared source must define it: a manifest by itself runs
+    nothing, so what a source has imported is not for it.
 
     Args:
         reference: The text in the manifest.
         path: The place of the text in the manifest.
 
     Raises:
-        InputError: The module has no such callable.
+        InputError: The module has no such callable, or another one defines it.
         BuildError: Importing the module failed. The error names the source line.
     """
     module_name, _, attribute = reference.partition(":")
@@ -207,9 +221,36 @@ def load_callable(reference: str, path: DocumentPath) -> Callable[..., Any]:
             known = [name for name in dir(value) if not name.startswith("_")]
             raise InputError.at(path, f"`{module_name}` has no `{attribute}`", did_you_mean(part, known))
         value = getattr(value, part)
+        if isinstance(value, ModuleType) or part.startswith("__"):
+            raise _not_defined(reference, path)
     if not callable(value):
         raise InputError.at(path, f"`{reference}` is not callable")
+    if not _defines(active_finder(), value):
+        raise _not_defined(reference, path)
     return value  # type: ignore[no-any-return]
+
+
+def _not_defined(reference: str, path: DocumentPath) -> InputError:
+    module_name, _, attribute = reference.partition(":")
+    last = attribute.split(".")[-1]
+    message = f"`{module_name}` does not define `{attribute}`: a manifest calls nothing that a source imports"
+    return InputError.at(path, message, f"define a function in `{module_name}` that calls `{last}`, and name that")
+
+
+def _defines(finder: SourceFinder, value: Any) -> bool:
+    """Whether a source defines a callable: a function or a class by its module or its code, a method by its class. A
+    decorator may have changed one of them. What else can be called is defined where it has its name."""
+    if isinstance(value, MethodType):
+        owner = value.__self__
+        return _defines(finder, owner if isinstance(owner, type) else type(owner))
+    if isinstance(value, (BuiltinFunctionType, MethodWrapperType, MethodDescriptorType, WrapperDescriptorType)):
+        return False
+    if code := getattr(value, "__code__", None):
+        return finder.name_of(code.co_filename) is not None or finder.has(value.__module__)
+    if isinstance(value, type):
+        return finder.has(value.__module__)
+    module = getattr(value, "__dict__", {}).get("__module__")  # of a function that is wrapped in an object
+    return module is None or finder.has(module)
 
 
 def import_module(name: str, path: DocumentPath) -> ModuleType:
