@@ -212,6 +212,23 @@ def test_factory_that_raises_names_its_line(build: Build) -> None:
     expect(build(model=model), 1, "model.yaml:4:12", "model.py:2, in create", "ValueError: no luck")
 
 
+@pytest.mark.parametrize(
+    "registered",
+    [
+        "self.register_load_state_dict_post_hook(lambda module, keys: module.missing)",
+        "self.register_load_state_dict_pre_hook(lambda module, *state: module.missing)",
+        "self.register_state_dict_post_hook(lambda module, *state: module.missing)",
+    ],
+)
+def test_a_hook_of_the_model_that_raises_names_its_line(registered: str, build: Build) -> None:
+    """Steps call such code in many places, also in child processes."""
+    made = "        self.linear = torch.nn.Linear(8, 4)\n"
+    model = MODEL.replace(made, f"{made}        {registered}\n")
+    state = {"linear.weight": torch.zeros(4, 8), "linear.bias": torch.zeros(4)}
+    place = "code of the model failed at model.py:7, in <lambda>: AttributeError: 'Net' object has no attribute"
+    expect(build(WITH_WEIGHTS, model=model, files={"net.safetensors": save(state)}), 1, place)
+
+
 def test_factory_that_returns_no_module(build: Build) -> None:
     expect(build(model="def create():\n    return 7\n"), 1, "`model:create` returned int, not a torch.nn.Module")
 

@@ -31,7 +31,7 @@ from typing import Any
 from etbuild.errors import ATTRIBUTES_OF_SOURCES, BuildError, DocumentPath, InputError, did_you_mean, printable
 from etbuild.exception_text import chain, first_cause, hints
 from etbuild.files.value_limits import has_surrogate
-from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
 from etbuild.inputs.source_lines import NO_LINES
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import Watch
@@ -150,7 +150,7 @@ def importable(used: UsedSources, data: Iterable[Path], watch: Watch) -> Iterato
 
     Raises:
         InputError: A source hides a module that is loaded already, such as torch, or PyTorch cannot name its file.
-        BuildError: The code has read something that no key covers.
+        BuildError: The code has read something that no key covers, or has raised an exception.
     """
     finder = SourceFinder(used)
     hidden = finder.top_level_names() & set(sys.modules)
@@ -167,7 +167,7 @@ def importable(used: UsedSources, data: Iterable[Path], watch: Watch) -> Iterato
     sys.dont_write_bytecode = True  # a build writes nothing next to its inputs
     files = {finder.location(name): name for name in finder.sources}
     try:
-        with watch(files, data, used.packages):
+        with watch(files, data, used.packages), errors_of_sources():
             yield
     finally:
         sys.dont_write_bytecode = bytecode
@@ -180,6 +180,20 @@ def importable(used: UsedSources, data: Iterable[Path], watch: Watch) -> Iterato
         _unregister([module for name, module in forgotten.items() if name not in finder.persistent], persistent)
         for file in files:
             linecache.cache.pop(file, None)
+
+
+@contextmanager
+def errors_of_sources() -> Iterator[None]:
+    """Names the line of a source for what its code raises, wherever it was called: a hook runs while weights load."""
+    try:
+        yield
+    except PASSING:
+        raise
+    except Exception as error:
+        if source_line(error) is None:
+            raise
+        message = failed("code of the model", error)
+        raise from_exception(error, BuildError, ("model", "factory"), message, package_line(error)) from error
 
 
 def _unregister(modules: list[ModuleType], persistent: list[ModuleType]) -> None:

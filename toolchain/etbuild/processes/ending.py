@@ -47,6 +47,7 @@ class Interrupts:
         self._error = error
         self._late: float | None = None  # when the first signal came after the work was over
         self._other_hook = sys.unraisablehook
+        self._process = os.getpid()
 
     def install(self, numbers: Sequence[int] = STOPPING) -> None:
         """Handles these signals from now on, except those that this process ignores, and also those that waited.
@@ -60,6 +61,9 @@ class Interrupts:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a process that code of others has forked ends as it would elsewhere
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         if self.over:
             self._end_if_it_hangs()
             return

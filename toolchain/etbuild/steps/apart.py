@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from etbuild.inputs.undeclared import add_unkeyed, unkeyed
+from etbuild.inputs.user_code import errors_of_sources
 from etbuild.processes import forked
 from etbuild.processes.process_state import high_copy
 
@@ -47,7 +48,7 @@ class Beside:
                 take()
                 steps, given = task(), None
                 while True:
-                    with unkeyed() as reasons:
+                    with unkeyed() as reasons, errors_of_sources():
                         try:
                             found = steps.send(given)
                         except StopIteration as end:
@@ -71,7 +72,7 @@ class Beside:
 
 def _noted(task: Callable[[], T]) -> Callable[[], tuple[T, set[str]]]:
     def in_child() -> tuple[T, set[str]]:
-        with unkeyed() as reasons:
+        with unkeyed() as reasons, errors_of_sources():
             return task(), reasons
 
     return in_child

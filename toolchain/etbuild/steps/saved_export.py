@@ -105,6 +105,8 @@ def opened_export(
         sources = read_sources(saved.sources) if used is None else used
         with sources_importable(job, sources) as context:
             active_finder().lines = job.export.lines
+            if used is None:  # these are copies, whose place says nothing
+                active_finder().here = None
             yield saved, context
 
 
