@@ -513,7 +513,7 @@ methods: {forward: {example_inputs: [{shape: [32]}], dynamic_shapes: [[{dim: seq
     source = DERIVED.replace(", differences):", "):").replace("samples[1:] + differences", "samples + torch.ones(32)")
     built = build(manifest, model=source)
     assert built.code == 1
-    assert "the model fixes" in built.err
+    assert "torch.export fixes or narrows `8*" in built.err
 
 
 def test_a_dimension_may_have_the_name_that_a_multiple_would_use(build: Build) -> None:
@@ -554,8 +554,8 @@ def test_numbers_that_a_manifest_leaves_out_are_random_and_always_the_same() -> 
 
     first = made("forward", 0, "float32")
     assert 0 < float(first.min()) < float(first.max()) < 1
-    assert len(first.unique()) > 40
-    assert torch.equal(first, made("other", 0, "bfloat16").float())
+    assert len(first.unique()) == first.numel()
+    assert torch.equal(first.bfloat16(), made("other", 0, "bfloat16"))
     assert not torch.equal(first, made("forward", 1, "float32"))
     assert not made("forward", 0, "int64").any()
-    assert [round(float(each) * 256) for each in first[0, :3]] == [75, 217, 119]
+    assert [round(float(each) * 2**24) for each in first[0, :3]] == [8172570, 5450077, 15249629]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -401,14 +402,14 @@ def test_tensors_keep_their_identity(build: Build) -> None:
     assert list(blobs.values()) == [8 * 8 * 4]
 
 
-def test_tied_weights_that_differ_in_the_file_are_refused(build: Build) -> None:
-    model = MODEL.replace("def forward", "def tie(self):\n        pass\n\n    def forward").replace(
+@pytest.mark.parametrize("tied", ["self.linear.weight", "torch.nn.Parameter(self.linear.weight.data)"])
+def test_tied_weights_that_differ_in_the_file_are_refused(tied: str, build: Build) -> None:
+    """They are one parameter, or two with one memory."""
+    model = MODEL.replace(
         "        self.linear = torch.nn.Linear(8, 4)\n",
         "        self.linear = torch.nn.Linear(8, 4)\n        self.twin = torch.nn.Linear(8, 4)\n"
-        "        self.twin.weight = self.linear.weight\n",
+        f"        self.twin.weight = {tied}\n",
     )
-    import io
-
     content = {**linear(1.0), "twin.weight": torch.full((4, 8), 2.0), "twin.bias": torch.zeros(4)}
     file = io.BytesIO()
     torch.save(content, file)

@@ -121,15 +121,27 @@ def unexplained(
 
 
 def show_rounding(
-    expected: Sequence[Any], samples: Sequence[Sequence[Any]], outputs: Sequence[int], tolerance: Tolerance | None
+    actual: Sequence[Any],
+    expected: Sequence[Any],
+    samples: Sequence[Sequence[Any]],
+    outputs: Sequence[int],
+    tolerance: Tolerance | None,
 ) -> bool:
-    """Whether other roundings move each of these outputs, so that more samples would show nothing new."""
-    return all(
-        any(_difference(sample[index], expected[index], tolerance, False) is not None for sample in samples)
-        for index in outputs
-    )
+    """Whether other roundings move as many elements of each of these outputs as are wrong, so that more samples would
+    show nothing new."""
+
+    def wrong(index: int, of: Sequence[Sequence[Any]]) -> int:
+        want = expected[index]
+        if not isinstance(want, torch.Tensor) or not want.is_floating_point() or not isinstance(of[0][index], torch.Tensor):
+            return int(any(_difference(each[index], want, tolerance, False) is not None for each in of))
+        allowed = tolerance if tolerance is not None else default_tolerance(want, False)
+        near = [_right(each[index], want, allowed)[0] for each in of if each[index].shape == want.shape]
+        return int((~torch.stack(near)).any(0).sum()) if near else 0
+
+    return all(wrong(index, samples) >= wrong(index, [actual]) for index in outputs)
 
 
+_BY_CHANCE = 2.0  # standard deviations of a sum of moves in random directions
 _UNSEEN = 0.5  # of the elements that moved: rounding moves numbers near a tie, and most samples move these, too
 _SIMILAR = 4  # the sizes of numbers that are rounded alike: up to this factor, and its neighbours
 
@@ -187,13 +199,23 @@ def _drifts(
     ratio = want.sign() * _signal(size, _same(actual, expected)) / size.max().clamp(min=1e-300)
     ratio = ratio / ratio.square().mean().sqrt().clamp(min=1e-300)
 
-    def drifts(other: torch.Tensor) -> torch.Tensor:
+    def errors(other: torch.Tensor) -> torch.Tensor:
         same = _same(other, expected) | ~want.isfinite()
-        error = torch.where(same, 0.0, other.to(torch.float64) - want)
+        return torch.where(same, 0.0, other.to(torch.float64) - want)
+
+    def drifts(other: torch.Tensor) -> torch.Tensor:
+        error = errors(other)
         return torch.stack([error.square().mean().sqrt(), error.mean().abs(), (error * ratio).mean().abs()])
 
     furthest = torch.stack([*map(drifts, samples)]).amax(0)
-    return bool((drifts(actual) > beyond / 2 * furthest + allowed.mean()).any())
+    # A few elements that move in any direction can also all move in one. Equal ones move together.
+    moved = torch.stack([errors(each).abs() for each in samples]).amax(0).nan_to_num(posinf=0.0)
+    _, group = want.flatten().unique(return_inverse=True)
+    by_chance = [torch.zeros(())]
+    for each in (moved, moved * ratio.abs()):
+        together = torch.zeros(int(group.max()) + 1, dtype=torch.float64).scatter_add(0, group, each.flatten())
+        by_chance.append(_BY_CHANCE * together.square().sum().sqrt() / want.numel())
+    return bool((drifts(actual) > beyond / 2 * furthest + allowed.mean() + torch.stack(by_chance)).any())
 
 
 def _moves_as_far(

@@ -347,7 +347,8 @@ class Comparison:
             wrong = accuracy.unexplained(actual, expected, samples, tolerance, rounds)
             if not wrong:
                 return []
-            shown = count >= _OF_A_PART and (not rounds or accuracy.show_rounding(expected, samples, wrong, tolerance))
+            shows = partial(accuracy.show_rounding, actual, expected, samples, wrong, tolerance)
+            shown = count >= _OF_A_PART and (not rounds or shows())
             is_far = partial(accuracy.unexplained, actual, expected, samples, tolerance, rounds, _FAR)
             if shown or (self._sampled > _WORK_OF_SAMPLES and is_far()):
                 break

@@ -28,7 +28,7 @@ from etbuild.plan.parts import (
 )
 
 _IMAGE_DIMENSIONS = 4  # batch, channels, height, width
-_PARTS = 256  # random numbers are multiples of 1/256, which all dtypes hold
+_PARTS = 1 << 24  # random numbers are whole multiples of its inverse, which float32 holds
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -106,7 +106,7 @@ def _filled(example: TensorExample, dtype: torch.dtype, path: DocumentPath) -> t
     if fill == "random" and (dtype.is_floating_point or dtype.is_complex):
         place = path[path.index("methods") + 2 :] if "methods" in path else path  # the same in methods of other names
         generator = torch.Generator().manual_seed(int(digest([*place])[:12], 16))
-        whole = torch.randint(1, _PARTS, example.shape, generator=generator)  # exact on each processor
+        whole = torch.randint(1, _PARTS, example.shape, generator=generator)  # the same on each processor
         return (whole / _PARTS).to(dtype)
     value = {"random": 0, "zeros": 0, "ones": 1}.get(fill, fill) if isinstance(fill, str) else fill
     return torch.full(example.shape, value, dtype=dtype)

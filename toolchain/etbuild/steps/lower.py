@@ -81,13 +81,13 @@ def lower(
     """
     several = len(job.plan.methods) > 1
     apart = job.options.accelerate and on_emitted is None
-    reason = joint_lowering_reason(job.plan, job.export, several=several) if apart else None
+    reason = joint_lowering_reason(job.plan, job.export, several=several)
     if apart and reason is None:
         return merge(job, _lower_one_by_one(job, store), directory, store)
     with _opened(job) as (saved, context):
         job = _with_constants(job, saved)
         if on_emitted is not None:
-            return _lower_together(job, saved, context, directory, store, on_emitted)
+            return _lower_together(job, saved, context, directory, store, on_emitted, reason)
         return _lower_apart(job, saved, context, directory, store, reason)
 
 
@@ -402,7 +402,7 @@ def _lower_apart(
     reason: str | None,
 ) -> list[Artifact]:
     """Lowers all methods together, in a child process if code of others runs: nothing that it leaves reaches the
-    report. `reason` is why, unless the user wanted it."""
+    report. `reason` is why they must be, if they must."""
     together = functools.partial(_lower_together, job, saved, context, directory, store, reason=reason)
     if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
         return together()
@@ -438,7 +438,9 @@ def _lower_together(
         with job.stage("emit"):
             emitted = emit_methods(job.plan, Lowered(edge, shard_of, weights, None, on_emitted))
             check(emitted)
-        reasons = {} if reason is None else dict.fromkeys(job.plan.methods, reason)
+        # The same as if methods were lowered one by one, as far as it is known before.
+        known = {name: reason or needs_weights(job.plan.of_method(name)) for name in job.plan.methods}
+        reasons = {name: why for name, why in known.items() if why is not None}
         return write_program(job.plan, [emitted], shard_of, context, directory, reasons)
 
 
