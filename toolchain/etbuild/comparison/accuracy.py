@@ -132,7 +132,7 @@ def show_rounding(
 
     def wrong(index: int, of: Sequence[Sequence[Any]]) -> int:
         want = expected[index]
-        if not isinstance(want, torch.Tensor) or not want.is_floating_point() or not isinstance(of[0][index], torch.Tensor):
+        if not all(isinstance(each, torch.Tensor) for each in (want, of[0][index])) or not want.is_floating_point():
             return int(any(_difference(each[index], want, tolerance, False) is not None for each in of))
         allowed = tolerance if tolerance is not None else default_tolerance(want, False)
         near = [_right(each[index], want, allowed)[0] for each in of if each[index].shape == want.shape]

@@ -9,12 +9,14 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from etbuild.inputs.undeclared import add_unkeyed, unkeyed
 from etbuild.inputs.user_code import errors_of_sources
 from etbuild.processes import forked
-from etbuild.processes.process_state import high_copy
+from etbuild.processes.ending import flush
+from etbuild.processes.process_state import high_copy, stream_to
 
 T = TypeVar("T")
 
@@ -39,14 +41,14 @@ def run_one(task: Callable[[], T], meanwhile: Sequence[Callable[[], object]] = (
 
 
 class Beside:
-    """A child process that works beside this one, as `forked.Beside` does. It has the standard input, too."""
+    """A child process that works beside this one, as `forked.Beside` does. Its code runs elsewhere as well, so nobody
+    sees what it prints here, and no debugger stops it."""
 
     def __init__(self, name: str, task: Callable[[], Generator[Any, Any, Any]]) -> None:
-        with _standard_input() as take:
-
-            def in_child() -> Generator[Any, Any, Any]:
-                take()
-                steps, given = task(), None
+        def in_child() -> Generator[Any, Any, Any]:
+            steps, given = task(), None
+            sys.breakpointhook = _no_breakpoint
+            with _unheard():
                 while True:
                     with unkeyed() as reasons, errors_of_sources():
                         try:
@@ -55,7 +57,7 @@ class Beside:
                             return end.value, reasons
                     given = yield found, reasons
 
-            self._child = forked.Beside(name, in_child)
+        self._child = forked.Beside(name, in_child)
 
     def give(self, value: object) -> None:
         """Lets it begin the next step, which gets a value."""
@@ -68,6 +70,20 @@ class Beside:
     def end(self) -> None:
         """Ends the child, if it still runs."""
         self._child.end()
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Drops what is printed."""
+    with Path(os.devnull).open("wb") as nowhere, stream_to(1, nowhere.fileno()), stream_to(2, nowhere.fileno()):
+        try:
+            yield
+        finally:
+            flush()
+
+
+def _no_breakpoint(*_: Any, **__: Any) -> None:
+    """Takes the place of `breakpoint()`."""
 
 
 def _noted(task: Callable[[], T]) -> Callable[[], tuple[T, set[str]]]:
