@@ -162,7 +162,7 @@ def doubled(method, program):
 """
 WRONG = {
     "branching": ("example_inputs: [{shape: [2, 4]}]", "does not compute is `second.layer` (Linear)"),
-    "counting": ("example_inputs: [{shape: [2, 4]}]", "state that only Python sees"),
+    "counting": ("example_inputs: [{shape: [2, 4], fill: zeros}]", "state that only Python sees"),
     "padded": ("example_inputs: [{shape: [2, 3, 4]}, {factory: 'model:padding'}]", "instead of 0 "),
     "passing": ("example_inputs: [{shape: [2, 4]}]", "or `passes.aten` changes what it computes"),
 }
