@@ -13,7 +13,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional as F
 
-from etbuild.comparison import compare
+from etbuild.comparison import compare, hints
 from etbuild.comparison.graph import Graph, buffers
 from etbuild.plan.parts import MethodComparison
 
@@ -265,3 +265,19 @@ def test_calls_are_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared(monkeypatch, right, right, inputs, sizes)
     assert len(first) == len(seen)
     assert all(torch.equal(*pair) for calls in zip(first, seen, strict=True) for pair in zip(*calls, strict=True))
+
+
+def test_a_branch_that_writes_to_its_own_results_changes_no_buffer() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(4))
+            self.register_buffer("constant", torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            chosen = torch.cond(x.sum() > 0, lambda x: (x * 2).add_(1), lambda x: x - 1, (x,))
+            return chosen + self.count + self.constant
+
+    program = torch.export.export(Counting(), (torch.ones(4),))
+    assert hints.states(program) == {"count"}
