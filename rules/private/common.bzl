@@ -274,7 +274,7 @@ def name_with_variant(name, variant):
     return name if not variant or name.endswith("." + variant) else "{}.{}".format(name, variant)
 
 # The suffixes of files with weights. The driver has the same, and a test compares the two.
-_WEIGHTS_SUFFIXES = [".safetensors.index.json", ".bin.index.json", ".safetensors", ".pt", ".pth", ".bin", ".gguf"]
+_WEIGHTS_SUFFIXES = [".safetensors.index.json", ".bin.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf"]
 
 # The target with what the programs of all checkpoints share ends so.
 TEMPLATE = "template"

@@ -31,6 +31,7 @@ ATTRIBUTES_OF_SOURCES = ("srcs", "deps")
 """The attributes of a build rule that list sources."""
 
 COMPARED = 20  # this many unknown words are compared with the known ones
+_NEAR = 0.8  # how alike two words are that hardly are others
 _LISTED = 60  # this many known words are listed
 _LONG = 100  # this many characters of a key are shown
 
@@ -257,6 +258,11 @@ def _did_you_mean(word: str, words: tuple[str, ...]) -> str | None:
     more = f", and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
     listing = f"known: {', '.join(words[:_LISTED])}{more}"
     return f"did you mean `{near[0]}`? ({listing})" if near else listing
+
+
+def is_near(word: str, known: Iterable[str]) -> bool:
+    """Whether a known word is so near that no other hint is needed."""
+    return bool(difflib.get_close_matches(word, [*known], n=1, cutoff=_NEAR))
 
 
 def unknown(given: Iterable[str], known: Iterable[str]) -> Iterator[tuple[str, str | None]]:

@@ -9,13 +9,17 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from etbuild.errors import DocumentPath, Problem, did_you_mean, unknown
+from etbuild.errors import DocumentPath, Problem, did_you_mean, is_near, unknown
 from etbuild.patching import imported_later
 
 with imported_later("urllib.request", "urlopen"):  # jsonschema fetches schemas with it, and ours are files
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError, ValidationError
     from jsonschema.validators import extend
+
+DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32", "short": "int16"}
+"""Other names of dtypes in PyTorch."""
+
 
 _DIRECTORY = Path(__file__).parent / "schemas"
 _PLACES = 2  # sections that a hint names
@@ -135,7 +139,8 @@ class _Explainer:
             case "additionalProperties" if wanted is False:
                 known = schema.get("properties", {})
                 for key, hint in unknown(data, known):
-                    hint = self.place_of(key) or (hint if known else "no keys are allowed here")
+                    if not (known and is_near(key, known)):  # what is nearest here comes first
+                        hint = self.place_of(key) or (hint if known else "no keys are allowed here")
                     yield Problem(f"unknown key `{key}`", (*path, key), hint, at_key=True)
             case "required":
                 for key in wanted:
@@ -143,7 +148,8 @@ class _Explainer:
                         sample = self.example(schema.get("properties", {}).get(key, {}))
                         yield Problem(f"the key `{key}` is missing", path, sample and f"add `{key}: {sample}`")
             case "enum":
-                hint = did_you_mean(str(data), map(str, wanted))
+                alias = DTYPES.get(str(data))
+                hint = f"PyTorch's `{data}` is `{alias}`" if alias in wanted else did_you_mean(str(data), map(str, wanted))
                 yield Problem(f"{show(data)} is not one of the known values", path, hint)
             case "type":
                 message = f"expected {_type_names(wanted)}, got {show(data)}"

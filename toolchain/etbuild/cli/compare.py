@@ -34,7 +34,7 @@ def add(verbs: Any) -> None:
     add_lowering_options(parser)
     add_path(
         parser,
-        "-o FILE",
+        "-o, --out FILE",
         "write that the program is right, as Buck2 reads the result of a validation",
         dest="result",
         required=True,

@@ -22,7 +22,7 @@ def add(verbs: Any) -> None:
     add_exported(parser)
     add_data(parser)
     add_path(parser, "--program FILE", "the .pte that was built", required=True)
-    add_path(parser, "-o DIR", "the directory NAME.etrecord to write", dest="directory", required=True)
+    add_path(parser, "-o, --out DIR", "the directory NAME.etrecord to write", dest="directory", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

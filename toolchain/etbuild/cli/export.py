@@ -32,7 +32,7 @@ def add(verbs: Any) -> None:
         "--examples FILE",
         "write the example inputs, which only the comparison reads, to FILE instead of into DIR",
     )
-    add_path(parser, "-o DIR", "directory for the export", dest="directory", required=True)
+    add_path(parser, "-o, --out DIR", "directory for the export", dest="directory", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def add(verbs: Any) -> None:
     add_flag(parser, "--with-weights", "with --templates: also lower, with their weights, methods that need them")
     add_path(parser, "--computed FILE", "also write the weights that were computed from others, for `etbuild compare`")
     add_lowering_options(parser)
-    add_path(parser, "-o DIR", "directory for the program", dest="directory", required=True)
+    add_path(parser, "-o, --out DIR", "directory for the program", dest="directory", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ def add(verbs: Any) -> None:
     add_path(parser, "--inputs FILE", "the file that `etbuild export --inputs` wrote", required=True)
     add_path(parser, "--lowering FILE", "the file NAME.lowering.json that `etbuild lower` wrote", required=True)
     add_repeatable(parser, "--data NAME=FILE", "a file of the tokenizer by the name that the manifest uses")
-    add_path(parser, "-o DIR", "directory for the report and the index", dest="directory", required=True)
+    add_path(parser, "-o, --out DIR", "directory for the report and the index", dest="directory", required=True)
     add_path(parser, "--validation FILE", "write that the checks passed, as Buck2 reads the result of a validation")
 
 

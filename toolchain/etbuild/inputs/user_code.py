@@ -367,7 +367,7 @@ def _hint(error: BaseException) -> str | None:
     if missing is not None:
         return (
             f"is `{missing}` a source of yours? Declare it; if its name is computed, list it in `model.modules`. "
-            "Is it a package? Add it to the toolchain"
+            f"Is it a package? `pip install {missing.partition('.')[0]}`; in Bazel, add it to the toolchain"
         )
     return None
 

@@ -36,7 +36,7 @@ from etbuild.manifest.yaml_document import Document
 _BEGINS = "a manifest starts with `schema: executorch-model/v1`"
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
 _OTHER_SUFFIXES = (
-    *(".ckpt", ".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
+    *(".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
     *(".pb", ".pickle", ".pkl", ".pt2", ".pte", ".ptd", ".tar", ".tflite", ".txt", ".yaml", ".yml", ".zip", ".gz"),
 )
 """Types of other files. Any other name without a known type may be that of a folder, such as `Qwen2.5-0.5B`."""

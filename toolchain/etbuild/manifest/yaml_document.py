@@ -218,6 +218,7 @@ class _Reader:
         if not self._plain_tag(node, "map", path):
             return {}
         data: dict[str, object] = {}
+        self._check_brackets(node, path)
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             position = self._position(key_node)
@@ -235,6 +236,18 @@ class _Reader:
                 if not isinstance(value_node, yaml.ScalarNode):
                     self.positions[(*path, key)] = position  # the key is the best place to find a mapping or a list
         return data
+
+    def _check_brackets(self, node: yaml.MappingNode, path: DocumentPath) -> None:
+        """Removes numbers that YAML takes for keys without values, and says so: `{shape: 1, 3}` is no list."""
+        alone = [pair for pair in node.value if node.flow_style and _is_number_alone(*pair)]
+        if not alone or _is_number_alone(*node.value[0]):
+            return
+        first = node.value.index(alone[0])
+        key, value = node.value[first - 1]
+        listed = ", ".join([str(value.value), *(each.value for each, _ in alone)])
+        hint = f"write `{key.value}: [{listed}]`"
+        self._problem(f"a list needs brackets: `{key.value}` ends at the first comma", self._position(key), path, hint)
+        node.value = [pair for pair in node.value if pair not in alone]
 
     def _scalar(self, node: yaml.Node, path: DocumentPath) -> Any:
         """The value of a scalar. If a manifest cannot hold it, records a problem and returns None."""
@@ -302,6 +315,12 @@ _TYPES = {
     f"{_TAG}int": "a whole number",
     f"{_TAG}float": "a number with a point",
 }
+
+
+def _is_number_alone(key: yaml.Node, value: yaml.Node) -> bool:
+    """Whether a key is a number, and nothing stands for its value."""
+    is_number = key.tag in (f"{_TAG}int", f"{_TAG}float")
+    return is_number and isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None
 
 
 def _short_tag(node: yaml.Node) -> str:

@@ -119,7 +119,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_declared(parser)
     add_path(
         parser,
-        "-o DIR",
+        "-o, --out DIR",
         "directory for the artifacts (default: the current directory)",
         dest="directory",
         default=Path(),

@@ -40,7 +40,7 @@ def add(verbs: Any) -> None:
     )
     add_manifest(parser)
     add_inputs(parser)
-    add_path(parser, "-o FILE", "the file to write (default: NAME.bpte)", dest="output")
+    add_path(parser, "-o, --out FILE", "the file to write (default: NAME.bpte)", dest="output")
     add_program(parser, "bundle")
     add_value(parser, "--filter PATTERN", "take only tests with such names: `decode/*`")
     add_cache(parser)

@@ -20,7 +20,7 @@ def add(verbs: Any) -> None:
         "Its methods take and return tensors whose dtypes and static shapes the compiler checks.",
     )
     add_path(parser, "PROGRAM", "an index, or a directory or a .pte with its index")
-    add_path(parser, "-o DIR", "directory for the files", dest="directory", default=Path())
+    add_path(parser, "-o, --out DIR", "directory for the files", dest="directory", default=Path())
     add_value(parser, "--namespace NAME", "the namespace, such as app::models (default: the program's)")
     add_value(parser, "--stem NAME", "the name of the files, without suffixes (default: the program's)")
     add_flag(parser, "--embed", "also write the files of the program as NAME_data.h and NAME_data.cc")

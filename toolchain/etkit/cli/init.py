@@ -51,7 +51,7 @@ def add(verbs: Any) -> None:
     add_flag(parser, "--bazel", "write the BUILD target outside of a workspace of Bazel too")
     add_path(
         parser,
-        "-o DIR",
+        "-o, --out DIR",
         "directory for NAME.yaml and what goes with it (default: the current directory)",
         dest="directory",
         default=Path(),

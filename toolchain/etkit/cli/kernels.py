@@ -21,7 +21,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "selection", type=Path, metavar="FILE", help="a selected_operators.yaml, as `etbuild selected-ops` writes it"
     )
-    add_path(parser, "-o DIR", "directory for the files", dest="directory", default=Path())
+    add_path(parser, "-o, --out DIR", "directory for the files", dest="directory", default=Path())
     add_repeatable(
         parser,
         "--functions FILE",

@@ -19,7 +19,7 @@ def add(verbs: Any) -> None:
     ):
         parser.add_argument(f"--{name}", type=Path, required=True, metavar="FILE", help=f"the file {what}")
     add_path(parser, "--lines FILE", "the file that `etbuild export --lines` wrote")
-    add_path(parser, "-o FILE", "the page to write", dest="page", required=True)
+    add_path(parser, "-o, --out FILE", "the page to write", dest="page", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ def add(verbs: Any) -> None:
     add_value(parser, "METHOD", "the method")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="its inputs, in the order of the program")
     add_named_data(parser, "the program")
-    add_path(parser, "-o FILE", "write the outputs to FILE.safetensors", dest="output")
+    add_path(parser, "-o, --out FILE", "write the outputs to FILE.safetensors", dest="output")
     add_flag(parser, "--json", "print the outputs as JSON")
 
 

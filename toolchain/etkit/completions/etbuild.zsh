@@ -129,7 +129,7 @@ _shtab_etbuild_build_options=(
   "*--root[also search this directory for sources and data, after the directory of the manifest (repeatable)]:DIR:_files -/"
   "*--source[declare a source file by its import path, such as models\/net.py\=FILE (repeatable)]:NAME=FILE:"
   "*--data[declare a data file by the name that the manifest uses\; of a directory, all its files (repeatable)]:NAME=FILE:"
-  "-o[directory for the artifacts (default\: the current directory)]:DIR:_files -/"
+  {-o,--out}"[directory for the artifacts (default\: the current directory)]:DIR:_files -/"
   "--cache-dir[directory of the local cache (default\: \$ETBUILD_CACHE_DIR, or \`etbuild\` in the user\'s cache directory)]:DIR:_files -/"
   "--no-cache[do not read or write the local cache]"
   "--jobs[number of methods to lower at the same time (default\: number of processors)]:N:"
@@ -155,7 +155,7 @@ _shtab_etbuild_bundle_options=(
   "*--root[also search this directory for sources and data, after the directory of the manifest (repeatable)]:DIR:_files -/"
   "*--source[declare a source file by its import path, such as models\/net.py\=FILE (repeatable)]:NAME=FILE:"
   "*--data[declare a data file by the name that the manifest uses\; of a directory, all its files (repeatable)]:NAME=FILE:"
-  "-o[the file to write (default\: NAME.bpte)]:FILE:_files"
+  {-o,--out}"[the file to write (default\: NAME.bpte)]:FILE:_files"
   "--program[bundle this .pte instead of building one\; its index is in the same directory]:FILE:_files"
   "*--named-data[a .ptd file of \`--program\`, or a directory of them (repeatable\; default\: those of its index)]:FILE:_files"
   "--filter[take only tests with such names\: \`decode\/\*\`]:PATTERN:"
@@ -232,7 +232,7 @@ _shtab_etbuild_completion_defaults_added=0
 
 _shtab_etbuild_cpp_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "-o[directory for the files]:DIR:_files -/"
+  {-o,--out}"[directory for the files]:DIR:_files -/"
   "--namespace[the namespace, such as app\:\:models (default\: the program\'s)]:NAME:"
   "--stem[the name of the files, without suffixes (default\: the program\'s)]:NAME:"
   "--embed[also write the files of the program as NAME_data.h and NAME_data.cc]"
@@ -307,7 +307,7 @@ _shtab_etbuild_generate_options=(
   "*--root[also search this directory for sources and data, after the directory of the manifest (repeatable)]:DIR:_files -/"
   "*--source[declare a source file by its import path, such as models\/net.py\=FILE (repeatable)]:NAME=FILE:"
   "*--data[declare a data file by the name that the manifest uses\; of a directory, all its files (repeatable)]:NAME=FILE:"
-  "-o[directory for the artifacts (default\: the current directory)]:DIR:_files -/"
+  {-o,--out}"[directory for the artifacts (default\: the current directory)]:DIR:_files -/"
   "--cache-dir[directory of the local cache (default\: \$ETBUILD_CACHE_DIR, or \`etbuild\` in the user\'s cache directory)]:DIR:_files -/"
   "--no-cache[do not read or write the local cache]"
   "--jobs[number of methods to lower at the same time (default\: number of processors)]:N:"
@@ -342,7 +342,7 @@ _shtab_etbuild_init_options=(
   "--no-check[do not try whether the model can be exported, and whether the weights fit it]"
   "--name[name of the program (default\: from the folder or the module)]:NAME:"
   "--bazel[write the BUILD target outside of a workspace of Bazel too]"
-  "-o[directory for NAME.yaml and what goes with it (default\: the current directory)]:DIR:_files -/"
+  {-o,--out}"[directory for NAME.yaml and what goes with it (default\: the current directory)]:DIR:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -361,7 +361,7 @@ _shtab_etbuild_inspect_defaults_added=0
 
 _shtab_etbuild_kernels_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "-o[directory for the files]:DIR:_files -/"
+  {-o,--out}"[directory for the files]:DIR:_files -/"
   "*--functions[the kernels that there are, in the form of ExecuTorch\'s functions.yaml\; of several kernels for one operator, the one in the first file is taken (default\: ExecuTorch\'s portable and quantized kernels) (repeatable)]:FILE:_files"
   ":a selected_operators.yaml, as \`etbuild selected-ops\` writes it:_files"
 )
@@ -491,7 +491,7 @@ _shtab_etbuild_push_defaults_added=0
 _shtab_etbuild_run_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "*--named-data[a .ptd file of the program, or a directory of them (repeatable\; default\: those of its index)]:FILE:_files"
-  "-o[write the outputs to FILE.safetensors]:FILE:_files"
+  {-o,--out}"[write the outputs to FILE.safetensors]:FILE:_files"
   "--json[print the outputs as JSON]"
   ":the .pte:_files"
   ":the method:_files"
@@ -611,7 +611,7 @@ _shtab_etbuild_watch_options=(
   "*--root[also search this directory for sources and data, after the directory of the manifest (repeatable)]:DIR:_files -/"
   "*--source[declare a source file by its import path, such as models\/net.py\=FILE (repeatable)]:NAME=FILE:"
   "*--data[declare a data file by the name that the manifest uses\; of a directory, all its files (repeatable)]:NAME=FILE:"
-  "-o[directory for the artifacts (default\: the current directory)]:DIR:_files -/"
+  {-o,--out}"[directory for the artifacts (default\: the current directory)]:DIR:_files -/"
   "--cache-dir[directory of the local cache (default\: \$ETBUILD_CACHE_DIR, or \`etbuild\` in the user\'s cache directory)]:DIR:_files -/"
   "--no-cache[do not read or write the local cache]"
   "--jobs[number of methods to lower at the same time (default\: number of processors)]:N:"
