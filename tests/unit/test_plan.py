@@ -130,8 +130,8 @@ def test_passes_are_in_the_part_that_runs_them(tmp_path: Path) -> None:
         for text in (MANIFEST, f'{MANIFEST}passes: {{aten: ["a:a"]}}', f'{MANIFEST}passes: {{edge: ["b:b"]}}')
     )
     assert before.lower_plan == aten.lower_plan
-    assert aten.export_plan.callables == ["a:a", "model:create"]
-    assert edge.export_plan.callables == ["b:b", "model:create"]
+    assert aten.export_plan.callables == {"a:a": ("passes", "aten"), "model:create": ("model", "factory")}
+    assert edge.export_plan.callables == {"b:b": (), "model:create": ("model", "factory")}
     assert edge.export_plan.lowering_callables == ("b:b",)
     assert aten.export_plan.lowering_callables == ()
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import socketserver
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -273,3 +276,41 @@ def test_a_time_that_cannot_be_read_does_not_end_the_attempts(
     with serving(answer) as server, repository(login(server)) as one:
         assert one.document("v1")[1] == b"{}"
     assert not failures
+
+
+def certificate(directory: Path, days: int) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, signed by itself, and its key."""
+    directory.mkdir()
+    made, key, request = (directory / name for name in ("certificate.pem", "key.pem", "request.pem"))
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=tests"]
+    name = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(["openssl", "req", "-new", *curve, *name, "-keyout", key, "-out", request], check=True)
+    sign = ["-signkey", key, "-copy_extensions", "copy", "-days", str(days)]
+    subprocess.run(["openssl", "x509", "-req", "-in", str(request), *map(str, sign), "-out", str(made)], check=True)
+    return made, key
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="it makes certificates")
+@pytest.mark.parametrize(
+    ("trusted", "served", "advised"),
+    [
+        ("valid", "valid", None),
+        ("other", "valid", "--ca-file"),
+        ("expired", "expired", None),
+        ("other", None, "--plain-http"),
+    ],
+)
+def test_what_an_error_of_tls_advises(trusted: str, served: str | None, advised: str | None, tmp_path: Path) -> None:
+    """A certificate that has expired needs neither another authority nor a connection without TLS."""
+    made = {name: certificate(tmp_path / name, -1 if name == "expired" else 2) for name in {trusted, served or trusted}}
+    with serving(lambda *asked: (404, {}, b"{}")) as server:
+        if served is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*made[served])
+            server.wrap(context)
+        access = Access(stall_seconds=5, ca_file=made[trusted][0])
+        address = reference.parse(f"127.0.0.1:{server.port}/a/b:v1")
+        with pytest.raises(EtbuildError) as raised, registry.Repository(address, access) as one:
+            one.tags()
+    hints = raised.value.problems[0].hint or ""
+    assert [word for word in ("--ca-file", "--plain-http") if word in hints] == ([advised] if advised else [])

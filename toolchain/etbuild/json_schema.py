@@ -19,8 +19,6 @@ with imported_later("urllib.request", "urlopen"):  # jsonschema fetches schemas 
 
 DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32", "short": "int16"}
 """Other names of dtypes in PyTorch."""
-
-
 _DIRECTORY = Path(__file__).parent / "schemas"
 _PLACES = 2  # sections that a hint names
 _QUOTED = 300  # this many characters of a message of the library are shown
@@ -149,7 +147,8 @@ class _Explainer:
                         yield Problem(f"the key `{key}` is missing", path, sample and f"add `{key}: {sample}`")
             case "enum":
                 alias = DTYPES.get(str(data))
-                hint = f"PyTorch's `{data}` is `{alias}`" if alias in wanted else did_you_mean(str(data), map(str, wanted))
+                near = f"PyTorch's `{data}` is `{alias}`" if alias in wanted else None
+                hint = near or did_you_mean(str(data), map(str, wanted))
                 yield Problem(f"{show(data)} is not one of the known values", path, hint)
             case "type":
                 message = f"expected {_type_names(wanted)}, got {show(data)}"

@@ -30,9 +30,7 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan, more: Iterable[tuple[s
     packages |= {"gguf"} if any(entry.file.endswith(GGUF_SUFFIX) for entry in export_plan.read_weights) else set()
     used = UsedSources(packages=packages)
     problems = []
-    roots: list[tuple[str, DocumentPath]] = [
-        (name.partition(":")[0], ("model", "factory")) for name in export_plan.callables
-    ]
+    roots = [(name.partition(":")[0], path) for name, path in export_plan.callables.items()]
     roots += [(name, ("model", "modules")) for name in export_plan.model.modules]
     roots += [(name.partition(":")[0], path) for name, path in more]
     for module, path in roots:

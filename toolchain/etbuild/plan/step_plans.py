@@ -221,13 +221,17 @@ class ExportPlan(Document):
         return any(method.carries_content for method in self.methods.values())
 
     @cached_property
-    def callables(self) -> list[str]:
-        """Every `module:callable`, sorted. The search for the used sources starts from them."""
-        found = {self.model.factory or "", *self.passes, *self.lowering_callables}
-        found.update(self.recipe.callables if self.recipe is not None else ())
-        found.update(call.factory for call in self.constant_methods.values())
-        found.update(name for method in self.methods.values() for name in method.callables)
-        return sorted(found - {""})
+    def callables(self) -> dict[str, DocumentPath]:
+        """Every `module:callable`, sorted, with the place that names it. The search for the used sources starts from
+        them."""
+        found: dict[str, DocumentPath] = dict.fromkeys(self.lowering_callables, ())
+        found |= dict.fromkeys(self.recipe.callables if self.recipe is not None else (), ("recipe",))
+        found |= dict.fromkeys(self.passes, ("passes", "aten"))
+        for name, method in self.methods.items():
+            found |= dict.fromkeys(method.callables, ("methods", name))
+        found |= {call.factory: ("constant_methods", name, "factory") for name, call in self.constant_methods.items()}
+        found |= {} if self.model.factory is None else {self.model.factory: ("model", "factory")}
+        return dict(sorted(found.items()))
 
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:

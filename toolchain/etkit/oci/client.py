@@ -12,6 +12,7 @@ import base64
 import functools
 import logging
 import re
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -24,10 +25,11 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 from requests.utils import parse_dict_header, parse_list_header
-from urllib3.exceptions import InvalidHeader
+from urllib3.exceptions import InvalidHeader, MaxRetryError
 from urllib3.util import Retry
 
 from etbuild.errors import BuildError, InputError
+from etbuild.exception_text import chain
 from etbuild.foreign_errors import wrap_library_errors
 from etkit.oci import attempts, logins
 from etkit.oci.attempts import Attempt, Broken, Count
@@ -43,6 +45,7 @@ PASSING = (429, 500, 502, 503, 504)
 
 _LOGINS = 3  # tokens to try for a request
 _SLOWEST = 1000  # bytes in a second
+_UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # OpenSSL's codes of certificates that no known authority has signed
 
 
 class NoAccess(InputError):
@@ -255,8 +258,7 @@ class Client:
             is_tls = isinstance(error, requests.exceptions.SSLError)
             if broken and not is_tls:
                 raise Broken(reason(error)) from error
-            hint = "name the certificates of your authority with --ca-file, or use --plain-http if it has no TLS"
-            raise BuildError.of(f"{self}: {what}: {reason(error)}", hint if is_tls else None) from error
+            raise BuildError.of(f"{self}: {what}: {reason(error)}", _tls_hint(error) if is_tls else None) from error
 
     def _send(self, method: str, url: str, **options: Any) -> requests.Response:
         """Sends a request, and repeats it after errors that pass, unless its body is a stream."""
@@ -375,6 +377,17 @@ class Client:
         if token:
             token.encode("ascii")  # it becomes a header
         return token
+
+
+def _tls_hint(error: Exception) -> str | None:
+    """What to do about an error of TLS, by what OpenSSL says."""
+    inner = [each.reason for each in error.args if isinstance(each, MaxRetryError)]
+    found = [each for one in [error, *inner] if one is not None for each in [*chain(one), *one.args]]
+    of_tls = next((each for each in found if isinstance(each, ssl.SSLError)), None)
+    if isinstance(of_tls, ssl.SSLCertVerificationError):
+        unknown = of_tls.verify_code in _UNKNOWN_AUTHORITY
+        return "name the certificates of your authority with --ca-file" if unknown else None
+    return "use --plain-http if it has no TLS" if of_tls is not None else None
 
 
 def _is_stream(body: Any) -> bool:
