@@ -239,15 +239,15 @@ class _Reader:
 
     def _check_brackets(self, node: yaml.MappingNode, path: DocumentPath) -> None:
         """Removes numbers that YAML takes for keys without values, and says so: `{shape: 1, 3}` is no list."""
-        alone = [pair for pair in node.value if node.flow_style and _is_number_alone(*pair)]
-        if not alone or _is_number_alone(*node.value[0]):
+        bare = [pair for pair in node.value if node.flow_style and _is_bare_number(*pair)]
+        if not bare or _is_bare_number(*node.value[0]):
             return
-        first = node.value.index(alone[0])
+        first = node.value.index(bare[0])
         key, value = node.value[first - 1]
-        listed = ", ".join([str(value.value), *(each.value for each, _ in alone)])
+        listed = ", ".join([str(value.value), *(each.value for each, _ in bare)])
         hint = f"write `{key.value}: [{listed}]`"
         self._problem(f"a list needs brackets: `{key.value}` ends at the first comma", self._position(key), path, hint)
-        node.value = [pair for pair in node.value if pair not in alone]
+        node.value = [pair for pair in node.value if pair not in bare]
 
     def _scalar(self, node: yaml.Node, path: DocumentPath) -> Any:
         """The value of a scalar. If a manifest cannot hold it, records a problem and returns None."""
@@ -317,7 +317,7 @@ _TYPES = {
 }
 
 
-def _is_number_alone(key: yaml.Node, value: yaml.Node) -> bool:
+def _is_bare_number(key: yaml.Node, value: yaml.Node) -> bool:
     """Whether a key is a number, and nothing stands for its value."""
     is_number = key.tag in (f"{_TAG}int", f"{_TAG}float")
     return is_number and isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None
