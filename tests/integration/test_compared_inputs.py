@@ -281,3 +281,17 @@ def test_a_branch_that_writes_to_its_own_results_changes_no_buffer() -> None:
 
     program = torch.export.export(Counting(), (torch.ones(4),))
     assert hints.states(program) == {"count"}
+
+
+def test_a_weight_that_is_read_late_is_an_output() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.arange(3.0))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + 1, self.table
+
+    program = torch.export.export(Table(), (torch.ones(2),))
+    (_, table), _ = Graph(program, {}, {"table": torch.arange(3.0)}).call([torch.ones(2)])
+    assert table.tolist() == [0.0, 1.0, 2.0]

@@ -256,6 +256,11 @@ class _Run:
         values: dict[Node, Any] = {}
         for step in steps:
             node = step.node
+            for each in step.inputs:  # a weight is forgotten after the last node that needs it
+                if isinstance(weight := values[each], _Weight):
+                    value = weight.weights[weight.name]
+                    rounding = self._rounding if weight.is_rounded else None
+                    values[each] = value if rounding is None else rounding.of(value)
             if node.op == "placeholder":
                 values[node] = next(given)
             elif node.op == "get_attr":
@@ -270,11 +275,6 @@ class _Run:
 
     def _called(self, step: _Step, values: dict[Node, Any]) -> Any:
         node = step.node
-        for each in step.inputs:  # a weight is forgotten after the last operator that needs it
-            if isinstance(weight := values[each], _Weight):
-                value = weight.weights[weight.name]
-                rounding = self._rounding if weight.is_rounded else None
-                values[each] = value if rounding is None else rounding.of(value)
         if step.again is not None and self._rounding is not None and self._rounding.fuses:
             self._unrounded[step.again] = values[step.inputs[0]]
         inputs = [value for each in step.inputs if isinstance(value := values[each], torch.Tensor)]

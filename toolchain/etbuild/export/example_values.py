@@ -107,7 +107,7 @@ def _filled(example: TensorExample, dtype: torch.dtype, path: DocumentPath) -> t
         place = path[path.index("methods") + 2 :] if "methods" in path else path  # the same in methods of other names
         generator = torch.Generator().manual_seed(int(digest([*place])[:12], 16))
         whole = torch.randint(1, _PARTS, example.shape, generator=generator)  # the same on each processor
-        return (whole / _PARTS).to(dtype)
+        return (whole.to(torch.float64) / _PARTS).to(dtype)
     value = {"random": 0, "zeros": 0, "ones": 1}.get(fill, fill) if isinstance(fill, str) else fill
     return torch.full(example.shape, value, dtype=dtype)
 

@@ -6,6 +6,7 @@ nor written. `undeclared` refuses what a source reads in other ways.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -29,9 +30,9 @@ from types import (
 from typing import Any
 
 from etbuild.errors import ATTRIBUTES_OF_SOURCES, BuildError, DocumentPath, InputError, did_you_mean, printable
-from etbuild.exception_text import chain, first_cause, hints
+from etbuild.exception_text import chain, first_cause, hints, readable
 from etbuild.files.value_limits import has_surrogate
-from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
+from etbuild.foreign_errors import PASSING, from_exception, system_error, wrap_errors
 from etbuild.inputs.source_lines import NO_LINES
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import Watch
@@ -190,10 +191,10 @@ def errors_of_sources() -> Iterator[None]:
     except PASSING:
         raise
     except Exception as error:
-        if source_line(error) is None:
+        if source_line(error) is None or isinstance(error, MemoryError) or system_error(error) is not None:
             raise
         message = failed("code of the model", error)
-        raise from_exception(error, BuildError, ("model", "factory"), message, package_line(error)) from error
+        raise from_exception(readable(error), BuildError, ("model", "factory"), message, package_line(error)) from error
 
 
 def _unregister(modules: list[ModuleType], persistent: list[ModuleType]) -> None:
@@ -230,7 +231,9 @@ def load_callable(reference: str, path: DocumentPath) -> Callable[..., Any]:
     """
     module_name, _, attribute = reference.partition(":")
     value: Any = import_module(module_name, path)
-    for part in attribute.split("."):
+    for number, part in enumerate(attribute.split(".")):
+        if number and not _defines(active_finder(), value):
+            raise _not_defined(reference, path)
         if not hasattr(value, part):
             known = [name for name in dir(value) if not name.startswith("_")]
             raise InputError.at(path, f"`{module_name}` has no `{attribute}`", did_you_mean(part, known))
@@ -252,8 +255,8 @@ def _not_defined(reference: str, path: DocumentPath) -> InputError:
 
 
 def _defines(finder: SourceFinder, value: Any) -> bool:
-    """Whether a source defines a callable: a function or a class by its module or its code, a method by its class. A
-    decorator may have changed one of them. What else can be called is defined where it has its name."""
+    """Whether a source defines an object: a function or a class by its module or its code, a method and any other
+    object by its class. A decorator may have changed one of them. What a class inherits is its own."""
     if isinstance(value, MethodType):
         owner = value.__self__
         return _defines(finder, owner if isinstance(owner, type) else type(owner))
@@ -263,8 +266,10 @@ def _defines(finder: SourceFinder, value: Any) -> bool:
         return finder.name_of(code.co_filename) is not None or finder.has(value.__module__)
     if isinstance(value, type):
         return finder.has(value.__module__)
-    module = getattr(value, "__dict__", {}).get("__module__")  # of a function that is wrapped in an object
-    return module is None or finder.has(module)
+    if isinstance(value, functools.partial):
+        return _defines(finder, value.func)
+    wrapped = getattr(value, "__dict__", {}).get("__module__")  # of a function that is wrapped in an object
+    return finder.has(wrapped if isinstance(wrapped, str) else type(value).__module__)
 
 
 def import_module(name: str, path: DocumentPath) -> ModuleType:

@@ -239,15 +239,19 @@ class _Reader:
 
     def _check_brackets(self, node: yaml.MappingNode, path: DocumentPath) -> None:
         """Removes numbers that YAML takes for keys without values, and says so: `{shape: 1, 3}` is no list."""
-        bare = [pair for pair in node.value if node.flow_style and _is_bare_number(*pair)]
-        if not bare or _is_bare_number(*node.value[0]):
-            return
-        first = node.value.index(bare[0])
-        key, value = node.value[first - 1]
-        listed = ", ".join([str(value.value), *(each.value for each, _ in bare)])
-        hint = f"write `{key.value}: [{listed}]`"
-        self._problem(f"a list needs brackets: `{key.value}` ends at the first comma", self._position(key), path, hint)
-        node.value = [pair for pair in node.value if pair not in bare]
+        kept: list[tuple[yaml.Node, yaml.Node]] = []
+        lists: dict[int, list[str]] = {}  # the numbers that follow a key and its value, by the place of the key
+        for key, value in node.value:
+            before = [*map(_text, kept[-1])] if kept else [""]
+            if node.flow_style and _is_bare_number(key, value) and all(before):
+                lists.setdefault(len(kept) - 1, [before[1]]).append(key.value)
+            else:
+                kept.append((key, value))
+        for index, numbers in lists.items():
+            key = kept[index][0]
+            message = f"a list needs brackets: `{_text(key)}` ends at the first comma"
+            self._problem(message, self._position(key), path, f"write `{_text(key)}: [{', '.join(numbers)}]`")
+        node.value = kept
 
     def _scalar(self, node: yaml.Node, path: DocumentPath) -> Any:
         """The value of a scalar. If a manifest cannot hold it, records a problem and returns None."""
@@ -315,6 +319,10 @@ _TYPES = {
     f"{_TAG}int": "a whole number",
     f"{_TAG}float": "a number with a point",
 }
+
+
+def _text(node: yaml.Node) -> str:
+    return node.value if isinstance(node, yaml.ScalarNode) else ""
 
 
 def _is_bare_number(key: yaml.Node, value: yaml.Node) -> bool:

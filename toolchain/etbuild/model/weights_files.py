@@ -20,9 +20,10 @@ def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
         module: The module.
         weights: Whether the content of its state dict comes from weights files.
     """
-    loaded = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()} if weights else set()
+    state = module.state_dict(keep_vars=True).values() if weights else []
+    loaded = {memory(each) for each in state if isinstance(each, torch.Tensor)}
     stored, first = {**left_in_files(module), **parts(module)} if weights else {}, dict[Hashable, str]()
-    return [_facts(name, x, first, id(x) in loaded, stored) for name, x in named_tensors(module).items()]
+    return [_facts(name, x, first, memory(x) in loaded, stored) for name, x in named_tensors(module).items()]
 
 
 def describe_state(module: torch.nn.Module) -> list[TensorFacts]:

@@ -181,7 +181,8 @@ class Pipeline:
 
     @cached_property
     def witness(self) -> Witness:
-        """The process of the model, which the comparison needs. The lowering starts it, if there are processors."""
+        """The process of the model, which the comparison needs. The export or the lowering starts it, if there are
+        processors."""
         with step_files.for_later_steps():
             from etbuild.steps.witness import Witness
 
@@ -347,7 +348,9 @@ def _export(run: Pipeline) -> None:
         with run.stage("import ExecuTorch"):
             for part in imports:
                 part()
-    imports.append(step_files.for_later_steps()(run.witness.start))
+    if request.plan.compare_plan.weights or request.plan.export_plan.read_weights:
+        # Of a model without files, nobody knows yet how much memory it takes a second time.
+        imports.append(step_files.for_later_steps()(run.witness.start))
     plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []
     inputs = request.files.inputs.only(run.data(plan))
     export(plan, inputs, request.files.used, run.export.directory, run.stage, watched_reads, meanwhile)

@@ -45,6 +45,7 @@ PASSING = (429, 500, 502, 503, 504)
 
 _LOGINS = 3  # tokens to try for a request
 _SLOWEST = 1000  # bytes in a second
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")  # what OpenSSL says of an answer that is not TLS
 _UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # OpenSSL's codes of certificates that no known authority has signed
 
 
@@ -387,7 +388,7 @@ def _tls_hint(error: Exception) -> str | None:
     if isinstance(of_tls, ssl.SSLCertVerificationError):
         unknown = of_tls.verify_code in _UNKNOWN_AUTHORITY
         return "name the certificates of your authority with --ca-file" if unknown else None
-    return "use --plain-http if it has no TLS" if of_tls is not None else None
+    return "use --plain-http if it has no TLS" if of_tls is not None and of_tls.reason in _NO_TLS else None
 
 
 def _is_stream(body: Any) -> bool:
