@@ -292,7 +292,7 @@ def test_module_imported_by_a_computed_name_must_be_listed(build: Build) -> None
 
 def test_entry_that_is_not_there(build: Build) -> None:
     manifest = MANIFEST.replace("forward:", "forwrd:")
-    expect(build(manifest), 2, "model.yaml:6:3: methods.forwrd.entry", "did you mean `forward`?")
+    expect(build(manifest), 2, "model.yaml:6:3: methods.forwrd: the module has no", "did you mean `forward`?")
 
 
 def test_wrong_input_names_method_and_source_line(build: Build) -> None:
