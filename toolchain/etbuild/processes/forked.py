@@ -237,7 +237,7 @@ def _steps(name: str, task: Callable[[], Generator[Any, Any, Any]], given: Conne
         yield _outcome(name, step)
         if not goes_on:
             return
-        value = given.recv()
+        value = given.recv()  # without an end of file: this process has the other end too, and ends with its parent
 
 
 def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
