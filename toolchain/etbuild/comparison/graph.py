@@ -256,11 +256,8 @@ class _Run:
         values: dict[Node, Any] = {}
         for step in steps:
             node = step.node
-            for each in step.inputs:  # a weight is forgotten after the last node that needs it
-                if isinstance(weight := values[each], _Weight):
-                    value = weight.weights[weight.name]
-                    rounding = self._rounding if weight.is_rounded else None
-                    values[each] = value if rounding is None else rounding.of(value)
+            for each in step.inputs:
+                values[each] = self._read(values[each])
             if node.op == "placeholder":
                 values[node] = next(given)
             elif node.op == "get_attr":
@@ -272,6 +269,13 @@ class _Run:
             for each in step.forgets:
                 del values[each]
         raise AssertionError("a graph has an output")
+
+    def _read(self, value: Any) -> Any:
+        """The content of a weight, which is forgotten after the last node that needs it; any other value as it is."""
+        if not isinstance(value, _Weight):
+            return value
+        content = value.weights[value.name]
+        return content if self._rounding is None or not value.is_rounded else self._rounding.of(content)
 
     def _called(self, step: _Step, values: dict[Node, Any]) -> Any:
         node = step.node
