@@ -165,10 +165,10 @@ class Trial:
         """Lowers the model without a fault, and then with each."""
         try:
             return self._run()
-        except BaseException:
+        except BaseException:  # a copy must not go on as if it were the original, whatever happens
             if self._own is None:
                 raise
-            traceback.print_exc()  # a copy must not go on as if it were the original
+            traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)
 

@@ -285,6 +285,7 @@ def test_a_child_that_outlives_a_lock_does_not_hold_it(tmp_path: Path) -> None:
         child = forked.Beside("waiting", task)
         child.result()
     with locks.locked(tmp_path / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB, locks.LOCK_FILE):  # or it raises
+        assert multiprocessing.active_children()
         child.end()
 
 

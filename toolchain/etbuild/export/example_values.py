@@ -103,7 +103,7 @@ def _filled(example: TensorExample, dtype: torch.dtype, path: DocumentPath) -> t
     fill, count = example.fill, torch.Size(example.shape).numel()
     if fill == "arange":
         return torch.arange(count).reshape(example.shape).to(dtype)
-    if fill == "random" and (dtype.is_floating_point or dtype.is_complex):
+    if fill == "random" and dtype.is_floating_point:
         place = path[path.index("methods") + 2 :] if "methods" in path else path  # the same in methods of other names
         generator = torch.Generator().manual_seed(int(digest([*place])[:12], 16))
         whole = torch.randint(1, _PARTS, example.shape, generator=generator)  # the same on each processor

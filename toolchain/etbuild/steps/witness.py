@@ -120,7 +120,8 @@ class Witness:
             BuildError: The model cannot be made, or computes something else.
         """
         job = self._read_job()
-        names = [name for called in calls.values() for name in called if name in witnesses(job.plan)]
+        known = witnesses(job.plan)
+        names = [name for called in calls.values() for name in called if name in known]
         if not names:
             return {}
         with job.stage(f"compare {', '.join(sorted(names))} with the model"):
