@@ -1,72 +1,132 @@
-"""Reads of native code for a model, in a process that has imported only the driver and PyTorch."""
+"""Reads of native code, which Python reports to nobody. Where the kernel has Landlock, it refuses them."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import _ctypes
+import shutil
+import socket
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import save_file
 
+from etbuild.errors import BuildError
+from etbuild.inputs import undeclared
+from etbuild.processes import forked, landlock
+
+pytestmark = pytest.mark.skipif(not landlock.version(), reason="the kernel has no Landlock")
+
+C = """
+import ctypes, os, tempfile
+C = ctypes.CDLL(None)
+own = tempfile.mkdtemp().encode()
+
+def done(result):
+    if result in (-1, None):
+        raise OSError("it was refused")
+    return result
+
+"""
 READERS = {
+    "open": f"{C}done(C.open(b'bytes', 0))",
+    "open for reading and writing": f"{C}done(C.open(b'bytes', os.O_RDWR))",
+    "openat2": f"{C}import struct\ndone(C.syscall(437, -100, b'bytes', struct.pack('QQQ', 0, 0, 0), 24))",
+    "a second open of a path": f"{C}done(C.open(b'/proc/self/fd/%d' % C.open(b'bytes', os.O_PATH), 0))",
+    "fopen": f"{C}C.fopen.restype = ctypes.c_void_p\ndone(C.fopen(b'bytes', b'r'))",
+    "opendir": f"{C}C.opendir.restype = ctypes.c_void_p\ndone(C.opendir(b'.'))",
+    "a name in /proc": f"{C}done(C.open(b'/proc/self/cwd/bytes', 0))",
+    "a symbolic link": f"{C}C.symlink(os.path.abspath(b'bytes'), own + b'/a')\ndone(C.open(own + b'/a', 0))",
+    "a link": f"{C}done(C.link(b'bytes', own + b'/a'))",
+    "a rename": f"{C}done(C.rename(b'moved', own + b'/a'))",
+    "another root": f"{C}C.chroot(os.path.abspath(b'.'))\ndone(C.open(b'/bytes', 0))",
+    "a mount": f"{C}C.unshare(0x20000)\nC.mount(os.path.abspath(b'.'), own, None, 4096, None)\n"
+    "done(C.open(own + b'/bytes', 0))",
+    "a shared library": "import ctypes\nctypes.CDLL('./library.so')",
+    "operators": "import torch\ntorch.ops.load_library('library.so')",
+    "another process": "import subprocess\nsubprocess.run(['cat', 'bytes'], check=True)",
+    "another process of Python": "import subprocess, sys\n"
+    "subprocess.run([sys.executable, '-S', '-c', 'open(\"bytes\")'], check=True)",
+    "a thread": "from concurrent.futures import ThreadPoolExecutor\nfrom pathlib import Path\n"
+    "list(ThreadPoolExecutor(1).map(Path.read_bytes, [Path('bytes')]))",
     "safetensors.torch": "from safetensors.torch import load_file\nload_file('w.safetensors')",
     "safetensors.numpy": "from safetensors.numpy import load_file\nload_file('w.safetensors')",
     "safetensors.safe_open": "from safetensors import safe_open\nsafe_open('w.safetensors', framework='pt')",
-    "safetensors.safe_open by keyword": "import safetensors\n"
-    "safetensors.safe_open(filename='w.safetensors', framework='pt')",
+    "tokenizers": "import tokenizers\ntokenizers.Tokenizer.from_file('tokenizer.json')",
     "torch.from_file": "import torch\ntorch.from_file('bytes', size=1, dtype=torch.uint8)",
+    "the operator from_file": "import torch\ntorch.ops.aten.from_file('bytes', False, 4, dtype=torch.uint8)",
     "torch.UntypedStorage": "import torch\ntorch.UntypedStorage.from_file('bytes', False, 4)",
-    "torch.UntypedStorage, of an instance": "import torch\ntorch.UntypedStorage().from_file('bytes', False, 4)",
-    "torch.Storage": "import torch\ntorch.Storage.from_file('bytes', False, 1)",
-    "torch.ByteStorage": "import torch\ntorch.ByteStorage.from_file(filename='bytes', shared=False, size=4)",
     "torch.load with mmap": "import torch\ntorch.load('table.pt', mmap=True)",
     "torch.jit.load": "import torch\ntorch.jit.load('script.pt')",
-    "torch.jit._serialization": "from torch.jit._serialization import load\nload('script.pt')",
     "torch.package": "import torch.package\ntorch.package.PackageImporter('script.pt')",
+    "sqlite3": "import sqlite3\nsqlite3.connect('table.db').execute('select * from t')",
+    "sqlite3 by ATTACH": "import sqlite3\nsqlite3.connect(':memory:').execute('attach \"table.db\" as t')",
 }
-
-# Each reader runs in a fork of the process, which has imported nothing more.
-PROCESS = """
-import os, sys, torch
-from pathlib import Path
-from etbuild.inputs import undeclared
-from etbuild.errors import BuildError
-
-assert "safetensors" not in sys.modules
-for file in sys.argv[1:]:
-    if os.fork():
-        os.wait()
-        continue
-    try:
-        with undeclared.watched_reads({file: Path(file).name}, [], {"safetensors", "torch", "numpy"}):
-            exec(compile(Path(file).read_text(), file, "exec"), {})
-        print(file, "was not noticed", flush=True)
-    except BuildError as error:
-        print(file, error, flush=True)
-    os._exit(0)
-"""
 
 
 @pytest.fixture(scope="module")
-def heard(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The message of the process about each reader, in order."""
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("native")
     save_file({"scale": torch.ones(2)}, root / "w.safetensors")
     torch.save(torch.ones(2), root / "table.pt")
     torch.jit.script(torch.nn.Identity()).save(root / "script.pt")
-    (root / "bytes").write_bytes(b"1234")
-    files = [root / f"reader_{index}.py" for index in range(len(READERS))]
-    for file, code in zip(files, READERS.values(), strict=True):
-        file.write_text(code)
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS, *map(str, files)], cwd=root, check=True, capture_output=True, text=True
-    )
-    said = done.stdout.split(f"{root}/reader_")[1:]
-    assert len(said) == len(READERS), done.stdout
-    return said
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")).save(str(root / "tokenizer.json"))
+    with sqlite3.connect(root / "table.db") as connection:
+        connection.execute("create table t (value)")
+    for name in ("bytes", "moved"):
+        (root / name).write_bytes(b"1234")
+    shutil.copyfile(str(_ctypes.__file__), root / "library.so")
+    return root
+
+
+def in_a_process(task: Callable[[], None], given: list[Path], data: list[Path], packages: set[str]) -> None:
+    def confined() -> None:
+        with (
+            undeclared.ending_process(),
+            undeclared.unkeyed(),
+            undeclared.watched_reads({str(Path.cwd() / "reader.py"): "reader.py"}, data, packages, given),
+        ):
+            task()
+
+    forked.run({"the reader": confined}, 1)
+
+
+def run(code: str) -> None:
+    exec(compile(code, str(Path.cwd() / "reader.py"), "exec"), {})
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_native_reader_is_noticed(name: str, heard: list[str]) -> None:
-    assert ", opens " in heard[list(READERS).index(name)]
+def test_a_native_reader_is_refused(name: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    with pytest.raises((BuildError, forked.ChildFailed)) as raised:
+        in_a_process(lambda: run(READERS[name]), [], [], {"torch"})
+    assert (
+        "No such file" not in str(raised.value) or "safetensors" in name
+    )  # which says so of each file that it cannot open
+
+
+def test_what_is_declared_or_given_can_be_read(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    opens = f"{C}done(C.open(b'bytes', 0))\ndone(C.open(b'moved', 0))"
+    in_a_process(lambda: run(opens), [files / "moved"], [files / "bytes"], set())
+
+
+def test_a_process_has_no_network(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not reach a server of this machine."""
+    monkeypatch.chdir(files)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connects = f"{C}import struct\naddress = struct.pack('=H', 2) + struct.pack('!H', {port}) + b'\\x7f\\0\\0\\1'\n"
+        connects += "done(C.connect(C.socket(2, 1, 0), address + bytes(8), 16))"
+        forked.run({"outside": lambda: run(connects)}, 1)
+        with pytest.raises(forked.ChildFailed, match="it was refused"):
+            in_a_process(lambda: run(connects), [], [], set())
+
+
+def test_reads_of_a_process_that_goes_on_are_not_refused_by_the_kernel(files: Path) -> None:
+    with undeclared.watched_reads({}, [], set()):
+        pass
+    assert (files / "bytes").read_bytes() == b"1234"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.cli import main
+from etbuild.processes import landlock
 from etkit.analysis import installation
 
 _IMPORTS = installation._IMPORTS
@@ -44,6 +45,18 @@ def test_a_machine_that_can_build(tmp_path: Path, capsys: pytest.CaptureFixture[
     [folded] = [line for line in lines if "qualcomm" in line]
     assert folded.startswith("  - backend: ")
     assert "QNN_SDK_ROOT" not in "".join(lines)
+
+
+def test_whether_the_kernel_refuses_undeclared_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landlock, "version", lambda: 7)
+    found = _found(capsys, tmp_path / "cache", 0)
+    assert found["the"]["said"] == "the kernel refuses to open them (Landlock 7)"
+    monkeypatch.setattr(landlock, "version", lambda: 0)
+    assert "this kernel has no Landlock" in _found(capsys, tmp_path / "cache", 0)["landlock"]["said"]
+    monkeypatch.setenv(landlock.OFF, "1")
+    assert "ETBUILD_NO_LANDLOCK is set" in _found(capsys, tmp_path / "cache", 0)["landlock"]["said"]
 
 
 def test_what_is_absent_is_said_once_with_its_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,19 +37,6 @@ def test_an_installed_package_may_consist_of_links(tmp_path: Path, monkeypatch: 
         assert importlib.import_module("package_of_links").VALUE == 1
 
 
-def test_a_module_in_a_directory_that_is_added_later_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = module(tmp_path / "vendored", "module_of_nobody")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    watch = undeclared.watched_reads({}, [], set())
-    watch.__enter__()
-    sys.path.insert(0, str(file.parent))
-    importlib.import_module("module_of_nobody")
-    with pytest.raises(BuildError, match="neither declared nor installed"):
-        watch.__exit__(None, None, None)
-
-
 def run(directory: Path, code: str, *packages: str) -> None:
     """Runs this code as a source."""
     file = str(directory / "model.py")
@@ -179,13 +166,6 @@ def test_libraries_of_the_system_may_be_loaded_by_name(tmp_path: Path) -> None:
     run(tmp_path, "import ctypes\nctypes.CDLL('libc.so.6')\nctypes.CDLL('libm.so.6')")
 
 
-def test_another_library_of_that_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "libm.so.6").write_bytes(b"")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    with pytest.raises(BuildError, match="loads the library libm"):
-        run(tmp_path, "import ctypes\nctypes.CDLL('libm.so.6')")
-
-
 OTHER_THREADS = {
     "a thread": "import threading\nthread = threading.Thread(target=Path(FILE).read_text)\n"
     "thread.start()\nthread.join()",
@@ -288,18 +268,6 @@ def test_a_process_that_is_started_is_known(name: str, tmp_path: Path, capfd: py
         run(tmp_path, f"import os\n{PROCESSES[name]}\n{PROCESSES[name]}")
     assert "starts a process" in found
     assert capfd.readouterr().err.count(", starts a process, which the key does not cover") == 1
-
-
-def test_another_interpreter_is_known(tmp_path: Path) -> None:
-    """In a process of its own: with a second interpreter, PyTorch's autograd refuses to work in a process."""
-    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
-
-    def found() -> set[str]:
-        with undeclared.unkeyed() as found:
-            run(tmp_path, f"import {name} as interpreters\ninterpreters.destroy(interpreters.create())", name)
-        return set(found)
-
-    assert forked.run({"interpreters": found}, 1) == {"interpreters": {"starts another interpreter"}}
 
 
 def test_shared_memory_does_not_count_as_a_started_process(tmp_path: Path) -> None:

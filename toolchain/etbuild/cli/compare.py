@@ -17,6 +17,7 @@ from etbuild.cli.options import (
     exported,
     inputs,
     lowering_options,
+    watch,
     with_positions,
 )
 
@@ -55,7 +56,6 @@ def _compare(options: argparse.Namespace) -> None:
     from etbuild.files.artifacts import replace, scratch_in
     from etbuild.files.scratch import temporary
     from etbuild.inputs.import_graph import used_sources
-    from etbuild.inputs.undeclared import watched_reads
     from etbuild.plan.step_plans import ComparePlan, read_plan
     from etbuild.steps.compare import RESULT, Built, compare
     from etbuild.steps.facts import read_lowering
@@ -68,7 +68,7 @@ def _compare(options: argparse.Namespace) -> None:
     lowering = lowering_options(options)
     read_from = inputs(options, [])
     used = used_sources(read_from, plan.exported)
-    job = LoweringJob(plan, exported(options), read_from, Progress().stage, watched_reads, lowering, kept)
+    job = LoweringJob(plan, exported(options), read_from, Progress().stage, watch(options), lowering, kept)
     files = [each for path in options.named_data for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
     built = Built(read_lowering(options.lowering), options.program, {file.name: file for file in files})
     with temporary("compare") as scratch:

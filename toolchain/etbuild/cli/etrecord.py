@@ -12,6 +12,7 @@ from etbuild.cli.options import (
     add_step_parser,
     exported,
     inputs,
+    watch,
     with_positions,
 )
 
@@ -36,7 +37,6 @@ def run(options: argparse.Namespace) -> int:
 def _write(options: argparse.Namespace) -> None:
     from etbuild.cli.terminal import Progress
     from etbuild.files.artifacts import whole_directory
-    from etbuild.inputs.undeclared import watched_reads
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.steps import etrecord
     from etbuild.steps.lowering_options import LoweringOptions
@@ -45,6 +45,6 @@ def _write(options: argparse.Namespace) -> None:
     plan = read_plan(options.lower_plan, LowerPlan)
     plan.check_backends()
     export = exported(options)
-    job = LoweringJob(plan, export, inputs(options, []), Progress().stage, watched_reads, LoweringOptions(jobs=1))
+    job = LoweringJob(plan, export, inputs(options, []), Progress().stage, watch(options), LoweringOptions(jobs=1))
     with whole_directory(options.directory) as staged:
         etrecord.write(staged, etrecord.etrecords(job, export.lines, options.program, staged))

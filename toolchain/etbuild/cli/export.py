@@ -13,6 +13,7 @@ from etbuild.cli.options import (
     add_step_parser,
     declared,
     inputs,
+    watch,
     with_positions,
 )
 from etbuild.errors import InputError
@@ -42,7 +43,6 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.files import artifacts, digests
     from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.key import KeyFiles
-    from etbuild.inputs.undeclared import watched_reads
     from etbuild.plan.step_plans import ExportPlan, read_plan
     from etbuild.steps.export import export
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     with digests.hashed_once(), with_positions(options):
         files = KeyFiles.read(read_from, used_sources(read_from, plan), plan.data_names)
         with artifacts.whole_directory(options.directory) as staged:
-            export(plan, read_from, files.used, staged, Progress().stage, watched_reads)
+            export(plan, read_from, files.used, staged, Progress().stage, watch(options))
             for name, path in declared("--method", options.methods).items():
                 _move(staged, name, path)
             for name, path in ((LINES, options.lines), (EXAMPLES, options.examples)):

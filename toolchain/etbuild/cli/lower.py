@@ -17,6 +17,7 @@ from etbuild.cli.options import (
     exported,
     inputs,
     lowering_options,
+    watch,
     with_positions,
 )
 
@@ -87,10 +88,9 @@ def _job(options: argparse.Namespace, plan: P) -> LoweringJob[P]:
     from etbuild.cli.terminal import Progress
     from etbuild.export.kept_weights import KeptWeights
     from etbuild.files.artifacts import scratch_in
-    from etbuild.inputs.undeclared import watched_reads
     from etbuild.steps.saved_export import LoweringJob
 
     kept = None if options.computed is None else KeptWeights(options.computed, scratch_in)
     return LoweringJob(
-        plan, exported(options), inputs(options, []), Progress().stage, watched_reads, lowering_options(options), kept
+        plan, exported(options), inputs(options, []), Progress().stage, watch(options), lowering_options(options), kept
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from etbuild.cache.store import Cache
     from etbuild.export.layout import ExportFiles
     from etbuild.inputs.declared import Inputs
+    from etbuild.inputs.step_context import Watch
     from etbuild.steps.lowering_options import LoweringOptions
 
 
@@ -302,6 +304,19 @@ def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
 
     sources = declared("--source", getattr(options, "source", []))
     return Inputs.named(sources, declared("--data", options.data), roots)
+
+
+def watch(options: argparse.Namespace) -> Watch:
+    """Returns what refuses undeclared reads in a step of a build rule. The driver itself reads and writes what the
+    options name."""
+    from functools import partial
+
+    from etbuild.inputs.undeclared import watched_reads
+
+    values = [each for value in vars(options).values() for each in (value if isinstance(value, list) else [value])]
+    named = [Path(each.partition("=")[2]) if isinstance(each, str) else each for each in values]
+    paths = [each for each in named if isinstance(each, Path) and each != Path()]
+    return partial(watched_reads, given=[path if os.path.lexists(path) else path.parent for path in paths])
 
 
 def _add_surroundings(parser: argparse.ArgumentParser) -> None:

@@ -37,9 +37,12 @@ _CHILDREN_SECONDS = 1.0
 
 observers: list[Callable[[str, bool], None]] = []
 """Called before this process makes a directory (path, True), and after it has removed one (path, False)."""
+in_use: set[str] = set()
+"""The directories of this process, and those that it had when it was forked."""
 
 
 def _notify(path: Path, exists: bool) -> None:
+    (in_use.add if exists else in_use.discard)(str(path))
     for observer in observers:
         observer(str(path), exists)
 

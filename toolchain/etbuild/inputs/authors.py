@@ -10,10 +10,8 @@ from types import FrameType
 from etbuild.inputs.readable_places import DRIVER, python_directories
 
 # Modules of the driver that may be on the stack between a source and the call that opens a file.
-_WRAPPERS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("native_readers", "undeclared", "user_code")}
+_WRAPPERS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("undeclared", "user_code")}
 IMPORT_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
-# PyTorch's compilers keep caches of what they make. A build does not depend on these caches.
-_COMPILERS = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "/triton/")
 # Modules of Python's library that open what their callers name. The caller counts as the one that opens it.
 _OPENERS = {
     *("bz2", "codecs", "configparser", "fileinput", "glob", "gzip", "io", "linecache", "lzma", "os", "pathlib"),
@@ -66,7 +64,7 @@ def author_of(frame: FrameType | None) -> Author | None:
                 return None
             importing = importing or frame.f_code.co_name != "get_data"  # `get_data` also reads resources
         elif file not in _WRAPPERS:
-            if file.startswith(DRIVER) or _compiles(frame) or _removes(frame):
+            if file.startswith(DRIVER) or _removes(frame):
                 return None
             inner = True
             direct = direct and _is_python(file)
@@ -78,17 +76,6 @@ def author_of(frame: FrameType | None) -> Author | None:
 def is_running(frame: FrameType | None, real: str) -> bool:
     """Whether a file contains code that is on the stack. Python reads the lines of such a file to show them."""
     while frame is not None and os.path.realpath(frame.f_code.co_filename) != real:
-        frame = frame.f_back
-    return frame is not None
-
-
-def _compiles(frame: FrameType) -> bool:
-    return any(part in frame.f_code.co_filename for part in _COMPILERS)
-
-
-def is_compiling(frame: FrameType | None) -> bool:
-    """Whether a compiler of PyTorch is on the stack."""
-    while frame is not None and not _compiles(frame):
         frame = frame.f_back
     return frame is not None
 

@@ -16,6 +16,15 @@ DRIVER = tuple(str(Path(__file__).parents[2] / package) + os.sep for package in 
 """The directories of the driver's own modules. Each ends with a separator."""
 
 
+HARDWARE = ("/dev", "/proc", "/sys")
+"""Libraries look here for processors and devices."""
+
+# What installers of a system write, below its prefixes. Users keep their files elsewhere.
+_PREFIXES = ("/", "/usr", "/usr/local")
+_INSTALLED = ("bin", "etc", "include", "lib", "lib32", "lib64", "libexec", "sbin", "share", "ssl")
+_OF_SYSTEMS = ("/gnu/store", "/nix/store", "/opt")
+
+
 @functools.cache
 def python_directories(*kinds: str) -> tuple[str, ...]:
     """Directories of this Python, by their names in `sysconfig`. Each ends with a separator."""
@@ -65,6 +74,18 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     return (installed - above) | of_python, others - above - installed - of_python
 
 
+def places_of_machine(sources: Iterable[str]) -> set[str]:
+    """Directories of the machine that no key covers and libraries need: what its system has installed, programs and
+    shared libraries. Without those that contain sources."""
+    above = {str(parent) for file in sources for place in places_of(file) for parent in Path(place).parents}
+    prefixes = (*_PREFIXES, sys.prefix, sys.base_prefix)
+    places = {os.path.join(prefix, name) for prefix in prefixes for name in _INSTALLED}  # noqa: PTH118
+    for variable in ("PATH", "LD_LIBRARY_PATH"):
+        places |= {each for each in os.environ.get(variable, "").split(os.pathsep) if each.startswith(os.sep)}
+    places |= {*_OF_SYSTEMS, *(os.path.dirname(library) for library in mapped_libraries())}  # noqa: PTH120
+    return {real for place in places for real in places_of(place)} - above - {os.sep}
+
+
 def _is_covered(entry: str) -> bool:
     """Whether an entry of `sys.path` is a directory of installed distributions, or is not there at all."""
     if not os.path.lexists(entry):
@@ -96,6 +117,11 @@ def is_editable(real: str, packages: set[str]) -> bool:
         packages: The top-level names that the import statements of the sources name.
     """
     return real.startswith(_editable_places()) and source_of_bytecode(real) in _edited_files(frozenset(packages))
+
+
+def edited_files(packages: set[str]) -> set[str]:
+    """The files of modules of editable distributions that the key covers, if there are any. Args as `is_editable`."""
+    return {*_edited_files(frozenset(packages))} if _editable_places() else set()
 
 
 @functools.cache

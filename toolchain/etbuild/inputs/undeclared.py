@@ -1,71 +1,74 @@
 """Refuses reads of the declared sources that no key covers, while their code runs.
 
-Python reports each file, library, process and connection that is opened to an audit hook. The stack shows who opened
-it: the sources did if one of their functions is on the stack, even if a library is in between. What an installed
-package reads while it is imported is left to the package: its version is in the key. Native code opens files without
-reporting it; the functions of PyTorch and safetensors that do so are wrapped, so that they report it.
+In a process that ends with its work, the kernel refuses them (`processes/landlock.py`), whoever opens the file and in
+which language. Python also reports each file, process and connection that it opens to an audit hook, before it does.
+The hook words the error: the stack shows which line of the sources is to blame, even if a library is in between. Where
+there is no Landlock, it is all that refuses reads. It also finds what the kernel lets through and no key covers, such
+as environment variables. What an installed package reads while it is imported is left to the package.
 
-`docs/staleness.md` lists what is found this way and what is not.
+`docs/staleness.md` lists what is refused and what is not.
 """
 
 from __future__ import annotations
 
 import _posixsubprocess
 import contextlib
+import errno
 import functools
 import importlib
 import json
 import locale
 import os
+import re
 import shutil
 import sys
-import sysconfig
-import urllib.parse
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from etbuild.errors import BuildError, Problem
-from etbuild.inputs.authors import IMPORT_MACHINERY, Author, author_of, is_compiling, is_running, known_sources
-from etbuild.inputs.native_readers import native_readers, told_everywhere
+from etbuild.exception_text import chain, hints
+from etbuild.files import scratch
+from etbuild.inputs.authors import IMPORT_MACHINERY, Author, author_of, is_running, known_sources
 from etbuild.inputs.readable_places import (
+    HARDWARE,
+    edited_files,
     installed_places,
     is_editable,
     lies_in,
     places_of,
+    places_of_machine,
     real_path,
     source_of_bytecode,
 )
 from etbuild.patching import replaced
+from etbuild.processes import landlock, sandbox
 from etbuild.processes.environment import dropped, is_fixed, stays_set
 from etbuild.processes.process_state import high_copy
 
 _posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
-# What makes interpreters from Python 3.13 on. Earlier versions report it to audit hooks.
-_interpreters: Any = importlib.import_module("_interpreters") if sys.version_info >= (3, 13) else None
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules
-_OF_THE_MACHINE = ("/etc/", "/usr/share/")  # libraries read their configuration here
-_HARDWARE = ("/dev/", "/proc/", "/sys/")  # libraries look here for processors and devices
 _SHARED_MEMORY = "/dev/shm/"
 _DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # these have no content to declare
 _DESCRIPTORS = "/proc/self/fd/"
 _CONNECTORS = {f"multiprocessing.{name}" for name in ("forkserver", "managers", "resource_sharer")}
-_READING = (None, "r", "rb", "rt")
-_NOT_READING = os.O_ACCMODE | os.O_APPEND | os.O_CREAT | os.O_TRUNC  # O_RDONLY is 0
 _TIME_ZONES = "/usr/share/zoneinfo/"  # native code of Python's own library opens these
 
 _FILE = (
     "move its content to a Python source, to the `kwargs` of the model or to its weights; or declare the file: "
     "`--data {name}={path}`, in Bazel `data`"
 )
+_NAMES = "name the files in a source or in the `kwargs` of the model"
 _ABSENT = "it does not exist: create and declare it (`--data {name}={path}`, in Bazel `data`), or do not read it"
 _SOURCE = (
     "declare it as a source (`--root DIR`, in Bazel `srcs` or `deps`) and import it by that name; list a name that is "
     "computed in `model.modules`"
 )
 _LIBRARY = "list it under `custom_ops.libraries`"
+_TEMPORARY = "a model may read again only what it has written below `tempfile.gettempdir()`"
 _PLACE = ("model", "factory")
 _NOT_DECLARED = ", which is not a declared file"
 _OUTSIDE = "do that before the build, and declare the result as a file"
@@ -117,10 +120,10 @@ class _Told:
 class _Watch:
     """What the sources of one step may read, and what they have read in addition."""
 
-    readable: set[str]  # declared files, and directories of installed code that the key covers
-    others: set[str]  # other directories of installed code: what libraries read there prevents caching
+    readable: set[str]  # declared files, what the key covers of installed code, and the process's own directories
+    others: set[str]  # more code, and places of the machine: what libraries read there prevents caching
     packages: set[str]  # the top-level names that the import statements of the sources name
-    made: set[str] = field(default_factory=set)  # real paths of files and directories that the process has made
+    given: set[str] | None  # what the driver itself reads for the step; None: the process goes on afterwards
     told: _Told = field(default_factory=_Told)  # is reported at the end, even if the code went on
 
 
@@ -129,13 +132,17 @@ _unkeyed: list[set[str]] = []
 
 
 @contextlib.contextmanager
-def watched_reads(sources: Mapping[str, str], data: Iterable[Path], packages: set[str]) -> Iterator[None]:
+def watched_reads(
+    sources: Mapping[str, str], data: Iterable[Path], packages: set[str], given: Iterable[Path] | None = None
+) -> Iterator[None]:
     """Refuses, inside, what the sources open and no key covers.
 
     Args:
         sources: The import paths of the sources, by the file name of their code.
         data: Other files that the sources may open.
         packages: The top-level names that their import statements name.
+        given: What the driver reads for the step, beside its own directories. None: the process goes on afterwards, so
+            the kernel must not refuse anything.
 
     Raises:
         BuildError: The sources have opened something else, even if they went on without it.
@@ -144,13 +151,14 @@ def watched_reads(sources: Mapping[str, str], data: Iterable[Path], packages: se
     known_sources.update(sources)
     files = {os.path.realpath(file) for file in [*sources, *map(str, data)]}
     installed, others = installed_places(sources)
-    watch = _Watch(files | installed, others, packages)
-    before = set(sys.modules)
+    also = None if given is None else {*map(str, given)}
+    watch = _Watch(files | installed, others | places_of_machine(sources), packages, also)
     _watches.append(watch)
     try:
-        with _telling():
+        with _own_temporary_directory() as own, _telling():
+            watch.readable.add(own)
+            _confine()
             yield
-        _check_modules(watch, before)
     except Exception as error:
         if problems := _problems(watch):
             raise BuildError(problems[:1]) from error
@@ -165,6 +173,82 @@ def watched_reads(sources: Mapping[str, str], data: Iterable[Path], packages: se
         watch.told.close()
     if problems:
         raise BuildError(problems[:1])
+
+
+@contextlib.contextmanager
+def _own_temporary_directory() -> Iterator[str]:
+    """A directory for the temporary files of the sources: what others have left beside it is no input."""
+    before = os.environ.get("TMPDIR")
+    with scratch.temporary("model") as own, replaced(tempfile, "tempdir", str(own.path)):
+        os.environ["TMPDIR"] = str(own.path)
+        try:
+            yield os.path.realpath(own.path)
+        finally:
+            os.environ.pop("TMPDIR")
+            os.environ.update({} if before is None else {"TMPDIR": before})
+
+
+@dataclass
+class _Process:
+    """This process. Forked processes are as it was."""
+
+    is_ending: bool = False
+    is_confined: bool = False  # the kernel refuses reads
+
+
+_process = _Process()
+
+
+@contextlib.contextmanager
+def ending_process() -> Iterator[None]:
+    """Says that this process ends after what it does inside: while reads are watched, the kernel may refuse for good
+    what its code, and every process that it starts, reads and no key covers. Says so beside the errors of others."""
+    _process.is_ending = True
+    try:
+        _confine()
+        yield
+    except BuildError as error:
+        if hint := _refused_by_kernel(error):
+            error.problems = [replace(each, hint=hints(each.hint, hint)) for each in error.problems]
+        raise
+
+
+def _confine() -> None:
+    """Lets this process read only what is declared, installed or its own, and lets it reach no network."""
+    watch = _watches[-1] if _watches else None
+    if watch is None or watch.given is None or not _process.is_ending or _process.is_confined or not landlock.version():
+        return
+    _process.is_confined = True
+    readable = {*watch.readable, *watch.others, *watch.given, *scratch.in_use, *HARDWARE}
+    landlock.restrict(readable | edited_files(watch.packages), network=not sandbox.leave_network())
+
+
+def _refused_by_kernel(error: BaseException) -> str | None:
+    """A hint for an error of a library that the kernel has refused something. None if it is not the cause."""
+    errors = list(chain(error))
+    if not _process.is_confined or any(isinstance(each, Undeclared) for each in errors):
+        return None
+    if any(isinstance(each, OSError) and each.errno == errno.EXDEV for each in errors):
+        return _TEMPORARY
+    text = " ".join(map(str, errors))
+    words = [word.rstrip(".:") for word in re.findall(r"[^\s'\"`,;()\[\]<>]+", text)]
+    names = [each.filename for each in errors if isinstance(each, OSError) and isinstance(each.filename, str)]
+    for path in (*names, *words):
+        if os.access(path, os.R_OK) and not _opens(path):  # only the rights of Landlock forbid it
+            hint = _LIBRARY if ".so" in Path(path).suffixes else _FILE.format(name=Path(path).name, path=path)
+            hint = _NAMES if os.path.isdir(path) else hint  # noqa: PTH112
+            return f"{path} is not declared: {hint}"
+    if re.search(r"permission denied|os error 13\b|errno\W*13\b|(unable|failed|not) (to )?open", text, re.IGNORECASE):
+        return f"if it opens a file: builds open only declared ones (`--data NAME=FILE`, in Bazel `data`); {_TEMPORARY}"
+    return None
+
+
+def _opens(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
 
 
 def _problems(watch: _Watch) -> list[Problem]:
@@ -214,9 +298,11 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _refuse(watch: _Watch, author: Author, what: str, why: str, hint: str) -> None:
-    """Ends what the sources do, with an error. In a thread no error could name their line: a note has to do."""
+    """Ends what the sources do, with an error. In a thread no error could name their line: if the kernel does not
+    refuse it, a note has to do."""
     if author.is_thread:
-        _note(watch, author.line, what, hint)
+        if not _process.is_confined:
+            _note(watch, author.line, what, hint)
         return
     problem = Problem(f"{author.line}, {what}{why}", _PLACE, hint)
     watch.told.append(problem.message, hint)
@@ -224,39 +310,34 @@ def _refuse(watch: _Watch, author: Author, what: str, why: str, hint: str) -> No
 
 
 def _is_left_to(author: Author, watch: _Watch, path: Any, what: str) -> bool:
-    """Whether a library may read something that is not declared: what describes the machine, and its configuration.
-
-    The configuration may change what the library does. If it reads any, the result is not cached.
-    """
+    """Whether a library may read something that is not declared: what describes the machine, its configuration, and
+    other code. These may change what the library does. If it reads any, the result is not cached."""
     real = os.path.realpath(os.fsdecode(path))
     if author.itself or f"{real}/".startswith(_SHARED_MEMORY):
         return False
-    if real.startswith(_HARDWARE):
+    if lies_in(real, {*HARDWARE}):
         return True
-    if not (real.startswith(_OF_THE_MACHINE) or _is_in_others(watch, path)):
+    if not any(lies_in(each, watch.others) for each in places_of(path)):
         return False
     _note(watch, author.line, what, "if the program depends on it, put its content into a source")
     return True
 
 
 def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -> None:
-    if mode in _READING and flags & _NOT_READING == 0 and _is_named_readable(watch, path):
+    del mode
+    if flags & os.O_ACCMODE == os.O_WRONLY or _is_named_readable(watch, path):
         return  # almost every file: following its links would take longer than reading a small module
     real = real_path(path)
-    if real is None or real in _DEVICES or real.startswith(_TIME_ZONES):
+    if real is None or real in _DEVICES or real.startswith(_TIME_ZONES) or _may_read(watch, path):
         return
-    if not _reads(watch, real, mode, flags) or _may_read(watch, path):
+    if os.path.isdir(real):  # noqa: PTH112 - a file without a name is made by opening its directory
         return
     author = author_of(sys._getframe(2))
+    if author is None or is_editable(real, watch.packages) or is_running(sys._getframe(2), real):
+        return
     if sys._getframe(2).f_code.co_name == "_fwalk":
         return  # it opens directories, by names that mean something else here, and lists each of them
-    if author is None:
-        if is_compiling(sys._getframe(2)):
-            watch.made.add(real)  # a compiled module is imported from this file
-        return
     shown = source_of_bytecode(os.fsdecode(path)) if author.importing else os.fsdecode(path)
-    if is_editable(real, watch.packages) or is_running(sys._getframe(2), real):
-        return
     if _is_left_to(author, watch, path, f"reads {shown}"):
         return
     if author.importing:
@@ -264,20 +345,6 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     else:
         hint = (_FILE if os.path.lexists(real) else _ABSENT).format(name=Path(shown).name, path=shown)
         _refuse(watch, author, f"opens {shown}", _NOT_DECLARED, hint)
-
-
-def _reads(watch: _Watch, real: str, mode: str | None, flags: int) -> bool:
-    """Whether a file is opened for reading. Records new files: the process itself writes their content."""
-    if os.path.isdir(real):  # noqa: PTH112 - a file without a name is made by opening its directory
-        return False
-    mode = mode or ""
-    appends = ("a" in mode or bool(flags & os.O_APPEND)) and "+" not in mode
-    creates = bool(flags & os.O_CREAT)
-    empty = "w" in mode or "x" in mode or bool(flags & os.O_TRUNC) or (creates and bool(flags & os.O_EXCL))
-    if empty or ((appends or creates) and not os.path.lexists(real)):
-        watch.made.add(real)
-        return False
-    return not appends and flags & os.O_ACCMODE != os.O_WRONLY
 
 
 def _listed(watch: _Watch, path: Any = None) -> None:
@@ -291,8 +358,7 @@ def _listed(watch: _Watch, path: Any = None) -> None:
     author = author_of(frame)
     what = f"lists the directory {real if isinstance(path, int) else os.fsdecode(directory)}"
     if author is not None and not _is_left_to(author, watch, directory, what):
-        hint = "name the files in a source or in the `kwargs` of the model"
-        _refuse(watch, author, what, ", whose files the key does not hold", hint)
+        _refuse(watch, author, what, ", whose files the key does not hold", _NAMES)
 
 
 def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
@@ -301,53 +367,17 @@ def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
         _opened(watch, file)
 
 
-def _library_opened(watch: _Watch, name: Any) -> None:
-    real = real_path(name) if name and os.sep in os.fsdecode(name) else None
-    if not name or (_may_read(watch, name) if real is not None else _is_of_the_system(os.fsdecode(name))):
-        return
-    author = author_of(sys._getframe(2))
-    if author is not None and (author.direct or real is not None):
-        _refuse(watch, author, f"loads the library {os.fsdecode(name)}", ", which is not declared", _LIBRARY)
-
-
-def _is_of_the_system(library: str) -> bool:
-    """Whether the loader finds a library of this name in a directory of the system."""
-    first = os.environ.get("LD_LIBRARY_PATH", "")
-    if any(Path(directory, library).exists() for directory in first.replace(";", ":").split(":") if first):
-        return False
-    below = ("lib", "lib64", f"lib/{sysconfig.get_config_var('MULTIARCH') or ''}")
-    return any(Path(root, directory, library).exists() for root in ("/", "/usr") for directory in below)
-
-
-def _database_opened(watch: _Watch, name: Any) -> None:
-    file = _file_of_database(os.fsdecode(name))
-    if file:
-        _opened(watch, file)
-
-
-def _file_of_database(name: str) -> str | None:
-    """The file of a name that sqlite knows, which may be a URI; None for a database in memory."""
-    if name.startswith("file:"):
-        address = urllib.parse.urlsplit(name)
-        name = urllib.parse.unquote(address.path)
-        if "memory" in urllib.parse.parse_qs(address.query).get("mode", ()):
-            return None
-    return None if name in ("", ":memory:") else name
-
-
 # What no key covers, whatever its arguments are: in words, why it is refused (None: it is noted), and a hint.
 _NETWORK = ("uses the network", ": the key does not cover its answers", _OUTSIDE)
 _PROCESS = ("starts a process", None, _OUTSIDE)
-_INTERPRETER = ("starts another interpreter", None, "call the code here: nobody sees what it reads there")
-# Python reports these three to no hook. `_telling` makes their functions do so.
-_FORK_EXEC, _SHM_OPEN, _CREATE = (f"etbuild.{name}" for name in ("fork_exec", "shm_open", "create"))
+# Python reports these two to no hook. `_telling` makes their functions do so.
+_FORK_EXEC, _SHM_OPEN = (f"etbuild.{name}" for name in ("fork_exec", "shm_open"))
 _DEEDS: dict[str, tuple[str, str | None, str]] = {
     "builtins.input": ("asks for input", ": the key does not cover the answer", "pass it in the `kwargs`"),
     **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"), _NETWORK),
     "urllib.Request": _NETWORK,
     # `os.spawnv` and similar functions fork; the child then calls `os.exec`.
     **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "pty.spawn", _FORK_EXEC), _PROCESS),
-    **dict.fromkeys(("cpython.PyInterpreterState_New", _CREATE), _INTERPRETER),
     _SHM_OPEN: ("reads shared memory", None, _OUTSIDE),
 }
 
@@ -376,54 +406,17 @@ def _is_called_by(modules: set[str], frame: FrameType | None) -> bool:
     return frame is not None
 
 
-def _directory_made(watch: _Watch, path: Any, *rest: Any) -> None:
-    del rest
-    real = real_path(path)
-    if real is not None and not os.path.lexists(real):
-        watch.made.add(real)
-
-
-def _renamed(watch: _Watch, old: Any, new: Any, *rest: Any) -> None:
-    """A file or directory gets another name, which it keeps beside its own one if it is linked."""
-    del rest
-    source, target = real_path(old), real_path(new)
-    if source is None or target is None:
-        return
-    if lies_in(source, watch.made):
-        watch.made.add(target)
-    elif lies_in(target, watch.made) and os.path.lexists(source) and not _may_read(watch, old):
-        author = author_of(sys._getframe(2))
-        if author is not None:
-            shown = os.fsdecode(old)
-            hint = _FILE.format(name=Path(shown).name, path=shown)
-            _refuse(watch, author, f"moves or links {shown}", _NOT_DECLARED, hint)
-
-
 _HANDLERS: dict[str, Callable[..., None]] = {
     "open": _opened,
     "import": _imported,
     "os.listdir": _listed,
     "os.scandir": _listed,
-    "os.mkdir": _directory_made,
-    "os.link": _renamed,
-    "os.rename": _renamed,
-    "ctypes.dlopen": _library_opened,
-    "sqlite3.connect": _database_opened,
 }
 
 
 def _may_read(watch: _Watch, path: Any) -> bool:
-    """Whether a file is readable by its name or at its place, or was made at its place. What was made may be a link.
-
-    Bytecode counts as its source: Python looks for it beside a module that a package generates, and checks its time.
-    """
-    real = os.path.realpath(os.fsdecode(path))
-    made = any(lies_in(each, watch.made) for each in (real, source_of_bytecode(real)))
-    return made or any(lies_in(each, watch.readable) for each in places_of(path))
-
-
-def _is_in_others(watch: _Watch, path: Any) -> bool:
-    return any(lies_in(each, watch.others) for each in places_of(path))
+    """Whether a file is readable by its name or at its place."""
+    return any(lies_in(each, watch.readable) for each in places_of(path))
 
 
 def _is_named_readable(watch: _Watch, path: Any) -> bool:
@@ -434,32 +427,14 @@ def _is_named_readable(watch: _Watch, path: Any) -> bool:
     return lies_in(named, watch.readable)
 
 
-def _check_modules(watch: _Watch, before: set[str]) -> None:
-    """Checks that everything that was imported is declared or installed, however it was found."""
-    for name in sorted(set(sys.modules) - before):
-        spec = vars(sys.modules[name]).get("__spec__") if isinstance(sys.modules[name], type(sys)) else None
-        file = spec.origin if spec is not None and spec.has_location else None
-        real = real_path(file) if file else None
-        if real is None or real in known_sources or _may_read(watch, file) or _is_in_others(watch, file):
-            continue
-        if is_editable(real, watch.packages):
-            continue
-        message = f"the module `{name}` was imported from {file}, which is neither declared nor installed"
-        raise BuildError.at(_PLACE, message, _SOURCE)
-
-
 @contextlib.contextmanager
 def _telling() -> Iterator[None]:
-    """Wraps the functions that read without reporting it. PyTorch is imported before, if its functions are used."""
+    """Wraps what reads without an event of Python, so that it has one."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
         stack.enter_context(replaced(os._Environ, "__iter__", _environment_listed))
         stack.enter_context(_reporting(_posixsubprocess, "fork_exec"))
         stack.enter_context(_reporting(_posixshmem, "shm_open"))
-        if _interpreters:
-            stack.enter_context(_reporting(_interpreters, "create"))
-        for owner, name in native_readers():
-            stack.enter_context(told_everywhere(owner, name))
         yield
 
 

@@ -54,23 +54,27 @@ def end_orphans(others: Collection[int] = (), seconds: float = _ORPHANS_SECONDS)
             time.sleep(0.01)
 
 
-def leave_network() -> None:
+def leave_network() -> bool:
     """Takes this process out of the network, as Bazel's sandbox does. Only a loopback device is left.
 
     The process must have one thread. Root can leave the network directly. Other users do it in a user namespace in
     which they keep their identity. If neither is allowed, as in some containers, the network stays; Bazel has no such
     sandbox there either.
+
+    Returns:
+        Whether it has left.
     """
     user, group = os.geteuid(), os.getegid()
     if _libc.unshare(_CLONE_NEWNET) != 0:
         if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
-            return
+            return False
         maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
         with contextlib.suppress(OSError):  # without the maps it is `nobody` by number, and keeps its rights
             for name, content in maps.items():
                 Path("/proc/self", name).write_text(content)
     with contextlib.suppress(OSError), socket.socket() as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
+    return True
 
 
 MAIN = "main"

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from etbuild.inputs.undeclared import add_unkeyed, unkeyed
+from etbuild.inputs.undeclared import add_unkeyed, ending_process, unkeyed
 from etbuild.inputs.user_code import errors_of_sources
 from etbuild.processes import forked
 from etbuild.processes.ending import flush
@@ -48,7 +48,7 @@ class Beside:
         def in_child() -> Generator[Any, Any, Any]:
             steps, given = task(), None
             sys.breakpointhook = _no_breakpoint
-            with _unheard():
+            with ending_process(), _unheard():
                 while True:
                     with unkeyed() as reasons, errors_of_sources():
                         try:
@@ -88,7 +88,7 @@ def _no_breakpoint(*_: Any, **__: Any) -> None:
 
 def _noted(task: Callable[[], T]) -> Callable[[], tuple[T, set[str]]]:
     def in_child() -> tuple[T, set[str]]:
-        with unkeyed() as reasons, errors_of_sources():
+        with ending_process(), unkeyed() as reasons, errors_of_sources():
             return task(), reasons
 
     return in_child

@@ -20,14 +20,13 @@ from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, MADE, METHODS, WRITTEN, ExportFiles
 from etbuild.files.artifacts import scratch_in
 from etbuild.files.digests import digest, file_digest
-from etbuild.files.scratch import temporary
 from etbuild.files.writing import Artifact
 from etbuild.inputs import step_files
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.distributions import environment
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import KeyFiles, describe
-from etbuild.inputs.step_context import Stage
+from etbuild.inputs.step_context import Stage, Watch
 from etbuild.inputs.toolchain import toolchain
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ComparePlan, ExportPlan, LowerPlan, MethodPlan
@@ -225,11 +224,17 @@ class Pipeline:
 
     def job(self, plan: P) -> LoweringJob[P]:
         """What lowering or comparing reads, and how it runs."""
-        from etbuild.inputs.undeclared import watched_reads
         from etbuild.steps.saved_export import LoweringJob
 
         inputs = self.request.files.inputs.only(self.data(plan))
-        return LoweringJob(plan, self.export, inputs, self.stage, watched_reads, self.options, self._computed)
+        return LoweringJob(plan, self.export, inputs, self.stage, self.watch, self.options, self._computed)
+
+    @property
+    def watch(self) -> Watch:
+        """Refuses what the sources read and no key covers. The driver itself reads what the cache has."""
+        from etbuild.inputs.undeclared import watched_reads
+
+        return partial(watched_reads, given=[] if self.cache is None else [self.cache.directory])
 
     @property
     def _computed(self) -> KeptWeights:
@@ -334,7 +339,6 @@ def _compared(run: Pipeline) -> dict[str, object]:
 
 def _export(run: Pipeline) -> None:
     """Exports. Meanwhile this process imports what lowering needs, and the model is made for the comparison."""
-    from etbuild.inputs.undeclared import watched_reads
     from etbuild.steps.export import export
 
     with step_files.for_later_steps():
@@ -353,7 +357,7 @@ def _export(run: Pipeline) -> None:
         imports.append(step_files.for_later_steps()(run.witness.start))
     plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []
     inputs = request.files.inputs.only(run.data(plan))
-    export(plan, inputs, request.files.used, run.export.directory, run.stage, watched_reads, meanwhile)
+    export(plan, inputs, request.files.used, run.export.directory, run.stage, run.watch, meanwhile)
     if run.export.needs_reexport:  # the process of the model may need what exports
         run.witness.close()
 
@@ -382,8 +386,9 @@ def _compare(run: Pipeline) -> None:
     from etbuild.steps.compare import RESULT, Built, compare
 
     job, built = run.job(run.request.plan.compare_plan), Built.below(run.program, run.lowering)
-    with temporary("compare") as scratch:
-        compare(job, run.witness, built, scratch.path, run.directory / "comparison" / RESULT)
+    scratch = run.directory / "compared"  # below a directory that the process of the model may read
+    scratch.mkdir()
+    compare(job, run.witness, built, scratch, run.directory / "comparison" / RESULT)
     run.witness.close()
 
 

@@ -62,6 +62,7 @@ def findings(cache: Path | None) -> Iterator[Finding]:
     yield _imports()
     yield from map(_backend, sorted(backends.known()))
     yield from map(_build_system, _BUILD_SYSTEMS)
+    yield _landlock()
     yield from _cache(cache)
     yield from _space()
 
@@ -156,6 +157,17 @@ def _build_system(name: str) -> Finding:
     if not any(character.isdigit() for character in version):  # Bazel that Debian builds says `bazel no_version`
         version = f"{name}, which names no version"
     return Finding("build system", GOOD, f"{version}: {path}")
+
+
+def _landlock() -> Finding:
+    """Whether the kernel refuses what a model reads and does not declare."""
+    from etbuild.processes import landlock
+
+    if version := landlock.version():
+        return Finding("undeclared files", GOOD, f"the kernel refuses to open them (Landlock {version})")
+    why = f"{landlock.OFF} is set" if os.environ.get(landlock.OFF) else "this kernel has no Landlock"
+    advice = "builds refuse only what Python opens: docs/staleness.md lists the rest"
+    return Finding("undeclared files", ABSENT, f"landlock: {why}", advice)
 
 
 def _cache(directory: Path | None) -> Iterator[Finding]:
