@@ -599,7 +599,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setattr(sys, "argv", sys.argv[:])
     monkeypatch.setattr(readable_places, "_OF_SYSTEMS", (*readable_places._OF_SYSTEMS, f"{tmp_path}/etc"))
-    readable_places._editable_places.cache_clear()
+    readable_places._editable_distributions.cache_clear()
     sys.modules.pop("stale_package", None)
     return Project(tmp_path)
 

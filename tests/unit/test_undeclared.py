@@ -134,10 +134,10 @@ def editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (facts / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.syspath_prepend(project)
-    readable_places._editable_places.cache_clear()
+    readable_places._editable_distributions.cache_clear()
     readable_places._edited_files.cache_clear()
     yield project
-    readable_places._editable_places.cache_clear()
+    readable_places._editable_distributions.cache_clear()
     readable_places._edited_files.cache_clear()
     for name in [name for name in sys.modules if name.startswith("flat_proj")]:
         del sys.modules[name]

@@ -153,7 +153,7 @@ STEP_FILES = {
     "etbuild/inputs/given.py": ["compare", "export", "lower", "plan/action", "report"],
     "etbuild/inputs/import_graph.py": ["compare/action", "export/action", "plan/action"],
     "etbuild/inputs/key.py": ["export/action", "plan/action", "report/action"],
-    "etbuild/inputs/readable_places.py": ["compare/custom_ops", "compare/outside", "export/custom_ops", "export/outside", "export/program_files", "lower/custom_ops", "lower/outside", "plan/action", "report/action"],
+    "etbuild/inputs/readable_places.py": ["compare/outside", "export/outside", "lower/outside", "plan/action", "report/action"],
     "etbuild/inputs/source_lines.py": ["compare", "export", "lower", "plan/action", "report"],
     "etbuild/inputs/sources.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/inputs/step_context.py": ["compare", "export", "lower", "plan/action", "report/action"],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -13,9 +14,9 @@ from types import ModuleType
 import torch
 
 from etbuild.errors import BuildError, DocumentPath
+from etbuild.exception_text import chain
 from etbuild.files.digests import file_digest
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.inputs.readable_places import installed_places, lies_in, mapped_libraries
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import active_finder, import_module
 from etbuild.plan.parts import CustomOps
@@ -23,7 +24,6 @@ from etbuild.plan.parts import CustomOps
 # Libraries and modules stay loaded: a process can register an operator only once, and export and lowering, which both
 # load custom operators, may run in one process.
 _loaded: set[str] = set()  # the digests of libraries
-_SYSTEM = ("/lib", "/lib64", "/nix/store", "/opt", "/usr")  # libraries there are not in the key
 _registered: set[str] = set()  # `NAMESPACE::NAME` and `NAMESPACE::NAME.OVERLOAD` of operators that `load` registered
 
 
@@ -74,25 +74,25 @@ def _load_all(custom_ops: CustomOps, context: StepContext) -> None:
         if digest in _loaded:
             continue
         hint = "build it for this version of PyTorch, and register each operator in one library only"
-        before = mapped_libraries()
-        with wrap_library_errors(BuildError, path, f"cannot load `{name}`", hint):
+        with wrap_library_errors(BuildError, path, f"cannot load `{name}`", hint), _linked(name, path):
             torch.ops.load_library(file.absolute())
-        _check_linked(name, path, mapped_libraries() - before, context)
         _loaded.add(digest)
     for index, name in enumerate(custom_ops.modules):
         _import(name, ("custom_ops", "modules", index))
 
 
-def _check_linked(name: str, path: DocumentPath, loaded: set[str], context: StepContext) -> None:
-    """Checks the libraries that a declared library links: each is declared, installed, or part of the system. No key
-    covers other ones."""
-    declared = {os.path.realpath(file) for file in context.inputs.data.values()}
-    installed_directories, other_directories = installed_places(map(str, active_finder().sources.values()))
-    directories = installed_directories | other_directories | {sys.prefix, sys.base_prefix, *_SYSTEM}
-    for file in sorted(loaded - declared):
-        if not lies_in(file, directories):
-            hint = f"list `{Path(file).name}` under `custom_ops.libraries` too, before `{name}`"
-            raise BuildError.at(path, f"`{name}` loads {file}, which is not a declared file", hint)
+@contextlib.contextmanager
+def _linked(name: str, path: DocumentPath) -> Iterator[None]:
+    """Names the library that a declared library links, if it cannot be opened: no key covers one that is not declared,
+    installed, or part of the system."""
+    try:
+        yield
+    except OSError as error:
+        found = re.search(r"(\S+): cannot open shared object file", " ".join(map(str, chain(error))))
+        if found is None or Path(found[1]).name == Path(name).name:
+            raise
+        hint = f"list `{Path(found[1]).name}` under `custom_ops.libraries` too, before `{name}`"
+        raise BuildError.at(path, f"`{name}` loads {found[1]}, which is not a declared file", hint) from error
 
 
 def _import(name: str, path: DocumentPath) -> None:

@@ -83,7 +83,8 @@ def places_of_machine(sources: Iterable[str]) -> set[str]:
     for variable in ("PATH", "LD_LIBRARY_PATH"):
         places |= {each for each in os.environ.get(variable, "").split(os.pathsep) if each.startswith(os.sep)}
     places |= {*_OF_SYSTEMS, *(os.path.dirname(library) for library in mapped_libraries())}  # noqa: PTH120
-    return {real for place in places for real in places_of(place)} - above - {os.sep}
+    there = [place for place in places if os.path.isdir(place)]  # noqa: PTH112 - it takes a fifth of the time
+    return {real for place in there for real in places_of(place)} - above - {os.sep}
 
 
 def _is_covered(entry: str) -> bool:
@@ -96,17 +97,24 @@ def _is_covered(entry: str) -> bool:
 
 
 @functools.cache
-def _editable_places() -> tuple[str, ...]:
-    """Directories of editable distributions. Each ends with a separator."""
+def _editable_distributions() -> dict[str, str]:
+    """The directory of each editable distribution, by its name. Each ends with a separator."""
     import importlib.metadata
     from urllib.parse import unquote, urlparse
 
-    places = []
+    from etbuild.inputs.toolchain import canonical_name
+
+    places = {}
     for distribution in importlib.metadata.distributions():
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable", False):
-            places.append(os.path.realpath(unquote(urlparse(origin["url"]).path)) + os.sep)
-    return tuple(places)
+            place = os.path.realpath(unquote(urlparse(origin["url"]).path)) + os.sep
+            places[canonical_name(distribution.metadata["Name"])] = place
+    return places
+
+
+def _editable_places() -> tuple[str, ...]:
+    return tuple(_editable_distributions().values())
 
 
 def is_editable(real: str, packages: set[str]) -> bool:
@@ -129,7 +137,8 @@ def _edited_files(packages: frozenset[str]) -> frozenset[str]:
     from etbuild.inputs.distributions import edited_files
     from etbuild.inputs.toolchain import distributions_of
 
-    return frozenset(os.path.realpath(file) for name in distributions_of(packages) for file in edited_files(name))
+    names = [name for name in distributions_of(packages) if name in _editable_distributions()]
+    return frozenset(os.path.realpath(file) for name in names for file in edited_files(name))
 
 
 def source_of_bytecode(file: str) -> str:

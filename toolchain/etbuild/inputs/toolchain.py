@@ -95,9 +95,9 @@ def _requirements(*roots: str) -> tuple[str, ...]:
     while waiting:
         wanted = _REQUIREMENT.match(waiting.pop())
         assert wanted is not None
-        name = _normalized(wanted.group(1))
+        name = canonical_name(wanted.group(1))
         # Without an extra, a package needs what no marker binds to one.
-        extras = {"", *(_normalized(extra.strip()) for extra in (wanted.group(2) or "").split(","))}
+        extras = {"", *(canonical_name(extra.strip()) for extra in (wanted.group(2) or "").split(","))}
         new = {(name, extra) for extra in extras} - seen
         seen |= new
         if not new or name == "etbuild":  # the key covers the driver by its files
@@ -108,11 +108,12 @@ def _requirements(*roots: str) -> tuple[str, ...]:
             continue  # a requirement of another platform
         names.append(name)
         for each in required:
-            bound = {_normalized(extra) for extra in _EXTRA.findall(each)} or {""}
+            bound = {canonical_name(extra) for extra in _EXTRA.findall(each)} or {""}
             if any((name, extra) in new for extra in bound):
                 waiting.append(each)
     return tuple(dict.fromkeys(names))
 
 
-def _normalized(name: str) -> str:
+def canonical_name(name: str) -> str:
+    """The name of a distribution as packaging tools compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()

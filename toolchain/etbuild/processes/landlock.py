@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import stat
 import struct
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -28,7 +30,9 @@ OFF = "ETBUILD_NO_LANDLOCK"
 @functools.cache
 def version() -> int:
     """The version of the kernel's Landlock; 0 if there is none, or a user has turned it off."""
-    return 0 if os.environ.get(OFF) else max(0, _libc.syscall(_CREATE_RULESET, None, 0, _VERSION))
+    if os.environ.get(OFF) or sys.platform != "linux":
+        return 0
+    return max(0, int(_libc.syscall(_CREATE_RULESET, None, 0, _VERSION)))
 
 
 def restrict(places: Iterable[str], *, network: bool) -> None:
@@ -63,7 +67,7 @@ def restrict(places: Iterable[str], *, network: bool) -> None:
 def _allow(ruleset: int, place: str, rights: int) -> None:
     opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
     try:
-        if not os.path.isdir(f"/proc/self/fd/{opened}"):  # noqa: PTH112 - the descriptor, whose name may be another's
+        if not stat.S_ISDIR(os.fstat(opened).st_mode):
             rights &= _READ_FILE
         _checked(_libc.syscall(_ADD_RULE, ruleset, _BENEATH, struct.pack("=Qi", rights, opened), 0))
     finally:
