@@ -123,6 +123,7 @@ def test_a_tokenizer_that_changes_at_the_end_is_not_kept(project: Project, monke
     """The export and lowering come from the cache, so only the report reads a file that the plan names."""
     project.write("model.yaml", WITH_WEIGHTS + "tokenizer: tokenizer.json\n")
     project.write("tokenizer.json", "old")
+    os.utime(project.root / "tokenizer.json", (0, 0))  # else the build would read a copy
     measure = checks.measure
 
     def changed(plan: Plan, lowering: LoweringFacts, lines: SourceLines) -> list[CheckResult]:
@@ -138,10 +139,20 @@ def test_a_tokenizer_that_changes_at_the_end_is_not_kept(project: Project, monke
     assert (project.root / "out/net.tokenizer/tokenizer.json").read_text() == "old"
 
 
-def test_weights_that_change_during_a_build_are_noticed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the edit restores the size and the time of the file."""
+@pytest.mark.parametrize("age", ["old", "new"])
+def test_weights_that_change_during_a_build_do_not_mix(
+    age: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old ones are noticed, also if the edit restores the size and the time of the file. The build has copies of new
+    ones, so it makes the program that it began with."""
     project.write("model.py", MODEL + "# again\n")
+    project.build()
+    first = (project.root / "out/net.pte").read_bytes()
+    project.write("model.yaml", WITH_WEIGHTS + "checks: {compare: {leave_out: again}}\n")
+    project.write("model.py", MODEL + "# and again\n")
     weights, run = project.root / "w.safetensors", export.export
+    if age == "old":
+        os.utime(weights, (0, 0))
 
     def changed(*arguments: Any) -> Any:
         process = run(*arguments)
@@ -153,8 +164,11 @@ def test_weights_that_change_during_a_build_are_noticed(project: Project, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(export, "export", changed)
-        project.build(expect=1)
-    assert "`w.safetensors` changed during the build" in project.capfd.readouterr().err
+        project.build(expect=1 if age == "old" else 0)
+    said = project.capfd.readouterr().err
+    assert ("`w.safetensors` changed during the build" in said) == (age == "old")
+    if age == "new":
+        assert (project.root / "out/net.pte").read_bytes() == first
 
 
 def test_a_download_that_ends_during_a_build_is_noticed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -195,6 +196,44 @@ def test_each_checkpoint_is_built_with_its_seconds(tmp_path: Path) -> None:
     finally:
         running.process.kill()
         running.process.wait()
+
+
+def test_a_checkpoint_that_training_writes_all_the_time_is_built(tmp_path: Path) -> None:
+    """In place, as `torch.save` does, beside files that no build reads."""
+    manifest = MANIFEST.replace('factory: "model:create"', 'factory: "model:create"\n  weights: net.pt')
+    done, value = threading.Event(), 0.0
+
+    def train() -> None:
+        nonlocal value
+        while not done.wait(0.3):
+            value += 1.0
+            torch.save({"linear.weight": torch.full((4, 8), value), "linear.bias": torch.zeros(4)}, tmp_path / "net.pt")
+            (tmp_path / "train.log").write_text(f"{value}\n")
+
+    training = threading.Thread(target=train)
+    training.start()
+    wait_until(lambda: value > 1, WAIT_SECONDS)
+    running = Watch(tmp_path, ".", manifest)
+    try:
+        for _ in range(3):
+            said = running.turn()
+            assert "error" not in said
+            assert "train.log" not in said
+    finally:
+        done.set()
+        training.join()
+        running.process.kill()
+        running.process.wait()
+
+
+def test_only_changes_of_what_builds_read_are_built(watch: Watch) -> None:
+    watch.turn()
+    (watch.root / "notes.txt").write_text("nothing reads this")
+    watch.assert_quiet()
+    (watch.root / "model.yaml").write_text(MANIFEST + "tokenizer: vocab.txt\n")
+    assert "there is no file `vocab.txt`" in watch.turn()
+    (watch.root / "vocab.txt").write_text("a")
+    assert f"changed: {watch.root / 'vocab.txt'}" in watch.turn()
 
 
 @pytest.mark.parametrize("name", ["nowhere/model.yaml", "missing.yaml"])

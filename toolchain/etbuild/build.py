@@ -13,7 +13,7 @@ from etbuild.errors import BuildError
 from etbuild.files.artifacts import publish, staging
 from etbuild.files.digests import digest, file_digest, hashed_once
 from etbuild.files.writing import Artifact
-from etbuild.inputs import checked_files
+from etbuild.inputs import checked_files, snapshot
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import Stage
@@ -128,6 +128,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
     cache = options.cache
     plan.check_backends()
     with options.stage("read the inputs"):
+        snapshot.wait_until_quiet(path for name in plan.data_names if (path := inputs.find(name)) is not None)
         tokenizer.check_files(plan, inputs)
         request = Request.read(plan, inputs)
     # A caller who changes how lowering runs wants lowering to run.
@@ -177,8 +178,9 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
     with (
         staging(directory) as staged,
         unkeyed() as unknown,
-        closing(Pipeline(request, staged, options.stage, options.lowering, cache)) as pipeline,
+        closing(Pipeline(request.of_one_moment(staged), staged, options.stage, options.lowering, cache)) as pipeline,
     ):
+        request = pipeline.request
         steps = {step.name: pipeline.run(step) for step in STEPS}
         if options.verify is not None:
             with options.stage("build again and compare"):

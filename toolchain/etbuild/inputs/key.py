@@ -64,16 +64,13 @@ class KeyFiles:
         return read_data(self.names if names is None else names, self.files, self.inputs.data)
 
     def check_unchanged(self) -> None:
-        """Checks that the files still have the content that was digested. Else the cache would keep a wrong result.
+        """Checks that the data still has the content that was digested. Else the cache would keep a wrong result. Of
+        sources, the content that was digested is in memory.
 
         Raises:
-            BuildError: A source or a data file has changed, or a checkpoint has other files.
+            BuildError: A file has changed, or a checkpoint has other files.
         """
-        sources = {name: _digest_now(path) for name, path in self.used.sources.items()}
-        data = {name: _digest_now(self.inputs.find(name)) for name in self.digests["data"]}
-        changed = [name for name, now in sources.items() if now != self.digests["sources"][name]]
-        changed += [name for name, now in data.items() if now != self.digests["data"][name]]
-        if changed:
+        if changed := self._changed():
             raise BuildError.of(f"`{changed[0]}` changed during the build", "build again")
         for name, place in self.names.items():
             try:
@@ -82,6 +79,14 @@ class KeyFiles:
                 now = ()
             if now != self.files[name]:
                 raise BuildError.of(f"the files of `{name}` changed during the build", "build again")
+
+    def is_unchanged(self) -> bool:
+        """Whether the data still has the content that was digested."""
+        return not self._changed()
+
+    def _changed(self) -> list[str]:
+        data = {name: _digest_now(self.inputs.find(name)) for name in self.digests["data"]}
+        return [name for name, now in data.items() if now != self.digests["data"][name]]
 
 
 def read_data(

@@ -9,19 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from etbuild import backends
-from etbuild.errors import DocumentPath
+from etbuild.errors import DocumentPath, EtbuildError
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, MADE, METHODS, WRITTEN, ExportFiles
 from etbuild.files.artifacts import scratch_in
 from etbuild.files.digests import digest, file_digest
 from etbuild.files.writing import Artifact
-from etbuild.inputs import step_files
+from etbuild.inputs import snapshot, step_files
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.distributions import environment
 from etbuild.inputs.import_graph import used_sources
@@ -72,6 +72,15 @@ class Request:
         began = time.time_ns()
         files = KeyFiles.read(inputs, used_sources(inputs, plan.export_plan), plan.data_names)
         return cls(plan, files, describe(plan, files.digests), environment(), began)
+
+    def of_one_moment(self, directory: Path) -> Request:
+        """The same with copies, in a directory, of data that may change during the build. Errors are those of `read`
+        and of `snapshot.copied`."""
+        inputs = snapshot.copied(self.files.inputs, self.files.digests["data"], directory / "inputs")
+        if inputs is None:
+            return self
+        files = replace(self.files, inputs=inputs)
+        return replace(self, files=files) if files.is_unchanged() else Request.read(self.plan, inputs)
 
     @property
     def key(self) -> str:
@@ -168,8 +177,12 @@ class Pipeline:
         if step.schema is None:
             step.run(self)
             return
-        with self._guarded(step.name):
-            step.run(self)
+        try:
+            with self._guarded(step.name):
+                step.run(self)
+        except EtbuildError:
+            self.request.files.check_unchanged()  # data that has changed may be why it failed
+            raise
         self.request.files.check_unchanged()
 
     def _guarded(self, step: str) -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from etbuild.errors import EtbuildError, InputError, check_current_directory, pr
 from etbuild.extras import install_hint
 from etkit.cli import build, checkpoints
 
+_WRITTEN_BY_HAND = (".py", ".yaml", ".yml")  # one that no build has read yet may be what the last one missed
 _MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
 
 
@@ -92,23 +93,48 @@ def _watched(options: argparse.Namespace) -> set[Path]:
     return directories | {file.parent for file in files}
 
 
-def _linked(options: argparse.Namespace) -> frozenset[tuple[Path, int]]:
-    """The files behind links among the data that the manifests name, each with its inode: a watch of the links sees no
-    change of their content. None of a manifest that is wrong, or that names a file that is missing."""
-    from etbuild.inputs.checkpoints import each_with_shards
-    from etbuild.manifest import validate
-    from etbuild.plan.plan import from_manifest
+@dataclass(frozen=True)
+class _Read:
+    """What builds read beside sources and manifests.
 
-    found: set[tuple[Path, int]] = set()
-    for manifest in options.manifests:
-        with suppress(EtbuildError, OSError):
-            inputs = declared_inputs(options, [manifest.parent, *options.root])
-            for loaded in validate.load_each(manifest, None, build.wanted(options), settings(options)):
-                for name, files in each_with_shards(from_manifest(loaded.data).data_names, inputs).items():
-                    paths = [path for path in map(inputs.find, (name, *files)) if path is not None]
-                    targets = {path.resolve() for path in paths if path.resolve() != path.absolute()}
-                    found |= {(target, target.stat().st_ino) for target in targets}
-    return frozenset(found)
+    Attributes:
+        named: The places of the data that the manifests name, whether it is there or not. None: a manifest is wrong, so
+            nobody knows.
+        linked: The files behind links among this data, each with its inode: a watch of the links sees no change of
+            their content.
+    """
+
+    named: frozenset[Path] | None
+    linked: frozenset[tuple[Path, int]]
+
+    @classmethod
+    def by(cls, options: argparse.Namespace) -> _Read:
+        """What the builds of a command read."""
+        from etbuild.inputs.checkpoints import each_with_shards
+        from etbuild.manifest import validate
+        from etbuild.plan.plan import from_manifest
+
+        named = {path.resolve() for path in checkpoints.directories(options.weights)}
+        linked, is_known = set[tuple[Path, int]](), True
+        for manifest in options.manifests:
+            try:
+                inputs = declared_inputs(options, [manifest.parent, *options.root])
+                named |= {path.resolve() for path in inputs.data.values()}
+                for loaded in validate.load_each(manifest, None, build.wanted(options), settings(options)):
+                    names = from_manifest(loaded.data).data_names
+                    named |= {root.resolve() / name for root in inputs.roots for name in names}
+                    for name, files in each_with_shards(names, inputs).items():
+                        paths = [path for path in map(inputs.find, (name, *files)) if path is not None]
+                        named |= {path.absolute() for path in paths} | {path.resolve() for path in paths}
+                        targets = {path.resolve() for path in paths if path.resolve() != path.absolute()}
+                        linked |= {(target, target.stat().st_ino) for target in targets}
+            except (EtbuildError, OSError):
+                is_known = False
+        return cls(frozenset(named) if is_known else None, frozenset(linked))
+
+    def holds(self, path: Path) -> bool:
+        """Whether a build may read a file: a source, a manifest, named data, or a file in a folder that is named."""
+        return self.named is None or path.suffix in _WRITTEN_BY_HAND or not self.named.isdisjoint((path, *path.parents))
 
 
 def _changes(options: argparse.Namespace, watched: set[Path]) -> Iterator[set[str]]:
@@ -116,22 +142,23 @@ def _changes(options: argparse.Namespace, watched: set[Path]) -> Iterator[set[st
     from watchfiles import watch
 
     written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - watched
+    read, waiting = _Read.by(options), set[str]()
 
     def matters(change: object, name: str) -> bool:
-        return _matters(name) and not any(Path(name).is_relative_to(path) for path in written)
+        path = Path(name)
+        return _matters(name) and read.holds(path) and not any(path.is_relative_to(each) for each in written)
 
-    linked, waiting = _linked(options), set[str]()
     while True:
         started = False
         for changed in watch(
-            *watched, *{path for path, _ in linked}, watch_filter=matters, rust_timeout=200, yield_on_timeout=True
+            *watched, *{path for path, _ in read.linked}, watch_filter=matters, rust_timeout=200, yield_on_timeout=True
         ):
             names = {name for _, name in changed}
             if started and not names:
                 continue
-            now = _linked(options) if started else linked
-            if now != linked:  # a watch of a file ends when another file takes its place
-                linked, waiting = now, names
+            before, read = read, _Read.by(options) if started else read
+            if read.linked != before.linked:  # a watch of a file ends when another file takes its place
+                waiting = names
                 break
             started = True
             yield names | waiting
