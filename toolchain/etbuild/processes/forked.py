@@ -97,9 +97,13 @@ class Beside:
         name: What it does, for messages.
         task: A generator. Each value that it yields is the result of a step; it gets what is given for the next one.
             The value that it returns is the result of the last step.
+
+    Attributes:
+        exit_code: The exit code of the child, if it has ended before it sent a result.
     """
 
     def __init__(self, name: str, task: Callable[[], Generator[Any, Any, Any]]) -> None:
+        self.exit_code: int | None = None
         given, self._give = _FORK.Pipe(duplex=False)
         self._child: _Child | None = None
         try:
@@ -123,6 +127,7 @@ class Beside:
                 pass
             return child.received()
         except BaseException:
+            self.exit_code = child.process.exitcode
             self.end()
             raise
 
