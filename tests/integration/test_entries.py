@@ -680,7 +680,7 @@ SIZES = "size = self.norm.running_mean.shape[0]; self.norm.running_mean = x.new_
 
 
 @pytest.mark.parametrize(("body", "differs"), [(NO_STATE, False), (RESHAPED, False), (SIZES, True)])
-def test_a_buffer_whose_form_alone_is_read_may_be_assigned(body: str, differs: bool) -> None:
+def test_a_buffer_may_be_assigned_if_only_its_form_is_read(body: str, differs: bool) -> None:
     """If its new form changes what a second call gives, two calls show it."""
     module, code, program, assigned = traced(body)
     assigned.check(program, ("methods", "forward", "entry"))

@@ -17,7 +17,7 @@ def others_that_write(directory: Path) -> tuple[str, str] | None:
         directory: The directory.
 
     Returns:
-        What is wrong, and the command that mends it. None if nobody else can, or if others can only add files.
+        What is wrong, and the command that fixes it. None if nobody else can, or if others can only add files.
 
     Raises:
         OSError: The directory cannot be looked at.
