@@ -70,6 +70,17 @@ def test_a_bug_keeps_its_traceback() -> None:
         forked.run({"lowering f": task}, 1)
 
 
+def test_a_panic_of_a_library_is_not_a_bug() -> None:
+    """Rust's panics are no subclass of `Exception`. No code of the driver raises such a class."""
+
+    def task() -> None:
+        raise type("PanicException", (BaseException,), {})("no entry found for key")
+
+    with pytest.raises(BuildError) as raised:
+        forked.run({"lowering f": task}, 1)
+    assert str(raised.value) == "a library, or code of the model, failed: no entry found for key"
+
+
 def test_a_problem_of_the_machine_is_told_without_a_traceback() -> None:
     def task() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

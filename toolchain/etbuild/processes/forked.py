@@ -17,7 +17,7 @@ from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError, Leaving
 from etbuild.files import digests
-from etbuild.foreign_errors import system_error
+from etbuild.foreign_errors import foreign_error, system_error
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
 from etbuild.processes.ending import STOPPING, Interrupts, blocked, flush
@@ -260,5 +260,5 @@ def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
     except MemoryError:
         failure = BuildError([out_of_memory(name)])
     except BaseException as error:  # noqa: BLE001 - the parent has to hear of every exception
-        failure = system_error(error) or ChildFailed(traceback.format_exc())
+        failure = system_error(error) or foreign_error(error) or ChildFailed(traceback.format_exc())
     return ForkingPickler.dumps((None, failure, set(), {}))
