@@ -30,7 +30,7 @@ executorch_lock(
 `buck2 build ":classifier[ptd][backbone]"` builds one of them.
 """
 
-load("//rules/private:common.bzl", "TEMPLATE", "checkpoint_names", "checkpoints_error")
+load("//rules/private:common.bzl", "TEMPLATE", "checkpoint_names", "checkpoints_error", "checkpoints_of_gguf_error")
 load(":library.bzl", _executorch_library = "executorch_library")
 load(":lock.bzl", "executorch_lock_test", "executorch_lock_update")
 load(":program.bzl", "lowered_methods", _executorch_program = "executorch_program")
@@ -90,7 +90,7 @@ def executorch_checkpoints(name, manifest, checkpoints, checkpoint_as, **kwargs)
       **kwargs: more attributes of every `executorch_program`. `weights` are those that all programs have.
     """
     named, error = (checkpoints, None) if isinstance(checkpoints, dict) else checkpoint_names(checkpoints)
-    error = error or checkpoints_error(named.keys())
+    error = error or checkpoints_of_gguf_error(named.values(), checkpoint_as) or checkpoints_error(named.keys())
     if error:
         fail("attribute `checkpoints`: " + error)
     attributes = dict(kwargs, manifest = manifest, manifest_name = kwargs.get("manifest_name", name))

@@ -1,18 +1,18 @@
 """The macro executorch_checkpoints: a program for each checkpoint of a manifest."""
 
-load(":common.bzl", "TEMPLATE", "checkpoint_names", "checkpoints_error")
+load(":common.bzl", "TEMPLATE", "checkpoint_names", "checkpoints_error", "checkpoints_of_gguf_error")
 load(":macros.bzl", "helper_attributes", "suite_attributes")
 load(":program.bzl", "lowered_methods")
 load(":programs.bzl", "executorch_program")
 
-def _named(checkpoints):
+def _named(checkpoints, checkpoint_as):
     """Returns the checkpoints as a dictionary of names to labels."""
     error = None
     if type(checkpoints) == "list":
         checkpoints, error = checkpoint_names(checkpoints)
     elif type(checkpoints) != "dict":
         error = "write a list of labels, or a dictionary of names to labels"
-    error = error or checkpoints_error(checkpoints.keys())
+    error = error or checkpoints_of_gguf_error(checkpoints.values(), checkpoint_as) or checkpoints_error(checkpoints.keys())
     if error:
         fail(error, attr = "checkpoints")
     return checkpoints
@@ -47,11 +47,11 @@ def executorch_checkpoints(name, manifest, checkpoints, checkpoint_as, **kwargs)
         `NAME.CHECKPOINT`.
       manifest: label of the manifest.
       checkpoints: list of labels, or dict of name to label. If a target has several files, such as a checkpoint in shards,
-        `checkpoint_as` is the name of their folder.
+        `checkpoint_as` is the name of their folder. GGUF files are refused, because the export reads them.
       checkpoint_as: string, the name that the manifest uses for the checkpoint.
       **kwargs: more attributes of every `executorch_program`. `weights` are those that all programs have.
     """
-    named = _named(checkpoints)
+    named = _named(checkpoints, checkpoint_as)
     attributes = dict(kwargs, manifest = manifest, manifest_name = kwargs.get("manifest_name", name))
     template = "{}.{}".format(name, TEMPLATE)
     targets = {checkpoint: "{}.{}".format(name, checkpoint) for checkpoint in named}

@@ -1,7 +1,7 @@
 """What the rules for Bazel and for Buck2 share: names, checks of attributes, and the arguments of the driver.
 
 This file uses only what Starlark has in both: no `native`, no `File`, no `fail(attr = ...)`. So a check returns what is wrong,
-as a text, or None. A file is whatever the build system calls a file: these functions only pass it on.
+as a text, or None. A file is whatever the build system calls a file: these functions only pass it on, or ask for its `basename`.
 
 The arguments of an action are a list. The build system writes each item as one line:
 
@@ -194,8 +194,25 @@ def import_paths_error(sources, place):
     error = unique_error([entry for entry in once if entry.name != "__init__.py"], place, advice)
     return ("deps", error) if error else None
 
+def _kind(path):
+    """Returns which kind of file with weights a path names, or None if its suffix does not tell."""
+    return _KINDS.get("." + path.rpartition(".")[2])
+
+def _kinds_error(named, place):
+    """Says whether a file has the name of a file of another kind: the driver reads a file as its name says."""
+    for entry in named:
+        kind, wanted = _kind(entry.file.basename), _kind(entry.name)
+        if kind and wanted and kind != wanted:
+            return "{} is a file of {}, and '{}' is the name of a file of {}. Write another name, also into the manifest".format(
+                place(entry.file),
+                kind,
+                entry.name,
+                wanted,
+            )
+    return None
+
 def inputs_error(sources, inputs, renamed, place):
-    """Says which attribute of a program gives two files the same name.
+    """Says which attribute of a program gives two files the same name, or a file the name of another kind of file.
 
     Args:
       sources: list of struct(name, file), the program's own sources.
@@ -213,7 +230,7 @@ def inputs_error(sources, inputs, renamed, place):
     for attribute in INPUTS:
         # The tokenizer has names of its own: one of its files may be data too.
         named = (named if INPUTS[attribute].renamed else []) + getattr(inputs, attribute)
-        error = unique_error(named, place)
+        error = unique_error(named, place) or _kinds_error(getattr(inputs, attribute), place)
         if error:
             return attribute + ("_as" if attribute in renamed else ""), error
     return None
@@ -274,7 +291,11 @@ def name_with_variant(name, variant):
     return name if not variant or name.endswith("." + variant) else "{}.{}".format(name, variant)
 
 # The suffixes of files with weights. The driver has the same, and a test compares the two.
-_WEIGHTS_SUFFIXES = [".safetensors.index.json", ".bin.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf"]
+WEIGHTS_SUFFIXES = [".safetensors.index.json", ".bin.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt"]
+GGUF_SUFFIX = ".gguf"
+
+# What the driver reads in different ways. Other suffixes, such as `.bin`, say little about what is in a file.
+_KINDS = {".ckpt": "torch.save", GGUF_SUFFIX: "GGUF", ".pt": "torch.save", ".pth": "torch.save", ".safetensors": "safetensors"}
 
 # The target with what the programs of all checkpoints share ends so.
 TEMPLATE = "template"
@@ -287,7 +308,7 @@ def _for_names(text):
 
 def _stem(file):
     """Returns the name of a file with weights without its suffix."""
-    for suffix in _WEIGHTS_SUFFIXES:
+    for suffix in WEIGHTS_SUFFIXES:
         if file.endswith(suffix):
             return file[:-len(suffix)]
     return file
@@ -306,6 +327,22 @@ def checkpoints_error(names):
             return "'{}' is not a name for a checkpoint: it may have letters, digits, `_` and `-`".format(name)
         if name in _NOT_TAGS + [TEMPLATE]:
             return "'{}' cannot be the name of a checkpoint: NAME.{} is something else. Choose another name".format(name, name)
+    return None
+
+def checkpoints_of_gguf_error(labels, checkpoint_as):
+    """Says whether one of several checkpoints is a GGUF file, which the export reads: the programs would not share it.
+
+    Args:
+      labels: list of string, labels of the checkpoints.
+      checkpoint_as: string, the name that the manifest uses for a checkpoint.
+
+    Returns:
+      string, or None.
+    """
+    for label in [str(label) for label in labels] + [checkpoint_as]:
+        if label.endswith(GGUF_SUFFIX):
+            return ("'{}' cannot be one of several checkpoints: the export reads GGUF files, and checkpoints share one export. " +
+                    "Write an `executorch_program` for each, with the file in `data` or `data_as`").format(label)
     return None
 
 def checkpoint_names(labels):

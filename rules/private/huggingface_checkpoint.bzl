@@ -1,6 +1,7 @@
 """The repository rule huggingface_checkpoint: files of a model from a hub, each pinned by its sha256."""
 
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "read_netrc", "use_netrc")
+load(":common.bzl", "GGUF_SUFFIX", "WEIGHTS_SUFFIXES")
 load(":compat.bzl", "unblocked")
 load(":downloads.bzl", "check_sha256")
 
@@ -24,8 +25,6 @@ filegroup(
     srcs = {config},
 )
 """
-
-_WEIGHTS = (".bin", ".bin.index.json", ".pt", ".pth", ".safetensors", ".safetensors.index.json")
 
 def _check_path(path, what):
     """Fails if a path leaves its directory, or has characters that a label cannot have."""
@@ -80,7 +79,7 @@ def _huggingface_checkpoint_impl(repository_ctx):
         files.append(struct(url = url.replace("{file}", name), path = folder + "/" + name, sha256 = sha256))
     _download(repository_ctx, files)
     paths = [file.path for file in files]
-    weights = [path for path in paths if path.endswith(_WEIGHTS)]
+    weights = [path for path in paths if path.endswith(tuple(WEIGHTS_SUFFIXES + [GGUF_SUFFIX]))]
     config = [path for path in paths if path not in weights]
     build = _BUILD.format(config = repr(config), files = repr(paths), weights = repr(weights))
     repository_ctx.file("BUILD", build, executable = False)
@@ -146,7 +145,7 @@ the folder: `weights: Qwen3-1.7B` and `config: Qwen3-1.7B/config.json`.
 For a checkpoint that the hub gives to some users only, write `machine HUB login YOU password TOKEN` into `~/.netrc`, and
 `auth_patterns = {"HUB": "Bearer <password>"}` into the target.
 
-- `:weights`: the files with tensors, and their index.
+- `:weights`: the files with tensors, and their index. The export reads GGUF files: list them under `data`.
 - `:config`: all other files, such as `config.json` and the tokenizer.
 - `:files`: all files.
 """,

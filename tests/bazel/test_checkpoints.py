@@ -160,6 +160,18 @@ def test_what_is_not_pinned_or_leaves_the_folder_is_refused(
     assert message in workspace.build("--nobuild", "@tiny//:files", expect=1).err
 
 
+def test_all_files_with_tensors_are_weights(workspace: Workspace, tmp_path: Path) -> None:
+    folder = tmp_path / "hub/someone/tiny-net/resolve/1234"
+    folder.mkdir(parents=True)
+    for name in ("config.json", "old.ckpt", "q8.gguf", "tokenizer.json"):
+        (folder / name).write_text(name)
+    text = (workspace.directory / "WORKSPACE").read_text("utf-8")
+    workspace.write("WORKSPACE", text + declaration(tmp_path / "hub"))
+    for target, files in {"weights": ["old.ckpt", "q8.gguf"], "config": ["config.json", "tokenizer.json"]}.items():
+        listed = workspace.bazel("query", f"labels(srcs, @tiny//:{target})").stdout.split()
+        assert sorted(each.rpartition("/")[2] for each in listed) == files
+
+
 def gated(hub: Path, gate: Gate, netrc: Path, pattern: str = "Bearer <password>") -> str:
     """The declaration of a checkpoint behind the gate, with a netrc file that has the token."""
     netrc.write_text("machine 127.0.0.1 login me password a-token\n")

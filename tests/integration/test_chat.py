@@ -121,9 +121,10 @@ def test_a_conversation_has_the_tokens_of_transformers(
     end = EOT if name == "llama" else END
     wanted = expected(reader, end, system, TURNS)
     assert len({each for tokens, _ in wanted for each in tokens}) > 5  # otherwise a wrong cache could pass
-    conversation = Conversation(decoder, ChatTokenizer(made), system, 0)
-    assert conversation._ends == {1, end}
-    assert ["".join(conversation.answer(turn, MOST)) for turn in TURNS] == [text for _, text in wanted]
+    with ChatTokenizer(made) as used:
+        conversation = Conversation(decoder, used, system, 0)
+        assert conversation._ends == {1, end}
+        assert ["".join(conversation.answer(turn, MOST)) for turn in TURNS] == [text for _, text in wanted]
     assert conversation.answers == [tokens for tokens, _ in wanted]
     assert not [note for note in conversation.notes if "ExecuTorch" in note]
 
@@ -147,12 +148,12 @@ def test_a_conversation_continues_in_the_cache(decoder: Any, tmp_path: Path) -> 
     from etkit.generation.chat_tokenizer import ChatTokenizer
     from etkit.generation.conversation import Conversation
 
-    reader = ChatTokenizer(files(tmp_path, CHATML))
-    conversation = Conversation(decoder, reader, None, 0)
-    monkey = iter([*[10, 11, 12], END, *[13, 14], END])
-    conversation._next = lambda scores: next(monkey)  # type: ignore[method-assign]
-    assert ["".join(conversation.answer(turn, MOST)) for turn in TURNS[:2]] == ["ghi", "jk"]
-    assert decoder.computed == len(decoder.held) == len(reader.prompt(conversation.messages[:3])) + 2
+    with ChatTokenizer(files(tmp_path, CHATML)) as reader:
+        conversation = Conversation(decoder, reader, None, 0)
+        monkey = iter([*[10, 11, 12], END, *[13, 14], END])
+        conversation._next = lambda scores: next(monkey)  # type: ignore[method-assign]
+        assert ["".join(conversation.answer(turn, MOST)) for turn in TURNS[:2]] == ["ghi", "jk"]
+        assert decoder.computed == len(decoder.held) == len(reader.prompt(conversation.messages[:3])) + 2
 
 
 def test_a_temperature_draws_tokens() -> None:
@@ -190,6 +191,7 @@ def test_the_index_has_the_template(built: Path) -> None:
             "it takes more than 0.1 seconds",
         ),
         ("{% if %}", "the chat template fails: TemplateSyntaxError"),
+        ("{{ 'a' * 10 ** 10 }}", "the chat template fails: it takes more than 2.1 GB of memory"),
         (None, "the tokenizer has no chat template"),
     ],
 )
@@ -199,32 +201,85 @@ def test_a_template_that_cannot_be_used_is_an_error(
     from etkit.generation import chat_tokenizer
 
     monkeypatch.setattr(chat_tokenizer, "_RENDERING", 0.1)
-    with pytest.raises(InputError) as raised:
-        chat_tokenizer.ChatTokenizer(files(tmp_path, template)).prompt([{"role": "user", "content": "hi"}])
+    with pytest.raises(InputError) as raised, chat_tokenizer.ChatTokenizer(files(tmp_path, template)) as reader:
+        reader.prompt([{"role": "user", "content": "hi"}])
     assert message in str(raised.value)
-    assert "tokenizer_config.json that has the template" in str(raised.value)
+    assert ("tokenizer_config.json that has the template" in str(raised.value)) == (template is None)
+    assert str(raised.value).startswith("the tokenizer has" if template is None else "chat_template.jinja: ")
 
 
 def test_a_conversation_that_does_not_fit_and_an_answer_that_is_cut_are_said(decoder: Any, tmp_path: Path) -> None:
     from etkit.generation.chat_tokenizer import ChatTokenizer
     from etkit.generation.conversation import Conversation
 
-    conversation = Conversation(decoder, ChatTokenizer(files(tmp_path, CHATML)), None, 0)
-    conversation._ends = set()
-    assert "".join(conversation.answer("a", 600))
-    assert len(conversation.answers[0]) + len(decoder.held) > decoder.context
-    assert conversation.notes == [
-        f"an answer was cut after {len(conversation.answers[0])} tokens: `--tokens` and the cache are the limits"
-    ]
-    with pytest.raises(InputError, match=r"the conversation has \d+ tokens, and the cache of the program 512"):
-        [*conversation.answer("a" * 600, 1)]
+    with ChatTokenizer(files(tmp_path, CHATML)) as reader:
+        conversation = Conversation(decoder, reader, None, 0)
+        conversation._ends = set()
+        assert "".join(conversation.answer("a", 600))
+        assert len(conversation.answers[0]) + len(decoder.held) > decoder.context
+        assert conversation.notes == [
+            f"an answer was cut after {len(conversation.answers[0])} tokens: `--tokens` and the cache are the limits"
+        ]
+        with pytest.raises(InputError, match=r"the conversation has \d+ tokens, and the cache of the program 512"):
+            [*conversation.answer("a" * 600, 1)]
 
 
 def test_other_tokens_than_those_of_the_runner_are_noted(tmp_path: Path) -> None:
     from etkit.generation.chat_tokenizer import ChatTokenizer
 
-    reader = ChatTokenizer(files(tmp_path, CHATML))
-    assert reader.note_on_runner([{"role": "user", "content": "hi"}]) is None
-    said = reader.note_on_runner([{"role": "user", "content": "XYZ is in no word"}])
-    assert said == "ExecuTorch's tokenizer makes other tokens of this conversation than transformers"
-    assert reader.ends_of_turns() == {END}
+    with ChatTokenizer(files(tmp_path, CHATML)) as reader:
+        assert reader.note_on_runner([{"role": "user", "content": "hi"}]) is None
+        said = reader.note_on_runner([{"role": "user", "content": "XYZ is in no word"}])
+        assert said == "ExecuTorch's tokenizer makes other tokens of this conversation than transformers"
+        assert reader.ends_of_turns() == {END}
+
+
+GROWS = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1024}
+HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
+    "panics when it is read": (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        'the tokenizer cannot be read: Precompiled: Error("Cannot parse precompiled_charsmap"',
+    ),
+    "panics when it reads": (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "CAAAAAECAwQFBgcI"}},
+        "the tokenizer fails: index out of bounds: the len is 2",
+    ),
+    "panics when it writes": (
+        {"decoder": {"type": "Strip", "content": "a", "start": 5, "stop": 9}},
+        "the tokenizer fails: index out of bounds: the len is 1",
+    ),
+    "takes all memory": (
+        {"normalizer": {"type": "Sequence", "normalizers": [GROWS] * 4}},
+        "the tokenizer fails: it takes more than 2.1 GB of memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_hostile_tokenizer_is_an_error_of_one_line(
+    how: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Panics of Rust are no subclass of `Exception`, and Rust prints them itself; without memory it aborts."""
+    from etkit.generation.chat_tokenizer import ChatTokenizer
+
+    changes, message = HOSTILE[how]
+    made = files(tmp_path, CHATML)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**content, **changes}))
+    with pytest.raises(InputError) as raised, ChatTokenizer(made) as reader:
+        [reader.text([each]) for each in reader.prompt([{"role": "user", "content": "aaaa"}])]
+    assert str(raised.value).startswith(f"tokenizer.json: {message}")
+    assert len(str(raised.value).splitlines()) == 1
+    assert "panic" not in str(raised.value) + "".join(capfd.readouterr())
+
+
+def test_a_tokenizer_of_the_runner_has_limits_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from etkit.generation.runner_tokenizer import check
+
+    files(tmp_path, None)
+    file = tmp_path / "tokenizer.json"
+    check(str(file), "aaaa")
+    file.write_text(json.dumps({**json.loads(file.read_text()), **HOSTILE["takes all memory"][0]}))
+    with pytest.raises(InputError, match=r"^tokenizer\.json: ExecuTorch's tokenizer fails: it takes more than 2\.1 GB"):
+        check(str(file), "aaaa")
+    assert "".join(capfd.readouterr()) == ""

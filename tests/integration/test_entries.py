@@ -14,10 +14,11 @@ import numpy
 import pytest
 import torch
 from executorch.runtime import Runtime
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from etbuild.errors import BuildError
-from etbuild.export.assignments import assigned_when_run, other_inputs, watched
+from etbuild.export.assignments import Assigned, assigned_when_run, calls_differ, other_inputs, watched
 from tests.helpers.sample import values_that_run
 
 from .conftest import Build, Outcome
@@ -623,8 +624,8 @@ class Net(torch.nn.Module):
 """
 
 
-def assigned_in(body: str) -> str:
-    """Exports a method with this body, and returns the message about its assignments."""
+def traced(body: str) -> tuple[torch.nn.Module, types.ModuleType, ExportedProgram, Assigned]:
+    """Exports a method with this body: its module, its code, the program, and what it assigns."""
     code = types.ModuleType("code")
     exec(compile(STATES.replace("BODY", body), "code.py", "exec"), vars(code))
     module = code.Net().eval().requires_grad_(False)
@@ -632,6 +633,12 @@ def assigned_in(body: str) -> str:
     with torch.no_grad(), watched(module, [code]) as assigned:
         program = torch.export.export(module, (torch.ones(2, 4),))
     assert before == {**vars(module), **vars(code)}
+    return module, code, program, assigned
+
+
+def assigned_in(body: str) -> str:
+    """Exports a method with this body, and returns the message about its assignments."""
+    _, _, program, assigned = traced(body)
     with pytest.raises(BuildError) as caught:
         assigned.check(program, ("methods", "forward", "entry"))
     return str(caught.value)
@@ -659,6 +666,25 @@ def test_a_buffer_that_is_assigned_past_the_module_is_called_a_buffer(body: str)
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_no_program_can_keep_is_refused(message: str) -> None:
     assert message in assigned_in(REFUSED[message])
+
+
+NO_STATE = "mem = torch.zeros_like(self.norm.running_mean); self.norm.running_mean = mem * 2 + x[0]; return mem + x"
+RESHAPED = """\
+mem = torch.zeros_like(self.norm.running_mean)
+        if mem.shape != x.shape:
+            mem = torch.zeros_like(x)
+        self.norm.running_mean = 0.9 * mem + x
+        return mem + x
+"""
+SIZES = "size = self.norm.running_mean.shape[0]; self.norm.running_mean = x.new_ones(size + 1); return x + size"
+
+
+@pytest.mark.parametrize(("body", "differs"), [(NO_STATE, False), (RESHAPED, False), (SIZES, True)])
+def test_a_buffer_may_be_assigned_if_only_its_form_is_read(body: str, differs: bool) -> None:
+    """If its new form changes what a second call gives, two calls show it."""
+    module, code, program, assigned = traced(body)
+    assigned.check(program, ("methods", "forward", "entry"))
+    assert calls_differ(module, module, program, ((torch.ones(2, 4),), {}), [code]) == differs
 
 
 def test_inputs_that_pytorch_cannot_add_to_are_copied() -> None:

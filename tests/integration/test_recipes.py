@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import io
 import json
@@ -15,6 +16,8 @@ import torch
 from safetensors.torch import save
 
 from etbuild.backends import recipes
+from etbuild.cli import main
+from etbuild.files import locks
 
 from .conftest import Build, Outcome
 from .quantized_net import MODEL, error_of, module
@@ -349,6 +352,22 @@ def test_stages_end_where_the_user_says(build: Build) -> None:
     assert headings == ["# source_transform: features", "# quantize: features", "# export: features"]
     assert "# export: features\nExportedProgram:" in made.out
     assert made.out.rstrip().endswith("3-export/features.txt")
+
+
+def test_two_commands_that_write_stages_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the first stages of one model could be beside the last ones of another."""
+    (tmp_path / "net.yaml").write_text(manifest("xnnpack_fp32"))
+    asked = []
+
+    def stop_after(last: str, plan: object, inputs: object, directory: Path, stage: object) -> dict[str, list[Path]]:
+        asked.append(last)
+        with pytest.raises(BlockingIOError), locks.locked(directory, fcntl.LOCK_EX | fcntl.LOCK_NB, locks.DIRECTORY):
+            pass
+        return {}
+
+    monkeypatch.setattr("etkit.analysis.show_stages.stop_after", stop_after)
+    words = ["build", str(tmp_path / "net.yaml"), "--stop-after", "export", "-o", str(tmp_path / "out")]
+    assert (main.main(words), asked, list((tmp_path / "out").iterdir())) == (0, ["export"], [])
 
 
 def test_stages_are_all_shown(build: Build) -> None:

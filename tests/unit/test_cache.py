@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -11,8 +12,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -445,6 +449,94 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path, obstacle: str) -> None:
     with pytest.raises(InputError, match="cannot be used as a cache") as error:
         Cache(tmp_path / "cache")
     assert "name a directory that you can write to with --cache-dir" in str(error.value)
+
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[None]:
+    """Within this context, this process has the rights of another user."""
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@as_root
+@pytest.mark.parametrize("lock", [True, False], ids=["lock", "no lock"])
+def test_a_cache_that_cannot_be_written_to_serves_hits(lock: bool) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:  # pytest's directories are for their user only
+        kept = Kept(Path(root))
+        kept.store()
+        target = kept.root / "target"
+        target.mkdir()
+        if not lock:
+            (kept.root / "cache/locks/gc").unlink()
+        subprocess.run(["chmod", "-R", "a+rX", root], check=True)
+        target.chmod(0o777)
+        with nobody():
+            cache = Cache(kept.root / "cache", kept.said.append)
+            assert cache.fetch("program", KEY, target) == list(FILES)
+            assert kept.said == []
+            for key in (OTHER, KEY):
+                with cache.building("program", key):
+                    assert cache.fetch("lower", key, target) is None
+                cache.store("program", key, target, list(FILES))
+            assert kept.said == [f"{cache.directory}: nothing can be stored: Permission denied"]
+
+
+@as_root
+def test_a_directory_without_entries_that_cannot_be_written_to_is_no_cache() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:
+        Path(root).chmod(0o755)
+        with nobody(), pytest.raises(InputError, match="cannot be used as a cache: Permission denied"):
+            Cache(Path(root))
+
+
+@as_root
+@pytest.mark.parametrize("folder", ["", "records"])
+def test_a_cache_of_another_user_is_refused(kept: Kept, folder: str) -> None:
+    (kept.root / "cache").chmod(0o1777)
+    Cache(kept.root / "cache")
+    os.chown(kept.root / "cache" / folder, NOBODY, -1)
+    with pytest.raises(InputError, match="cannot be used as a cache: it belongs to the user nobody") as raised:
+        Cache(kept.root / "cache")
+    assert "`chown -R root " in str(raised.value)
+
+
+@pytest.mark.parametrize(("mode", "who"), [(0o777, "every user"), (0o702, "every user"), (0o770, "the group shared")])
+def test_a_cache_that_others_can_write_to_is_refused(
+    kept: Kept, mode: int, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "etbuild.files.owners.grp.getgrgid", lambda number: types.SimpleNamespace(gr_name="shared", gr_mem=[])
+    )
+    (kept.root / "cache").chmod(mode)
+    with pytest.raises(InputError, match=f"cannot be used as a cache: {who} can write to it") as raised:
+        Cache(kept.root / "cache")
+    hint = str(raised.value).partition("`")[2].partition("`")[0]
+    subprocess.run(hint, shell=True, check=True)
+    Cache(kept.root / "cache")
+
+
+@pytest.mark.parametrize(
+    ("group", "members", "fine"),
+    [("alice", [], True), ("alice", ["alice"], True), ("alice", ["alice", "bob"], False), ("staff", [], False)],
+)
+def test_the_group_that_only_a_user_is_in_may_write(
+    kept: Kept, group: str, members: list[str], fine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a umask of 002, as for Debian's users, directories are writable by such a group."""
+    found = types.SimpleNamespace(gr_name=group, gr_mem=members)
+    user = types.SimpleNamespace(pw_name="alice", pw_gid=(kept.root / "cache").stat().st_gid)
+    monkeypatch.setattr("etbuild.files.owners.grp.getgrgid", lambda number: found)
+    monkeypatch.setattr("etbuild.files.owners.pwd.getpwuid", lambda number: user)
+    (kept.root / "cache").chmod(0o775)
+    with contextlib.nullcontext() if fine else pytest.raises(InputError, match=f"the group {group} can write"):
+        Cache(kept.root / "cache")
 
 
 def test_a_failed_store_leaves_no_record_and_does_not_fail_the_build(kept: Kept) -> None:

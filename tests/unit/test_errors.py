@@ -10,7 +10,7 @@ import pytest
 
 from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, Position, Problem
 from etbuild.folding import folded, listed
-from etbuild.foreign_errors import from_exception, system_error, wrap_library_errors, wrap_system_errors
+from etbuild.foreign_errors import foreign_error, from_exception, system_error, wrap_library_errors, wrap_system_errors
 from etbuild.manifest.positions import located
 
 LINE = Position("m.yaml", 3, 5)
@@ -139,3 +139,17 @@ def test_a_problem_of_the_machine_is_told_as_one(error: Exception, message: str)
 @pytest.mark.parametrize("error", [ImportError("no", name="etbuild.x"), ImportError("no"), OSError("no")], ids=str)
 def test_a_bug_keeps_its_traceback(error: Exception) -> None:
     assert system_error(error) is None
+
+
+class Own(BaseException):
+    """As a model, or a library in Rust, may have it."""
+
+
+class Ours(BaseException):
+    __module__ = "etbuild.lower.unbound"
+
+
+def test_what_no_code_of_ours_raises_is_an_error_of_others() -> None:
+    assert str(foreign_error(Own("no entry"))) == "a library, or code of the model, failed: Own: no entry"
+    for error in (Ours(), ValueError("no"), KeyboardInterrupt(), BuildError.of("ours")):
+        assert foreign_error(error) is None

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -21,7 +22,7 @@ import pytest
 
 from etbuild.errors import BuildError, EtbuildError, InputError, Problem
 from etbuild.files import locks
-from etbuild.processes import forked, process_state
+from etbuild.processes import forked, limited, process_state
 
 
 def writer(path: Path) -> Callable[[], None]:
@@ -67,6 +68,17 @@ def test_a_bug_keeps_its_traceback() -> None:
 
     with pytest.raises(forked.ChildFailed, match=r'(?s)in task.*raise KeyError\("surprise"\)'):
         forked.run({"lowering f": task}, 1)
+
+
+def test_a_panic_of_a_library_is_not_a_bug() -> None:
+    """Rust's panics are no subclass of `Exception`. No code of the driver raises such a class."""
+
+    def task() -> None:
+        raise type("PanicException", (BaseException,), {})("no entry found for key")
+
+    with pytest.raises(BuildError) as raised:
+        forked.run({"lowering f": task}, 1)
+    assert str(raised.value) == "a library, or code of the model, failed: no entry found for key"
 
 
 def test_a_problem_of_the_machine_is_told_without_a_traceback() -> None:
@@ -185,7 +197,7 @@ def test_a_signal_after_the_work_of_a_child_prints_nothing(
 TWICE = """
 import os, signal, threading, time
 from etbuild.files import locks
-from etbuild.processes import forked, process_state
+from etbuild.processes import forked, limited, process_state
 from etbuild.processes.ending import Interrupts
 
 interrupts = Interrupts()
@@ -214,7 +226,7 @@ EARLY = """
 import os, signal, sys
 from etbuild.errors import BuildError
 from etbuild.files import locks
-from etbuild.processes import forked, process_state
+from etbuild.processes import forked, limited, process_state
 
 def interrupt(number, frame):
     raise KeyboardInterrupt
@@ -319,3 +331,46 @@ def test_a_child_that_cannot_start_says_so(beside: bool, monkeypatch: pytest.Mon
     run = forked.Beside("starved", task).result if beside else partial(forked.run, {"starved": task}, 1)
     with pytest.raises(EtbuildError, match="Too many open files"):
         run()
+
+
+class Hostile:
+    def works(self, number: int) -> int:
+        return number + 1
+
+    def raises(self) -> None:
+        raise type("PanicException", (BaseException,), {})("no entry found for key")
+
+    def fills_memory(self) -> None:
+        bytearray(4 << 30)
+
+    def aborts(self) -> None:
+        os.write(2, b"out of luck\n")
+        os.abort()
+
+    def never_ends(self) -> None:
+        re.match("(a*)*b", "a" * 60)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "message"),
+    [
+        ("raises", InputError, "net.json: it fails: no entry found for key"),
+        ("fills_memory", InputError, "net.json: it fails: it takes more than 2.1 GB of memory"),
+        ("aborts", BuildError, "net.json: it fails: its process ended with SIGABRT\n    out of luck"),
+        ("never_ends", InputError, "net.json: it fails: it takes more than 0.2 seconds"),
+    ],
+)
+def test_code_of_others_has_limits(
+    method: str, kind: type[EtbuildError], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with limited.Limited("net.json: it cannot be made", Hostile) as child:
+        assert child.call("net.json: it fails", "works", 1) == 2
+        with pytest.raises(kind) as raised:
+            child.call("net.json: it fails", method, seconds=0.2 if method == "never_ends" else limited.SECONDS)
+    assert str(raised.value) == message
+    assert "".join(capfd.readouterr()) == ""
+
+
+def test_the_time_of_each_call_counts_from_its_start() -> None:
+    with limited.Limited("it cannot be made", Hostile) as child:
+        assert [child.call("it fails", "works", each, seconds=0.05) for each in range(300)] == [*range(1, 301)]

@@ -172,6 +172,46 @@ def test_a_missing_file_of_a_program_is_named(
     assert "first.weights.ptd: cannot be read: No such file or directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("linked", ["second.weights.ptd", "big.weights"])
+def test_a_link_out_of_the_directory_puts_no_file_into_a_package(
+    builds: list[Path], tmp_path: Path, linked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if it leads to the content that the index lists: whoever knows a digest would get the file."""
+    file, secret = tmp_path / "builds" / linked, tmp_path / "elsewhere"
+    file.rename(secret)
+    file.symlink_to(secret)
+    for command in (["package", *map(str, builds), "-o", str(tmp_path / "layout")], ["verify", str(file.parent)]):
+        assert main.main(command) == 1
+        assert f"a link leads out of the directory, to {secret}" in capsys.readouterr().err
+    assert not (tmp_path / "layout").exists()
+
+
+def test_a_link_out_of_a_layout_is_not_followed(
+    builds: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = made_layout(builds, tmp_path / "layout")
+    blob = tmp_path / "layout/blobs/sha256" / made.programs[1].layers["first.pte"].sha256
+    blob.rename(tmp_path / "elsewhere")
+    blob.symlink_to(tmp_path / "elsewhere")
+    assert main.main(["verify", str(tmp_path / "layout")]) == 1
+    assert f"{blob}: a link leads out of the directory, to {tmp_path / 'elsewhere'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("links", ["files", "directory"])
+def test_links_of_a_build_system_are_followed(builds: list[Path], tmp_path: Path, links: str) -> None:
+    """A sandbox has a link for each file, or for the directory."""
+    sandbox = tmp_path / "sandbox"
+    if links == "directory":
+        sandbox.symlink_to(tmp_path / "builds")
+    for path in (tmp_path / "builds").rglob("*") if links == "files" else ():
+        if path.is_file():
+            link = sandbox / path.relative_to(tmp_path / "builds")
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+    linked = [sandbox / path.name for path in builds]
+    assert made_layout(linked, tmp_path / "layout").root == package.make(builds, {}).package.root
+
+
 def test_two_programs_need_two_names(builds: list[Path], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="two programs of the package are called `first`"):
         package.make([builds[0], write_build(tmp_path / "other", "first")], {})

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import shutil
+import socket
 import socketserver
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import certifi
 import pytest
 import requests
 
@@ -259,6 +263,42 @@ def test_headers_that_never_end_are_given_up(begin: bytes, more: bytes, monkeypa
             registry.Repository(wanted, Access(stall_seconds=0.2))
         ended.set()
         server.shutdown()
+
+
+HANDSHAKE = b"\x16\x03\x03\x3f\xff\x02"  # the beginning of a record of TLS with 16383 bytes
+
+
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("server", ["does not accept", "says nothing", "drips"])
+def test_a_connection_that_is_never_made_is_given_up(tls: bool, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "ATTEMPTS", 1)
+    ended = threading.Event()
+
+    class Silent(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.sendall(HANDSHAKE if server == "drips" else b"")
+                while not ended.wait(0.02):
+                    self.request.sendall(b"x" if server == "drips" else b"")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent) as listening, contextlib.ExitStack() as held:
+        if server == "does not accept":  # those that wait are full
+            listening.socket.listen(0)
+            for _ in range(3):
+                waiting = held.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(listening.server_address)
+        else:
+            threading.Thread(target=listening.serve_forever, args=[0.01], daemon=True).start()
+        wanted = reference.parse(f"127.0.0.1:{listening.server_address[1]}/a/b:v1")
+        access = Access(stall_seconds=0.4, ca_file=Path(certifi.where()) if tls else None)
+        begun = time.monotonic()
+        with pytest.raises(BuildError, match=r"cannot be reached: .*timed out"):
+            registry.Repository(wanted, access)
+        assert time.monotonic() - begun < 4
+        ended.set()
+        if server != "does not accept":
+            listening.shutdown()
 
 
 @pytest.mark.parametrize("when", ["soon", "1.5", "-5", ""])

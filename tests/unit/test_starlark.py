@@ -13,6 +13,7 @@ import pytest
 
 from etbuild import backends
 from etbuild.cli.options import RESOURCE_SETS
+from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
 from etbuild.manifest import validate
 from etbuild.plan.expectations import INPUTS
 from etkit.cli import checkpoints
@@ -130,6 +131,47 @@ def test_the_rules_and_the_driver_have_the_same_backends_that_compile_without_we
     assert not compiles_weights([])
     for name, backend in backends.BACKENDS.items():
         assert compiles_weights([name]) != backend.compiles_templates, name
+
+
+def test_the_rules_and_the_driver_know_the_same_files_with_weights() -> None:
+    names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names
+    assert sorted(names["WEIGHTS_SUFFIXES"]) == sorted((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES))
+    assert names["GGUF_SUFFIX"] == GGUF_SUFFIX
+
+
+@pytest.mark.parametrize(
+    ("labels", "checkpoint_as", "wrong"),
+    [
+        (["a.safetensors", "b.pt", ":target"], "net.safetensors", None),
+        (["a.safetensors", "//run:b.gguf"], "net.safetensors", "//run:b.gguf"),
+        ([":target"], "net.gguf", "net.gguf"),
+    ],
+)
+def test_several_checkpoints_have_no_gguf_file(labels: list[str], checkpoint_as: str, wrong: str | None) -> None:
+    names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names
+    error = names["checkpoints_of_gguf_error"](labels, checkpoint_as)
+    assert error is None if wrong is None else f"'{wrong}' cannot be one of several checkpoints" in error
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "fits"),
+    [
+        ("a.safetensors", "net.safetensors", True),
+        ("a.pt", "net.pth", True),
+        ("out", "net.safetensors", True),
+        ("a.bin", "net.safetensors", True),
+        ("a.gguf", "net.safetensors", False),
+        ("a.gguf", "net.pt", False),
+        ("a.pt", "net.safetensors", False),
+    ],
+)
+def test_a_file_has_the_name_of_a_file_of_its_kind(file: str, name: str, fits: bool) -> None:
+    names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names
+    named = SimpleNamespace(name=name, file=SimpleNamespace(basename=file))
+    inputs = SimpleNamespace(**{attribute: [named] if attribute == "weights" else [] for attribute in INPUTS})
+    error = names["inputs_error"]([], inputs, ["weights"], lambda file: file.basename)
+    assert (error is None) == fits
+    assert fits or (error[0] == "weights_as" and f"'{name}' is the name of a file of" in error[1])
 
 
 LABELS = [

@@ -12,6 +12,7 @@ from pathlib import Path
 _LIMIT = 600  # characters that a summary takes from a message
 _TRACE = re.compile(r"(?:Original exception\s+)?Traceback \(most recent call last\):[ ]*\n(?:[ \t]+.*\n)*")
 """A traceback in a message, which some errors of PyTorch quote, without the exception in its last line."""
+_PANIC = "PanicException"  # of any library in Rust; the name tells a user nothing
 _KEPT = 50  # error files that are kept
 
 
@@ -48,7 +49,10 @@ def _summary(error: BaseException, limit: int) -> str:
     text = _line(paragraphs[0])
     if text.endswith(":") and len(paragraphs) > 1:
         text = f"{text} {_line(paragraphs[1])}"
-    return f"{type(error).__name__}: {shortened(text, limit)}" if text else type(error).__name__
+    kind = type(error).__name__
+    if kind == _PANIC:
+        return shortened(text, limit)
+    return f"{kind}: {shortened(text, limit)}" if text else kind
 
 
 def chain(error: BaseException, contexts: bool = True) -> list[BaseException]:
@@ -79,6 +83,12 @@ def shortened(text: str, limit: int = _LIMIT) -> str:
 def hints(*parts: str | None) -> str | None:
     """Joins hints, one on each line. Returns None if there are none."""
     return "\n    ".join(filter(None, parts)) or None
+
+
+def last_line(written: bytes) -> str | None:
+    """The last line that a program has written, for a hint. None if it has written nothing."""
+    lines = [each for each in map(_line, written.decode("utf-8", "replace").splitlines()) if each]
+    return lines[-1] if lines else None
 
 
 def whole_error(error: BaseException, said: str) -> str | None:

@@ -86,6 +86,15 @@ def wrap_library_errors(
         yield
 
 
+def foreign_error(error: BaseException) -> EtbuildError | None:
+    """Our error for what no code of ours raises: a panic of a library in Rust, or a class of others that is no
+    `Exception`. None for any other exception."""
+    ours = type(error).__module__.partition(".")[0] in ("etbuild", "etkit")
+    if ours or isinstance(error, (Exception, *PASSING)):
+        return None
+    return from_exception(readable(error), BuildError, None, "a library, or code of the model, failed")
+
+
 _ROOM, _DESCRIPTORS = "is the disk full?", "too many files are open: raise the limit with `ulimit -n`"
 _PROCESSES, _MEMORY = "too many processes run: raise the limit with `ulimit -u`", "raise the limit with `ulimit -v`"
 _OF_SYSTEM = {

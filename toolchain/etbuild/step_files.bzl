@@ -133,6 +133,7 @@ STEP_FILES = {
     "etbuild/files/json_diff.py": ["plan/action"],
     "etbuild/files/json_file.py": ["compare", "export", "lower", "plan", "report"],
     "etbuild/files/locks.py": ["compare/outside", "export/outside", "lower/outside", "plan/outside", "report/outside"],
+    "etbuild/files/owners.py": ["compare/action", "export/action", "lower/action", "plan/action", "report/action"],
     "etbuild/files/program_file.py": ["compare", "lower"],
     "etbuild/files/regular_files.py": ["compare", "export", "lower", "plan", "report"],
     "etbuild/files/safetensors_header.py": ["compare", "export", "lower", "plan/action", "report/action"],

@@ -21,6 +21,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,8 +30,10 @@ from etbuild.cache import entries
 from etbuild.cache.entries import Damaged, Entry, Unreadable, reason
 from etbuild.errors import InputError
 from etbuild.files import locks
+from etbuild.files.owners import others_that_write
 from etbuild.files.scratch import HIDDEN, Scratch, sweep
 
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 GC = "gc"
 """The name of the lock of garbage collection."""
 
@@ -58,29 +61,48 @@ class Cache:
     """A cache in a directory.
 
     Args:
-        directory: The cache's directory. It is created if it does not exist; only its user can access it.
+        directory: The cache's directory. It is created if it does not exist; only its user can access it. If it cannot
+            be written to, nothing is stored.
         report: Called with one line about a damaged entry, or about a cache that cannot be read or written.
 
     Raises:
-        InputError: The directory cannot be used as a cache.
+        InputError: The directory cannot be used as a cache, or other users can write to it.
     """
 
     def __init__(self, directory: Path, report: Callable[[str], None] = _report) -> None:
         self.directory = directory.absolute()
         self.report = report
         self.unfinished = self.directory / entries.UNFINISHED
+        self._read_only: str | None = None  # why nothing can be written
+        self._told = False  # that nothing can be written
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for kind in entries.KINDS:
-                (self.directory / kind).mkdir(exist_ok=True)
-                if (self.directory / kind).is_symlink():  # its files are not ours to remove
-                    raise NotADirectoryError(errno.ENOTDIR, f"`{kind}` is a link")
-            sweep(self.unfinished)
-            with self.locked(GC, fcntl.LOCK_SH):
-                pass
+            self._make()
         except OSError as error:
-            message = f"{directory}: cannot be used as a cache: {reason(error)}"
-            raise InputError.of(message, "name a directory that you can write to with --cache-dir") from error
+            readable = os.access(self.directory / "records", os.R_OK | os.X_OK, effective_ids=True)
+            if error.errno not in _READ_ONLY or not readable:
+                message = f"{directory}: cannot be used as a cache: {reason(error)}"
+                raise InputError.of(message, "name a directory that you can write to with --cache-dir") from error
+            self._read_only = reason(error)
+        self._check_owners()
+
+    def _make(self) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for kind in entries.KINDS:
+            (self.directory / kind).mkdir(exist_ok=True)
+            if (self.directory / kind).is_symlink():  # its files are not ours to remove
+                raise NotADirectoryError(errno.ENOTDIR, f"`{kind}` is a link")
+        sweep(self.unfinished)
+        with self.locked(GC, fcntl.LOCK_SH):
+            pass
+
+    def _check_owners(self) -> None:
+        """Refuses a cache into which other users can put programs of their own."""
+        enter = self.directory.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+        for directory in (self.directory, *(self.directory / kind for kind in entries.KINDS if enter)):
+            found = others_that_write(directory) if directory.is_dir() else None
+            if found is not None:
+                message = f"{directory}: cannot be used as a cache: {found[0]}"
+                raise InputError.of(message, f"`{found[1]}`, or name another directory with --cache-dir")
 
     def fetch(self, step: str, key: str, directory: Path) -> list[str] | None:
         """Copies the files of a key into a directory.
@@ -172,6 +194,9 @@ class Cache:
 
     def _store(self, write: Callable[[Path], None]) -> None:
         """Calls a function with a directory for files that are not complete. Reports errors of the system."""
+        if self._read_only is not None:
+            self._tell_read_only()
+            return
         try:
             with self.locked(GC, fcntl.LOCK_SH), Scratch(self.unfinished, HIDDEN) as unfinished:
                 write(unfinished.path)
@@ -182,6 +207,7 @@ class Cache:
     def building(self, step: str, key: str) -> Iterator[None]:
         """Returns a context manager that only one process at a time can enter for a key. Processes that waited should
         look into the cache again."""
+        self._tell_read_only()
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(self.locked(f"{step}-{key}", fcntl.LOCK_EX))
@@ -202,6 +228,18 @@ class Cache:
             return f"{what} was damaged, and cannot be removed ({reason(obstacle)}): {error}"
         return f"{what} was damaged and is removed: {error}"
 
-    def locked(self, name: str, kind: int) -> contextlib.AbstractContextManager[None]:
-        """Holds a lock. Garbage collection may remove its file meanwhile; then it is made again."""
-        return locks.locked(self.directory / "locks" / name, kind, locks.LOCK_FILE)
+    def _tell_read_only(self) -> None:
+        """Reports that nothing can be stored, once and before processes fork."""
+        if self._read_only is not None and not self._told:
+            self.report(f"{self.directory}: nothing can be stored: {self._read_only}")
+        self._told = True
+
+    @contextlib.contextmanager
+    def locked(self, name: str, kind: int) -> Iterator[None]:
+        """Holds a lock. Garbage collection may remove its file meanwhile; then it is made again. Where nothing can be
+        written, it works without a lock: an entry that is removed meanwhile is a miss."""
+        path, read_only = self.directory / "locks" / name, self._read_only is not None
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(*(OSError,) if read_only else ()):
+                held.enter_context(locks.locked(path, kind, os.O_RDONLY if read_only else locks.LOCK_FILE))
+            yield

@@ -102,9 +102,9 @@ def _tell(error: BaseException, options: argparse.Namespace) -> int:
         return _lose_output(error)
     known = error
     if not isinstance(error, EtbuildError):
-        from etbuild.foreign_errors import system_error
+        from etbuild.foreign_errors import foreign_error, system_error
 
-        known = _removed_directory(error) or system_error(error) or error
+        known = _removed_directory(error) or system_error(error) or foreign_error(error) or error
     if not isinstance(known, EtbuildError):
         raise error
     options.tell(known.in_rule(options.rule_target, options.rule_command) if options.rule_target else known)

@@ -11,7 +11,7 @@ from torch.export.graph_signature import InputKind
 
 from etbuild.comparison import accuracy
 from etbuild.comparison.graph import Graph, buffers, is_quantized
-from etbuild.comparison.hints import operator
+from etbuild.export.written_buffers import readers
 from etbuild.plan.parts import Tolerance
 
 _CALLS = 6  # of the method, from the first one on: later ones have large numbers, whose rounding hides weights
@@ -20,7 +20,6 @@ _VERIFIED = 8  # weights that are changed, the least important first
 _CHANGE = 0.1  # of a weight
 _LARGE = 100.0  # times its largest element: only what nothing depends on is not moved by this
 _WEAK = 0.1  # of what a tolerance allows: changes whose estimated effect is less are tried
-_ONLY_FORM = ("sym_size", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full")
 
 
 class Power:
@@ -111,7 +110,7 @@ class Power:
             index
             for index, name in enumerate(names)
             if isinstance(self._calls[0][index], torch.Tensor)
-            and any(operator(user) not in (*_ONLY_FORM, "output") for user in nodes[name].users)
+            and any(user.op != "output" for user in readers(nodes[name]))
         ]
 
     def _input_matters(self, index: int) -> bool:

@@ -12,6 +12,8 @@ from torch.fx import GraphModule, Node
 from etbuild.errors import BuildError
 from etbuild.model.tensor_facts import original_name
 
+_ONLY_FORM = ("sym_size", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full")
+
 
 def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[str]:
     """Finds the buffers that a method writes to, also through views and in other graphs that the method calls.
@@ -57,10 +59,15 @@ def check_overlaps(programs: Mapping[str, ExportedProgram], overlaps: Mapping[st
 
 
 def read_tensors(program: ExportedProgram) -> set[str]:
-    """The names of the parameters, buffers and constants that an exported method reads."""
+    """The names of the parameters, buffers and constants whose content an exported method reads."""
     inputs = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     specs = program.graph_signature.input_specs
-    return {spec.target for spec in specs if spec.target is not None and inputs[spec.arg.name].users}
+    return {spec.target for spec in specs if spec.target is not None and readers(inputs[spec.arg.name])}
+
+
+def readers(node: Node) -> list[Node]:
+    """The nodes that read more of a tensor than its form."""
+    return [user for user in node.users if getattr(user.target, "_opname", None) not in _ONLY_FORM]
 
 
 def written_nodes(program: ExportedProgram) -> Iterator[Node]:

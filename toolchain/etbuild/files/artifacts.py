@@ -51,6 +51,19 @@ def scratch_in(directory: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def turn(directory: Path) -> Iterator[None]:
+    """Lets one process at a time write to a directory, which is made if it is missing. The others wait.
+
+    Raises:
+        BuildError: The directory cannot be made or locked.
+    """
+    with write_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    with _publish_lock(directory, fcntl.LOCK_EX):
+        yield
+
+
+@contextlib.contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
     """A directory that appears complete at the end, or stays as it is. Its previous content is removed.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError, Leaving
 from etbuild.files import digests
-from etbuild.foreign_errors import system_error
+from etbuild.foreign_errors import foreign_error, system_error
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
 from etbuild.processes.ending import STOPPING, Interrupts, blocked, flush
@@ -97,9 +97,13 @@ class Beside:
         name: What it does, for messages.
         task: A generator. Each value that it yields is the result of a step; it gets what is given for the next one.
             The value that it returns is the result of the last step.
+
+    Attributes:
+        exit_code: The exit code of the child, if it has ended before it sent a result.
     """
 
     def __init__(self, name: str, task: Callable[[], Generator[Any, Any, Any]]) -> None:
+        self.exit_code: int | None = None
         given, self._give = _FORK.Pipe(duplex=False)
         self._child: _Child | None = None
         try:
@@ -123,6 +127,7 @@ class Beside:
                 pass
             return child.received()
         except BaseException:
+            self.exit_code = child.process.exitcode
             self.end()
             raise
 
@@ -255,5 +260,5 @@ def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
     except MemoryError:
         failure = BuildError([out_of_memory(name)])
     except BaseException as error:  # noqa: BLE001 - the parent has to hear of every exception
-        failure = system_error(error) or ChildFailed(traceback.format_exc())
+        failure = system_error(error) or foreign_error(error) or ChildFailed(traceback.format_exc())
     return ForkingPickler.dumps((None, failure, set(), {}))

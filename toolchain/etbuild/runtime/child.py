@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from etbuild.errors import BuildError, printable
+from etbuild.errors import BuildError
+from etbuild.exception_text import last_line
 from etbuild.processes import forked
 from etbuild.processes.process_state import stream_to
 
@@ -47,7 +48,8 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int = 1) -> dict[str, A
         try:
             found = forked.run({name: task(work) for name, work in tasks.items()}, at_once)
         except BuildError as error:
-            said = _last_line(log)
+            log.seek(0)
+            said = last_line(log.read())
             problems = [replace(each, hint=each.hint or said) for each in error.problems]
             raise BuildError(problems) from error
     return {name: torch.load(io.BytesIO(content), weights_only=True) for name, content in found.items()}
@@ -56,9 +58,3 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int = 1) -> dict[str, A
 def result(name: str, work: Callable[[], Any]) -> Any:
     """Runs one task in a child process, and returns its result. Arguments and errors are those of `run`."""
     return run({name: work})[name]
-
-
-def _last_line(log: Any) -> str | None:
-    log.seek(0)
-    lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return printable(lines[-1]) if lines else None

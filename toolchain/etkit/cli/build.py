@@ -286,6 +286,7 @@ _NOTHING = {
 
 def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -> None:
     from etbuild.cli.terminal import Progress
+    from etbuild.files.artifacts import turn
     from etbuild.plan.plan import from_manifest
     from etkit.analysis.show_stages import stop_after
 
@@ -293,7 +294,8 @@ def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -
     with locating(loaded.positions):
         plan.check_backends()
         options.restart()
-        saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)
+        with turn(options.directory):  # or stages of two models would be side by side
+            saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)
     if options.json:
         print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))
         return

@@ -116,13 +116,13 @@ def _chat(artifacts: list[Artifact], options: argparse.Namespace) -> None:
         from etkit.generation.conversation import Conversation
         from etkit.generation.decoder import Decoder
 
-        tokenizer = ChatTokenizer(paths["tokenizer"])
-        decoder = Decoder(program_files.read(program, paths["named_data"]), Path(scratch))
-        conversation = Conversation(decoder, tokenizer, options.system, options.temperature)
-        for turn in _turns(options.prompt, write):
-            for piece in conversation.answer(turn, options.tokens or _ANSWER):
-                write(piece)
-            write("\n")
+        with ChatTokenizer(paths["tokenizer"]) as tokenizer:
+            decoder = Decoder(program_files.read(program, paths["named_data"]), Path(scratch))
+            conversation = Conversation(decoder, tokenizer, options.system, options.temperature)
+            for turn in _turns(options.prompt, write):
+                for piece in conversation.answer(turn, options.tokens or _ANSWER):
+                    write(piece)
+                write("\n")
     for note in conversation.notes:
         print(f"note: {note}", file=sys.stderr)
 
@@ -159,6 +159,9 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
         from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
         from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
 
+        from etkit.generation.runner_tokenizer import check
+
+        check(tokenizer, options.prompt)
         # Hugging Face's tokenizers add the tokens that begin a text if `num_bos` is not 0, and as many as they want.
         most = options.tokens or _TEXT
         how = GenerationConfig(echo=False, max_new_tokens=most, temperature=options.temperature, num_bos=1)

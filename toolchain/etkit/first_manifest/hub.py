@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etbuild.errors import BuildError, InputError
-from etbuild.exception_text import summary
 from etbuild.extras import install_hint
 from etbuild.files.digests import file_digest
+from etbuild.foreign_errors import wrap_library_errors
 from etbuild.processes import forked
 from etkit.targets.starlark import rule_call
 
@@ -105,15 +105,13 @@ def _downloaded(repo: str, revision: str | None) -> tuple[str, str, str, list[st
     except ImportError as error:
         message = f"a model of a hub needs huggingface_hub, which cannot be imported: {error}"
         raise BuildError.of(message, install_hint("huggingface")) from None
-    try:
+    hint = "`HF_ENDPOINT` names another hub; a gated model needs `hf auth login` or `HF_TOKEN`"
+    with wrap_library_errors(BuildError, None, f"{PREFIX}{repo} cannot be downloaded", hint):
         api = HfApi()
         model = api.model_info(repo, revision=revision)
         names = wanted([each.rfilename for each in model.siblings or ()])
         patterns = [glob.escape(name) for name in names]
         folder = snapshot_download(repo, revision=model.sha, allow_patterns=patterns)
-    except Exception as error:  # of the network, the hub or the disk
-        hint = "`HF_ENDPOINT` names another hub; a gated model needs `hf auth login` or `HF_TOKEN`"
-        raise BuildError.of(f"{PREFIX}{repo} cannot be downloaded: {summary(error)}", hint) from error
     return folder, str(model.sha), str(api.endpoint), names
 
 

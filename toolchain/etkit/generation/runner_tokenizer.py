@@ -3,7 +3,47 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from etbuild.processes import limited
+
+T = TypeVar("T")
+
+
+def with_tokenizer(file: str, work: Callable[[Any], T]) -> T:
+    """What ExecuTorch's tokenizer of a file is used for, in a process with limits of memory and time.
+
+    Args:
+        file: The path of the file.
+        work: Gets the tokenizer.
+
+    Raises:
+        InputError: The tokenizer refuses the file or a text, or takes too much memory or time.
+        BuildError: The process was killed.
+    """
+    return limited.result(_fails(file), lambda: work(of_runner(file)))  # type: ignore[no-any-return]
+
+
+def check(file: str, text: str) -> None:
+    """Fails if the tokenizer of a file crashes, or takes too much memory or time, for a text. If it refuses them, the
+    runner says so, which knows more formats.
+
+    Raises:
+        InputError, BuildError: See `with_tokenizer`.
+    """
+
+    def encode() -> None:
+        with suppress(RuntimeError):
+            of_runner(file).encode(text, 0, 0)
+
+    limited.result(_fails(file), encode)
+
+
+def _fails(file: str) -> str:
+    return f"{Path(file).name}: ExecuTorch's tokenizer fails"
 
 
 @functools.cache

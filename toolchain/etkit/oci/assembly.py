@@ -104,6 +104,29 @@ def write(path: Path, data: bytes) -> None:
         raise write_error(path, error) from error
 
 
+def beside(path: Path, name: str) -> Path:
+    """The path of a file that another one names, in the directory of that other one.
+
+    A build system may put links in place of both. Then the files that they lead to are in one directory.
+
+    Args:
+        path: The other file.
+        name: The name of the file, relative to the directory of `path`.
+
+    Raises:
+        BuildError: A link leads out of the directory.
+    """
+    file = path.parent / name
+    try:
+        real = file.resolve(strict=True)
+        directories = path.parent.resolve(), path.resolve().parent
+    except (OSError, RuntimeError):  # whoever opens it says why it cannot be read
+        return file
+    if not any(real.is_relative_to(directory) for directory in directories):
+        raise BuildError.of(f"{file}: a link leads out of the directory, to {real}", "put the file itself there")
+    return file
+
+
 @contextmanager
 def opened(path: Path, blob: Descriptor, hint: str, copied: Path | None = None) -> Iterator[BinaryIO]:
     """Opens a file. At the end, it, or a copy that was made of it, is compared with the blob that it should be. The

@@ -8,7 +8,8 @@ import re
 import socket
 import threading
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -42,9 +43,9 @@ def origin(url: str) -> str:
 
 
 class _Watch(threading.Thread):
-    """Breaks off connections on which other threads wait: all after the event `stop`, and those whose headers are late.
+    """Breaks off connections on which other threads wait: all after the event `stop`, and those that are late.
 
-    The timeout of a socket begins again with each byte, so it does not end headers that drip."""
+    The timeout of a socket begins again with each byte, so it ends no handshake and no headers that drip."""
 
     def __init__(self, stop: threading.Event, every_seconds: float) -> None:
         super().__init__(daemon=True)
@@ -64,36 +65,56 @@ class _Watch(threading.Thread):
         while not ended:
             ended = self._stop_event.wait(self._every_seconds)
             with self._lock:
-                late = [
-                    each for each in self._open if each.sock is not None and (ended or each.until < time.monotonic())
-                ]
+                late = [each for each in self._open if ended or each.until < time.monotonic()]
             for connection in late:
                 with suppress(OSError, AttributeError):  # it may be closed just now
-                    connection.sock.shutdown(socket.SHUT_RDWR)
+                    (connection.handshake or connection.sock).shutdown(socket.SHUT_RDWR)
 
 
 class _Watched:
-    """The part of a connection that its `_Watch` needs. `until` is the time when headers are late."""
+    """The part of a connection that its `_Watch` needs.
+
+    Attributes:
+        until: The time when the handshake or the headers are late.
+        handshake: A copy of the socket until the connection is made: TLS takes the descriptor of the socket away.
+    """
 
     timeout: Any
 
     def __init__(self, *args: Any, watch: _Watch, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._watch, self.until = watch, math.inf
+        self.handshake: socket.socket | None = None
 
     def connect(self) -> None:
-        super().connect()  # type: ignore[misc]
         self._watch.add(self)
+        try:
+            with self._limited():
+                super().connect()  # type: ignore[misc]
+        finally:
+            if self.handshake is not None:
+                self.handshake.close()
+            self.handshake = None
+
+    def _new_conn(self) -> socket.socket:
+        made: socket.socket = super()._new_conn()  # type: ignore[misc]
+        self.handshake = made.dup()
+        return made
 
     def getresponse(self) -> Any:
         """The answer to the request that was sent, with its headers and without its body."""
+        with self._limited():
+            return super().getresponse()  # type: ignore[misc]
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
         until = self.until = time.monotonic() + self.timeout
         try:
-            return super().getresponse()  # type: ignore[misc]
+            yield
         finally:
             self.until = math.inf
             if time.monotonic() > until:  # what was read by then may look like a whole answer
-                raise TimeoutError
+                raise TimeoutError("timed out")
 
 
 class _PlainConnection(_Watched, HTTPConnection):
@@ -144,7 +165,7 @@ class Adapter(HTTPAdapter):  # type: ignore[misc]
             raise requests.RequestException(f"it leads to {url[:100]}, without TLS", request=request)
         if origin(url) not in self.trusted:
             request.headers.pop("Authorization", None)
-        kwargs["timeout"] = (_CONNECT_SECONDS, self._seconds)
+        kwargs["timeout"] = (min(_CONNECT_SECONDS, self._seconds), self._seconds)
         response = super().send(request, stream=True, **kwargs)
         return response if stream and response.status_code < HTTPStatus.MULTIPLE_CHOICES else self._short(response)
 

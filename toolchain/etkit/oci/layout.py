@@ -119,5 +119,9 @@ def read(directory: Path) -> Package:
 
 
 def blob_path(directory: Path, blob: Descriptor) -> Path:
-    """The path of a blob in a layout."""
-    return directory / _path_of(blob.sha256)
+    """The path of a blob in a layout.
+
+    Raises:
+        BuildError: A link leads out of the layout.
+    """
+    return assembly.beside(directory / "index.json", _path_of(blob.sha256))

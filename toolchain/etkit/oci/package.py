@@ -21,7 +21,7 @@ from etbuild.files.artifacts import is_artifact_name
 from etbuild.manifest import metadata
 from etbuild.results import ArtifactFacts, Index
 from etkit.analysis import find_index, lockfile
-from etkit.oci import provenance
+from etkit.oci import assembly, provenance
 from etkit.oci.descriptors import INDEX, MANIFEST, Descriptor, document
 
 PROGRAM_TYPE = "application/vnd.rules-executorch.program.v1"
@@ -133,6 +133,7 @@ def make(
 
     Raises:
         InputError: An index is missing or damaged, or two programs have one name.
+        BuildError: A link in place of a file leads out of the directory of its index.
     """
     programs: list[Program] = []
     statements: list[Statement] = []
@@ -147,7 +148,7 @@ def make(
         documents.update(stated)
         statements.append(statement)
         for artifact in index["artifacts"]:
-            sources.setdefault(artifact["sha256"], []).append(path.parent / artifact["file"])
+            sources.setdefault(artifact["sha256"], []).append(assembly.beside(path, artifact["file"]))
     _check_names(programs)
     programs.sort(key=lambda program: program.name)
     content: dict[str, Any] = {

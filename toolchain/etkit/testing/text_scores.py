@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ from etbuild.plan.plan import Plan
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.steps.reference import language_model
 from etkit.generation.decoder import Decoder
-from etkit.generation.runner_tokenizer import of_runner
+from etkit.generation.runner_tokenizer import with_tokenizer
 from etkit.generation.tokenizer_files import preferred
 
 _WINDOW = 256  # tokens
@@ -200,9 +199,8 @@ def _tokens(plan: Plan, text: TextTest, context: StepContext) -> tuple[list[int]
         content = regular_files.read(file, _MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError.at(path, f"{text.file}: cannot be read as a text: {summary_of(error)}") from None
-    tokenizer = _tokenizer([str(context.inputs.find_data(*each)) for each in plan.tokenizer_names.items()])
-    part = content[: text.tokens * _LONGEST]
-    marked, plain = (list(tokenizer.encode(part, begins, 0)) for begins in (1, 0))
+    files = [str(context.inputs.find_data(*each)) for each in plan.tokenizer_names.items()]
+    marked, plain = _encoded(files, content[: text.tokens * _LONGEST])
     begin = marked[: len(marked) - len(plain)] if marked[len(marked) - len(plain) :] == plain else []
     tokens = plain[: text.tokens]
     if len(tokens) < 2:
@@ -214,12 +212,12 @@ def _tokens(plan: Plan, text: TextTest, context: StepContext) -> tuple[list[int]
 _LONGEST = 64  # characters that a token stands for; if the tokens of a text stand for more, less of them are compared
 
 
-def _tokenizer(files: Sequence[str]) -> Any:
+def _encoded(files: Sequence[str], text: str) -> list[list[int]]:
+    """The tokens of a text, with those that begin a text and without them."""
     file = preferred(files)
     if file is None:
         raise InputError.at(("tokenizer",), "`tokenizer` names no tokenizer", "for example tokenizer.json")
     try:
-        return of_runner(file)
-    except RuntimeError as error:
-        message = f"ExecuTorch's tokenizers cannot read {Path(file).name}: {summary_of(error)}"
-        raise InputError.at(("tokenizer",), message) from None
+        return with_tokenizer(file, lambda made: [list(made.encode(text, begins, 0)) for begins in (1, 0)])
+    except InputError as error:
+        raise InputError([replace(each, path=("tokenizer",)) for each in error.problems]) from None

@@ -1,0 +1,125 @@
+"""Runs programs of someone else that read files of someone else, such as tokenizers and templates, in a child process
+with limits: they may crash, take all memory, or never end."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import resource
+import signal
+import tempfile
+from collections.abc import Callable, Generator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from etbuild.errors import BuildError, InputError
+from etbuild.exception_text import last_line
+from etbuild.foreign_errors import wrap_library_errors
+from etbuild.processes import forked, memory
+from etbuild.processes.build_status import how_it_ended
+from etbuild.processes.process_state import stream_to
+
+SECONDS = 60.0
+"""The processor time of a call. The largest tokenizers are read in ten seconds."""
+BYTES = 2 << 30
+"""The memory of all calls. The largest tokenizers take half of it."""
+_NO_MEMORY = (b"memory allocation of", b"bad_alloc")  # the last words of Rust and of C++
+
+
+class Limited:
+    """An object in a child process of its own, whose methods this process calls. End it with `with`.
+
+    Args:
+        what: What fails if the object cannot be made, for messages: "tokenizer.json: the tokenizer cannot be read".
+        make: Makes the object, in the child. What it and its methods print is dropped.
+
+    Raises:
+        InputError: Making the object raised an exception, or took too much memory or time.
+        BuildError: The child was killed.
+    """
+
+    def __init__(self, what: str, make: Callable[[], Any]) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+        self._child = forked.Beside(what, partial(_answers, what, make, self._log.fileno()))
+        self._result(what, SECONDS)
+
+    def __enter__(self) -> Limited:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
+
+    def call(self, what: str, method: str, *arguments: object, seconds: float = SECONDS) -> Any:
+        """Calls a method of the object.
+
+        Args:
+            what: What fails if the method fails. Errors are those of the class.
+            method: The name of the method.
+            arguments: Its arguments.
+            seconds: The processor time that it may take.
+        """
+        self._child.give((what, method, arguments, seconds))
+        return self._result(what, seconds)
+
+    def end(self) -> None:
+        """Ends the child."""
+        self._child.end()
+        self._log.close()
+
+    def _result(self, what: str, seconds: float) -> Any:
+        try:
+            return self._child.result()
+        except BaseException as error:
+            code = self._child.exit_code
+            self._log.seek(0)
+            written = self._log.read()
+            self.end()
+            if not isinstance(error, BuildError) or not code:
+                raise
+            if code == -signal.SIGPROF:
+                raise InputError.of(f"{what}: it takes more than {seconds:g} seconds") from None
+            if any(words in written for words in _NO_MEMORY):
+                raise _too_much_memory(what) from None
+            raise BuildError.of(f"{what}: {how_it_ended('its process', code).message}", last_line(written)) from None
+
+
+def result(what: str, work: Callable[[], Any]) -> Any:
+    """The result of one piece of work in a child process of its own. Arguments and errors are those of `Limited`."""
+    with Limited(what, lambda: SimpleNamespace(work=work)) as child:
+        return child.call(what, "work")
+
+
+def _answers(what: str, make: Callable[[], Any], log: int) -> Generator[Any, Any, None]:
+    """Makes the object, and answers calls of its methods."""
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    bound = memory.data() + BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    faulthandler.disable()  # the parent tells of a crash
+    with stream_to(1, log), stream_to(2, log):
+        with _limits(what, SECONDS):
+            made = make()
+        answer = None
+        while True:
+            what, method, arguments, seconds = yield answer
+            with _limits(what, seconds):
+                answer = getattr(made, method)(*arguments)
+
+
+@contextlib.contextmanager
+def _limits(what: str, seconds: float) -> Generator[None, None, None]:
+    """Ends this process, also in native code, if what runs inside takes more processor time. Converts errors."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        with wrap_library_errors(InputError, None, what):
+            try:
+                yield
+            except MemoryError:
+                raise _too_much_memory(what) from None
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _too_much_memory(what: str) -> InputError:
+    return InputError.of(f"{what}: it takes more than {BYTES / 1e9:.2g} GB of memory")
