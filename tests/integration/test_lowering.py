@@ -515,7 +515,7 @@ def test_an_input_may_have_the_name_of_a_function(build: Build, tmp_path: Path) 
 def test_a_size_that_a_pass_fixes_is_an_error(build: Build) -> None:
     built = build(DYNAMIC + 'passes: {edge: ["model:fix"]}\n', model=SPLIT)
     assert built.code == 1
-    assert "methods.forward: lowering fixes dimension 0 of the input `x`, which is dynamic" in built.err
+    assert "lowering fixes dimension 0 of the input `x`, which is dynamic\n    at model.py:" in built.err
 
 
 def test_a_function_of_sizes_that_executorch_refuses_is_named(build: Build) -> None:

@@ -84,7 +84,7 @@ def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
     """
     sizes = _shape_env(program)
     conditions = {check.expr for check in sizes.deferred_runtime_asserts.get(None, ())}
-    verdicts = [_holds(condition, program.range_constraints) for condition in conditions]
+    verdicts = [holds(condition, program.range_constraints) for condition in conditions]
     if False in verdicts:
         return False
     if None in verdicts:
@@ -108,7 +108,7 @@ def _shape_env(program: torch.export.ExportedProgram) -> Any:
     return mode.shape_env
 
 
-def _holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool | None:
+def holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool | None:
     """Whether a condition holds for all sizes; None if it holds for all that were tried, and there are more.
 
     Args:
