@@ -512,6 +512,43 @@ def test_an_input_may_have_the_name_of_a_function(build: Build, tmp_path: Path) 
     torch.testing.assert_close(found, x[:, :3].sigmoid() * x[:, 3:])
 
 
+SHIFT = """\
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        heads, rows, _ = x.shape
+        x = x @ torch.cat([x, x[:, 1:]], 1).mT
+        x = torch.nn.functional.pad(x, (1, 0)).view(heads, -1, rows)
+        return x[:, 1:].view(heads, rows, -1).exp()
+
+def create():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize("own_memory", [False, True])
+def test_memory_is_planned_for_the_largest_sizes(build: Build, tmp_path: Path, own_memory: bool) -> None:
+    """The relative shift of Transformer-XL. ExecuTorch planned too little memory for its views, and if they have memory
+    of their own, that of the example."""
+    manifest = f"""\
+schema: executorch-model/v1
+name: net
+model: {{factory: "model:create"}}
+defaults: {{partitioners: []}}
+executorch: {{remove_view_copy: {str(not own_memory).lower()}}}
+methods:
+  forward: {{example_inputs: [{{shape: [2, 5, 8]}}], dynamic_shapes: [[null, {{dim: n, min: 4, max: 32}}, null]]}}
+"""
+    built = build(manifest, model=SHIFT)
+    assert built.code == 0, built.err
+    inputs = [torch.randn(2, rows, 8) for rows in (5, 32, 4)]
+    results = runtime.run(built.directory / "net.pte", [[("forward", [x])] for x in inputs], tmp_path)
+    names: dict[str, Any] = {}
+    exec(SHIFT, names)
+    torch.testing.assert_close(results, [[[names["create"]()(x)]] for x in inputs], rtol=1e-4, atol=1e-4)
+
+
 def test_a_size_that_a_pass_fixes_is_an_error(build: Build) -> None:
     built = build(DYNAMIC + 'passes: {edge: ["model:fix"]}\n', model=SPLIT)
     assert built.code == 1

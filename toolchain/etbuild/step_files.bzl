@@ -188,6 +188,7 @@ STEP_FILES = {
     "etbuild/lower/recipes.py": ["compare/outside", "lower"],
     "etbuild/lower/separability.py": ["compare/outside", "lower"],
     "etbuild/lower/shards.py": ["compare/outside", "lower"],
+    "etbuild/lower/size_bounds.py": ["compare/outside", "lower"],
     "etbuild/lower/tanh_gelu.py": ["compare/outside", "lower"],
     "etbuild/lower/unbound.py": ["compare/outside", "lower"],
     "etbuild/lower/viewed_weights.py": ["compare/outside", "lower"],

@@ -51,25 +51,26 @@ def watched(note: Callable[[ShapeEnv, sympy.Expr, list[FrameType]], None]) -> It
 
 @dataclass(frozen=True)
 class _Condition:
-    """A condition: how to write it, the operator that needs it, and the code that calls it.
+    """A condition, the operator that needs it, and the code that calls the operator.
 
     Attributes:
-        expression: The condition. Its symbols are torch's.
-        names: The names of its symbols: those of dimensions, if they are sizes of inputs.
+        expression: The condition. Its symbols have the names of dimensions, if they are sizes of inputs.
         ranges: The smallest and the largest value of each symbol when it was noted.
         operator: The operator that the model calls; None if Python itself needs the size.
         stack: The lines of the model.
     """
 
     expression: sympy.Expr
-    names: Mapping[sympy.Symbol, str]
     ranges: Mapping[sympy.Symbol, Any]
     operator: str | None
     stack: traceback.StackSummary
 
     def __str__(self) -> str:
-        named = {symbol: sympy.Symbol(name, integer=True) for symbol, name in self.names.items()}
-        return f"`{PythonPrinter().doprint(self.expression.xreplace(named))}`"
+        return f"`{PythonPrinter().doprint(self.expression)}`"
+
+    @property
+    def names(self) -> set[str]:
+        return {symbol.name for symbol in self.ranges}
 
     @property
     def place(self) -> str:
@@ -102,15 +103,16 @@ class SizeConditions:
         """
         places: dict[str, dict[str, None]] = {}
         for each in self._noted:
-            if {*dims} & {*each.names.values()} and each.place and not every_size.holds(each.expression, each.ranges):
+            if {*dims} & each.names and each.place and not every_size.holds(each.expression, each.ranges):
                 places.setdefault(each.place, {})[str(each)] = None
         lines = [f"the export relies on {_listed([*conditions])}{place}" for place, conditions in places.items()]
         return hints(*lines[: source_lines.SHOWN])
 
     def _note(self, sizes: ShapeEnv, expression: sympy.Expr, frames: list[FrameType]) -> None:
-        names = {symbol: _name(sizes, symbol) for symbol in expression.free_symbols}
-        ranges = {symbol: sizes.var_to_range.get(symbol) for symbol in names}
-        self._noted.append(_Condition(expression, names, ranges, _operator(frames), stack_of_model(frames)))
+        named = {symbol: sympy.Symbol(_name(sizes, symbol), integer=True) for symbol in expression.free_symbols}
+        ranges = {name: sizes.var_to_range.get(symbol) for symbol, name in named.items()}
+        condition = _Condition(expression.xreplace(named), ranges, _operator(frames), stack_of_model(frames))
+        self._noted.append(condition)
 
 
 def _listed(conditions: list[str]) -> str:
