@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from traceback import StackSummary, walk_tb
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +38,7 @@ from etbuild.export import (
 from etbuild.export.example_values import DynamicShapes, dimension_names
 from etbuild.export.size_conditions import SizeConditions
 from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
+from etbuild.inputs import source_lines
 from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import active_finder, failed, load_callable, package_line, source_line, wrap_user_error
@@ -517,6 +519,12 @@ _DATA_DEPENDENT = (
     "a branch or a size depends on the values of a tensor, which an export does not know: choose between values by "
     "torch.where, between computations by torch.cond, and write torch._check for what always holds"
 )
+_OF_LAYERS = {
+    "_detect_is_causal_mask": "the layer looks whether the mask is causal, unless the call says it: pass "
+    "`tgt_is_causal` to a Transformer or a TransformerDecoder, `src_is_causal` to a Transformer, `is_causal` to a "
+    "TransformerEncoder"
+}
+"""What to do about functions of PyTorch's layers that depend on values."""
 _UNSUPPORTED = "strict export cannot trace this: change the model, or set `strict: false`"
 # A word in the message or type of torch.export's error, the part of the method that caused the error, and a hint.
 _EXPORT_HINTS = (
@@ -545,6 +553,7 @@ def _export_error(error: BaseException, name: str, job: Exporting, conditions: S
         line, hint = None, hints(_violated_hint(text, conditions), _same_dimensions(text, name, job))
     else:
         line = source_line(error) or _quoted_line(str(error))
+        hint = _data_dependent_hint(error) if hint == _DATA_DEPENDENT else hint
     action = failed(f"exporting `{method.entry}`", error, line)
     path: DocumentPath = ("methods", name, part)
     huggingface = job.plan.model.huggingface
@@ -559,6 +568,17 @@ def _export_error(error: BaseException, name: str, job: Exporting, conditions: S
         hint = hints(hint, f"{explanation}leave out `cache` and `task`, or write a factory")
     hint_text = hints(_text_of(line), hint, package_line(error))
     return from_exception(error, BuildError, path, action, hint_text, said=_message(error))
+
+
+def _data_dependent_hint(error: BaseException) -> str | None:
+    """What to do about values that an export does not know, and the line of a layer of PyTorch that needs them."""
+    frames = walk_tb(error.__traceback__)
+    of_layers = (each for each in frames if str(each[0].f_globals.get("__name__")).startswith("torch.nn."))
+    trace = "".join(StackSummary.extract(of_layers).format()) or str(error)
+    line = source_lines.innermost(trace, lambda file: None)
+    if line is None or not line.file.startswith("torch/nn/"):
+        return _DATA_DEPENDENT
+    return hints(f"PyTorch reads them at {line}", _OF_LAYERS.get(line.function, _DATA_DEPENDENT))
 
 
 def _violated_hint(text: str, conditions: SizeConditions) -> str | None:
