@@ -83,7 +83,13 @@ def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
         TooManySizes: The conditions hold for all sizes that were tried, and the range has more.
     """
     sizes = _shape_env(program)
-    conditions = {check.expr for check in sizes.deferred_runtime_asserts.get(None, ())}
+    # A dimension has a symbol for each input with it. torch replaces them by one, as it does with other equal sizes.
+    one_of = {dimension_of(sizes, symbol): symbol for symbol in program.range_constraints}
+    checks = [check.expr for check in sizes.deferred_runtime_asserts.get(None, ())]
+    conditions = {
+        check.xreplace({symbol: one_of.get(dimension_of(sizes, symbol), symbol) for symbol in check.free_symbols})
+        for check in checks
+    }
     verdicts = [holds(condition, program.range_constraints) for condition in conditions]
     if False in verdicts:
         return False
@@ -98,6 +104,17 @@ def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     return True
+
+
+def dimension_of(sizes: Any, symbol: Any) -> str:
+    """The name of the dimension in the manifest that a symbol stands for; that of the symbol if it stands for none.
+
+    Args:
+        sizes: PyTorch's `ShapeEnv` with the symbol.
+        symbol: The symbol.
+    """
+    sources = sizes.var_to_sources.get(symbol)
+    return str(sizes._debug_name(sources[0]) if sources else symbol)
 
 
 def _shape_env(program: torch.export.ExportedProgram) -> Any:

@@ -109,7 +109,10 @@ class SizeConditions:
         return hints(*lines[: source_lines.SHOWN])
 
     def _note(self, sizes: ShapeEnv, expression: sympy.Expr, frames: list[FrameType]) -> None:
-        named = {symbol: sympy.Symbol(_name(sizes, symbol), integer=True) for symbol in expression.free_symbols}
+        named = {
+            symbol: sympy.Symbol(every_size.dimension_of(sizes, symbol), integer=True)
+            for symbol in expression.free_symbols
+        }
         ranges = {name: sizes.var_to_range.get(symbol) for symbol, name in named.items()}
         condition = _Condition(expression.xreplace(named), ranges, _operator(frames), stack_of_model(frames))
         self._noted.append(condition)
@@ -133,12 +136,6 @@ def stack_of_model(frames: list[FrameType]) -> traceback.StackSummary:
     stack = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in reversed(shown))
     # TorchDynamo, which also traces what `torch.cond` calls, runs no frames.
     return traceback.StackSummary.from_list([*stack, *TracingContext.extract_stack()])
-
-
-def _name(sizes: ShapeEnv, symbol: sympy.Symbol) -> str:
-    """The name of a dimension in the manifest; that of the symbol if it stands for another size."""
-    sources = sizes.var_to_sources.get(symbol) or [None]
-    return str(symbol) if sources[0] is None else sizes._debug_name(sources[0])
 
 
 def _operator(frames: list[FrameType]) -> str | None:
