@@ -22,6 +22,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.sym_util import eval_upper_bound
 from executorch.runtime import Runtime
 from torch import nn
 from torch._higher_order_ops.map import map as torch_map
@@ -293,6 +294,19 @@ def _(run: Run) -> bool:
     exported = export(net, (torch.ones(1, 8),), dynamic_shapes={"inputs": ({1: Dim("size", min=2, max=16)},)})
     content = to_edge_transform_and_lower(exported).to_executorch().buffer
     return fails("Failed to load method", lambda: Runtime.get().load_program(content).load_method("forward"))
+
+
+@probe("size-of-the-example")
+def _(run: Run) -> bool:
+    del run
+
+    def zeros(self: Any, x: torch.Tensor) -> torch.Tensor:
+        both = 2 * x.shape[0] * x.shape[0]
+        return x.new_zeros(both // (both // x.shape[0]))
+
+    exported = export(Net(zeros), (torch.ones(8),), dynamic_shapes={"inputs": ({0: Dim("size", min=2, max=16)},)})
+    (node,) = exported.graph.output_node().all_input_nodes
+    return bool(eval_upper_bound(node.meta["val"].shape[0]) == 8)
 
 
 @probe("xnnpack-scale")

@@ -224,9 +224,17 @@ LIMITS = (
         "memory-of-views",
         "A view has the memory of its tensor. Where a dynamic size is divided by another, the largest size of the view "
         "is estimated as too large, so that the runtime cannot load the method.",
-        ERROR,
-        "emit/emit_program.py",
+        WORKAROUND,
+        "lower/size_bounds.py",
         "executorch: exir/passes/replace_view_copy_with_view_pass.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "size-of-the-example",
+        "Where the largest size of a tensor is not known, memory is planned for the example: a larger input fails.",
+        WORKAROUND,
+        "lower/size_bounds.py",
+        "executorch: exir/sym_util.py",
         NOT_REPORTED,
     ),
     UpstreamLimit(

@@ -308,6 +308,17 @@ def test_data_dependent_branch_names_method_and_source_line(build: Build, strict
     assert "    the line is `if x.sum() > 0:`\n" in outcome.err
 
 
+def test_a_layer_of_pytorch_that_reads_values_is_named(build: Build) -> None:
+    layer = "torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 8), 1, enable_nested_tensor=False)"
+    model = MODEL.replace("torch.nn.Linear(8, 4)", layer).replace("self.linear(x)", "self.linear(x, mask=x @ x.T)")
+    outcome = build(MANIFEST, model=model)
+    expect(outcome, 1, "methods.forward: exporting `forward` failed", "model.py:9")
+    assert "    PyTorch reads them at torch/nn/modules/transformer.py:" in outcome.err
+    assert "`is_causal` to a TransformerEncoder\n" in outcome.err
+    given = build(MANIFEST, model=model.replace("mask=x @ x.T", "mask=x @ x.T, is_causal=False"))
+    assert given.code == 0, given.err
+
+
 def test_graph_break_in_strict_export(build: Build) -> None:
     model = MODEL.replace("return self", "torch._dynamo.graph_break()\n        return self")
     outcome = build(MANIFEST.replace("  forward:\n", "  forward:\n    strict: true\n"), model=model)

@@ -428,7 +428,7 @@ methods: {asked: {example_inputs: [{shape: [1, 400]}], dynamic_shapes: [[null, {
 def _condition(write: Callable[..., Any], ranges: list[tuple[int, int]]) -> bool | None:
     symbols = [sympy.Symbol(f"s{number}", integer=True, positive=True) for number in range(len(ranges))]
     of_symbols = zip(symbols, itertools.starmap(ValueRanges, ranges), strict=True)
-    return every_size._holds(write(*symbols), dict(of_symbols))
+    return every_size.holds(write(*symbols), dict(of_symbols))
 
 
 def test_a_condition_is_tried_for_each_size() -> None:
@@ -501,6 +501,92 @@ def test_a_size_of_1_gives_what_the_model_gives(
     elif entry == "right":
         [found] = run(built.directory / "net.pte", entry, torch.ones(1))
         torch.testing.assert_close(found, torch.ones(1))
+
+
+FIXING = """\
+import torch
+from torch._higher_order_ops.map import map as map_rows
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(4, 4)
+        self.register_buffer("table", torch.ones(6, 4))
+
+    def recurrent(self, x):
+        return self.lstm(x)[0]
+
+    def loop(self, x):
+        return sum(x[step] for step in range(x.shape[0]))
+
+    def number(self, x):
+        return torch.linspace(0, 1, x.shape[0])[:, None] * x
+
+    def added(self, x):
+        return self.doubled(x) + self.table
+
+    def doubled(self, x):
+        return x.reshape(6, 4) * 2
+
+    def padded(self, x):
+        missing = -x.shape[0] % 8
+        return torch.nn.functional.pad(x, (0, 0, 0, missing)) if missing else x
+
+    def branch(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x.reshape(6, 4) + 1, lambda x: x - 1, (x,))
+
+    def mapped(self, x):
+        return map_rows(lambda row: row * 2, x)
+
+def create():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "condition"),
+    [
+        ("recurrent", "`t == 6` in `aten.lstm.input` at model.py:11, in recurrent: `return self.lstm(x)[0]`"),
+        ("loop", "`t == 6` at model.py:14, in "),
+        ("number", "`t == 6` at model.py:17, in number: `return torch.linspace(0, 1, x.shape[0])[:, None] * x`"),
+        ("added", "`(4*t) == 24` in `aten.reshape.default` at model.py:23, in doubled: `return x.reshape(6, 4) * 2`"),
+        ("padded", "`(((-1)*t) % 8) != 0` at model.py:27, in padded: `return torch.nn.functional.pad("),
+        ("branch", " == t` at model.py:30, in branch: `return torch.cond("),
+    ],
+)
+def test_the_line_that_fixes_a_dimension_is_named(build: Build, entry: str, condition: str) -> None:
+    built = build(_fixing(entry, strict=False), model=FIXING)
+    assert built.code == 1
+    assert "torch.export fixes or narrows `t`. It says: " in built.err
+    assert "    the export relies on " in built.err
+    assert condition in built.err
+
+
+def test_a_strict_export_names_the_line_that_fixes_a_dimension(build: Build) -> None:
+    built = build(_fixing("loop", strict=True), model=FIXING)
+    assert built.code == 1
+    assert "specialized it to be a constant (6).\n    the export relies on `t == 6` at model.py:14, in " in built.err
+
+
+def test_the_operator_that_lowering_fixes_a_dimension_for_is_named(build: Build) -> None:
+    built = build(_fixing("mapped", strict=False), model=FIXING)
+    assert built.code == 1
+    assert "methods.mapped: lowering fixes dimension 0 of the input `x`, which is dynamic\n" in built.err
+    assert "    at model.py:33, in mapped: `return map_rows(lambda row: row * 2, x)`\n    `map_impl` " in built.err
+
+
+def _fixing(entry: str, strict: bool) -> str:
+    """A manifest with a method of `FIXING`."""
+    return f"""\
+schema: executorch-model/v1
+name: net
+model: {{factory: "model:create"}}
+methods:
+  {entry}:
+    strict: {str(strict).lower()}
+    example_inputs: [{{shape: [6, 4]}}]
+    dynamic_shapes: [[{{dim: t, max: 20}}, null]]
+"""
 
 
 def test_a_multiple_that_the_model_fixes_is_named(build: Build) -> None:

@@ -343,8 +343,8 @@ def test_frames_of_speech_are_those_of_transformers(name: str, shared_directory:
     assert len(set(letters)) > 1
 
 
-def test_the_views_of_a_dynamic_sound_need_memory_of_their_own(build: Build) -> None:
-    """The runtime could not load Parakeet with the memory that ExecuTorch plans."""
+def test_the_views_of_a_dynamic_sound_fit_into_memory(build: Build) -> None:
+    """The runtime could not load Parakeet with the memory that ExecuTorch plans. The build runs it with long sounds."""
     _, huggingface = ctc("parakeet_ctc")
     forward = {
         "example_inputs": [{"shape": [1, 64, 16]}],
@@ -358,9 +358,7 @@ def test_the_views_of_a_dynamic_sound_need_memory_of_their_own(build: Build) -> 
         "defaults": {"partitioners": ["xnnpack"]},
     }
     outcome = build(json.dumps(manifest))
-    assert outcome.code == 1
-    assert "bytes too few for `forward`" in outcome.err
-    assert "write `executorch: {remove_view_copy: false}`, or leave out `dynamic_shapes`" in outcome.err
+    assert outcome.code == 0, outcome.err
 
 
 _T5 = {"model_type": "t5", "vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}

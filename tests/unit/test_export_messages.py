@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from etbuild.export import every_size, export_methods, violated_shapes
+from etbuild.export.size_conditions import SizeConditions
 
 GUARD = """\
 Constraints violated (seq)! For more information, run with TORCH_LOGS="+dynamic".
@@ -92,7 +93,7 @@ def test_the_names_of_sizes_are_explained(text: str, legend: str) -> None:
 
 def _error_of_a_quantized_method(error: Exception) -> str:
     prepared: Any = SimpleNamespace(path=("methods", "forward"))
-    return str(export_methods._quantized_error(error, prepared))
+    return str(export_methods._quantized_error(error, prepared, SizeConditions()))
 
 
 def test_a_quantized_method_gets_the_words_of_the_first_export() -> None:

@@ -87,9 +87,11 @@ class Search:
         if not whole and self.differences(self._whole_outputs, self._expected):
             return f"other roundings of the exported graph change the outputs of `{name}` as much"
         if not whole:
+            only = " for the sizes of this call only" if program.range_constraints else ""
+            causes = "dynamic sizes or earlier calls" if only else "earlier calls"
             return (
-                f"`{name}`, lowered again from this manifest, is right if this call is the first one. So "
-                "earlier calls or other sizes make the difference, or the program was built from other weights"
+                f"`{name}`, lowered again from this manifest{only}, is right if this call is the first one. So "
+                f"{causes} make the difference, or the program was built from other weights"
             )
         return self._first_wrong(program) or self._whole(program)
 
@@ -115,8 +117,10 @@ class Search:
             for node, *values in zip(of_user, self._whole_outputs, self._expected, strict=False)
             if isinstance(node, Node) and self.differences(*([value] for value in values))
         ]
-        made = "".join(f"\n{self._described(node, 'a wrong output comes from')}" for node in wrong[:_SHOWN])
-        return f"no single operator of `{name}` is wrong: the difference needs several, or grows over the graph{made}"
+        made = "".join(f"\n{self._described(node, 'a wrong output ends with')}" for node in wrong[:_SHOWN])
+        return (
+            f"no operator of `{name}` is wrong by itself: the difference needs several, or grows over the graph{made}"
+        )
 
     def in_eager(self) -> list[Any]:
         """What the exported method returns in PyTorch."""

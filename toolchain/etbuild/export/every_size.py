@@ -83,8 +83,14 @@ def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
         TooManySizes: The conditions hold for all sizes that were tried, and the range has more.
     """
     sizes = _shape_env(program)
-    conditions = {check.expr for check in sizes.deferred_runtime_asserts.get(None, ())}
-    verdicts = [_holds(condition, program.range_constraints) for condition in conditions]
+    # A dimension has a symbol for each input with it. torch replaces them by one, as it does with other equal sizes.
+    one_of = {dimension_of(sizes, symbol): symbol for symbol in program.range_constraints}
+    checks = [check.expr for check in sizes.deferred_runtime_asserts.get(None, ())]
+    conditions = {
+        check.xreplace({symbol: one_of.get(dimension_of(sizes, symbol), symbol) for symbol in check.free_symbols})
+        for check in checks
+    }
+    verdicts = [holds(condition, program.range_constraints) for condition in conditions]
     if False in verdicts:
         return False
     if None in verdicts:
@@ -100,6 +106,17 @@ def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
     return True
 
 
+def dimension_of(sizes: Any, symbol: Any) -> str:
+    """The name of the dimension in the manifest that a symbol stands for; that of the symbol if it stands for none.
+
+    Args:
+        sizes: PyTorch's `ShapeEnv` with the symbol.
+        symbol: The symbol.
+    """
+    sources = sizes.var_to_sources.get(symbol)
+    return str(sizes._debug_name(sources[0]) if sources else symbol)
+
+
 def _shape_env(program: torch.export.ExportedProgram) -> Any:
     """PyTorch's `ShapeEnv` with the symbols and conditions of a graph."""
     values = [node.meta.get("val") for node in program.graph.nodes]
@@ -108,31 +125,35 @@ def _shape_env(program: torch.export.ExportedProgram) -> Any:
     return mode.shape_env
 
 
-def _holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool | None:
+def holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool | None:
     """Whether a condition holds for all sizes; None if it holds for all that were tried, and there are more.
 
     Args:
         condition: The condition, an expression of sympy.
         ranges_of: The smallest and the largest value of each symbol in it.
     """
-    symbols = sorted(condition.free_symbols, key=str)
-    ranges = [ranges_of.get(symbol) for symbol in symbols]
-    if None in ranges:
-        return False
-    lengths = [bounds.upper - bounds.lower + 1 for bounds in ranges if bounds is not None]
-    tried_sizes = [
-        range(int(bounds.lower), int(bounds.lower) + int(min(length, _MOST_SIZES)))
-        for bounds, length in zip(ranges, lengths, strict=True)
-        if bounds is not None
-    ]
     try:
-        code = f"lambda {', '.join(map(str, symbols))}: {PythonPrinter().doprint(condition)}"
-        holds = eval(code, {"math": math})
-        if not all(holds(*sizes) for sizes in itertools.islice(itertools.product(*tried_sizes), _MOST_SIZES)):
+        if not all(values(condition, ranges_of)):
             return False
     except Exception:  # noqa: BLE001 - a condition that cannot be computed for a size was not shown to hold
         return False
-    return True if math.prod(lengths) <= _MOST_SIZES else None
+    return None if has_more(condition, ranges_of) else True
+
+
+def values(expression: Any, ranges_of: Mapping[Any, Any]) -> Iterator[Any]:
+    """The values of an expression for all sizes, or for as many as are tried. `holds` has the arguments."""
+    symbols = sorted(expression.free_symbols, key=str)
+    bounds = [(int(ranges_of[symbol].lower), ranges_of[symbol].upper) for symbol in symbols]
+    tried_sizes = [range(low, low + int(min(high - low + 1, _MOST_SIZES))) for low, high in bounds]
+    code = f"lambda {', '.join(map(str, symbols))}: {PythonPrinter().doprint(expression)}"
+    value = eval(code, {"math": math})
+    return itertools.starmap(value, itertools.islice(itertools.product(*tried_sizes), _MOST_SIZES))
+
+
+def has_more(expression: Any, ranges_of: Mapping[Any, Any]) -> bool:
+    """Whether there are more sizes than `values` tries."""
+    ranges = [ranges_of[symbol] for symbol in expression.free_symbols]
+    return bool(math.prod(bounds.upper - bounds.lower + 1 for bounds in ranges) > _MOST_SIZES)
 
 
 def difference(

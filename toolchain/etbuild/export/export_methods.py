@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from traceback import StackSummary, walk_tb
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +36,9 @@ from etbuild.export import (
     violated_shapes,
 )
 from etbuild.export.example_values import DynamicShapes, dimension_names
+from etbuild.export.size_conditions import SizeConditions
 from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
+from etbuild.inputs import source_lines
 from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import active_finder, failed, load_callable, package_line, source_line, wrap_user_error
@@ -144,20 +147,26 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
     """
     if prepared.quantized is None:
         return _traced(prepared, prepared.shapes)
-    with torch.no_grad(), wrap_errors(lambda error: _quantized_error(error, prepared)), exporting():
+    conditions = SizeConditions()
+    with (
+        torch.no_grad(),
+        wrap_errors(lambda error: _quantized_error(error, prepared, conditions)),
+        exporting(),
+        conditions.watched(),
+    ):
         dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
         program = every_size.export(prepared.quantized, prepared.arguments, {}, dynamic_shapes, strict=False)
-    _check_ranges(program, prepared.shapes)
+    _check_ranges(program, prepared.shapes, conditions)
     method_results.make_plain(program)
     return program
 
 
-def _quantized_error(error: BaseException, prepared: PreparedMethod) -> BuildError:
+def _quantized_error(error: BaseException, prepared: PreparedMethod, conditions: SizeConditions) -> BuildError:
     """The error for a quantized method that torch.export refuses."""
     if isinstance(error, every_size.TooManySizes):
         return _too_many_sizes(error, prepared)
     path = (*prepared.path, "quantize", "pt2e")
-    hint = violated_shapes.hint(str(error)) if violated_shapes.MARK in str(error) else package_line(error)
+    hint = _violated_hint(str(error), conditions) if violated_shapes.MARK in str(error) else package_line(error)
     action = failed("exporting the quantized method", error)
     return from_exception(error, BuildError, path, action, hint, said=_message(error))
 
@@ -166,10 +175,11 @@ def _quantized_error(error: BaseException, prepared: PreparedMethod) -> BuildErr
 def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = False) -> torch.export.ExportedProgram:
     method, module, recipe, entry = prepared.method, prepared.module, prepared.job.recipe, (*prepared.path, "entry")
     root, strict = root_of(prepared), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
+    conditions = SizeConditions()
     with torch.no_grad(), _training(module, training):
         sources = active_finder().loaded_modules()
         with assignments.watched(module, sources) as assigned:
-            program = _exported(prepared, root, shapes, strict)
+            program = _exported(prepared, root, shapes, strict, conditions)
         _check_tensors(program, entry, f"call `{_UNWRAP}` in the factory")
         if assigned.wants_run(program):
             arguments, keywords = assignments.other_inputs((prepared.arguments, prepared.keywords))
@@ -196,19 +206,19 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     old_values.copy_sources(program)
     old_values.copy_inputs(program, prepared.name)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
-    _check_ranges(program, shapes)
+    _check_ranges(program, shapes, conditions)
     if not training:  # in training, a batch norm needs several values, and dropout draws random numbers
         _check_small_sizes(prepared, program, root, shapes)
     return program
 
 
 def _exported(
-    prepared: PreparedMethod, root: torch.nn.Module, shapes: DynamicShapes, strict: bool
+    prepared: PreparedMethod, root: torch.nn.Module, shapes: DynamicShapes, strict: bool, conditions: SizeConditions
 ) -> torch.export.ExportedProgram:
     printed = io.StringIO()  # before an error torch prints the unfinished graph, which is too long to show
     try:
         dynamic_shapes = shapes.for_export(root.forward)
-        with contextlib.redirect_stderr(printed), exporting():
+        with contextlib.redirect_stderr(printed), exporting(), conditions.watched():
             program = every_size.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, strict)
     except PASSING:
         raise
@@ -222,7 +232,7 @@ def _exported(
         running = f"running `{prepared.method.entry}` on the example inputs"
         with wrap_user_error((*prepared.path, "example_inputs"), running):
             root(*prepared.arguments, **prepared.keywords)
-        raise _export_error(readable(error), prepared.name, prepared.job) from error
+        raise _export_error(readable(error), prepared.name, prepared.job, conditions) from error
     sys.stderr.write(printed.getvalue())
     return program
 
@@ -468,7 +478,7 @@ def _check_tensors(program: torch.export.ExportedProgram, path: DocumentPath, hi
             raise BuildError.at(path, message, hint)
 
 
-def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) -> None:
+def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes, conditions: SizeConditions) -> None:
     """Fails if tracing fixed or narrowed a dynamic dimension: the runtime would refuse some of the declared sizes."""
     users = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
@@ -477,16 +487,16 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes) 
             if dim is torch.export.Dim.STATIC:
                 continue
             size = values[name].shape[position]
-            dim_path = (*path, position)
+            dim_path, cause = (*path, position), conditions.about([dim.__name__])
             if not free_symbols(size):  # tracing may also have given a symbol one value
                 message = f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}"
-                raise BuildError.at(dim_path, message, "write `null`, or change the model")
+                raise BuildError.at(dim_path, message, hints(cause, "write `null`, or change the model"))
             bounds = program.range_constraints.get(size.node.expr)
             if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
                 raise BuildError.at(
                     dim_path,
                     f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{shapes.text_of(dim)}`",
-                    f"write min: {bounds.lower}, max: {bounds.upper}, or change the model",
+                    hints(cause, f"write min: {bounds.lower}, max: {bounds.upper}, or change the model"),
                 )
 
 
@@ -509,6 +519,12 @@ _DATA_DEPENDENT = (
     "a branch or a size depends on the values of a tensor, which an export does not know: choose between values by "
     "torch.where, between computations by torch.cond, and write torch._check for what always holds"
 )
+_OF_LAYERS = {
+    "_detect_is_causal_mask": "the layer looks whether the mask is causal, unless the call says it: pass "
+    "`tgt_is_causal` to a Transformer or a TransformerDecoder, `src_is_causal` to a Transformer, `is_causal` to a "
+    "TransformerEncoder"
+}
+"""What to do about functions of PyTorch's layers that depend on values."""
 _UNSUPPORTED = "strict export cannot trace this: change the model, or set `strict: false`"
 # A word in the message or type of torch.export's error, the part of the method that caused the error, and a hint.
 _EXPORT_HINTS = (
@@ -529,13 +545,15 @@ _EXPORT_HINTS = (
 )
 
 
-def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError:
+def _export_error(error: BaseException, name: str, job: Exporting, conditions: SizeConditions) -> BuildError:
     method = job.plan.methods[name]
     text = f"{type(error).__name__}: {error}"
     part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
     if violated_shapes.MARK in text:
-        hint = hints(violated_shapes.hint(text), _same_dimensions(text, name, job))
-    line = source_line(error) or _quoted_line(str(error))
+        line, hint = None, hints(_violated_hint(text, conditions), _same_dimensions(text, name, job))
+    else:
+        line = source_line(error) or _quoted_line(str(error))
+        hint = _data_dependent_hint(error) if hint == _DATA_DEPENDENT else hint
     action = failed(f"exporting `{method.entry}`", error, line)
     path: DocumentPath = ("methods", name, part)
     huggingface = job.plan.model.huggingface
@@ -550,6 +568,22 @@ def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError
         hint = hints(hint, f"{explanation}leave out `cache` and `task`, or write a factory")
     hint_text = hints(_text_of(line), hint, package_line(error))
     return from_exception(error, BuildError, path, action, hint_text, said=_message(error))
+
+
+def _data_dependent_hint(error: BaseException) -> str | None:
+    """What to do about values that an export does not know, and the line of a layer of PyTorch that needs them."""
+    frames = walk_tb(error.__traceback__)
+    of_layers = (each for each in frames if str(each[0].f_globals.get("__name__")).startswith("torch.nn."))
+    trace = "".join(StackSummary.extract(of_layers).format()) or str(error)
+    line = source_lines.innermost(trace, lambda file: None)
+    if line is None or not line.file.startswith("torch/nn/"):
+        return _DATA_DEPENDENT
+    return hints(f"PyTorch reads them at {line}", _OF_LAYERS.get(line.function, _DATA_DEPENDENT))
+
+
+def _violated_hint(text: str, conditions: SizeConditions) -> str | None:
+    """Which code fixes or narrows the dimensions that torch.export refuses, and the shapes to write."""
+    return hints(conditions.about(violated_shapes.names(text)), violated_shapes.hint(text))
 
 
 def _same_dimensions(text: str, name: str, job: Exporting) -> str | None:

@@ -17,6 +17,7 @@ _FOR_PROGRAMMERS = (
     r" If you're using Dim\.DYNAMIC, .* or Dim\.AUTO\.",
     r" The error above occurred when calling torch\.export\.export\. .*",
 )
+_STACK = re.compile(r"\n+User stack:\n(?:  File .*\n(?:    .*(?:\n|$))*)*")
 _NAMES = re.compile(rf"{MARK} \(([^)]+)\)!")
 _NAMED_SIZE = re.compile(r"(\w+) = (L\[.*?\]\.size\(\)\[\d+\])")
 _RANGE = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
@@ -33,7 +34,7 @@ _DERIVED = re.compile(r"(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
 
 def message(text: str) -> str:
     """The message for users: the dimensions, and the first reason in torch's own words."""
-    reasons = " ".join(_with_names(text).partition(_SUGGESTED)[0].split())
+    reasons = " ".join(_with_names(_STACK.sub("\n", text)).partition(_SUGGESTED)[0].split())
     for part in _FOR_PROGRAMMERS:
         reasons = re.sub(part, "", reasons)
     narrowed = ", ".join(f"`{name}`" for name in names(text)) or "a dynamic dimension"

@@ -87,7 +87,7 @@ class SourceLines:
             programs: The programs, by method. Their nodes must still have the `stack_trace` that torch.export writes.
             name_of: Returns the import path of a declared source, from the name of its file; None for another file.
         """
-        line = functools.cache(lambda trace: _innermost(trace, name_of))
+        line = functools.cache(lambda trace: innermost(trace, name_of))
         return cls(lambda: {method: list(_calls(program, line)) for method, program in programs.items()})
 
     def of_node(self, method: str, name: str) -> tuple[Line, ...]:
@@ -170,7 +170,7 @@ _DRIVER = "etbuild/"  # the driver calls the method: that is no line of the mode
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (.+)(?:\n(?! *File ") *(.*))?', re.MULTILINE)
 
 
-def _innermost(trace: str, name_of: Callable[[str], str | None]) -> Line | None:
+def innermost(trace: str, name_of: Callable[[str], str | None]) -> Line | None:
     """The innermost line of a declared source in a stack trace; if there is none, that of an installed file."""
     frames = [(file, int(number), function, text.strip()) for file, number, function, text in _FRAME.findall(trace)]
     declared = [(name_of(file), *rest) for file, *rest in frames]

@@ -21,6 +21,7 @@ from traceback import walk_tb
 from types import (
     BuiltinFunctionType,
     CodeType,
+    FrameType,
     MethodDescriptorType,
     MethodType,
     MethodWrapperType,
@@ -355,12 +356,18 @@ def package_line(error: BaseException) -> str | None:
     """
     finder = active_finder()
     for frame, number in reversed(list(walk_tb(error.__traceback__))):
-        code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
+        code = frame.f_code
         if finder.name_of(code.co_filename):
             return None
-        if module.partition(".")[0] not in _OF_TENSORS and not code.co_filename.startswith("<"):
-            return f"it was raised in {module}, line {number}, in {code.co_name}"
+        if of_package(frame):
+            return f"it was raised in {frame.f_globals.get('__name__', '')}, line {number}, in {code.co_name}"
     return None
+
+
+def of_package(frame: FrameType) -> bool:
+    """Whether a function is neither the driver's nor one of PyTorch and what it uses, so that a model may be in it."""
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] not in _OF_TENSORS and not frame.f_code.co_filename.startswith("<")
 
 
 def _hint(error: BaseException) -> str | None:

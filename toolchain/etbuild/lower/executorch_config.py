@@ -14,20 +14,21 @@ from executorch.exir.dialects._ops import ops
 from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, get_scan_nodes, greedy, naive
 from executorch.exir.passes import MemoryPlanningPass, ToOutVarPass
 from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
-from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass, HintBasedSymShapeEvalPass
+from executorch.exir.passes.sym_shape_eval_pass import HintBasedSymShapeEvalPass
 from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.inputs.user_code import load_callable, wrap_user_error
+from etbuild.lower.size_bounds import SizeBounds
 from etbuild.plan.parts import MemoryPlanning, Names
 from etbuild.plan.step_plans import MethodPlan
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
 
-_SYM_SHAPE_EVAL = {"constraint_based": ConstraintBasedSymShapeEvalPass, "hint_based": HintBasedSymShapeEvalPass}
+_SYM_SHAPE_EVAL = {"constraint_based": SizeBounds, "hint_based": HintBasedSymShapeEvalPass}
 _WRITTEN = "write operators as `namespace::name` or `namespace::name.overload`, such as `aten::add.Tensor`"
 _EXCEPTIONS = "core_aten_ops_exception_list"
 _ALGORITHMS = {"greedy": greedy, "naive": naive}
@@ -97,10 +98,11 @@ def backend_config(
     """
     settings = lower_plan.executorch
     inplace = _operators(settings.reinplace_extra_ops, ("executorch", "reinplace_extra_ops"))
+    bounds = _SYM_SHAPE_EVAL[settings.sym_shape_eval_pass]()
     fields = {
         **settings.fields(),
-        "memory_planning_pass": _memory_planning(lower_plan, also_written),
-        "sym_shape_eval_pass": _SYM_SHAPE_EVAL[settings.sym_shape_eval_pass](),
+        "memory_planning_pass": _memory_planning(lower_plan, also_written, bounds),
+        "sym_shape_eval_pass": bounds,
         "to_out_var_pass": ToOutVarPass(**settings.to_out_var_pass),
         "propagate_device_config": _propagate_device_config(lower_plan),
         "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
@@ -180,7 +182,7 @@ class SharedMemoryPlanning(LoopMemoryPlanning):
 
 
 def _memory_planning(
-    lower_plan: MethodPlan, also_written: Collection[str]
+    lower_plan: MethodPlan, also_written: Collection[str], bounds: Any
 ) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
     """Makes new passes, because passes keep state.
 
@@ -188,19 +190,23 @@ def _memory_planning(
     """
     by_method = lower_plan.memory_planning
     passes_by_method = {
-        method: _memory_planning_pass(said, also_written if lower_plan.share_mutable_buffers else None, method)
+        method: _memory_planning_pass(said, also_written if lower_plan.share_mutable_buffers else None, method, bounds)
         for method, said in sorted(by_method.items())
     }
     alike = len(set(by_method.values())) == 1
     return next(iter(passes_by_method.values())) if alike else passes_by_method
 
 
-def _memory_planning_pass(said: MemoryPlanning, written: Collection[str] | None, method: str) -> MemoryPlanningPass:
+def _memory_planning_pass(
+    said: MemoryPlanning, written: Collection[str] | None, method: str, bounds: Any
+) -> MemoryPlanningPass:
     name = said.memory_planning_algo
     if name in _ALGORITHMS:
         algorithm: Callable[..., list[int]] = MemoryPlanningAlgorithmSuite([_ALGORITHMS[name]])
     else:
         algorithm = _algorithm(name, ("methods", method, "memory_planning", "memory_planning_algo"))
+    if isinstance(bounds, SizeBounds):
+        algorithm = bounds.fitting(algorithm)
     options = {**said.fields(), "memory_planning_algo": algorithm}
     return LoopMemoryPlanning(**options) if written is None else SharedMemoryPlanning(written, **options)
 

@@ -37,7 +37,7 @@ def lines(error: BaseException, programs: Mapping[str, ExportedProgram]) -> tupl
     nodes = _named_nodes(error, frames) or _named_operators(error, _graphs(frames))
     if frames and active_finder().name_of(frames[0].f_code.co_filename) is None:
         # Code of users may fail for any reason.
-        nodes = nodes or _in_work(frames)
+        nodes = nodes or in_work(frames)
     known, method = known_lines(programs), _method(frames, programs)
     found = lines_of_nodes(nodes, programs, method) or _nearest(nodes, programs, method)
     return found or _distinct(
@@ -71,7 +71,7 @@ def sources(programs: Mapping[str, ExportedProgram], dtypes: str) -> str | None:
             elif node.op == "call_function":
                 lines = lines_of_nodes([node], {method: program})
                 at = "".join(f" at {line}" for line in lines[:1])
-                found.setdefault(f"{made} comes from `{_name(node)}`{at}")
+                found.setdefault(f"{made} comes from `{full_name(node)}`{at}")
     return "\n".join(list(found)[:SHOWN]) or None
 
 
@@ -94,8 +94,8 @@ def _nearest(
 
 def operator_in_work(error: BaseException) -> str | None:
     """The operator of the node that the failed function worked on, such as `aten.squeeze_copy.dim`."""
-    nodes = _in_work(list(_frames(error)))
-    return _name(nodes[0]) if nodes else None
+    nodes = in_work(list(_frames(error)))
+    return full_name(nodes[0]) if nodes else None
 
 
 def lines_of_nodes(
@@ -168,23 +168,28 @@ def _named_operators(error: BaseException, graphs: list[torch.fx.GraphModule]) -
     named, refused = set(_operators(error)), refused_dtypes(error)
     for module in graphs:
         calls = [node for node in module.graph.nodes if node.op == "call_function"]
-        found = [node for node in calls if _name(node) in named]
+        found = [node for node in calls if full_name(node) in named]
         if refused:
-            found = [node for node in found if any(_dtypes(node) == dtypes for dtypes in refused.get(_name(node), []))]
+            found = [node for node in found if _dtypes(node) in refused.get(full_name(node), [])]
         if found:
             return found
     return []
 
 
-def _in_work(frames: list[FrameType]) -> list[torch.fx.Node]:
+def in_work(frames: list[FrameType]) -> list[torch.fx.Node]:
     """The call of an operator that the innermost function with one worked on."""
     for frame in frames:
         values = [*frame.f_locals.values(), frame.f_locals.get("node")]  # usual for the one that others belong to
         nodes = [value for value in values if _is(value, torch.fx.Node)]
-        calls = [node for node in nodes if node.op == "call_function" and "::" in operator_name(node)]
+        calls = [node for node in nodes if node.op == "call_function" and _is_operator(node)]
         if calls:
             return calls[-1:]
     return []
+
+
+def _is_operator(node: torch.fx.Node) -> bool:
+    """Whether a node calls an operator of a library or one that calls graphs, such as `torch.cond`."""
+    return "::" in operator_name(node) or isinstance(node.target, torch._ops.HigherOrderOperator)
 
 
 def _method(frames: list[FrameType], methods: Collection[str]) -> str | None:
@@ -196,7 +201,7 @@ def _method(frames: list[FrameType], methods: Collection[str]) -> str | None:
     return None
 
 
-def _name(node: torch.fx.Node) -> str:
+def full_name(node: torch.fx.Node) -> str:
     """The operator of a node, as messages name it: `aten.mul.Tensor`, and `aten.abs.default`."""
     name = operator_name(node).replace("::", ".")
     return name if name.count(".") != 1 else f"{name}.default"

@@ -70,10 +70,23 @@ def lower_programs(
         BuildError: A backend or the edge dialect refuses a method. The error names the method and the operator if
             ExecuTorch names them.
     """
-    methods = sorted(programs)  # the order of methods reaches the bytes
-    dynamic = dynamic_sizes.of_inputs(programs)
     _check_while_loops(programs)
     dtypes.check_quantized(lower_plan, programs)
+    dynamic, conditions = dynamic_sizes.of_inputs(programs), dynamic_sizes.Conditions()
+    with conditions.watched():
+        edge = _lowered(lower_plan, programs, shards, etrecord)
+    dynamic_sizes.check(dynamic, edge, conditions, programs)
+    _check_written_parameters(edge)
+    _check_delegated(lower_plan, edge)
+    _check_zero_points(edge, lower_plan.used_backends)
+    dtypes.note_left_out(lower_plan, edge)
+    return edge
+
+
+def _lowered(
+    lower_plan: MethodPlan, programs: dict[str, ExportedProgram], shards: dict[str, str], etrecord: bool
+) -> EdgeProgramManager:
+    methods = sorted(programs)  # the order of methods reaches the bytes
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
         linear_layers.keep_hooks_out(programs[name])
@@ -114,11 +127,6 @@ def lower_programs(
     edge = passes.edge_manager(lower_plan, edge, recipe)
     norms.write_out(edge)
     old_buffers.copy(edge)
-    dynamic_sizes.check(dynamic, edge)
-    _check_written_parameters(edge)
-    _check_delegated(lower_plan, edge)
-    _check_zero_points(edge, named)
-    dtypes.note_left_out(lower_plan, edge)
     return edge
 
 
