@@ -280,6 +280,13 @@ def _(run: Run) -> bool:
     return fails("only supports dim == 2", lambda: lower(net, IMAGE, partitioners=partitioners))
 
 
+@probe("xnnpack-copied-results")
+def _(run: Run) -> bool:
+    del run
+    net = Net(lambda self, x: (y := x.relu()).cumsum(0) + y.clone().cumsum(1))
+    return fails("already in the inputs", lambda: lower(net, X, partitioners=(XnnpackPartitioner(),)))
+
+
 @probe("xnnpack-softmax")
 def _(run: Run) -> bool:
     net = Net(lambda self, x: self.conv(x).softmax(-1), conv=nn.Conv2d(3, 4, 1))

@@ -412,6 +412,15 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "xnnpack-copied-results",
+        "XNNPACK leaves copies out, and refuses a delegate that then returns one result twice: `y = x.clone()` if `y` "
+        "and `x` are read by other kernels.",
+        WORKAROUND,
+        "backends/xnnpack_graphs.py",
+        "executorch: backends/xnnpack/xnnpack_preprocess.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "xnnpack-softmax",
         "XNNPACK computes softmax over the channels in place of the last dimension if its input is in the format "
         "channels_last, such as the result of a convolution.",
