@@ -408,7 +408,15 @@ def _(run: Run) -> bool:
         Net(lambda self, x: x.round(decimals=1)),
         Net(lambda self, x: torch.var_mean(x, 0)),
         Net(lambda self, x: torch.ops.aten._is_all_true(x > 0)),
+        Net(lambda self, x: x.long() << 1),
     ]
+    return all(fails("is not in Core ATen opset", functools.partial(lower, net, X)) for net in nets)
+
+
+@probe("kernels-outside-core-aten")
+def _(run: Run) -> bool:
+    del run
+    nets = Net(lambda self, x: x.masked_select(x > 0)), Net(lambda self, x: x.repeat_interleave(x[:, 0].long(), 0))
     return all(fails("is not in Core ATen opset", functools.partial(lower, net, X)) for net in nets)
 
 

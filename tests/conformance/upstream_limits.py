@@ -53,6 +53,15 @@ LIMITS = (
         f"{_ISSUES}/11320",
     ),
     UpstreamLimit(
+        "kernels-outside-core-aten",
+        "ExecuTorch refuses operators outside core ATen, also if its runtime has a kernel for them: `masked_select`, "
+        "`repeat_interleave` and shifts of integers.",
+        WORKAROUND,
+        "lower/runtime_kernels.py",
+        "executorch: exir/verification/verifier.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "nonzero",
         "The kernel of `nonzero` writes rows where the program says columns: the indices of a tensor of several "
         "dimensions are wrong, and other kernels refuse them.",

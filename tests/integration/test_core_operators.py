@@ -218,6 +218,36 @@ def test_operators_without_a_decomposition_are_written_with_others(partitioners:
             torch.testing.assert_close(one, other)
 
 
+KERNELS = """
+import torch
+
+class Kernels(torch.nn.Module):
+    def forward(self, x, counts):
+        repeated = x.repeat_interleave(counts, 0)
+        torch._check(repeated.shape[0] <= 12)
+        halved = counts.clone()
+        halved >>= 1
+        shifted = (counts >> 1) & 3, counts << counts, 1 << counts, 64 >> counts, halved
+        return *shifted, repeated * 2, x.repeat_interleave(counts - counts + 2, 0, output_size=6), x[x > 0]
+
+def create():
+    return Kernels()
+"""
+
+
+def test_operators_outside_core_aten_are_taken_if_the_runtime_has_a_kernel(build: Build) -> None:
+    inputs = "[{shape: [3, 2]}, {shape: [3], dtype: int64, fill: arange}]"
+    checks = "checks: {compare: {methods: {forward: {ranges: [null, [0, 4]]}}}}\n"
+    made = build(POOLED.replace("[{shape: [3, 8, 8]}]", inputs) + checks, model=KERNELS)
+    assert made.code == 0, made.err
+    assert "note" not in made.err
+    without_limit = KERNELS.replace("torch._check(", "print(")
+    refused = build(POOLED.replace("[{shape: [3, 8, 8]}]", inputs), model=without_limit)
+    assert refused.code == 1
+    assert "a size of what `aten::repeat_interleave.Tensor` returns depends on values" in refused.err
+    assert "write `torch._check(x.shape[0] <= LIMIT)` in the model" in refused.err
+
+
 def test_xnnpack_leaves_changes_of_shapes_with_several_dynamic_sizes_to_other_kernels(build: Build) -> None:
     model = """
 import torch
