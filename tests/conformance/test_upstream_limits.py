@@ -123,6 +123,12 @@ def _(run: Run) -> bool:
     return fails("Failed to load method", lambda: run(Net(lambda self, x: x.sort()[0]), X))
 
 
+@probe("rows-by-tensors")
+def _(run: Run) -> bool:
+    del run
+    return fails("Could not guard on data-dependent", lambda: lower(Net(lambda self, x: x[x[0].argmax()] * 2), X))
+
+
 @probe("nonzero")
 def _(run: Run) -> bool:
     return differs(run, Net(lambda self, x: x.nonzero()), X)

@@ -62,6 +62,14 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "rows-by-tensors",
+        "PyTorch cannot decompose `x[i]` if `i` is a number that a tensor holds, such as `x[y.argmax()]`.",
+        WORKAROUND,
+        "export/core_operators.py",
+        "torch: torch/_decomp",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "nonzero",
         "The kernel of `nonzero` writes rows where the program says columns: the indices of a tensor of several "
         "dimensions are wrong, and other kernels refuse them.",

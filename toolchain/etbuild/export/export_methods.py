@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import functools
@@ -536,6 +537,9 @@ def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError
     if violated_shapes.MARK in text:
         hint = hints(violated_shapes.hint(text), _same_dimensions(text, name, job))
     line = source_line(error) or _quoted_line(str(error))
+    quoted = _text_of(line)
+    if "Could not extract specialized integer" in text and _assigns_to_element(quoted):
+        hint = "an assignment takes no index that is a number which a tensor holds: write `x[i.reshape(1)] = y`"
     action = failed(f"exporting `{method.entry}`", error, line)
     path: DocumentPath = ("methods", name, part)
     huggingface = job.plan.model.huggingface
@@ -548,7 +552,7 @@ def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError
             f"if `task` has written these shapes, `{huggingface.model_class}` does not take calls of any length: "
         )
         hint = hints(hint, f"{explanation}leave out `cache` and `task`, or write a factory")
-    hint_text = hints(_text_of(line), hint, package_line(error))
+    hint_text = hints(f"the line is `{quoted}`" if quoted else None, hint, package_line(error))
     return from_exception(error, BuildError, path, action, hint_text, said=_message(error))
 
 
@@ -564,11 +568,19 @@ def _same_dimensions(text: str, name: str, job: Exporting) -> str | None:
 
 
 def _text_of(line: str | None) -> str | None:
-    """A hint with the text of a source line. `line` has the form `model.py:12, in forward`."""
+    """The text of a source line; None if it is not known. `line` has the form `model.py:12, in forward`."""
     name, _, number = (line or "").partition(",")[0].rpartition(":")
     source_lines = active_finder().contents.get(name, b"").decode("utf-8", "replace").splitlines()
     text = source_lines[int(number) - 1].strip() if number.isdecimal() and 0 < int(number) <= len(source_lines) else ""
-    return f"the line is `{text}`" if text else None
+    return text or None
+
+
+def _assigns_to_element(text: str | None) -> bool:
+    """Whether a line of a source has an assignment such as `x[i] = y`."""
+    with contextlib.suppress(SyntaxError):
+        nodes = ast.walk(ast.parse(text or ""))
+        return any(isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store) for each in nodes)
+    return False
 
 
 def _message(error: BaseException) -> str:
