@@ -223,9 +223,43 @@ def _exported(
         running = f"running `{prepared.method.entry}` on the example inputs"
         with wrap_user_error((*prepared.path, "example_inputs"), running):
             root(*prepared.arguments, **prepared.keywords)
+        if caught := re.match(_CAUGHT, str(error)):
+            raise _error_of_caught(prepared, root, caught[1], dynamic_shapes) from error
         raise _export_error(readable(error), prepared.name, prepared.job) from error
     sys.stderr.write(printed.getvalue())
     return program
+
+
+_CAUGHT = r"Unexpected key _export_root\.(\S+), expected "
+"""What torch.export says, with the name of a submodule, if the submodule raises and the model catches the exception."""
+
+
+def _error_of_caught(prepared: PreparedMethod, root: torch.nn.Module, name: str, dynamic_shapes: Any) -> BuildError:
+    """The error for a model that catches an exception of a submodule. A second export shows the exception."""
+    submodule, raised = root.get_submodule(name), list[BaseException]()
+    forward = submodule.forward
+
+    def recorded(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return forward(*arguments, **keywords)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    submodule.forward = recorded  # it stays: the build ends with this error
+    with contextlib.suppress(Exception), exporting():
+        every_size.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, False)
+    path, action = (*prepared.path, "entry"), f"exporting `{prepared.method.entry}`"
+    what = f"the model catches an exception of `{name}`"
+    way = "torch.export takes no exception that leaves a submodule: call the submodule only where it does not raise"
+    if not raised:
+        return BuildError.at(path, f"{action} failed: {what}", way)
+    said = readable(raised[0])
+    quoted = _text_of(source_line(said))
+    at = f"the line is `{quoted}`" if quoted else None
+    return BuildError.at(
+        path, f"{failed(action, said)}: {what}, {_message(said)}", hints(at, _export_hint(said)[1], way)
+    )
 
 
 def _too_many_sizes(error: every_size.TooManySizes, prepared: PreparedMethod) -> BuildError:
@@ -530,10 +564,15 @@ _EXPORT_HINTS = (
 )
 
 
-def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError:
-    method = job.plan.methods[name]
+def _export_hint(error: BaseException) -> tuple[str, str | None]:
+    """The part of a method that caused an error of torch.export, and what to do."""
     text = f"{type(error).__name__}: {error}"
-    part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
+    return next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
+
+
+def _export_error(error: BaseException, name: str, job: Exporting) -> BuildError:
+    method, text = job.plan.methods[name], str(error)
+    part, hint = _export_hint(error)
     if violated_shapes.MARK in text:
         hint = hints(violated_shapes.hint(text), _same_dimensions(text, name, job))
     line = source_line(error) or _quoted_line(str(error))
