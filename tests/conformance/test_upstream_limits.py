@@ -124,6 +124,12 @@ def _(run: Run) -> bool:
     return fails("Failed to load method", lambda: run(Net(lambda self, x: x.sort()[0]), X))
 
 
+@probe("rows-by-tensors")
+def _(run: Run) -> bool:
+    del run
+    return fails("Could not guard on data-dependent", lambda: lower(Net(lambda self, x: x[x[0].argmax()] * 2), X))
+
+
 @probe("nonzero")
 def _(run: Run) -> bool:
     return differs(run, Net(lambda self, x: x.nonzero()), X)
@@ -281,6 +287,13 @@ def _(run: Run) -> bool:
     return fails("only supports dim == 2", lambda: lower(net, IMAGE, partitioners=partitioners))
 
 
+@probe("xnnpack-copied-results")
+def _(run: Run) -> bool:
+    del run
+    net = Net(lambda self, x: (y := x.relu()).cumsum(0) + y.clone().cumsum(1))
+    return fails("already in the inputs", lambda: lower(net, X, partitioners=(XnnpackPartitioner(),)))
+
+
 @probe("xnnpack-softmax")
 def _(run: Run) -> bool:
     net = Net(lambda self, x: self.conv(x).softmax(-1), conv=nn.Conv2d(3, 4, 1))
@@ -415,7 +428,15 @@ def _(run: Run) -> bool:
         Net(lambda self, x: x.round(decimals=1)),
         Net(lambda self, x: torch.var_mean(x, 0)),
         Net(lambda self, x: torch.ops.aten._is_all_true(x > 0)),
+        Net(lambda self, x: x.long() << 1),
     ]
+    return all(fails("is not in Core ATen opset", functools.partial(lower, net, X)) for net in nets)
+
+
+@probe("kernels-outside-core-aten")
+def _(run: Run) -> bool:
+    del run
+    nets = Net(lambda self, x: x.masked_select(x > 0)), Net(lambda self, x: x.repeat_interleave(x[:, 0].long(), 0))
     return all(fails("is not in Core ATen opset", functools.partial(lower, net, X)) for net in nets)
 
 

@@ -53,6 +53,23 @@ LIMITS = (
         f"{_ISSUES}/11320",
     ),
     UpstreamLimit(
+        "kernels-outside-core-aten",
+        "ExecuTorch refuses operators outside core ATen, also if its runtime has a kernel for them: `masked_select`, "
+        "`repeat_interleave` and shifts of integers.",
+        WORKAROUND,
+        "lower/runtime_kernels.py",
+        "executorch: exir/verification/verifier.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "rows-by-tensors",
+        "PyTorch cannot decompose `x[i]` if `i` is a number that a tensor holds, such as `x[y.argmax()]`.",
+        WORKAROUND,
+        "export/core_operators.py",
+        "torch: torch/_decomp",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "nonzero",
         "The kernel of `nonzero` writes rows where the program says columns: the indices of a tensor of several "
         "dimensions are wrong, and other kernels refuse them.",
@@ -417,6 +434,15 @@ LIMITS = (
         WORKAROUND,
         "backends/xnnpack_operators.py",
         "executorch: backends/xnnpack/partition/config/node_configs.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "xnnpack-copied-results",
+        "XNNPACK leaves copies out, and refuses a delegate that then returns one result twice: `y = x.clone()` if `y` "
+        "and `x` are read by other kernels.",
+        WORKAROUND,
+        "backends/xnnpack_graphs.py",
+        "executorch: backends/xnnpack/xnnpack_preprocess.py",
         NOT_REPORTED,
     ),
     UpstreamLimit(

@@ -218,6 +218,107 @@ def test_operators_without_a_decomposition_are_written_with_others(partitioners:
             torch.testing.assert_close(one, other)
 
 
+KERNELS = """
+import torch
+
+class Kernels(torch.nn.Module):
+    def forward(self, x, counts):
+        repeated = x.repeat_interleave(counts, 0)
+        torch._check(repeated.shape[0] <= 12)
+        halved = counts.clone()
+        halved >>= 1
+        shifted = (counts >> 1) & 3, counts << counts, 1 << counts, 64 >> counts, halved
+        return *shifted, repeated * 2, x.repeat_interleave(counts - counts + 2, 0, output_size=6), x[x > 0]
+
+def create():
+    return Kernels()
+"""
+
+
+def test_operators_outside_core_aten_are_taken_if_the_runtime_has_a_kernel(build: Build) -> None:
+    inputs = "[{shape: [3, 2]}, {shape: [3], dtype: int64, fill: arange}]"
+    checks = "checks: {compare: {methods: {forward: {ranges: [null, [0, 4]]}}}}\n"
+    made = build(POOLED.replace("[{shape: [3, 8, 8]}]", inputs) + checks, model=KERNELS)
+    assert made.code == 0, made.err
+    assert "note" not in made.err
+    without_limit = KERNELS.replace("torch._check(", "print(")
+    refused = build(POOLED.replace("[{shape: [3, 8, 8]}]", inputs), model=without_limit)
+    assert refused.code == 1
+    assert "a size of what `aten::repeat_interleave.Tensor` returns depends on values" in refused.err
+    assert "write `torch._check(x.shape[0] <= LIMIT)` in the model" in refused.err
+
+
+ROWS = """
+import torch
+
+class Rows(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Parameter(torch.randn(4, 3))
+        self.register_buffer("calls", torch.zeros(2, 3))
+
+    def rows(self, x):
+        best = x.argmax()
+        return self.table[best], self.table[best - 4].relu(), self.table.T[:, best], x.cumsum(0)[best] * 2
+
+    def written(self, x):
+        self.calls.add_(1)
+        best, row = self.table[x.argmax()], self.calls[(x[0] > 0).long()] * 2
+        self.calls.add_(1)
+        return best, row
+
+    def assigned(self, x):
+        row = (x[0] > 0).long()
+        self.calls[row] = 2.0
+        return self.calls + 1
+
+    def cut(self, x):
+        count = (x > 0).sum().item()
+        return x[:count] * 2
+
+def create():
+    return Rows()
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "old", "new", "hint"),
+    [
+        ("rows", "", "", ""),
+        (
+            "written",
+            "(x[0] > 0).long()] *",
+            "(x[0] > 0).long().reshape(1)][0] *",
+            "the index is a number that a tensor holds: index with the tensor, `x[i.reshape(1)][0]` in place of `x[i]`",
+        ),
+        (
+            "assigned",
+            "calls[row] =",
+            "calls[row.reshape(1)] =",
+            "an assignment takes no index that is a number which a tensor holds: write `x[i.reshape(1)] = y`",
+        ),
+        (
+            "cut",
+            ".item()",
+            ".item(); torch._check(count >= 0); torch._check(count <= 4)",
+            "write its limits in the model, for example `n = t.item(); torch._check(n >= 0); torch._check(n <= LIMIT)`",
+        ),
+    ],
+)
+def test_a_row_may_be_chosen_by_a_tensor_or_the_way_to_write_it_is_said(
+    method: str, old: str, new: str, hint: str, build: Build
+) -> None:
+    manifest = POOLED.replace("[3, 8, 8]", "[4]").replace("forward", method)
+    if hint:
+        refused = build(manifest, model=ROWS)
+        assert refused.code == 1
+        assert hint in refused.err
+        assert "huggingface" not in refused.err
+    made = build(manifest, model=ROWS.replace(old, new))
+    assert made.code == 0, made.err
+
+
 def test_xnnpack_leaves_changes_of_shapes_with_several_dynamic_sizes_to_other_kernels(build: Build) -> None:
     model = """
 import torch

@@ -319,6 +319,57 @@ def test_a_layer_of_pytorch_that_reads_values_is_named(build: Build) -> None:
     assert given.code == 0, given.err
 
 
+CAUGHT = """
+import torch
+
+class Picky(torch.nn.Module):
+    def forward(self, x):
+        if x.shape[0] != 1:
+            raise ValueError("one row only")
+        return x
+
+class Signs(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+        self.tried = torch.nn.Sequential(torch.nn.Identity(), Picky())
+
+    def forward(self, x):
+        try:
+            return self.tried(x)
+        except Exception:
+            return self.linear(x)
+
+def create():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("submodule", "said"),
+    [
+        (
+            "Picky",
+            ["model.py:7, in forward", "an exception of `tried.1`, ValueError: one row only", 'raise ValueError("one'],
+        ),
+        (
+            "Signs",
+            ["model.py:12, in forward", "`tried.1`, GuardOnDataDependentSymNode", "return x if x.sum()", "torch.where"],
+        ),
+    ],
+)
+def test_an_exception_of_a_submodule_that_the_model_catches(submodule: str, said: list[str], build: Build) -> None:
+    outcome = build(model=CAUGHT.replace("Identity(), Picky()", f"Identity(), {submodule}()"))
+    expect(
+        outcome, 1, "methods.forward: exporting `forward` failed", "call the submodule only where it does not", *said
+    )
+    assert "_export_root" not in outcome.err
+
+
 def test_graph_break_in_strict_export(build: Build) -> None:
     model = MODEL.replace("return self", "torch._dynamo.graph_break()\n        return self")
     outcome = build(MANIFEST.replace("  forward:\n", "  forward:\n    strict: true\n"), model=model)

@@ -429,6 +429,43 @@ def test_a_weight_may_have_readers_beside_its_layer(build: Build, tmp_path: Path
         torch.testing.assert_close(found[0], expected, rtol=0.0, atol=1e-5)
 
 
+COPIED = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.conv = torch.nn.Conv2d(3, 6, 1)
+
+    def rows(self, x):
+        row = self.linear(x)
+        first, second = row.clone(), row.clone()
+        first[0], second[1] = 1.0, 2.0
+        return row.cumsum(0), first, second, first.relu(), row
+
+    def boxes(self, image):
+        box = self.conv(image).flatten(2).transpose(1, 2)
+        corners = box.clone()
+        corners[..., :2] = box[..., :2] - box[..., 2:4] / 2
+        corners[..., 2:4] = box[..., :2] + box[..., 2:4] / 2
+        corners[..., 4:] = box[..., 4:].sigmoid()
+        return corners
+
+def create():
+    return Net()
+"""
+
+
+def test_a_clone_of_a_result_may_be_written(build: Build) -> None:
+    """XNNPACK leaves copies out, and then a delegate returns one result twice, which ExecuTorch refuses."""
+    methods = "rows: {example_inputs: [{shape: [2, 4]}]}, boxes: {example_inputs: [{shape: [1, 3, 2, 2]}]}"
+    head = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create", seed: 1}\n'
+    for quantize in ("", ", quantize: {pt2e: {quantizers: [xnnpack], calibration: example_inputs}}"):
+        built = build(f"{head}defaults: {{partitioners: [xnnpack]{quantize}}}\nmethods: {{{methods}}}\n", model=COPIED)
+        assert built.code == 0, built.err
+
+
 FILTER = """
 import torch
 from torch.nn import functional

@@ -65,6 +65,10 @@ class Net(torch.nn.Module):
     def double(self, x):
         return x.to(memory_format=torch.channels_last) * 2
 
+    def weigh(self, x):
+        y = x.double()
+        return torch.nn.functional.log_softmax(y, -1) + torch.nn.functional.softmax(y, -1).exp()
+
     def film(self, x):
         return torch.nn.functional.conv3d(x, torch.ones(1, 1, 2, 2, 2))
 
@@ -128,6 +132,7 @@ def test_an_operator_without_a_kernel_is_noted(build: Build) -> None:
 
 WRONG = [
     ("read", [4], "aten.to", "the runtime cannot run `read`"),
+    ("weigh", [2, 4], "aten.log_softmax.int", "the runtime cannot run `weigh`"),
     ("film", [1, 1, 3, 3, 3], "aten.conv3d.default", "the runtime cannot run `film`"),
     ("turn", [1, 2, 3, 4], "aten.flip.default", ""),
     ("resize", [1, 1, 8, 8], "aten._upsample_bilinear2d_aa", "the program computes something else"),
@@ -143,6 +148,9 @@ def test_what_the_runtime_cannot_run_or_computes_wrongly_fails_the_build(
     assert (refused.code, refused.files) == (1, [])
     assert f"methods.{method}: {message}" in refused.err
     assert operator in refused.err
+    of_float32 = "the runtime runs `aten.log_softmax.int` with float32, and not with float64: convert what it reads"
+    assert (of_float32 in refused.err) == (method == "weigh")
+    assert ("`checks.compare` can allow more" in refused.err) == ("cannot run" not in message)
     left_out = 'checks: {compare: {leave_out: "the application has a kernel"}}\n'
     made = build(manifest(method, shape, left_out), model=MODEL)
     assert made.code == 0, made.err

@@ -186,6 +186,7 @@ STEP_FILES = {
     "etbuild/lower/passes.py": ["compare/outside", "lower"],
     "etbuild/lower/preprocess_results.py": ["compare/outside", "lower"],
     "etbuild/lower/recipes.py": ["compare/outside", "lower"],
+    "etbuild/lower/runtime_kernels.py": ["compare/outside", "lower"],
     "etbuild/lower/separability.py": ["compare/outside", "lower"],
     "etbuild/lower/shards.py": ["compare/outside", "lower"],
     "etbuild/lower/size_bounds.py": ["compare/outside", "lower"],

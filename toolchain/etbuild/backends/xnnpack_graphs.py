@@ -20,6 +20,7 @@ from executorch.backends.xnnpack.utils.quant_utils import (
     is_tagged_as_implicit_q_dq,
 )
 from executorch.backends.xnnpack.xnnpack_preprocess import XNNPACKPassManager
+from executorch.exir.dialects._ops import ops
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from etbuild.backends.xnnpack_operators import operator_of
@@ -68,7 +69,26 @@ def _transform(self: Any) -> Any:
     _separate(self.exported_program, _kernel_of)
     program = _transform_with_passes(self)
     _separate(program, _form)
+    _write_each_result(program.graph)
     return program
+
+
+def _write_each_result(graph: Any) -> None:
+    """Copies what would be two results of a delegate, or an input and a result: ExecuTorch refuses both.
+
+    Its passes remove copies, as of `x.clone()` before the model writes to the clone, and others read `x`.
+    """
+    output = graph.output_node()
+    written: list[Any] = []
+    with graph.inserting_before(output):
+        for result in output.args[0]:
+            if result in written or result.op == "placeholder":
+                copy = graph.call_function(ops.edge.aten.clone.default, (result,))
+                copy.meta = dict(result.meta)
+                written.append(copy)
+            else:
+                written.append(result)
+    output.args = (written,)
 
 
 def _with_a_free_name(create: Callable[..., Any]) -> Callable[..., Any]:

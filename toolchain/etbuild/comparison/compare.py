@@ -29,7 +29,7 @@ from etbuild.runtime.session import Session
 
 Call = tuple[str, str, list[Any], list[Any]]
 """A call: its method, what it is for messages, its inputs, and the outputs of the exported method."""
-Blamed = Literal["lowering", "layout", "export", "quantization"]
+Blamed = Literal["lowering", "runtime", "layout", "export", "quantization"]
 _DIFFERS = "the program computes something else than the exported method in"
 _EXPORT_DIFFERS = "the program and the exported method compute something else than the model in"
 _OVERFLOWS = "in PyTorch, the exported method makes numbers that are not finite, and the program has others, in"
@@ -74,8 +74,8 @@ class Wrong:
         leaves: The inputs of the call.
         state: The buffers before the call, by name.
         earlier: The calls before this one, each with its method and inputs.
-        blames: What is wrong: the lowering, the order in which it lays an output in memory, the export, whose method
-            differs from the model, or the quantization.
+        blames: What is wrong: the lowering, the runtime, which cannot run the call, the order of an output
+            in memory, the export, whose method differs from the model, or the quantization.
         overflows: The name of the node with which the exported method itself stops to be finite; None if it is.
     """
 
@@ -275,7 +275,7 @@ class Comparison:
         except EtbuildError as error:
             if _NO_MEMORY in str(error):
                 raise CannotRun(f"{_WITHOUT_MEMORY} in {call.name}") from error
-            return self._of_call(method, f"{error} (in {call.name})"), work
+            return self._of_call(method, f"{error} (in {call.name})", "runtime"), work
         found = self._wrong(actual, expected, method, lambda sample: sample.outputs)
         if not found and (laid := layout.wrong(actual, expected)):
             return self._of_call(method, f"{_DIFFERS} {call.name}: {chr(10).join(laid)}", "layout"), work

@@ -8,6 +8,7 @@ if its own results look right: a later operator may enlarge a small error. A bis
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from etbuild.comparison import accuracy
 from etbuild.comparison.graph import Graph, Rounding, arguments, buffers, copied, outputs_of, with_state
 from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.parts import Tolerance
 from etbuild.plan.step_plans import LowerPlan
 from etbuild.runtime import child, program_files
@@ -75,6 +77,7 @@ class Search:
         self._plan, self._call, self._lines = plan, call, lines
         self._inputs = arguments(call.program.call_spec.in_spec, call.leaves)
         self._tries = self._work = 0
+        self._cannot_run = False
         self._whole_outputs: list[Any] = []
 
     def run(self) -> str:
@@ -159,8 +162,38 @@ class Search:
             return None
         what = f"the first wrong operator of `{self._call.method}` is"
         if len(left) == 1:
-            return self._described(left[0], what)
+            return "\n".join(filter(None, [self._described(left[0], what), self._of_float32(left[0])]))
         return f"{self._described(left[0], f'{what} one of {len(left)}, from')}\n{self._described(left[-1], 'to')}"
+
+    def _of_float32(self, node: Node) -> str | None:
+        """What to say of an operator that the runtime runs with float32, and not with the floats of this call."""
+        values = [each.meta.get("val") for each in node.all_input_nodes]
+        floats = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
+        if not self._cannot_run or floats <= {torch.float32}:
+            return None
+        try:
+            child.result(f"`{node.name}` of float32", lambda: self._run_of_float32(node))
+        except Exception:  # noqa: BLE001 - it fails with float32, too
+            return None
+        dtypes = ", ".join(sorted(dtype_name(dtype) for dtype in floats - {torch.float32}))
+        return (
+            f"the runtime runs `{node.target}` with float32, and not with {dtypes}: convert what it reads, for example "
+            "with `x.float()`, or give the method inputs and weights of float32"
+        )
+
+    def _run_of_float32(self, node: Node) -> None:
+        """Runs an operator with its inputs in this call, converted to float32."""
+        with torch.no_grad():
+            recorded = _Recorded(self._module(self._call.program), node.name)
+            recorded.run(*map(copied, self._call.leaves), enable_io_processing=False)
+        leaves, spec = pytree.tree_flatten(recorded.inputs)
+        leaves = [
+            each.float() if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in leaves
+        ]
+        tensors = tuple(each for each in leaves if isinstance(each, torch.Tensor))
+        with tempfile.TemporaryDirectory() as scratch:
+            program = self._lower(_Only(node.target, leaves, spec), (tensors, {}), Path(scratch))
+            self._in_runtime(Path(program), Path(scratch), list(tensors))
 
     def _try(self, module: torch.fx.GraphModule, returned: Sequence[str]) -> str | None:
         """The problems of the outputs if the runtime runs a graph; empty if none, None if it cannot be lowered.
@@ -175,17 +208,20 @@ class Search:
         name = f"{self._call.method}, cut {self._tries}"
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                program = child.result(f"lowering {name}", lambda: self._lower(module, Path(scratch)))
+                lower = functools.partial(self._lower, module, self._inputs, Path(scratch))
+                program = child.result(f"lowering {name}", lower)
             except Exception:  # noqa: BLE001 - a cut graph may be one that ExecuTorch refuses
                 return None
             try:
-                outputs = child.result("actual", lambda: self._in_runtime(Path(program), Path(scratch)))
+                run = functools.partial(self._in_runtime, Path(program), Path(scratch), self._call.leaves)
+                outputs = child.result("actual", run)
                 if returned:
                     values = dict(zip(returned, outputs, strict=True))
                     outputs = child.result("the rest", lambda: self._continued(values))
                 else:
                     self._whole_outputs = outputs
             except Exception as error:  # noqa: BLE001 - the rest may fail in any way if the first part is wrong
+                self._cannot_run |= not returned
                 return summary(error)
         return "\n".join(self._wrong(outputs))
 
@@ -201,26 +237,26 @@ class Search:
         found = accuracy.wrong_outputs(actual, self._expected, tolerance, False)
         return found if accuracy.unexplained(actual, self._expected, self._samples, tolerance, quantized) else []
 
-    def _in_runtime(self, program: Path, scratch: Path) -> list[Any]:
+    def _in_runtime(self, program: Path, scratch: Path, leaves: list[Any]) -> list[Any]:
         from etbuild.files.program_file import describe
 
         facts = describe(program)
         assert facts["kind"] == "program"
         session = Session(program_files.ProgramFiles(program, (), facts), scratch)
-        return session.call(self._call.method, self._call.leaves)
+        return session.call(self._call.method, leaves)
 
     def differences(self, actual: list[Any], expected: list[Any]) -> list[str]:
         """The problems of outputs; empty if they are right."""
         return accuracy.wrong_outputs(actual, expected, self._call.tolerance, self._call.quantized)
 
-    def _lower(self, module: torch.fx.GraphModule, directory: Path) -> str:
+    def _lower(self, module: torch.nn.Module, inputs: Any, directory: Path) -> str:
         from etbuild.emit.emit_methods import Lowered, emit_methods
         from etbuild.emit.emit_program import write_program
         from etbuild.lower.finite_weights import non_finite
         from etbuild.lower.lower_methods import lower_programs
 
         name = self._call.method
-        positional, keywords = self._inputs
+        positional, keywords = inputs
         with torch.no_grad():
             program = torch.export.export(module, positional, keywords)
         plan = _alone(self._plan, name)
@@ -271,6 +307,43 @@ class _Continued(Interpreter):  # type: ignore[misc] # torch.fx has no types
 
     def run_node(self, n: Node) -> Any:
         return self._values[n.name] if n.name in self._values else super().run_node(n)
+
+
+class _Recorded(Interpreter):  # type: ignore[misc] # torch.fx has no types
+    """A run of a graph that records the inputs of a node, positional ones and those with names."""
+
+    inputs: Any = None
+
+    def __init__(self, module: torch.fx.GraphModule, name: str) -> None:
+        super().__init__(module)
+        self._name = name
+
+    def run_node(self, n: Node) -> Any:
+        if n.name == self._name:
+            self.inputs = self.fetch_args_kwargs_from_env(n)
+        return super().run_node(n)
+
+
+class _Only(torch.nn.Module):  # type: ignore[misc] # torch.nn has no types here
+    """A module that calls one operator.
+
+    Args:
+        operator: The operator.
+        leaves: All inputs of the call. The module is given those that are tensors.
+        spec: The structure of the positional and the keyword inputs.
+    """
+
+    def __init__(self, operator: Any, leaves: list[Any], spec: pytree.TreeSpec) -> None:
+        super().__init__()
+        self._operator, self._spec = operator, spec
+        self._leaves = [None if isinstance(each, torch.Tensor) else (each,) for each in leaves]
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Calls the operator."""
+        given = iter(tensors)
+        leaves = [next(given) if each is None else each[0] for each in self._leaves]
+        positional, keywords = pytree.tree_unflatten(leaves, self._spec)
+        return self._operator(*positional, **keywords)
 
 
 def _cut(module: torch.fx.GraphModule, last: Node) -> tuple[torch.fx.GraphModule, list[str]]:

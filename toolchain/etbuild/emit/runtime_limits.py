@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from collections.abc import Iterable
 
 from executorch.exir._serialize._program import PTEFile
@@ -16,6 +15,7 @@ from executorch.exir.schema import ExecutionPlan, KernelCall
 
 from etbuild.exception_text import summary
 from etbuild.files.program_file import operator_name
+from etbuild.lower import runtime_kernels
 from etbuild.results import RuntimeLimit
 
 _HINT = "link one into the application"
@@ -43,16 +43,11 @@ def without_kernel(operators: Iterable[str]) -> list[str]:
 @functools.cache  # prints the note only once
 def _kernels() -> frozenset[str] | None:
     """The operators that the runtime has kernels for; None: the installed package does not list them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its API is experimental
-        try:
-            import executorch.kernels.quantized  # noqa: F401
-            from executorch.extension.pybindings import portable_lib
-
-            return frozenset(portable_lib._get_operator_names())
-        except (ImportError, AttributeError) as error:  # other releases, and packages without the runtime
-            print(f"note: the kernels of the runtime are not checked: {summary(error)}", file=sys.stderr)
-            return None
+    names = runtime_kernels.listed()
+    if isinstance(names, Exception):
+        print(f"note: the kernels of the runtime are not checked: {summary(names)}", file=sys.stderr)
+        return None
+    return names
 
 
 def _called(plan: ExecutionPlan) -> list[str]:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from etbuild.export import missing_operators
 from etbuild.export.graph_changes import Add, Writer, change_graphs, write
@@ -60,6 +62,12 @@ def _fold(add: Add, columns: Any, sizes: list[int], kernel: Any, dilation: Any, 
     return folded
 
 
+def _row(add: Add, tensor: Any, dimension: int, index: Any) -> Any:
+    """Selects a row by a number that a tensor holds, as `x[x.argmax()]` does, with that number as a tensor again."""
+    row = add(_aten.scalar_tensor.default, index, dtype=torch.int64)
+    return add(_aten.index.Tensor, tensor, [None] * (dimension % tensor.meta["val"].dim()) + [row])
+
+
 def _original(add: Add, tensor: Any) -> Any:
     return tensor
 
@@ -78,9 +86,39 @@ def _writer(node: torch.fx.Node) -> Writer | None:
         return _crop_and_pad if _crops(*node.args[1:3]) else None
     if node.target is _aten.col2im.default:
         return _fold if any(node.args[4]) and _are_known(node.args[1]) else None
+    if node.target is _aten.select.int:
+        return _row if _is_of_any_row(node) and not _is_written_later(node) else None
     if node.target is _aten.linear.default and value.dim() > _MOST_DIMENSIONS:
         return _as_rows if sum(not isinstance(size, int) for size in value.shape) < 2 else None
     return _original if node.target is _aten.alias.default and _is_channels_last(value) else None
+
+
+def _is_of_any_row(select: torch.fx.Node) -> bool:
+    """Whether the index of a row is not known to be one of the tensor's: then PyTorch cannot decompose `select`."""
+    tensor, dimension, index = select.args
+    if not isinstance(index, torch.fx.Node):
+        return False
+    size, number = tensor.meta["val"].shape[dimension], index.meta["val"]
+    return not (statically_known_true(number < size) and statically_known_true(number >= -size))
+
+
+def _is_written_later(view: torch.fx.Node) -> bool:
+    """Whether something may write to the memory of a view after it: what reads the view then reads other values than
+    those of a copy."""
+    memory = _memory(view)
+    later = [node for node in view.graph.nodes if node > view and getattr(_schema(node), "is_mutable", False)]
+    return any(_memory(each) is memory for node in later for each in node.all_input_nodes)
+
+
+def _memory(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose memory another one may share: itself, or what it is a view of."""
+    while node.target is operator.getitem or any(each.alias_info for each in getattr(_schema(node), "returns", ())):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _schema(node: torch.fx.Node) -> Any:
+    return getattr(node.target, "_schema", None)
 
 
 def _crops(amounts: Any, mode: Any = "constant") -> bool:

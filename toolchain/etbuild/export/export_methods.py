@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import functools
@@ -232,9 +233,43 @@ def _exported(
         running = f"running `{prepared.method.entry}` on the example inputs"
         with wrap_user_error((*prepared.path, "example_inputs"), running):
             root(*prepared.arguments, **prepared.keywords)
+        if caught := re.match(_CAUGHT, str(error)):
+            raise _error_of_caught(prepared, root, caught[1], dynamic_shapes) from error
         raise _export_error(readable(error), prepared.name, prepared.job, conditions) from error
     sys.stderr.write(printed.getvalue())
     return program
+
+
+_CAUGHT = r"Unexpected key _export_root\.(\S+), expected "
+"""What torch.export says, with the name of a submodule, if the submodule raises and the model catches the exception."""
+
+
+def _error_of_caught(prepared: PreparedMethod, root: torch.nn.Module, name: str, dynamic_shapes: Any) -> BuildError:
+    """The error for a model that catches an exception of a submodule. A second export shows the exception."""
+    submodule, raised = root.get_submodule(name), list[BaseException]()
+    forward = submodule.forward
+
+    def recorded(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return forward(*arguments, **keywords)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    submodule.forward = recorded  # it stays: the build ends with this error
+    with contextlib.suppress(Exception), exporting():
+        every_size.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, False)
+    path, action = (*prepared.path, "entry"), f"exporting `{prepared.method.entry}`"
+    what = f"the model catches an exception of `{name}`"
+    way = "torch.export takes no exception that leaves a submodule: call the submodule only where it does not raise"
+    if not raised:
+        return BuildError.at(path, f"{action} failed: {what}", way)
+    said = readable(raised[0])
+    quoted = _text_of(source_line(said))
+    at = f"the line is `{quoted}`" if quoted else None
+    return BuildError.at(
+        path, f"{failed(action, said)}: {what}, {_message(said)}", hints(at, _export_hint(said)[1], way)
+    )
 
 
 def _too_many_sizes(error: every_size.TooManySizes, prepared: PreparedMethod) -> BuildError:
@@ -545,15 +580,23 @@ _EXPORT_HINTS = (
 )
 
 
-def _export_error(error: BaseException, name: str, job: Exporting, conditions: SizeConditions) -> BuildError:
-    method = job.plan.methods[name]
+def _export_hint(error: BaseException) -> tuple[str, str | None]:
+    """The part of a method that caused an error of torch.export, and what to do."""
     text = f"{type(error).__name__}: {error}"
-    part, hint = next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
+    return next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
+
+
+def _export_error(error: BaseException, name: str, job: Exporting, conditions: SizeConditions) -> BuildError:
+    method, text = job.plan.methods[name], str(error)
+    part, hint = _export_hint(error)
     if violated_shapes.MARK in text:
         line, hint = None, hints(_violated_hint(text, conditions), _same_dimensions(text, name, job))
     else:
         line = source_line(error) or _quoted_line(str(error))
         hint = _data_dependent_hint(error) if hint == _DATA_DEPENDENT else hint
+    quoted = _text_of(line)
+    if "Could not extract specialized integer" in text and _assigns_to_element(quoted):
+        hint = "an assignment takes no index that is a number which a tensor holds: write `x[i.reshape(1)] = y`"
     action = failed(f"exporting `{method.entry}`", error, line)
     path: DocumentPath = ("methods", name, part)
     huggingface = job.plan.model.huggingface
@@ -566,7 +609,7 @@ def _export_error(error: BaseException, name: str, job: Exporting, conditions: S
             f"if `task` has written these shapes, `{huggingface.model_class}` does not take calls of any length: "
         )
         hint = hints(hint, f"{explanation}leave out `cache` and `task`, or write a factory")
-    hint_text = hints(_text_of(line), hint, package_line(error))
+    hint_text = hints(f"the line is `{quoted}`" if quoted else None, hint, package_line(error))
     return from_exception(error, BuildError, path, action, hint_text, said=_message(error))
 
 
@@ -598,11 +641,19 @@ def _same_dimensions(text: str, name: str, job: Exporting) -> str | None:
 
 
 def _text_of(line: str | None) -> str | None:
-    """A hint with the text of a source line. `line` has the form `model.py:12, in forward`."""
+    """The text of a source line; None if it is not known. `line` has the form `model.py:12, in forward`."""
     name, _, number = (line or "").partition(",")[0].rpartition(":")
     source_lines = active_finder().contents.get(name, b"").decode("utf-8", "replace").splitlines()
     text = source_lines[int(number) - 1].strip() if number.isdecimal() and 0 < int(number) <= len(source_lines) else ""
-    return f"the line is `{text}`" if text else None
+    return text or None
+
+
+def _assigns_to_element(text: str | None) -> bool:
+    """Whether a line of a source has an assignment such as `x[i] = y`."""
+    with contextlib.suppress(SyntaxError):
+        nodes = ast.walk(ast.parse(text or ""))
+        return any(isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store) for each in nodes)
+    return False
 
 
 def _message(error: BaseException) -> str:

@@ -221,6 +221,27 @@ def _covers_input(node: Any) -> bool:
     return len(before) == len(kernel) and before[2:] == kernel[2:] and not padded and groups == 1
 
 
+def _shifts(name: str) -> dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]]:
+    """The writers of a shift of integers, as `x >> 4`, `x >>= y` and `1 >> x` call it: ExecuTorch has kernels for
+    `bitwise_left_shift` and `bitwise_right_shift` of a tensor."""
+    shift, in_place = getattr(_aten, f"bitwise_{name}_shift"), getattr(_aten, f"bitwise_{name}_shift_")
+    called, called_in_place = getattr(_aten, f"__{name[0]}shift__"), getattr(_aten, f"__i{name[0]}shift__")
+
+    def of_number(add: Add, number: Any, amounts: Any) -> Any:
+        return add(shift.Tensor, add(_aten.full_like.default, amounts, number), amounts)
+
+    def written(operator: Any) -> tuple[Writer, Callable[[torch.fx.Node], bool]]:
+        return (lambda add, *inputs: add(operator, *inputs)), _is_of_integers
+
+    return {
+        shift.Scalar_Tensor: (of_number, None),
+        called.Scalar: written(shift.Tensor_Scalar),
+        called.Tensor: written(shift.Tensor),
+        called_in_place.Scalar: written(in_place.Tensor_Scalar),
+        called_in_place.Tensor: written(in_place.Tensor),
+    }
+
+
 _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]] = {
     # of checks of values, such as `torch._check_tensor_all`
     _aten._is_all_true.default: (lambda add, tensor: add(_aten.all.default, tensor), None),
@@ -245,6 +266,8 @@ _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]] = {
     _aten.searchsorted.Tensor: (_searchsorted, lambda node: node.kwargs.get("sorter") is None),
     _aten.var_mean.correction: (_var_mean, None),
     _aten.var_mean.dim: (_var_mean_of_dims, None),
+    **_shifts("left"),
+    **_shifts("right"),
 }
 """The writer of each operator, and a function that says whether it suits a node; None: it suits all."""
 

@@ -21,6 +21,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.inputs.user_code import load_callable, wrap_user_error
+from etbuild.lower import runtime_kernels
 from etbuild.lower.size_bounds import SizeBounds
 from etbuild.plan.parts import MemoryPlanning, Names
 from etbuild.plan.step_plans import MethodPlan
@@ -57,7 +58,8 @@ def edge_compile_config(
     if lower_plan.recipe is not None and recipe is not None and recipe.edge_compile_config is not None:
         own = {field for field in fields if field.removeprefix("_") in lower_plan.recipe.said["edge_compile"]}
         fields = {**vars(recipe.edge_compile_config), **{field: fields[field] for field in own}}
-    return EdgeCompileConfig(**functools.reduce(merged, of_backends, fields))
+    with_kernels = {f"_{_EXCEPTIONS}": runtime_kernels.aten_operators()}
+    return EdgeCompileConfig(**functools.reduce(merged, [*of_backends, with_kernels], fields))
 
 
 def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, object]:

@@ -299,11 +299,6 @@ _HINTS = (
         "a parameter, buffer or module is called like a keyword of Python, such as `for` or `class`: rename it",
     ),
     (
-        "GuardOnDataDependent",
-        "a shape or an index depends on the values of a tensor: use torch._check, or tensor operations; for a model of "
-        "`huggingface` remove `cache`, or write a factory",
-    ),
-    (
         "found dependency cycles",
         "the backend's operators depend on each other through operators that it does not take: for dynamic int8 on "
         "XNNPACK, write `partitioners: [{backend: xnnpack, options: {config_precisions: [dynamic_quant]}}, xnnpack]`",
@@ -338,12 +333,14 @@ def _lowering_error(error: BaseException, programs: Mapping[str, ExportedProgram
     text = f"{type(error).__name__}: {error} {cause}"
     named = [name for name in methods if f"'{name}'" in text or f"`{name}`" in text or len(methods) == 1]
     path: DocumentPath = ("methods", named[0]) if len(named) == 1 else ("methods",)
-    hint = _dtype_hint(error) or next((hint for word, hint in _HINTS if word in text), None)
+    lines = failed_nodes.lines(error, programs)
+    hint = _dtype_hint(error) or _hint_of_values(error, lines)
+    hint = hint or next((hint for word, hint in _HINTS if word in text), None)
     why = _why(error)
     if cause is not error:
         why += f" Cause: {summary(cause, 300)}"
     action = failed(f"lowering {', '.join(named or methods)}", error)
-    at = source_lines.shown(failed_nodes.lines(error, programs))
+    at = source_lines.shown(lines)
     unsupported = next((dtypes for dtypes, words in _UNSUPPORTED.items() if hint == words), None)
     origin = unsupported and failed_nodes.sources(programs, unsupported)
     return from_exception(error, BuildError, path, action, hints(at, origin, hint), said=why)
@@ -363,6 +360,22 @@ def _why(error: BaseException) -> str:
         return f"{text} (at `{operator}`)" if operator is not None and operator not in text else text
     shown = [f"`{name}` takes no tensors of {', '.join(calls[0])}" for name, calls in refused.items()]
     return shortened(f"{type(error).__name__}: {'; '.join(shown)}")
+
+
+def _hint_of_values(error: BaseException, lines: Collection[source_lines.Line]) -> str | None:
+    """What to do about an index or a size that is a number which a tensor holds."""
+    if "GuardOnDataDependent" not in type(error).__name__:
+        return None
+    if any(line.file.startswith("transformers/") for line in lines):
+        return "the line is one of transformers: leave out `cache` of `huggingface`, or write a factory"
+    if failed_nodes.operator_in_work(error) == "aten.select.int":
+        return (
+            "the index is a number that a tensor holds: index with the tensor, `x[i.reshape(1)][0]` in place of `x[i]`"
+        )
+    return (
+        "a size or an index is a number that a tensor holds: write its limits in the model, for example "
+        "`n = t.item(); torch._check(n >= 0); torch._check(n <= LIMIT)`"
+    )
 
 
 _UNSUPPORTED = {

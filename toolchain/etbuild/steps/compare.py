@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 RESULT = "comparison.json"
 _LARGEST_BYTES = 1 << 31
 """Of files and planned memory: the runtime takes as much again, beside what the build has."""
+_LEAVE_OUT = "if the application has kernels of its own, `checks.compare` can leave the method out with a reason"
 CALLS = "calls"
 """The name of the file for the witness."""
 
@@ -244,7 +245,8 @@ def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Proble
     elif search:
         (method,), _ = exported.methods([wrong.method], whole=True)
         where = _where(exported.job, method, wrong)
-    return Problem(wrong.problem, ("methods", wrong.method), hints(where, MORE_OR_LESS))
+    otherwise = _LEAVE_OUT if wrong.blames == "runtime" else MORE_OR_LESS
+    return Problem(wrong.problem, ("methods", wrong.method), hints(where, otherwise))
 
 
 def _where(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong) -> str:
