@@ -7,18 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from etbuild.inputs.readable_places import DRIVER, python_directories
+from etbuild.inputs.readable_places import DRIVER
 
 # Modules of the driver that may be on the stack between a source and the call that opens a file.
 _WRAPPERS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("undeclared", "user_code")}
 IMPORT_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
-# Modules of Python's library that open what their callers name. The caller counts as the one that opens it.
-_OPENERS = {
-    *("bz2", "codecs", "configparser", "fileinput", "glob", "gzip", "io", "linecache", "lzma", "os", "pathlib"),
-    *("shutil", "tarfile", "tempfile", "tokenize", "zipfile"),
-}
-# Modules of Python's library that call what their callers name, in another thread or process.
-_CALLERS = {"asyncio", "concurrent", "multiprocessing", "threading"}
 
 
 @dataclass(frozen=True)
@@ -27,14 +20,12 @@ class Author:
 
     Attributes:
         line: The line of the source, such as `model.py:12, in create`.
-        direct: Only Python's own library is between this line and the event.
-        itself: Nothing is between this line and the event, except modules that open or call what they are told to.
+        itself: No library is between this line and the event.
         importing: The line is an import statement, or a call that imports.
         is_thread: The event is in a thread, whose stack does not contain the line that started it.
     """
 
     line: str
-    direct: bool
     itself: bool
     importing: bool
     is_thread: bool = False
@@ -53,12 +44,12 @@ def author_of(frame: FrameType | None) -> Author | None:
     Returns:
         None if no source caused it, or if a package did it while it was imported.
     """
-    direct, itself, importing, inner = True, True, False, False
+    importing, inner = False, False
     while frame is not None:
         file = frame.f_code.co_filename
         if file in known_sources:
             line = f"{known_sources[file]}:{frame.f_lineno}, in {frame.f_code.co_name}"
-            return Author(line, direct, itself, importing)
+            return Author(line, not inner, importing)
         if file in IMPORT_MACHINERY:
             if inner:
                 return None
@@ -67,10 +58,8 @@ def author_of(frame: FrameType | None) -> Author | None:
             if file.startswith(DRIVER) or _removes(frame):
                 return None
             inner = True
-            direct = direct and _is_python(file)
-            itself = itself and (file.startswith("<") or _is_opener(file))
         frame = frame.f_back
-    return Author("a thread of the model", direct=False, itself=False, importing=importing, is_thread=True)
+    return Author("a thread of the model", itself=False, importing=importing, is_thread=True)
 
 
 def is_running(frame: FrameType | None, real: str) -> bool:
@@ -83,15 +72,3 @@ def is_running(frame: FrameType | None, real: str) -> bool:
 def _removes(frame: FrameType) -> bool:
     """Whether a directory is removed name by name. That opens files by descriptors, but reads nothing."""
     return frame.f_code.co_name.startswith("_rmtree")
-
-
-def _is_python(file: str) -> bool:
-    """Whether code belongs to Python's own library, or was made from a string."""
-    own, packages = python_directories("stdlib", "platstdlib"), python_directories("purelib", "platlib")
-    return file.startswith(("<", *own)) and not file.startswith(packages)
-
-
-def _is_opener(file: str) -> bool:
-    libraries = python_directories("stdlib", "platstdlib")
-    own = next((directory for directory in libraries if file.startswith(directory)), None)
-    return own is not None and file[len(own) :].partition(os.sep)[0].removesuffix(".py") in _OPENERS | _CALLERS

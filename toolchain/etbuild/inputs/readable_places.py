@@ -22,13 +22,8 @@ HARDWARE = ("/dev", "/proc", "/sys")
 # What installers of a system write, below its prefixes. Users keep their files elsewhere.
 _PREFIXES = ("/", "/usr", "/usr/local")
 _INSTALLED = ("bin", "etc", "include", "lib", "lib32", "lib64", "libexec", "sbin", "share", "ssl")
+_OF_PYTHON = ("stdlib", "platstdlib", "purelib", "platlib")
 _OF_SYSTEMS = ("/gnu/store", "/nix/store", "/opt")
-
-
-@functools.cache
-def python_directories(*kinds: str) -> tuple[str, ...]:
-    """Directories of this Python, by their names in `sysconfig`. Each ends with a separator."""
-    return tuple(sysconfig.get_path(kind) + os.sep for kind in kinds)
 
 
 def real_path(path: Any) -> str | None:
@@ -66,9 +61,7 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     above = {str(parent) for file in sources for place in places_of(file) for parent in Path(place).parents}
     installed = {place for entry in sys.path if entry and _is_covered(entry) for place in places_of(entry)}
     of_python = {
-        place
-        for entry in (*DRIVER, sys.executable, *python_directories("stdlib", "platstdlib", "purelib", "platlib"))
-        for place in places_of(entry)
+        place for entry in (*DRIVER, sys.executable, *map(sysconfig.get_path, _OF_PYTHON)) for place in places_of(entry)
     }
     others = {place for entry in (*sys.path, *_editable_places()) if entry for place in places_of(entry)}
     return (installed - above) | of_python, others - above - installed - of_python

@@ -465,7 +465,7 @@ def _read_variable(line: str, name: str, is_there: bool) -> None:
     """
     if is_fixed():
         if name in dropped() and not is_there:
-            author = Author(line, direct=True, itself=True, importing=False)
+            author = Author(line, itself=True, importing=False)
             why = ", which is set, but builds do not see it"
             hint = "pass the value in the `kwargs` of the model, which are in the key"
             _refuse(_watches[-1], author, f"reads the environment variable `{name}`", why, hint)
