@@ -314,3 +314,21 @@ def test_what_a_watch_in_a_forked_process_finds_is_known(tmp_path: Path, capfd: 
 def test_a_file_that_is_not_there_has_a_hint_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"it does not exist: create and declare it.*or do not read it"):
         run(tmp_path, f"open({str(tmp_path / 'no_such_file')!r})")
+
+
+def test_a_file_of_a_library_in_the_home_directory_has_a_hint_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the token of a login, which a library reads before it downloads something."""
+    (tmp_path / "home/.cache/hub").mkdir(parents=True)
+    (tmp_path / "home/.cache/hub/token").write_text("secret", "utf-8")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(BuildError, match=r"opens .*token") as raised:
+        run(
+            tmp_path / "work",
+            f"from pathlib import Path\nPath({str(tmp_path / 'home/.cache/hub/token')!r}).read_text()",
+        )
+    assert "If it downloads something, do that before the build" in str(raised.value)
+    assert "--data" not in str(raised.value)

@@ -62,6 +62,10 @@ _FILE = (
     "`--data {name}={path}`, in Bazel `data`"
 )
 _NAMES = "name the files in a source or in the `kwargs` of the model"
+_IN_HOME = (
+    "it is a file of a library in the home directory, and so another one on each machine: give the library what it "
+    "needs in its arguments. If it downloads something, do that before the build, and declare the result"
+)
 _ABSENT = "it does not exist: create and declare it (`--data {name}={path}`, in Bazel `data`), or do not read it"
 _SOURCE = (
     "declare it as a source (`--root DIR`, in Bazel `srcs` or `deps`) and import it by that name; list a name that is "
@@ -343,8 +347,17 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     if author.importing:
         _refuse(watch, author, f"imports {shown}", ", which is not a declared source", _SOURCE)
     else:
-        hint = (_FILE if os.path.lexists(real) else _ABSENT).format(name=Path(shown).name, path=shown)
+        hint = _FILE if os.path.lexists(real) else _ABSENT
+        if not author.itself and _is_of_a_library(real):
+            hint = _IN_HOME
+        hint = hint.format(name=Path(shown).name, path=shown)
         _refuse(watch, author, f"opens {shown}", _NOT_DECLARED, hint)
+
+
+def _is_of_a_library(real: str) -> bool:
+    """Whether a file is in a hidden directory of the home directory, where libraries keep their own files."""
+    hidden = os.path.realpath(os.path.expanduser("~")) + "/."  # noqa: PTH111 - there may be none
+    return real.startswith(hidden) and not os.path.realpath(os.curdir).startswith(hidden)
 
 
 def _listed(watch: _Watch, path: Any = None) -> None:
