@@ -119,6 +119,21 @@ def test_an_export_from_the_cache_still_knows_its_lines(project: Project) -> Non
         assert f"at model.py:{number}, in forward: `return {operator}`" in project.capfd.readouterr().err
 
 
+def test_notes_are_in_the_report_and_are_told_again_by_hits(project: Project) -> None:
+    """Those of the export are in the report, and those of the comparison beside it."""
+    project.write("model.py", MODEL.replace("return self.linear", "x[0] = 0.0\n        return self.linear"))
+    command = ["build", str(project.root / "model.yaml"), "--cache-dir", str(project.root / "cache")]
+    said = []
+    for checks_of_size in ("", "", ", max_program_bytes: 99999"):  # at last, all but the report comes from the cache
+        project.write("model.yaml", MANIFEST + f"checks: {{compare: {{leave_out: a test}}{checks_of_size}}}\n")
+        project.capfd.readouterr()
+        assert main.main([*command, "-o", str(project.root / "out")]) == 0
+        said.append([line for line in project.capfd.readouterr().err.splitlines() if line.startswith("note: ")])
+    in_report = json.loads((project.root / "out/net.report.json").read_bytes())["notes"]
+    assert [each.partition(":")[0] for each in in_report] == ["`forward` writes to its input `x`"]
+    assert said == [["note: `forward` was not compared with PyTorch: a test", f"note: {in_report[0]}"]] * 3
+
+
 def test_a_tokenizer_that_changes_at_the_end_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The export and lowering come from the cache, so only the report reads a file that the plan names."""
     project.write("model.yaml", WITH_WEIGHTS + "tokenizer: tokenizer.json\n")

@@ -16,7 +16,8 @@ from etbuild.results import LoweringFacts
 from .indexes import MANIFEST, edited
 
 LOWERING: LoweringFacts = {
-    "schema": "executorch-lowering/v2",
+    "schema": "executorch-lowering/v3",
+    "notes": [],
     "data": {},
     "tensors": {},
     "constant_methods": {},

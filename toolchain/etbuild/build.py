@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etbuild import notes
 from etbuild.errors import BuildError
 from etbuild.files.artifacts import publish, staging
 from etbuild.files.digests import digest, file_digest, hashed_once
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from etbuild.inputs.source_lines import SourceLines
     from etbuild.results import LoweringFacts
 
-_CHECKED = "checked.files.json"  # is in the cache beside the artifacts
+_CHECKED, _COMPARED = "checked.files.json", "compared.json"  # are in the cache beside the artifacts
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def _cached(request: Request, directory: Path, stage: Stage, cache: Cache) -> Bu
     with staging(directory) as staged:
         with stage("look into the cache"):
             names = cache.fetch("program", request.key, staged)
-            if names is None or _CHECKED not in names:
+            if names is None or not {_CHECKED, _COMPARED} <= {*names}:
                 return None
             if not checked_files.check(staged / _CHECKED, _checked_by(request), request.files.used.packages):
                 return None
@@ -157,9 +159,11 @@ def _cached(request: Request, directory: Path, stage: Stage, cache: Cache) -> Bu
         artifacts = [Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
         artifacts.append(Artifact(staged, name, "index", index.stat().st_size, file_digest(index)))
         # Otherwise a damaged entry could overwrite a file of the user.
-        if {artifact.file for artifact in artifacts} != {*names} - {_CHECKED}:
+        if {artifact.file for artifact in artifacts} != {*names} - {_CHECKED, _COMPARED}:
             message = f"the cache entry {request.key[:16]} has other files than its index lists"
             raise BuildError.of(message, "build with `--no-cache`, and delete the cache")
+        notes.show_of_comparison(staged / _COMPARED)
+        notes.show_of_report(staged / f"{request.plan.name}.report.json")
         return BuildResult(request.key, publish(artifacts, directory), {"program": "cached"})
 
 
@@ -189,7 +193,8 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
             whole = "cached" not in {*steps.values(), *pipeline.methods.values()}
             checked = pipeline.program / _CHECKED
             checked_files.record(checked, _checked_by(request), request.files.used.packages, whole, request.began)
-            names = [*(artifact.file for artifact in pipeline.artifacts), _CHECKED]
+            shutil.copyfile(pipeline.comparison, pipeline.program / _COMPARED)
+            names = [*(artifact.file for artifact in pipeline.artifacts), _CHECKED, _COMPARED]
             options.cache.store("program", request.key, pipeline.program, names)
         *artifacts, index = pipeline.artifacts
         artifacts += _more_files(pipeline, options)

@@ -295,6 +295,7 @@ class LoweringFacts(WeightDigests):
     operators: dict[str, OperatorCounts]
     graphs: dict[str, MethodGraph]
     instructions: dict[str, list[list[str]]]
+    notes: list[str]
     memory: dict[str, MemoryPlan]
     named_data: dict[str, Counts]
     blob_weights: BlobWeights

@@ -11,6 +11,9 @@ from pathlib import Path
 from etbuild.backends.backend import Need
 from etbuild.extras import install_hint
 
+SDKS: set[str] = set()
+"""The variables that name the SDKs of the backends that are loaded."""
+
 
 def package(module: str) -> Callable[[], bool]:
     """Returns a test for a top-level module, or for a module inside ExecuTorch's package. It imports nothing."""
@@ -40,6 +43,7 @@ def sdk(variable: str, what: str, holds: str, install: str) -> Need:
         holds: A file or directory in the SDK, relative to its directory.
         install: How to get the SDK, for the hint.
     """
+    SDKS.add(variable)
     return Need(
         f"{what} (in ${variable})",
         f"{install}; then set {variable} to its directory, which has `{holds}` in it",

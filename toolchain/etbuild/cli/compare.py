@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> None:
+    from etbuild import notes
     from etbuild.cli.terminal import Progress
     from etbuild.export.kept_weights import KeptWeights
     from etbuild.files.artifacts import replace, scratch_in
@@ -75,4 +76,5 @@ def _compare(options: argparse.Namespace) -> None:
         (meanwhile := scratch.path / "meanwhile").mkdir()
         with contextlib.closing(Witness(lambda: job, used, options.examples)) as witness:
             compare(job, witness, built, meanwhile, scratch.path / RESULT)
+        notes.show_of_comparison(scratch.path / RESULT)
         replace(options.result, (scratch.path / RESULT).read_bytes())

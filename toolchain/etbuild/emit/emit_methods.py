@@ -30,6 +30,7 @@ from etbuild.inputs.user_code import failed
 from etbuild.lower import (
     branch_results,
     dequantize,
+    dtypes,
     dynamic_sizes,
     failed_nodes,
     method_graph,
@@ -77,6 +78,7 @@ class MethodFacts:
         trained: The names of the weights that it trains.
         buffers: Its buffers, if the program shares the buffers that methods write to; else None.
         instructions: For each instruction, the names of its nodes in the exported graph, as far as they are known.
+        notes: Notes about it for the report.
     """
 
     operators: OperatorCounts
@@ -86,6 +88,7 @@ class MethodFacts:
     trained: list[str]
     buffers: Buffers | None
     instructions: list[list[str]]
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -212,7 +215,9 @@ def _check_named_buffers(edge: EdgeProgramManager, output: EmitterOutput) -> Non
 def _facts(edge: EdgeProgramManager, method: str, lower_plan: MethodPlan, digests: Digests) -> MethodFacts:
     program = edge.exported_program(method)
     graph, readers = method_graph.describe(program), weight_readers(program, digests, lower_plan.used_backends)
-    return MethodFacts(operator_counts(program), graph, readers, _tagged(program, digests), _trained(program), None, [])
+    notes = dtypes.notes_on_left_out(lower_plan, edge, method)
+    counts = operator_counts(program)
+    return MethodFacts(counts, graph, readers, _tagged(program, digests), _trained(program), None, [], notes)
 
 
 def _origins(output: EmitterOutput, method: str, names: Mapping[int, list[str]]) -> list[list[str]]:

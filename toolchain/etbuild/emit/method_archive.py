@@ -40,7 +40,7 @@ from etbuild.lower.recipes import text as recipe_text
 from etbuild.lower.unbound import MARK, UnboundBytes
 from etbuild.lower.weight_sharing import WeightReader
 
-_SCHEMA = "executorch-lowered-method/v7"
+_SCHEMA = "executorch-lowered-method/v8"
 BLOBS = "blobs"
 _METHOD, EMITTED = "method.json", "emitted.json"
 

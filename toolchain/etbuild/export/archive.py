@@ -9,6 +9,7 @@
     sources/              sources that lowering imports: custom partitioners, passes and custom operators
     export_plan.json      only if the methods cannot be saved without weights; lowering then exports them
     examples.safetensors  the example inputs of the methods, for the comparison; not in the key of lowering
+    notes.json            notes about the methods for the report, if there are any
     lines.json            the source lines of nodes, for messages; in no key, and in Bazel outside this directory
 
 Equal graphs give equal bytes, whatever the weights, the location of the sources and the comments in them are, so that
@@ -40,6 +41,7 @@ from etbuild.export.layout import (
     MADE,
     METHODS,
     MODULE,
+    NOTES,
     PLAN,
     WRITTEN,
 )
@@ -155,6 +157,12 @@ def _packing(module: torch.nn.Module) -> dict[str, object]:
 
     found = packing_of(module)
     return {} if found is None else {"packing": {"config": found.config, "dtype": found.dtype}}
+
+
+def write_notes(directory: Path, notes: list[str]) -> None:
+    """Saves notes about the methods. Errors are those of `write_plan`."""
+    if notes:
+        _write(directory, NOTES, canonical_json(notes))
 
 
 def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, object], used: UsedSources) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import random
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,12 +21,12 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from etbuild import notes
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.exception_text import hints
 from etbuild.export.own_buffers import same_shape, storage, writing_own_buffers
 from etbuild.export.python_state import BUFFERS, PARAMETERS, PythonState, TensorChange
 from etbuild.export.written_buffers import read_tensors
-from etbuild.folding import folded
 from etbuild.foreign_errors import PASSING
 from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.model.tied_weights import memory
@@ -137,9 +136,8 @@ class Assigned:
             message = "a second call gives something else than in PyTorch: torch.export loses what the first assigns to"
             hint = "register what a call leaves to the next one as a buffer, and write to it with `copy_(...)`"
             raise BuildError.at(path, f"{message} {listed}", hints(lines_of(suspects), hint))
-        notes = [Problem(f"`{path[1]}` assigns to `{name}`: other methods do not see the value") for name in names]
-        for note in folded([] if only_method else notes):
-            print(f"note: {note}", file=sys.stderr)
+        for name in () if only_method else names:
+            notes.add(f"`{path[1]}` assigns to `{name}`: other methods do not see the value")
 
     def _read(self, program: ExportedProgram) -> set[str]:
         """The names of tensors whose assignments are lost and whose previous values the method reads."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from etbuild.files import json_file
 from etbuild.inputs.source_lines import SourceLines
 
 METHODS, PLAN, LINES, MODULE = "methods", "export_plan.json", "lines.json", "module.json"
 CONSTANTS, CONSTANT_TENSORS, WRITTEN = "constants.json", "constants.safetensors", "written.json"
-EXAMPLES, MADE = "examples.safetensors", "made.safetensors"
+EXAMPLES, MADE, NOTES = "examples.safetensors", "made.safetensors", "notes.json"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,17 @@ class ExportFiles:
     def needs_reexport(self) -> bool:
         """Whether lowering must export the methods, because they could not be saved without weights."""
         return (self.directory / PLAN).exists()
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes about the methods.
+
+        Raises:
+            InputError: The file is damaged.
+        """
+        path = self.directory / NOTES
+        found: list[str] = json_file.read(path, json_file.Format("notes", "step#notes")) if path.exists() else []
+        return found
 
     @property
     def lines(self) -> SourceLines:

@@ -6,13 +6,13 @@ Also keeps methods from writing to their inputs: a program would return each suc
 from __future__ import annotations
 
 import itertools
-import sys
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from etbuild import notes
 from etbuild.export.written_buffers import memory_of, written_nodes
 
 _ATEN = torch.ops.aten
@@ -93,7 +93,7 @@ def drop_inputs(program: ExportedProgram, method: str) -> ExportedProgram:
 
 def _note(method: str, name: str) -> None:
     message = "in a program the caller's tensor keeps its values; to get the new ones, return it"
-    print(f"note: `{method}` writes to its input `{name}`: {message}", file=sys.stderr)
+    notes.add(f"`{method}` writes to its input `{name}`: {message}")
 
 
 def _copy(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:

@@ -24,7 +24,8 @@ def others_that_write(directory: Path) -> tuple[str, str] | None:
     """
     status, user, shown = directory.stat(), os.geteuid(), shlex.quote(str(directory))
     if status.st_uid not in (user, 0):
-        return f"it belongs to the user {_user(status.st_uid)}", f"chown -R {_user(user)} {shown}"
+        way = f"chown -R {_user(user)} {shown}" if user == 0 else "name another directory"
+        return f"it belongs to the user {_user(status.st_uid)}", way
     if status.st_mode & stat.S_ISVTX:
         return None
     if status.st_mode & stat.S_IWOTH:

@@ -16,7 +16,8 @@ from etbuild.inputs.given import Given, is_file
 
 _IN_FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """The files of a folder that may hold its weights. The first one that exists counts, as in transformers."""
-_WEIGHTS: DocumentPath = ("model", "weights")
+WEIGHTS: DocumentPath = ("model", "weights")
+"""The place in the manifest that names checkpoints."""
 _LFS = b"version https://git-lfs"
 _HTML = re.compile(rb"\s*(<!--.{0,200}?-->\s*)?<(!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
 _BEGINNING = 512  # bytes
@@ -82,7 +83,7 @@ def each_with_shards(names: Mapping[str, DocumentPath], inputs: Given) -> dict[s
     """
     found: dict[str, tuple[str, ...]] = {}
     for name, place in names.items():
-        if place[:2] == _WEIGHTS or name.endswith(INDEX_SUFFIXES):
+        if place[:2] == WEIGHTS or name.endswith(INDEX_SUFFIXES):
             checkpoint = find(name, place, inputs)
             found[name] = (*checkpoint.files, *([checkpoint.index] if checkpoint.index is not None else []))
         else:

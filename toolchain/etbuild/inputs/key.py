@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.files.digests import digest, file_digest
-from etbuild.inputs.checkpoints import each_with_shards
+from etbuild.inputs.checkpoints import WEIGHTS, each_with_shards
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_files import OF_PROGRAMS, digest_of
@@ -62,6 +62,11 @@ class KeyFiles:
     def data(self, names: Mapping[str, DocumentPath] | None = None) -> dict[str, DocumentPath]:
         """The data that a step reads whose plan has these names. None: all data."""
         return read_data(self.names if names is None else names, self.files, self.inputs.data)
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The names of the files with weights."""
+        return [file for name, place in self.names.items() if place[:2] == WEIGHTS for file in self.files[name]]
 
     def check_unchanged(self) -> None:
         """Checks that the data still has the content that was digested. Else the cache would keep a wrong result. Of

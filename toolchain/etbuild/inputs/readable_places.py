@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from etbuild.backends.needs import SDKS
+
 DRIVER = tuple(str(Path(__file__).parents[2] / package) + os.sep for package in ("etbuild", "etkit"))
 """The directories of the driver's own modules. Each ends with a separator."""
 
@@ -22,6 +24,7 @@ HARDWARE = ("/dev", "/proc", "/sys")
 # What installers of a system write, below its prefixes. Users keep their files elsewhere.
 _PREFIXES = ("/", "/usr", "/usr/local")
 _INSTALLED = ("bin", "etc", "include", "lib", "lib32", "lib64", "libexec", "sbin", "share", "ssl")
+_TOOLS = ("CC", "CXX", "FLATC_EXECUTABLE", "ANDROID_NDK", "CUDA_HOME")  # variables with their places
 _OF_PYTHON = ("stdlib", "platstdlib", "purelib", "platlib")
 _OF_SYSTEMS = ("/gnu/store", "/nix/store", "/opt")
 
@@ -59,7 +62,8 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
         editable. Of such a project, the key only covers the modules.
     """
     above = {str(parent) for file in sources for place in places_of(file) for parent in Path(place).parents}
-    installed = {place for entry in sys.path if entry and _is_covered(entry) for place in places_of(entry)}
+    covered = [entry for entry in sys.path if entry and _is_covered(entry)]
+    installed = {place for entry in covered for place in (*places_of(entry), *_behind_links(entry))}
     of_python = {
         place for entry in (*DRIVER, sys.executable, *map(sysconfig.get_path, _OF_PYTHON)) for place in places_of(entry)
     }
@@ -68,16 +72,30 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
 
 
 def places_of_machine(sources: Iterable[str]) -> set[str]:
-    """Directories of the machine that no key covers and libraries need: what its system has installed, programs and
-    shared libraries. Without those that contain sources."""
+    """Files and directories of the machine that no key covers and libraries need: what its system has installed,
+    programs, shared libraries and SDKs. Without those that contain sources."""
     above = {str(parent) for file in sources for place in places_of(file) for parent in Path(place).parents}
-    prefixes = (*_PREFIXES, sys.prefix, sys.base_prefix)
-    places = {os.path.join(prefix, name) for prefix in prefixes for name in _INSTALLED}  # noqa: PTH118
-    for variable in ("PATH", "LD_LIBRARY_PATH"):
+    own = [prefix for prefix in (sys.prefix, sys.base_prefix) if prefix not in _PREFIXES]
+    places = {os.path.join(prefix, name) for prefix in (*_PREFIXES, *own) for name in _INSTALLED}  # noqa: PTH118
+    places |= {*_OF_SYSTEMS, *own, *map(str, Path("/usr/local").glob("cuda*"))}
+    if above.intersection(_OF_SYSTEMS):  # what stands beside the project
+        places |= {entry.path for system in above.intersection(_OF_SYSTEMS) for entry in os.scandir(system)}
+    places |= {os.path.dirname(library) for library in mapped_libraries()}  # noqa: PTH120
+    for variable in ("PATH", "LD_LIBRARY_PATH", *_TOOLS, *SDKS):
         places |= {each for each in os.environ.get(variable, "").split(os.pathsep) if each.startswith(os.sep)}
-    places |= {*_OF_SYSTEMS, *(os.path.dirname(library) for library in mapped_libraries())}  # noqa: PTH120
-    there = [place for place in places if os.path.isdir(place)]  # noqa: PTH112 - it takes a fifth of the time
-    return {real for place in there for real in places_of(place)} - above - {os.sep}
+    return {real for place in filter(os.path.exists, places) for real in places_of(place)} - above - {os.sep}
+
+
+def _behind_links(entry: str) -> set[str]:
+    """Where the packages of a directory are, if an installer has made links to them."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for each in os.scandir(entry):
+            if each.is_symlink():
+                found.add(os.path.realpath(each.path))
+            elif os.path.islink(first := f"{each.path}/__init__.py"):  # noqa: PTH114
+                found.add(os.path.dirname(os.path.dirname(os.path.realpath(first))))  # noqa: PTH120
+    return found
 
 
 def _is_covered(entry: str) -> bool:
@@ -120,9 +138,12 @@ def is_editable(real: str, packages: set[str]) -> bool:
     return real.startswith(_editable_places()) and source_of_bytecode(real) in _edited_files(frozenset(packages))
 
 
-def edited_files(packages: set[str]) -> set[str]:
-    """The files of modules of editable distributions that the key covers, if there are any. Args as `is_editable`."""
-    return {*_edited_files(frozenset(packages))} if _editable_places() else set()
+def edited_files(packages: set[str]) -> tuple[set[str], set[str]]:
+    """The files of modules of editable distributions that the key covers, and directories that Python lists to find
+    them. Args as `is_editable`."""
+    files = _edited_files(frozenset(packages)) if _editable_places() else frozenset[str]()
+    places = {place for place in _editable_places() if any(file.startswith(place) for file in files)}
+    return {*files}, places
 
 
 @functools.cache

@@ -1,12 +1,14 @@
-"""One state of data that may change while a build reads it, such as a checkpoint that training writes again and again.
+"""One state of checkpoints that training writes again and again while a build reads them.
 
-Data that was written a short time ago is copied, and the build reads the copies. All copies are of one moment: if a
-file changes meanwhile, they are made again. Other data is only checked at the end of each step, which costs nothing.
+What was written a short time ago is copied, and the build reads the copies. All copies are of one moment: if a file
+changes meanwhile, they are made again. Other data is only checked at the end of each step, which costs nothing.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -21,7 +23,8 @@ from etbuild.inputs.declared import Inputs
 _RECENT_SECONDS = 600  # what was written later than this ago may be written again
 _QUIET_SECONDS = 0.1  # who has written a part of a file writes the next part sooner
 _TRIES, _PATIENCE_SECONDS = 10, 5.0
-_BLOCK = 1 << 30
+_BLOCK, _READ = 1 << 30, 1 << 20
+_OTHERWISE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # the two files are on different systems
 
 K = TypeVar("K")
 
@@ -52,8 +55,9 @@ def copied(inputs: Inputs, names: Iterable[str], directory: Path) -> Inputs | No
         try:
             for name, copy in copies.items():
                 _copy(before[name], paths[name], copy)
-        except OSError:
-            return None  # who cannot be copied is checked, as before
+        except OSError:  # there may be no room: what is not copied is checked after each step
+            shutil.rmtree(directory, ignore_errors=True)
+            return None
         if _states(paths) == before:
             return replace(inputs, data={**inputs.data, **copies})
     changed = next(name for name, state in _states(paths).items() if before.get(name) != state)
@@ -91,7 +95,14 @@ def _copy(state: FileState, source: Path, target: Path) -> None:
     target.parent.mkdir(exist_ok=True)
     with regular_files.opened(source) as file, target.open("wb") as made:
         left = state.size  # it may grow as fast as it is copied
-        while left and (count := os.copy_file_range(file.fileno(), made.fileno(), min(left, _BLOCK))):
-            left -= count
+        try:
+            while left and (count := os.copy_file_range(file.fileno(), made.fileno(), min(left, _BLOCK))):
+                left -= count
+        except OSError as error:
+            if error.errno not in _OTHERWISE:
+                raise
+            while left and (data := file.read(min(left, _READ))):
+                left -= made.write(data)
+            made.flush()
         if known := digests.known().get(state):
             digests.learn_written(target, os.fstat(made.fileno()), known)

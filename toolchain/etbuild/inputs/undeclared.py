@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError, EtbuildError, Problem
 from etbuild.exception_text import chain, hints
 from etbuild.files import scratch
 from etbuild.inputs.authors import IMPORT_MACHINERY, Author, author_of, is_running, known_sources
@@ -56,6 +56,9 @@ _DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}
 _DESCRIPTORS = "/proc/self/fd/"
 _CONNECTORS = {f"multiprocessing.{name}" for name in ("forkserver", "managers", "resource_sharer")}
 _TIME_ZONES = "/usr/share/zoneinfo/"  # native code of Python's own library opens these
+
+_REFUSED = re.compile(r"permission denied|os error 13\b|errno\W*13\b|(unable|failed|not) (to )?open", re.IGNORECASE)
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # compilers of PyTorch write there, and read it again
 
 _FILE = (
     "move its content to a Python source, to the `kwargs` of the model or to its weights; or declare the file: "
@@ -182,14 +185,16 @@ def watched_reads(
 @contextlib.contextmanager
 def _own_temporary_directory() -> Iterator[str]:
     """A directory for the temporary files of the sources: what others have left beside it is no input."""
-    before = os.environ.get("TMPDIR")
+    names = ["TMPDIR", *(name for name in _CACHES if name in os.environ)]
+    before = {name: os.environ.get(name) for name in names}
     with scratch.temporary("model") as own, replaced(tempfile, "tempdir", str(own.path)):
-        os.environ["TMPDIR"] = str(own.path)
+        os.environ.update(dict.fromkeys(names, str(own.path)))
         try:
             yield os.path.realpath(own.path)
         finally:
-            os.environ.pop("TMPDIR")
-            os.environ.update({} if before is None else {"TMPDIR": before})
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ.update({} if value is None else {name: value})
 
 
 @dataclass
@@ -224,27 +229,31 @@ def _confine() -> None:
         return
     _process.is_confined = True
     readable = {*watch.readable, *watch.others, *watch.given, *scratch.in_use, *HARDWARE}
-    landlock.restrict(readable | edited_files(watch.packages), network=not sandbox.leave_network())
+    edited, listable = edited_files(watch.packages)
+    landlock.restrict(readable | edited, listable, network=not sandbox.leave_network())
 
 
 def _refused_by_kernel(error: BaseException) -> str | None:
     """A hint for an error of a library that the kernel has refused something. None if it is not the cause."""
-    errors = list(chain(error))
+    errors = [each for each in chain(error) if not isinstance(each, EtbuildError)]
     if not _process.is_confined or any(isinstance(each, Undeclared) for each in errors):
         return None
     if any(isinstance(each, OSError) and each.errno == errno.EXDEV for each in errors):
         return _TEMPORARY
     text = " ".join(map(str, errors))
+    is_said = _REFUSED.search(text)
+    if not is_said and not any(isinstance(each, FileNotFoundError) for each in errors):
+        return None
     words = [word.rstrip(".:") for word in re.findall(r"[^\s'\"`,;()\[\]<>]+", text)]
     names = [each.filename for each in errors if isinstance(each, OSError) and isinstance(each.filename, str)]
-    for path in (*names, *words):
+    for path in (*names, *filter(os.path.isfile, words)):
         if os.access(path, os.R_OK) and not _opens(path):  # only the rights of Landlock forbid it
             hint = _LIBRARY if ".so" in Path(path).suffixes else _FILE.format(name=Path(path).name, path=path)
             hint = _NAMES if os.path.isdir(path) else hint  # noqa: PTH112
             return f"{path} is not declared: {hint}"
-    if re.search(r"permission denied|os error 13\b|errno\W*13\b|(unable|failed|not) (to )?open", text, re.IGNORECASE):
-        return f"if it opens a file: builds open only declared ones (`--data NAME=FILE`, in Bazel `data`); {_TEMPORARY}"
-    return None
+    if not is_said:
+        return None
+    return f"if it opens a file: builds open only declared ones (`--data NAME=FILE`, in Bazel `data`); {_TEMPORARY}"
 
 
 def _opens(path: str) -> bool:
@@ -301,11 +310,11 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _did(_watches[-1], event, arguments)
 
 
-def _refuse(watch: _Watch, author: Author, what: str, why: str, hint: str) -> None:
-    """Ends what the sources do, with an error. In a thread no error could name their line: if the kernel does not
-    refuse it, a note has to do."""
+def _refuse(watch: _Watch, author: Author, what: str, why: str, hint: str, place: str | None = None) -> None:
+    """Ends what the sources do, with an error. In a thread no error could name their line: a note has to do, unless it
+    is about a place that the kernel lets nobody read."""
     if author.is_thread:
-        if not _process.is_confined:
+        if place is None or not _process.is_confined or lies_in(place, {*HARDWARE}):
             _note(watch, author.line, what, hint)
         return
     problem = Problem(f"{author.line}, {what}{why}", _PLACE, hint)
@@ -345,13 +354,13 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     if _is_left_to(author, watch, path, f"reads {shown}"):
         return
     if author.importing:
-        _refuse(watch, author, f"imports {shown}", ", which is not a declared source", _SOURCE)
+        _refuse(watch, author, f"imports {shown}", ", which is not a declared source", _SOURCE, real)
     else:
         hint = _FILE if os.path.lexists(real) else _ABSENT
         if not author.itself and _is_of_a_library(real):
             hint = _IN_HOME
         hint = hint.format(name=Path(shown).name, path=shown)
-        _refuse(watch, author, f"opens {shown}", _NOT_DECLARED, hint)
+        _refuse(watch, author, f"opens {shown}", _NOT_DECLARED, hint, real)
 
 
 def _is_of_a_library(real: str) -> bool:
@@ -371,7 +380,7 @@ def _listed(watch: _Watch, path: Any = None) -> None:
     author = author_of(frame)
     what = f"lists the directory {real if isinstance(path, int) else os.fsdecode(directory)}"
     if author is not None and not _is_left_to(author, watch, directory, what):
-        _refuse(watch, author, what, ", whose files the key does not hold", _NAMES)
+        _refuse(watch, author, what, ", whose files the key does not hold", _NAMES, real)
 
 
 def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:

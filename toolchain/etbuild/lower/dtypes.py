@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,7 +10,7 @@ from executorch.exir import EdgeProgramManager
 from torch.export import ExportedProgram
 
 from etbuild import backends
-from etbuild.errors import BuildError, DocumentPath, Problem, printable
+from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.lower.partition_counts import operator_name
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.parts import BackendEntry
@@ -49,20 +48,19 @@ def check_quantized(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]
         raise BuildError(problems)
 
 
-def note_left_out(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
-    """Prints a note for each method with large operators that no backend took, if an option may change that."""
-    for name in sorted(edge.methods):
-        counts: dict[str, Counter[str]] = {}
-        for node in edge.exported_program(name).graph.nodes:
-            dtype = dtype_of(node) if node.op == "call_function" else None
-            if dtype is not None and operator_name(node) in _LARGE:
-                counts.setdefault(dtype, Counter())[operator_name(node)] += 1
-        for dtype, operators in sorted(counts.items()):
-            entries = lower_plan.methods[name].partitioners
-            for _, line in list(_missing_options(entries, name, dtype))[:1]:
-                shown = ", ".join(f"{count} {operator}" for operator, count in sorted(operators.items()))
-                note = f"`{name}` computes in {dtype} outside of its backends ({shown}); `{line}` may change that"
-                print(f"note: {printable(note)}", file=sys.stderr)
+def notes_on_left_out(lower_plan: MethodPlan, edge: EdgeProgramManager, name: str) -> list[str]:
+    """Notes about large operators of a method that no backend took, if an option may change that."""
+    counts: dict[str, Counter[str]] = {}
+    for node in edge.exported_program(name).graph.nodes:
+        dtype = dtype_of(node) if node.op == "call_function" else None
+        if dtype is not None and operator_name(node) in _LARGE:
+            counts.setdefault(dtype, Counter())[operator_name(node)] += 1
+    found = []
+    for dtype, operators in sorted(counts.items()):
+        for _, line in list(_missing_options(lower_plan.methods[name].partitioners, name, dtype))[:1]:
+            shown = ", ".join(f"{count} {operator}" for operator, count in sorted(operators.items()))
+            found.append(f"`{name}` computes in {dtype} outside of its backends ({shown}); `{line}` may change that")
+    return found
 
 
 def _missing_options(entries: tuple[BackendEntry, ...], method: str, dtype: str) -> Iterator[tuple[DocumentPath, str]]:

@@ -35,13 +35,14 @@ def version() -> int:
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, 0, _VERSION)))
 
 
-def restrict(places: Iterable[str], *, network: bool) -> None:
-    """Lets this process read only below these places. What is open stays open, and it may write as before.
+def restrict(places: Iterable[str], listable: Iterable[str] = (), *, network: bool) -> None:
+    """Lets this process read only below some places. What is open stays open, and it may write as before.
 
     Does nothing if there is no Landlock. The process must have one thread: others would not be restricted.
 
     Args:
         places: Files and directories, or links to such. Those that are not there are left out.
+        listable: Directories below which it may list names, too.
         network: Whether it may connect to others by TCP. Kernels before 6.7 do not refuse that.
 
     Raises:
@@ -55,9 +56,9 @@ def restrict(places: Iterable[str], *, network: bool) -> None:
     handled = struct.pack("=QQ", rights, no_network)
     ruleset = _checked(_libc.syscall(_CREATE_RULESET, handled, len(handled) if no_network else 8, 0))
     try:
-        for place in places:
+        for place, right in (*((each, rights) for each in places), *((each, _READ_DIRECTORY) for each in listable)):
             with suppress(OSError, ValueError):
-                _allow(ruleset, place, rights)
+                _allow(ruleset, place, right)
         _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
         _checked(_libc.syscall(_RESTRICT_SELF, ruleset, 0))
     finally:

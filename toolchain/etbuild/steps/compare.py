@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from etbuild.errors import BuildError, InputError, Problem
 from etbuild.exception_text import hints, summary
 from etbuild.files import writing
 from etbuild.files.digests import canonical_json
-from etbuild.folding import folded
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.step_plans import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
@@ -80,7 +78,7 @@ class Built:
 
 
 def compare(job: LoweringJob[ComparePlan], witness: Witness, built: Built, scratch: Path, result: Path) -> None:
-    """Compares each method that the runtime here can run, and prints a note about the others.
+    """Compares each method that the runtime here can run. Writes a note about the others.
 
     Args:
         job: The export, and how it was lowered.
@@ -99,8 +97,6 @@ def compare(job: LoweringJob[ComparePlan], witness: Witness, built: Built, scrat
         wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
         left_out = {**left_out, **_compare(job, witness, built, wanted, scratch)}
     notes = [f"`{name}` {what}" for name, what in sorted(left_out.items())]
-    for note in folded([*map(Problem, notes)]):
-        print(f"note: {note}", file=sys.stderr)
     message = {"message": "\n".join(notes)} if notes else {}
     said = canonical_json({"version": 1, "data": {"status": "success", **message}})
     writing.write(result.parent, result.name, "comparison", said)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from etbuild import notes
 from etbuild.files.digests import digest
 from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import SourceLines
@@ -83,7 +84,7 @@ def _export(
         from etbuild.processes.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
-        with importable(used, inputs.data.values(), watch), graphs_numbered():
+        with importable(used, inputs.data.values(), watch), graphs_numbered(), notes.collected() as said:
             context = StepContext(inputs, stage, directory)
             if export_plan.custom_ops.libraries or export_plan.custom_ops.modules:
                 from etbuild.export import custom_ops
@@ -92,7 +93,7 @@ def _export(
             with stage("create the module"):
                 root = create_module(export_plan, context)
             for line in packing_notes(root, export_plan):
-                print(f"note: {line}", file=sys.stderr)
+                notes.add(line)
             computed = {**_contract(export_plan, root, inputs), **_constants(export_plan)}
             reason = archive.reexport_reason(export_plan, root)
             if reason is None:
@@ -109,6 +110,7 @@ def _export(
             f"note: the methods are exported again when they are lowered, with their weights: {reason}", file=sys.stderr
         )
         archive.write_plan(directory, export_plan, computed, used)
+    archive.write_notes(directory, said)
 
 
 def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:

@@ -13,7 +13,7 @@ from etbuild.files.digests import canonical_json
 from etbuild.files.writing import Artifact, write
 from etbuild.results import LoweringFacts
 
-LOWERING_SCHEMA = "executorch-lowering/v2"
+LOWERING_SCHEMA = "executorch-lowering/v3"
 
 
 def read_lowering(path: Path) -> LoweringFacts:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from etbuild import backends, releases
+from etbuild import backends, notes, releases
 from etbuild.accelerate.lowering import accelerated
 from etbuild.errors import InputError
 from etbuild.files.writing import Artifact
@@ -286,7 +286,7 @@ def merge(
         if reason is not None:
             print(f"note: all methods are lowered together, because {reason}", file=sys.stderr)
             return _lower_apart(job, saved, context, directory, store, reason)
-        return write_program(job.plan, list(parts.values()), shard_of, context, directory, reasons)
+        return write_program(job.plan, list(parts.values()), shard_of, context, directory, reasons, job.export.notes)
 
 
 def _read(directories: Mapping[str, Path]) -> dict[str, SavedMethod]:
@@ -426,10 +426,11 @@ def _lower_together(
     load_custom_ops(job.plan, context)
     if saved.export_plan is None:
         with job.stage("read the export and the weights"), accelerated() if job.options.accelerate else nullcontext():
-            shard_of = shards.of_tensors(job.plan, saved.tensors)
+            shard_of, said = shards.of_tensors(job.plan, saved.tensors), list[str]()
             programs = load_methods(saved, open_content(job, saved).loaded(), job.plan.methods)
     else:
-        shard_of, programs = exported_with_weights(job.plan, saved.export_plan, context)
+        with notes.collected() as said:
+            shard_of, programs = exported_with_weights(job.plan, saved.export_plan, context)
     weights, check = non_finite(programs), check_of_adapters(job.plan, programs, shard_of)
     # No name of a method begins with a point.
     with TemporaryDirectory(prefix=".", dir=store.directory) as scratch, _acceleration(job.options, Path(scratch)):
@@ -441,7 +442,8 @@ def _lower_together(
         # The same as if methods were lowered one by one, as far as it is known before.
         known = {name: reason or needs_weights(job.plan.of_method(name)) for name in job.plan.methods}
         reasons = {name: why for name, why in known.items() if why is not None}
-        return write_program(job.plan, [emitted], shard_of, context, directory, reasons)
+        of_export = [*dict.fromkeys([*job.export.notes, *said])]
+        return write_program(job.plan, [emitted], shard_of, context, directory, reasons, of_export)
 
 
 def write_program(
@@ -451,6 +453,7 @@ def write_program(
     context: StepContext,
     directory: Path,
     reasons: Mapping[str, str],
+    of_export: Sequence[str] = (),
 ) -> list[Artifact]:
     """Writes the program of emitted methods, its named data, and the facts of both.
 
@@ -461,6 +464,7 @@ def write_program(
         context: What every step needs.
         directory: An existing directory for the files.
         reasons: Why methods were lowered with the content of weights, by method, for users.
+        of_export: The notes of the export.
 
     Returns:
         The artifacts.
@@ -489,6 +493,7 @@ def write_program(
             "operators": {name: of_method.operators for name, of_method in methods.items()},
             "graphs": {name: of_method.graph for name, of_method in methods.items()},
             "instructions": {name: of_method.instructions for name, of_method in methods.items()},
+            "notes": [*of_export, *(note for of_method in methods.values() for note in of_method.notes)],
             "memory": emission.memory,
             "named_data": emission.named_data,
             "blob_weights": weight_sharing.blob_weights(readers, emission.constants, keys),

@@ -14,10 +14,20 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from etbuild import backends
+from etbuild import backends, notes
 from etbuild.errors import DocumentPath, EtbuildError
 from etbuild.export.kept_weights import KeptWeights
-from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, EXAMPLES, LINES, MADE, METHODS, WRITTEN, ExportFiles
+from etbuild.export.layout import (
+    CONSTANT_TENSORS,
+    CONSTANTS,
+    EXAMPLES,
+    LINES,
+    MADE,
+    METHODS,
+    NOTES,
+    WRITTEN,
+    ExportFiles,
+)
 from etbuild.files.artifacts import scratch_in
 from etbuild.files.digests import digest, file_digest
 from etbuild.files.writing import Artifact
@@ -74,9 +84,9 @@ class Request:
         return cls(plan, files, describe(plan, files.digests), environment(), began)
 
     def of_one_moment(self, directory: Path) -> Request:
-        """The same with copies, in a directory, of data that may change during the build. Errors are those of `read`
-        and of `snapshot.copied`."""
-        inputs = snapshot.copied(self.files.inputs, self.files.digests["data"], directory / "inputs")
+        """The same with copies, in a directory, of checkpoints that may change during the build. Errors are those of
+        `read` and of `snapshot.copied`."""
+        inputs = snapshot.copied(self.files.inputs, self.files.checkpoints, directory / "inputs")
         if inputs is None:
             return self
         files = replace(self.files, inputs=inputs)
@@ -154,8 +164,19 @@ class Pipeline:
 
         return facts.read_lowering(self.program / f"{self.request.plan.name}.lowering.json")
 
+    @property
+    def comparison(self) -> Path:
+        """The result of the comparison."""
+        return self.directory / "comparison" / "comparison.json"
+
     def run(self, step: Step) -> str:
-        """Runs a step, or takes what it writes from the cache. Returns `run` or `cached`."""
+        """Runs a step, or takes what it writes from the cache, and prints its notes. Returns `run` or `cached`."""
+        how = self._written(step)
+        if step.name == "compare":
+            notes.show_of_comparison(self.comparison)
+        return how
+
+    def _written(self, step: Step) -> str:
         directory = self.directory / step.writes
         directory.mkdir(exist_ok=True)
         if self.cache is None or step.schema is None:
@@ -310,7 +331,7 @@ class _CachedMethods(MethodStore):
         """What other methods write to counts only if methods share buffers."""
         plan = self._pipeline.request.plan
         others = {f"{METHODS}/{other}.pt2" for other in plan.methods if other != name}
-        others |= {CONSTANTS, CONSTANT_TENSORS, *([] if plan.share_mutable_buffers else [WRITTEN])}
+        others |= {CONSTANTS, CONSTANT_TENSORS, NOTES, *([] if plan.share_mutable_buffers else [WRITTEN])}
         of_method = plan.lower_plan.of_method(name)
         if not weights:
             of_method = of_method.without_weights
@@ -343,7 +364,7 @@ def _compared(run: Pipeline) -> dict[str, object]:
     """The program, the export with its example inputs, and the sources of the model."""
     lowering = run.lowering
     return {
-        **_exported(run, {LINES}),
+        **_exported(run, {LINES, NOTES}),
         "sources": run.request.described["sources"],
         "program": [artifact["sha256"] for artifact in lowering["artifacts"]],
         "facts": [lowering["program"], lowering["runtime_limits"], lowering["non_finite"]],
@@ -396,12 +417,12 @@ def _lower(run: Pipeline) -> None:
 
 def _compare(run: Pipeline) -> None:
     """Compares the program with its model."""
-    from etbuild.steps.compare import RESULT, Built, compare
+    from etbuild.steps.compare import Built, compare
 
     job, built = run.job(run.request.plan.compare_plan), Built.below(run.program, run.lowering)
     scratch = run.directory / "compared"  # below a directory that the process of the model may read
     scratch.mkdir()
-    compare(job, run.witness, built, scratch, run.directory / "comparison" / RESULT)
+    compare(job, run.witness, built, scratch, run.comparison)
     run.witness.close()
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from etbuild import notes
 from etbuild.errors import Problem
 from etbuild.files.writing import Artifact
-from etbuild.folding import folded
 from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.plan.plan import Plan
@@ -47,12 +46,12 @@ def check_and_report(
     measured = checks.measure(plan, lowering, lines)
     copies, noted = tokenizer.copy(plan, inputs, described["data"], lowering, directory)
     problems = [
+        *map(Problem, lowering["notes"]),
         *checks.notes(plan, lowering, lines),
         *quantization.notes(plan, lowering),
         *map(Problem, noted),
     ]
-    for note in folded(problems):
-        print(f"note: {note}", file=sys.stderr)
-    notes = [problem.message for problem in problems]
-    reported = [*copies, write_json(directory, plan.name, "report", report(plan, lowering, measured, notes))]
+    notes.show(problems)
+    said = [problem.message for problem in problems]
+    reported = [*copies, write_json(directory, plan.name, "report", report(plan, lowering, measured, said))]
     return [*reported, write_json(directory, plan.name, "index", index(plan, described, lowering, reported))]

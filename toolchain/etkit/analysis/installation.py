@@ -166,7 +166,7 @@ def _landlock() -> Finding:
     if version := landlock.version():
         return Finding("undeclared files", GOOD, f"the kernel refuses to open them (Landlock {version})")
     why = f"{landlock.OFF} is set" if os.environ.get(landlock.OFF) else "this kernel has no Landlock"
-    advice = "builds refuse only what Python opens: docs/staleness.md lists the rest"
+    advice = "builds refuse only what Python opens: the page 'What a model reads' lists the rest"
     return Finding("undeclared files", ABSENT, f"landlock: {why}", advice)
 
 

@@ -115,6 +115,7 @@ class _Read:
         from etbuild.plan.plan import from_manifest
 
         named = {path.resolve() for path in checkpoints.directories(options.weights)}
+        named |= {path.resolve() for path in (*options.manifests, *declared("--source", options.source).values())}
         linked, is_known = set[tuple[Path, int]](), True
         for manifest in options.manifests:
             try:
