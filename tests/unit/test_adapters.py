@@ -94,6 +94,8 @@ def test_the_layers_ranks_and_factors_are_those_of_peft(
         ({"what_comes_later": {"a": 1}}, "`what_comes_later` asks for something else"),
         ({"bias": "all"}, "`bias: all` also changes"),
         ({"init_lora_weights": "pissa"}, "`init_lora_weights: pissa` also changes"),
+        ({"bias": "a\nb" + "c" * 1000}, f"`bias: a b{'c' * 97}` also changes"),
+        ({"target_modules": "a|" * 9000}, "`target_modules` has 18,000 characters, and at most 10,000 are read"),
         ({"target_modules": "("}, "`target_modules` is not a regular expression"),
         ({"alpha_pattern": {"a{1": 1, "(": 1}}, r"`alpha_pattern.(` is not a regular expression"),
         ({"peft_type": "IA3"}, "is not the configuration of a LoRA adapter: peft_type"),

@@ -113,3 +113,14 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         "os.kill(os.getpid(), signal.SIGHUP)\nprint('on')"
     )
     assert ran(program).stdout == "on\n"
+
+
+def test_a_forked_process_of_others_ends_by_each_signal() -> None:
+    """Also by one that comes while it is made: a pool ends its processes so, and waits for them."""
+    done = ran(
+        "import os, signal, time\nfrom etbuild.processes.ending import Interrupts\nInterrupts().install()\n"
+        "for number in range(300):\n    pid = os.fork()\n    if not pid:\n        time.sleep(60)\n        os._exit(0)\n"
+        "    os.kill(pid, signal.SIGTERM)\n    signal.alarm(10)\n    assert os.waitpid(pid, 0)[1] == signal.SIGTERM\n"
+        "print(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL)"
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -39,6 +39,13 @@ def test_a_sound_header_is_accepted() -> None:
         (text("k") + struct.pack("<IIQ", 9, 6, 1 << 62), 1, (), "it ends before"),
         (struct.pack("<Q", 1 << 63), 1, (), "it ends before"),
         (b"", 1 << 63, (), "it ends before"),
+        (text("k") + struct.pack("<IIQ", 9, 0, 2_000_000) + bytes(2_000_000), 1, (), "at most 1,500,000 are read"),
+        (
+            (text("k") + struct.pack("<IIQ", 9, 0, 800_000) + bytes(800_000)) * 2,
+            2,
+            (),
+            "its lists have 1,600,000 items",
+        ),
         (text("k") + struct.pack("<IIQI", 9, 9, 1, 9), 1, (), "the unknown type 9"),
         (text("k") + struct.pack("<I", 77), 1, (), "the unknown type 77"),
         (text("general.alignment") + struct.pack("<II", 4, 3), 1, (), "not a power of two"),

@@ -18,7 +18,7 @@ _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  
 _STRING, _LIST = 8, 9
 _MOST_DIMENSIONS = 4
 _MOST_ENTRIES = 1 << 16  # values and tensors: a model of today has a few thousand
-_MOST_TEXTS = 1 << 21  # in one list, such as the words of a tokenizer: the package takes 1.5 kB for each
+_MOST_ITEMS = 1_500_000  # in all lists, such as the words of a tokenizer: the package takes 1.5 kB for each
 _ALIGNMENT = "general.alignment"
 
 
@@ -28,6 +28,7 @@ class _Reader:
 
     file: BinaryIO
     end: int
+    items: int = 0
 
     def skip(self, size: int) -> None:
         """Moves on by a number of bytes. Raises ValueError if the file ends before."""
@@ -64,12 +65,13 @@ class _Reader:
     def values(self) -> None:
         """Skips a list."""
         kind, count = self.number(4), self.number(8)
+        self.check_room(_SIZES.get(kind, 8) * count)
+        self.items += count
+        if self.items > _MOST_ITEMS:
+            raise ValueError(f"its lists have {self.items:,} items or more, and at most {_MOST_ITEMS:,} are read")
         if kind in _SIZES:
             self.skip(_SIZES[kind] * count)
             return
-        self.check_room(8 * count)
-        if count > _MOST_TEXTS:
-            raise ValueError(f"a list has {count:,} texts, and at most {_MOST_TEXTS:,} are read")
         for _ in range(count):  # a text takes eight bytes or more, so that this ends with the file
             self.value(kind)
 

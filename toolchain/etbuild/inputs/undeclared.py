@@ -58,7 +58,8 @@ _CONNECTORS = {f"multiprocessing.{name}" for name in ("forkserver", "managers", 
 _TIME_ZONES = "/usr/share/zoneinfo/"  # native code of Python's own library opens these
 
 _REFUSED = re.compile(r"permission denied|os error 13\b|errno\W*13\b|(unable|failed|not) (to )?open", re.IGNORECASE)
-_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # compilers of PyTorch write there, and read it again
+# Where models and compilers of PyTorch write what they read again.
+_TEMPORARIES = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR")
 
 _FILE = (
     "move its content to a Python source, to the `kwargs` of the model or to its weights; or declare the file: "
@@ -185,10 +186,9 @@ def watched_reads(
 @contextlib.contextmanager
 def _own_temporary_directory() -> Iterator[str]:
     """A directory for the temporary files of the sources: what others have left beside it is no input."""
-    names = ["TMPDIR", *(name for name in _CACHES if name in os.environ)]
-    before = {name: os.environ.get(name) for name in names}
+    before = {name: os.environ.get(name) for name in _TEMPORARIES}
     with scratch.temporary("model") as own, replaced(tempfile, "tempdir", str(own.path)):
-        os.environ.update(dict.fromkeys(names, str(own.path)))
+        os.environ.update(dict.fromkeys(_TEMPORARIES, str(own.path)))
         try:
             yield os.path.realpath(own.path)
         finally:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from etbuild import json_schema
-from etbuild.errors import DocumentPath, InputError, Problem
+from etbuild.errors import DocumentPath, InputError, Problem, printable
 from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.given import Given
 from etbuild.processes.time_limit import time_limit
@@ -17,6 +17,8 @@ from etbuild.processes.time_limit import time_limit
 ALL_LINEAR = "all-linear"
 N = TypeVar("N", int, float)
 _MATCHING = 10.0  # seconds; matching all layers of a large model takes milliseconds
+_LONGEST = 10_000  # characters of a regular expression: compiling a long one takes gigabytes
+_SHOWN = 100
 
 _INFO_KEYS = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
 _TRAINING_KEYS = {"corda_config", "eva_config", "lora_dropout", "lora_ga_config", "loftq_config", "runtime_config"}
@@ -138,15 +140,17 @@ def _problems(content: dict[str, object], config: AdapterConfig) -> list[tuple[s
     """The parts of a configuration that the driver does not support, as messages with hints."""
     problems: list[tuple[str, str | None]] = []
     if content.get("bias") not in (None, "none"):
-        problems.append((f"`bias: {content['bias']}` also changes the model's own biases", 'train with `bias="none"`'))
+        problems.append(
+            (f"`bias: {_short(content['bias'])}` also changes the model's own biases", 'train with `bias="none"`')
+        )
     start = content.get("init_lora_weights")
     if start not in _HARMLESS_STARTS:
         hint = "convert the adapter with PEFT: `save_pretrained(..., path_initial_model_for_weight_conversion=...)`"
-        problems.append((f"`init_lora_weights: {start}` also changes the model's own weights", hint))
+        problems.append((f"`init_lora_weights: {_short(start)}` also changes the model's own weights", hint))
     for key in sorted(content.keys() - _READ_KEYS - _HARMLESS_KEYS):
         if content[key] is not None and content[key] is not False and content[key] not in ("", [], {}):
             hint = "merge such an adapter into the model's weights with PEFT's `merge_and_unload`"
-            problems.append((f"`{key}` asks for something else than LoRA of linear layers", hint))
+            problems.append((f"`{_short(key)}` asks for something else than LoRA of linear layers", hint))
     patterns = {
         "target_modules": config.targets,
         "exclude_modules": config.excluded,
@@ -154,8 +158,18 @@ def _problems(content: dict[str, object], config: AdapterConfig) -> list[tuple[s
         **{f"alpha_pattern.{end}": f"(.*\\.)?({end})" for end in config.alphas},
     }
     for key, pattern in patterns.items():
+        if isinstance(pattern, str) and len(pattern) > _LONGEST:
+            problems.append(
+                (f"`{_short(key)}` has {len(pattern):,} characters, and at most {_LONGEST:,} are read", None)
+            )
+            continue
         try:
             re.compile(pattern if isinstance(pattern, str) else "")
         except (re.error, OverflowError, RecursionError) as error:
-            problems.append((f"`{key}` is not a regular expression: {error}", None))
+            problems.append((f"`{_short(key)}` is not a regular expression: {_short(error)}", None))
     return problems
+
+
+def _short(value: object) -> str:
+    """A value of the file on one line, for a message."""
+    return printable(" ".join(str(value)[:_SHOWN].split()))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
@@ -47,13 +49,13 @@ class Interrupts:
         self._error = error
         self._late: float | None = None  # when the first signal came after the work was over
         self._other_hook = sys.unraisablehook
-        self._process = os.getpid()
 
     def install(self, numbers: Sequence[int] = STOPPING) -> None:
         """Handles these signals from now on, except those that this process ignores, and also those that waited.
 
         The main thread must call it, where the error may be raised.
         """
+        _end_forks_as_elsewhere()
         for number in numbers:
             if signal.getsignal(number) != signal.SIG_IGN:  # `nohup`, for example, ignores SIGHUP
                 signal.signal(number, self._raise)
@@ -61,9 +63,6 @@ class Interrupts:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:  # a process that code of others has forked ends as it would elsewhere
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
         if self.over:
             self._end_if_it_hangs()
             return
@@ -84,6 +83,27 @@ class Interrupts:
         self._late = self._late or now
         if now - self._late > _PATIENCE_SECONDS:
             os._exit(INTERRUPTED)
+
+
+@functools.cache
+def _end_forks_as_elsewhere() -> None:
+    """Lets a signal end a process that code of others forks, as it would elsewhere. Python itself loses a signal that
+    comes while it forks, if there is a handler: then who waits for the process, such as a pool, waits forever."""
+    before: dict[int, set[int | signal.Signals]] = {}  # by thread
+
+    def block() -> None:
+        before[threading.get_ident()] = set(signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING))
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.pop(threading.get_ident()))
+
+    def unblock_in_child() -> None:
+        for number in STOPPING:
+            if isinstance(getattr(signal.getsignal(number), "__self__", None), Interrupts):
+                signal.signal(number, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=unblock_in_child)
 
 
 @contextlib.contextmanager
