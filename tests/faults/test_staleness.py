@@ -157,6 +157,11 @@ def install_and_import(root: Path, value: object = 2) -> None:
     importlib.import_module("stale_package")
 
 
+def install_and_make_a_file(root: Path) -> None:
+    install(root)
+    (root / "site/made.txt").write_text("2")
+
+
 def edit_installed(root: Path) -> None:
     """Edits the installed package after its installation. The size stays."""
     module = root / "site/stale_package.py"
@@ -359,6 +364,12 @@ ROWS = {
         "import os, sys\nVALUE = len(open(os.path.join(sys.path[-1], 'stale_package.py')).read())",
         prepare=install,
         change=lambda root: install(root, 33),
+    ),
+    "a file of an installed package that its RECORD does not list": unnoticed(
+        "import os, stale_package\n"
+        "VALUE = int(open(os.path.join(os.path.dirname(stale_package.__file__), 'made.txt')).read())",
+        prepare=install_and_make_a_file,
+        change=lambda root: (root / "site/made.txt").write_text("3"),
     ),
     "a file of an editable project that no source imports, by a library": Row(
         ANEW,
