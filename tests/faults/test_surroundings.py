@@ -147,13 +147,12 @@ def test_a_blob_that_cannot_be_read_stays(kept: Kept, tmp_path: Path) -> None:
 
 def test_no_file_descriptors_lose_no_entry(kept: Kept, tmp_path: Path) -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
+    free = [number for number in range(1000) if not Path(f"/proc/self/fd/{number}").exists()]
     outcomes = set()
     for more in range(12):
         out = tmp_path / f"out{more}"
         out.mkdir()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + more, limit[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[more], limit[1]))
         try:
             outcome = "right" if kept.cache.fetch("program", KEY, out) else "missed"
         except BuildError:  # the copy could not be opened

@@ -156,6 +156,7 @@ COVERED_BY: Mapping[str, Row] = {
     ),
     "toolchain/etkit/first_manifest/": _tool(*_integration("init")),
     "toolchain/etbuild/folding.py": _core(*_integration("errors")),
+    "toolchain/etbuild/notes.py": _core(*_integration("local_cache")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),
     "toolchain/etkit/generation/": _tool(*_integration("chat", "language_models")),
     "toolchain/etbuild/inputs/": _core(

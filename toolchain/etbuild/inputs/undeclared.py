@@ -30,7 +30,7 @@ from types import FrameType
 from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError, Problem
-from etbuild.exception_text import chain, hints
+from etbuild.exception_text import chain, hints, readable
 from etbuild.files import scratch
 from etbuild.inputs.authors import IMPORT_MACHINERY, Author, author_of, is_running, known_sources
 from etbuild.inputs.readable_places import (
@@ -235,7 +235,7 @@ def _confine() -> None:
 
 def _refused_by_kernel(error: BaseException) -> str | None:
     """A hint for an error of a library that the kernel has refused something. None if it is not the cause."""
-    errors = [each for each in chain(error) if not isinstance(each, EtbuildError)]
+    errors = [readable(each) for each in chain(error) if not isinstance(each, EtbuildError)]
     if not _process.is_confined or any(isinstance(each, Undeclared) for each in errors):
         return None
     if any(isinstance(each, OSError) and each.errno == errno.EXDEV for each in errors):
