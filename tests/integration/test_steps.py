@@ -17,9 +17,7 @@ import torch
 from executorch.runtime import Runtime
 from safetensors.torch import save_file
 
-from etbuild.cache.store import Cache
 from etbuild.cli import main
-from etkit.analysis import cache_upkeep
 from tests.helpers.worker_client import Worker
 from tests.helpers.workspaces import REPOSITORY
 
@@ -418,16 +416,18 @@ def test_tied_weights_that_differ_in_the_file_are_refused(tied: str, build: Buil
     assert "are one tied parameter of the module, but they differ in `w.pt`" in made.err
 
 
-def test_a_source_that_changes_while_it_is_built_is_not_kept_under_its_old_digest(tmp_path: Path) -> None:
-    model = MODEL.replace(
-        "return Net()", "with open(__file__, 'a') as file:\n        file.write('# edited')\n    return Net()"
-    )
-    project = Project(tmp_path / "one", MANIFEST, model)
-    cache = tmp_path / "cache"
-    arguments = ["build", str(project.root / "model.yaml"), "--cache-dir", str(cache), "-o", str(project.root / "out")]
-    assert main.main(arguments) == 1
-    assert cache_upkeep.info(Cache(cache)).records == {}
-    assert list((project.root / "out").iterdir()) == []
+def test_a_source_that_changes_while_it_is_built_is_kept_under_the_digest_of_what_was_built(tmp_path: Path) -> None:
+    """Its content is in memory from the beginning."""
+    edits = "with open(__file__, 'w') as file:\n        file.write('raise ValueError')\n    return Net()"
+    project = Project(tmp_path / "one", MANIFEST, MODEL.replace("return Net()", edits))
+    source = (project.root / "model.py").read_text()
+    arguments = ["build", str(project.root / "model.yaml"), "--cache-dir", str(tmp_path / "cache")]
+    assert main.main([*arguments, "-o", str(tmp_path / "first")]) == 0
+    assert main.main([*arguments, "-o", str(tmp_path / "second")]) == 1
+    (project.root / "model.py").write_text(source)
+    assert main.main([*arguments, "-o", str(tmp_path / "third")]) == 0
+    assert (tmp_path / "third/net.pte").read_bytes() == (tmp_path / "first/net.pte").read_bytes()
+    assert (project.root / "model.py").read_text() == source  # it was a hit
 
 
 def test_a_tokenizer_travels_with_the_program_of_a_build_rule(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_a_request_runs_in_its_sandbox(worker: Worker, tmp_path: Path) -> None:
 
 def test_a_request_sees_only_its_inputs(own_worker: Worker, tmp_path: Path) -> None:
     names = ["in/model.py", "in/model.yaml", "in/undeclared.txt"]
-    looks = f"import os\nprint([os.path.exists(name) for name in {names}])\nopen('scratch', 'x').close()\n"
+    looks = f"import os\nprint([os.path.exists(name) for name in {names}])\nopen('scratch', 'a').close()\n"
     project(tmp_path / "in", looks)
     (tmp_path / "in/undeclared.txt").touch()
     (tmp_path / "bazel-out").mkdir()
