@@ -526,3 +526,20 @@ def test_a_weight_of_a_class_of_its_own_is_named(saved: bool, build: Build, tmp_
     assert failed.code == 1
     assert "`0.weight` is a `Int8Tensor`" in failed.err
     assert "torchao.utils.unwrap_tensor_subclass(module)" in failed.err
+
+
+def test_tensors_whose_elements_share_memory_have_a_limit_together(tmp_path: Path) -> None:
+    """A small file could ask for any amount of memory."""
+
+    class Many(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for index in range(5):
+                self.register_buffer(f"b{index}", torch.zeros(1).expand(2**26))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + sum(buffer[:2] for buffer in self.buffers())
+
+    torch.export.save(torch.export.export(Many(), (torch.ones(2),)), tmp_path / "many.pt2")
+    with pytest.raises(UnsafePt2, match="its tensors up to `b4` are larger than their records by 1,342,177,260 bytes"):
+        pt2_file.load(tmp_path / "many.pt2")

@@ -27,7 +27,7 @@ from etbuild.exception_text import summary
 from etbuild.export.pt2_strings import UnsafePt2, check
 from etbuild.files import json_file
 
-_MAX_EXPANDED = 2**30  # bytes: the limit for a tensor whose elements share memory, which needs fewer bytes in the file
+_MAX_EXPANDED = 2**30  # bytes, in all tensors whose elements share memory: those need fewer bytes in the file
 _ZIP_ERRORS = (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError, LookupError, OSError, ValueError)
 
 
@@ -155,7 +155,7 @@ def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.T
     """
     config = _table(schema.PayloadConfig, records, table.format("model")).config
     contents: dict[str, torch.Tensor] = {}
-    tensors = {}
+    tensors, expanded = {}, 0
     for name, entry in config.items():
         record = f"{directory}{entry.path_name}"
         if entry.tensor_meta is None:
@@ -166,6 +166,9 @@ def _tensors(records: _Records, table: str, directory: str) -> dict[str, torch.T
         if record not in contents:
             contents[record] = records.read_tensor(record)
         tensor = _tensor(name, contents[record], entry.tensor_meta)
+        expanded += max(0, tensor.nbytes - len(contents[record]))
+        if expanded > _MAX_EXPANDED:
+            raise UnsafePt2(f"its tensors up to `{name}` are larger than their records by {expanded:,} bytes")
         tensors[name] = torch.nn.Parameter(tensor, requires_grad=False) if entry.is_param else tensor
     return tensors
 
