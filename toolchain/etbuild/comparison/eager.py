@@ -43,7 +43,8 @@ class EagerMethod:
             The outputs, in the order of the program's.
         """
         positional, keywords = arguments(spec, [*map(copied, leaves)])
-        called = operator.attrgetter(self.entry)(self.root)
+        # A call of the model itself runs its hooks.
+        called = self.root if self.entry == "forward" else operator.attrgetter(self.entry)(self.root)
         with torch.no_grad(), self.applied():
             return outputs_of(called(*positional, **keywords))
 
