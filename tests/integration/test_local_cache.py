@@ -132,6 +132,8 @@ def test_notes_are_in_the_report_and_are_told_again_by_hits(project: Project) ->
     in_report = json.loads((project.root / "out/net.report.json").read_bytes())["notes"]
     assert [each.partition(":")[0] for each in in_report] == ["`forward` writes to its input `x`"]
     assert said == [["note: `forward` was not compared with PyTorch: a test", f"note: {in_report[0]}"]] * 3
+    assert main.main([*command, "-o", str(project.root / "stages"), "--stop-after", "export"]) == 0
+    assert f"note: {in_report[0]}\n" in project.capfd.readouterr().err
 
 
 def test_a_tokenizer_that_changes_at_the_end_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

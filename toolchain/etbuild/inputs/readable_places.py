@@ -61,7 +61,7 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
         the others: entries of `sys.path` whose files belong to no distribution, and projects that are installed as
         editable. Of such a project, the key only covers the modules.
     """
-    above = {str(parent) for file in sources for place in places_of(file) for parent in Path(place).parents}
+    above = _above(sources)
     covered = [entry for entry in sys.path if entry and _is_covered(entry)]
     installed = {place for entry in covered for place in (*places_of(entry), *_behind_links(entry))}
     of_python = {
@@ -71,15 +71,19 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     return (installed - above) | of_python, others - above - installed - of_python
 
 
+def _above(sources: Iterable[str]) -> set[str]:
+    """The directories that contain sources."""
+    return {str(parent) for file in sources for place in places_of(file) for parent in Path(place).parents}
+
+
 def places_of_machine(sources: Iterable[str]) -> set[str]:
     """Files and directories of the machine that no key covers and libraries need: what its system has installed,
     programs, shared libraries and SDKs. Without those that contain sources."""
-    above = {str(parent) for file in sources for place in places_of(file) for parent in Path(place).parents}
+    above = _above(sources)
     own = [prefix for prefix in (sys.prefix, sys.base_prefix) if prefix not in _PREFIXES]
     places = {os.path.join(prefix, name) for prefix in (*_PREFIXES, *own) for name in _INSTALLED}  # noqa: PTH118
     places |= {*_OF_SYSTEMS, *own, *map(str, Path("/usr/local").glob("cuda*"))}
-    if above.intersection(_OF_SYSTEMS):  # what stands beside the project
-        places |= {entry.path for system in above.intersection(_OF_SYSTEMS) for entry in os.scandir(system)}
+    places |= {str(each) for system in above.intersection(_OF_SYSTEMS) for each in Path(system).glob("*")}
     places |= {os.path.dirname(library) for library in mapped_libraries()}  # noqa: PTH120
     for variable in ("PATH", "LD_LIBRARY_PATH", *_TOOLS, *SDKS):
         places |= {each for each in os.environ.get(variable, "").split(os.pathsep) if each.startswith(os.sep)}

@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild import releases
+from etbuild import notes, releases
+from etbuild.errors import Problem
 from etbuild.files.artifacts import whole_directory
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
@@ -69,7 +70,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
             from etbuild.export import custom_ops
             from etbuild.export import export_methods as export  # noqa: F401
             from etbuild.lower import lower_methods  # noqa: F401
-        with importable(used, given.data.values(), watched_reads):
+        with importable(used, given.data.values(), watched_reads), notes.collected() as said:
             context = StepContext(given, stage)
             custom_ops.load(plan.custom_ops, context)
             for number, (name, write) in enumerate(_walk(plan, context), 1):
@@ -79,6 +80,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
                 saved[name] = sorted(path for path in target.rglob("*") if path.is_file())
                 if name == last:
                     break
+    notes.show([*map(Problem, said)])
     return saved
 
 
