@@ -106,7 +106,7 @@ _HARMLESS = {PACKAGE, *sys.stdlib_module_names} - {"importlib", "pkgutil", "rand
 _BY_NAME = "etbuild.accelerate."
 _HEADER = '''\
 """Which files of the driver each step runs, and which of them only for programs with a certain part: `STEP/PART`.
-The parts `action` and `outside` are in no key.
+The parts `action` and `outside` are in no key. Keys have the part `plugins` as digests of whole plug-ins.
 
 `python -m tools.step_files` writes this file from the imports, and a test fails if it is not current. The keys of steps
 and the inputs of actions hold these files and no others.
@@ -427,9 +427,15 @@ def backend_modules() -> dict[str, str]:
     return {name: f"etbuild.backends.{place.rpartition('.')[0]}" for name, place in backends._CLASSES.items()}
 
 
+def _plugin_files(root: Path) -> Iterator[str]:
+    for pattern in ("**/*.py", "*/*.json"):
+        yield from (path.relative_to(root).as_posix() for path in (root / "etplugins").glob(pattern))
+
+
 def table(root: Path = ROOT) -> str:
     """The text of `step_files.bzl`, as buildifier formats it."""
     rows = step_files(files_of_checkout(root), backend_modules())
+    rows |= {path: sorted(f"{step}/plugins" for step in STEPS) for path in sorted(_plugin_files(root))}
     lines = []
     for path, steps in rows.items():
         listed = ", ".join(json.dumps(step) for step in steps)

@@ -86,7 +86,9 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/backends/": _core(
         *_integration("backends", "recipes", "third_party_backend"), "conformance/test_named_data_of_backends.py"
     ),
-    "toolchain/etbuild/backends/coreml/": _core(*_integration("backends"), "conformance/test_coreml.py"),
+    "toolchain/etbuild/plugins.py": _core(*_integration("backends")),
+    "toolchain/etplugins/": _core(*_integration("backends"), "conformance/test_named_data_of_backends.py"),
+    "toolchain/etplugins/coreml/": _core(*_integration("backends"), "conformance/test_coreml.py"),
     "toolchain/etkit/benchmarking/": _tool(*_integration("bench"), *_bazel("program_tests")),
     "toolchain/etbuild/build.py": _core(
         *_integration("local_cache", "separate_methods", "variants", "verify_reproducible")

@@ -138,7 +138,7 @@ def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:
         InputError: A package that the sources import belongs to no distribution, so its version is unknown.
     """
     parts = {step: plan.driver_parts(step, exports_again=True) for step in sorted(OF_PROGRAMS)}  # only the export knows
-    steps = {step: digest_of([step], parts[step]) for step in parts}
+    steps = {step: digest_of([step], parts[step], plan.plugins) for step in parts}
     driver: Driver = {"version": VERSION, "sha256": digest(steps), "steps": steps}
     return {
         "schema": KEY_SCHEMA,

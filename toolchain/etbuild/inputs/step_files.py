@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from etbuild import plugins
 from etbuild.errors import InputError
 from etbuild.files.digests import digest
 
@@ -43,9 +44,10 @@ def of_steps(steps: Collection[str], parts: Collection[str] = ()) -> list[str]:
     return sorted(path for path, of in _steps().items() if not of.isdisjoint(wanted))
 
 
-def digest_of(steps: Collection[str], parts: Collection[str] = ()) -> str:
-    """The digest of the driver's files that these steps run for a program with these parts."""
-    return _digest(frozenset(steps), frozenset(parts))
+def digest_of(steps: Collection[str], parts: Collection[str] = (), used: Collection[str] = ()) -> str:
+    """The digest of the driver's files that these steps run for a program with these parts and plug-ins."""
+    own = _digest(frozenset(steps), frozenset(parts))
+    return digest([own, _digest_of_plugins(frozenset(used))]) if used else own
 
 
 def remember() -> None:
@@ -57,6 +59,14 @@ def remember() -> None:
 @functools.cache
 def _digest(steps: frozenset[str], parts: frozenset[str]) -> str:
     return digest({path: _file_digest(path) for path in of_steps(steps, parts)})
+
+
+@functools.cache
+def _digest_of_plugins(packages: frozenset[str]) -> str:
+    """The digest of all files of plug-ins, and of those that they use."""
+    directories = [plugin.directory for plugin in plugins.with_used(packages)]
+    files = [file for directory in directories for kind in ("*.py", "*.json") for file in directory.rglob(kind)]
+    return digest({path: _file_digest(path) for path in sorted(str(file.relative_to(_ROOT.parent)) for file in files)})
 
 
 @functools.cache

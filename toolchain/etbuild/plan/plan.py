@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated
 
-from etbuild import backends
+from etbuild import backends, plugins
 from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.manifest.runners import RUNNER_CONSTANTS
@@ -145,6 +145,13 @@ class Plan(Lowered):
         }
         named = self.export_backends if step == "export" else self.used_backends
         return {*(part for part in used if used[part]), *backends.of_driver(named)}
+
+    @cached_property
+    def plugins(self) -> frozenset[str]:
+        """The packages of the plug-ins that this program uses."""
+        used = [("backend", name) for name in backends.of_driver(self.used_backends)]
+        found = [plugins.group(group).get(name) for group, name in used]
+        return frozenset(plugin.package for plugin in found if plugin is not None)
 
     @cached_property
     def export_plan(self) -> ExportPlan:

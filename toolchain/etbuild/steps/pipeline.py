@@ -101,7 +101,8 @@ class Request:
         """The digests of the driver's files that steps run for this program: of one step, or of one that exports again
         and the export."""
         again = len(steps) > 1
-        return [step_files.digest_of([step], self.plan.driver_parts(step, exports_again=again)) for step in steps]
+        parts = {step: self.plan.driver_parts(step, exports_again=again) for step in steps}
+        return [step_files.digest_of([step], parts[step], self.plan.plugins) for step in steps]
 
 
 @dataclass(frozen=True)

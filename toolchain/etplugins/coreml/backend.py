@@ -151,7 +151,7 @@ class CoreMl(BuiltInBackend):
         from coremltools.converters.mil.mil.passes import pass_pipeline
         from coremltools.optimize.coreml import _quantization_passes
 
-        from etbuild.backends.coreml.identifiers import derived_from_content
+        from etplugins.coreml.identifiers import derived_from_content
 
         with (
             replaced(pass_pipeline, "tqdm", _without_bar),
@@ -168,7 +168,7 @@ class CoreMl(BuiltInBackend):
 
         A model stores most 32-bit weights with 16 bits. `blobs` has their sizes with 32 bits, as in the module.
         """
-        from etbuild.backends.coreml import model_files
+        from etplugins.coreml import model_files
 
         reference = model_files.reference(compiled) if named_data is not None else None
         if reference is None:

@@ -26,8 +26,8 @@ from executorch.backends.apple.coreml.compiler.coreml_preprocess import CoreMLBa
 from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir.backend.backend_details import PreprocessResult
 
-from etbuild.backends.coreml import model_files
 from etbuild.patching import replaced
+from etplugins.coreml import model_files
 
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:rules-executorch:core-ml-model")
 
