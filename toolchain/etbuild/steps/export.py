@@ -16,14 +16,14 @@ from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import Stage, StepContext, Watch
-from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import active_finder, importable
+from etbuild.key.toolchain import check_installed
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
-from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps import apart
 from etbuild.steps.create_module import create_module, packing_of_module
+from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ def _export(
     with library_messages_off(used.sources), stdout_for_results():
         from etbuild.export import archive
         from etbuild.export.provenance import graphs_numbered
-        from etbuild.processes.random_seeds import seed
+        from etbuild.surroundings.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, inputs.data.values(), watch), graphs_numbered(), notes.collected() as said:
@@ -155,7 +155,7 @@ def _constants(export_plan: ExportPlan) -> dict[str, object]:
 def _import_torch(stage: Stage) -> None:
     with stage("import PyTorch"), import_without_gc("torch"):
         from etbuild.export import archive  # noqa: F401
-        from etbuild.processes import arithmetic
+        from etbuild.surroundings import arithmetic
 
         arithmetic.leave_out_other_libraries()
 

@@ -19,7 +19,7 @@ from etbuild.files.writing import Artifact
 from etbuild.foreign_errors import wrap_system_errors
 from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.step_context import StepContext, silent
-from etbuild.inputs.toolchain import check_installed
+from etbuild.key.toolchain import check_installed
 from etbuild.lower import weight_sharing
 from etbuild.plan.step_plans import LowerPlan, MethodPlan, weights_names
 from etbuild.results import LoweringFacts, NonFiniteWeight

@@ -85,7 +85,7 @@ class _Tested:
 
 def run(options: argparse.Namespace) -> int:
     """Tests programs. Prints the results, and writes them as JUnit XML if asked for."""
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.testing import results
 
     programs = _programs(options)
