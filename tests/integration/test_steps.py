@@ -476,9 +476,9 @@ class LoggedProject(Project):
         made = (f"--lowering={self.root / 'out/net.lowering.json'}", f"--program={self.root / 'out/net.pte'}")
         examples = f"--examples={self.root / 'export' / EXAMPLES}"
         source = f"--source=model.py={self.root / 'model.py'}"
-        self.run(
-            "compare", plan, f"--export={self.root / 'export'}", examples, source, *made, "-o", self.root / "compared"
-        )
+        export = f"--export={self.root / 'export'}"
+        plan, out = self.root / "compare-plan.json", self.root / "compared"
+        self.run("compare", plan, export, examples, source, *made, "-o", out)
 
     def packages(self, verb: str) -> set[str]:
         """The packages of `etbuild` that a verb has imported, and plug-ins. A module beside the packages has none."""
