@@ -21,7 +21,7 @@ from etbuild.key.toolchain import check_installed
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
-from etbuild.steps import apart
+from etbuild.steps import children
 from etbuild.steps.create_module import create_module, packing_of_module
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
@@ -65,7 +65,7 @@ def export(
     try:
         with library_messages_off(), stdout_for_results():
             _import_torch(stage)
-        apart.run_one(
+        children.run_one(
             functools.partial(_export, export_plan, inputs, used, directory, stage, watch), [check, *meanwhile]
         )
     except Exception:
@@ -182,7 +182,7 @@ def export_methods(
 ) -> dict[str, ExportedProgram]:
     """The exported program of each method, sorted by name.
 
-    If the programs contain their weights, `method_tensors.name_apart` renames those that differ between methods.
+    If the programs contain their weights, `method_tensors.rename_differing` renames those that differ between methods.
 
     Args:
         export_plan: What to export.
@@ -193,7 +193,7 @@ def export_methods(
     from etbuild.export.export_methods import export_method, load_method, prepare, transform
     from etbuild.export.line_traces import recorded
     from etbuild.export.written_buffers import check_overlaps
-    from etbuild.model.method_tensors import name_apart
+    from etbuild.model.method_tensors import rename_differing
 
     programs = {}
     for name, method in sorted(export_plan.methods.items()):
@@ -211,7 +211,7 @@ def export_methods(
     of_module = {name: program for name, program in programs.items() if export_plan.methods[name].program is None}
     check_overlaps(of_module, modules.overlaps)
     if export_plan.carries_content:
-        name_apart(programs, modules.recipe_of)
+        rename_differing(programs, modules.recipe_of)
     return programs
 
 

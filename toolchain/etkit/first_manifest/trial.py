@@ -99,7 +99,7 @@ def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
     from etbuild.inputs.undeclared import watched_reads
     from etbuild.key.import_graph import used_sources
     from etbuild.key.key import data_in_key
-    from etbuild.steps import apart
+    from etbuild.steps import children
     from etbuild.steps.export import export
 
     plan.check_backends()
@@ -108,7 +108,7 @@ def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
     with tempfile.TemporaryDirectory() as directory:
         export(plan.export_plan, inputs, used_sources(found, plan.export_plan), Path(directory), stage, watched_reads)
         if first.runner is not None:
-            apart.run_one(partial(_check_kernels, plan, Path(directory), inputs, stage))
+            children.run_one(partial(_check_kernels, plan, Path(directory), inputs, stage))
 
 
 def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> None:
@@ -148,14 +148,14 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
 def _check_weights(first: First, beside: Path, stage: Stage) -> None:
     """Checks that the files with weights have the tensors of the model. Only their headers are read."""
     from etbuild.key.import_graph import used_sources
-    from etbuild.steps import apart
+    from etbuild.steps import children
 
     if first.checkpoint is None or (first.checkpoint.endswith(GGUF_SUFFIX) and find_spec("gguf") is None):
         return
     plan, inputs = _plan(first, {}), Inputs(roots=[beside, *first.roots])
     used = used_sources(inputs, plan.export_plan)
     with stage("compare the weights"):
-        apart.run_one(partial(_match, plan, first.checkpoints, inputs, used))
+        children.run_one(partial(_match, plan, first.checkpoints, inputs, used))
 
 
 def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, used: UsedSources) -> None:
