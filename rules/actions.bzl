@@ -47,7 +47,6 @@ program_plan = rule(
 load("//rules:providers.bzl", "ExecutorchExportInfo")
 load(
     "//rules/private:common.bzl",
-    "INPUTS",
     "bundle_arguments",
     "compare_arguments",
     "compiles_weights",
@@ -70,6 +69,7 @@ load(
 )
 load("//rules/private:compat.bzl", "label_text")
 load("//rules/private:driver.bzl", "driver_arguments", "run_driver", "toolchain_of", _EXEC_GROUPS = "EXEC_GROUPS")
+load("//rules/private:facts.bzl", "INPUTS")
 load("//rules/private:library.bzl", "check_packages", "data_of", "installed_of")
 load("//rules/private:names.bzl", "named_as", "named_beside", "place", "repository_path")
 load("//toolchain:toolchain.bzl", _TOOLCHAIN_TYPE = "TOOLCHAIN_TYPE")

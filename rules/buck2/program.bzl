@@ -5,7 +5,6 @@ It declares the same actions as the rule for Bazel, with the same arguments: see
 
 load(
     "//rules/private:common.bzl",
-    "INPUTS",
     "bundle_arguments",
     "compare_arguments",
     "compiles_weights",
@@ -23,6 +22,7 @@ load(
     "template_arguments",
     "template_steps",
 )
+load("//rules/private:facts.bzl", "INPUTS")
 load(":driver.bzl", "DRIVER_ATTRS", "declare", "run_driver")
 load(":files.bzl", "FILE", "check", "files_of", "named_as", "named_beside", "place")
 load(

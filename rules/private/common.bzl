@@ -10,6 +10,8 @@ The arguments of an action are a list. The build system writes each item as one 
 - `struct(option, named)`: for each `struct(name, file)` the line `OPTION=NAME=PATH`.
 """
 
+load(":facts.bzl", "CHARACTERS", "GGUF_SUFFIX", "INPUTS", "NOT_TAGS", "TEMPLATES", "WEIGHTS_SUFFIXES")
+
 # The whole environment of an action. It has nothing from the user, and no home directory.
 ENVIRONMENT = {
     "HOME": "/nonexistent",
@@ -31,17 +33,6 @@ def hint_arguments(target, command):
     """
     return ["--rule-target=" + target, "--rule-command=" + command]
 
-# The attributes of a program that hold files besides sources. `reads` has the actions that read them: `export`, `template` (lowers
-# methods without weights), `program` (writes or runs the program) and `report`. If `renamed`, there is an attribute `NAME_as`. The driver
-# has the same attributes in `plan/expectations.py`, and a test compares the two.
-# buildifier: disable=unsorted-dict-items
-INPUTS = {
-    "data": struct(reads = ["export", "template", "program"], renamed = True),
-    "weights": struct(reads = ["program"], renamed = True),
-    "adapters": struct(reads = ["program"], renamed = True),
-    "tokenizer": struct(reads = ["report"], renamed = False),
-}
-
 def read_by(action, inputs):
     """Returns the files that an action reads, besides sources.
 
@@ -59,14 +50,8 @@ def read_by(action, inputs):
         for entry in getattr(inputs, attribute)
     ]
 
-# The backends that compile a method without its weights. The driver has the same, and a test compares the two.
-_TEMPLATES = ["portable", "xnnpack"]
-
 # These characters separate names in arguments of the driver, or are not allowed in file names.
 _NOT_IN_NAMES = [",", "/", "=", " ", "\t", "\n"]
-
-# `NAME.etrecord`, `NAME.export` and `NAME.pte` are other outputs. The driver has the same list, and a test compares the two.
-_NOT_TAGS = ["etrecord", "export", "pte"]
 
 def names_error(names):
     """Says whether a name of a method, a backend or a tag is empty, has a character that it must not have, or occurs twice.
@@ -96,7 +81,7 @@ def tags_error(tags):
       string, or None.
     """
     for tag in tags:
-        if tag in _NOT_TAGS:
+        if tag in NOT_TAGS:
             return "'{}' cannot be a tag: NAME.{} is another output. Choose another name".format(tag, tag)
     return names_error(tags)
 
@@ -290,21 +275,15 @@ def name_with_variant(name, variant):
     """
     return name if not variant or name.endswith("." + variant) else "{}.{}".format(name, variant)
 
-# The suffixes of files with weights. The driver has the same, and a test compares the two.
-WEIGHTS_SUFFIXES = [".safetensors.index.json", ".bin.index.json", ".safetensors", ".pt", ".pth", ".bin", ".ckpt"]
-GGUF_SUFFIX = ".gguf"
-
 # What the driver reads in different ways. Other suffixes, such as `.bin`, say little about what is in a file.
 _KINDS = {".ckpt": "torch.save", GGUF_SUFFIX: "GGUF", ".pt": "torch.save", ".pth": "torch.save", ".safetensors": "safetensors"}
 
 # The target with what the programs of all checkpoints share ends so.
 TEMPLATE = "template"
 
-_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
-
 def _for_names(text):
     """Returns a text with `_` for each character that the name of a checkpoint cannot have."""
-    return "".join([text[at] if text[at] in _CHARACTERS else "_" for at in range(len(text))])
+    return "".join([text[at] if text[at] in CHARACTERS else "_" for at in range(len(text))])
 
 def _stem(file):
     """Returns the name of a file with weights without its suffix."""
@@ -325,7 +304,7 @@ def checkpoints_error(names):
     for name in names:
         if not name or name.startswith("-") or _for_names(name) != name:
             return "'{}' is not a name for a checkpoint: it may have letters, digits, `_` and `-`".format(name)
-        if name in _NOT_TAGS + [TEMPLATE]:
+        if name in NOT_TAGS + [TEMPLATE]:
             return "'{}' cannot be the name of a checkpoint: NAME.{} is something else. Choose another name".format(name, name)
     return None
 
@@ -530,7 +509,7 @@ def compiles_weights(backends):
     Returns:
       bool.
     """
-    return bool([backend for backend in backends if backend not in _TEMPLATES])
+    return bool([backend for backend in backends if backend not in TEMPLATES])
 
 def template_steps(plans, export, inputs):
     """Returns the actions that lower methods by themselves: one for each method, if a target lists several; else one.
