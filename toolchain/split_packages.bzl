@@ -2,7 +2,7 @@
 Python libraries."""
 
 load("@rules_executorch_host//:host.bzl", "PY_INFOS")
-load("//rules/private:package_facts.bzl", "REQUIRED")  # buildifier: disable=bzl-visibility
+load("//rules/private:package_facts.bzl", "REQUIRED")
 load(":configuration.bzl", "PackagesInfo", "PythonInfo")
 
 # The environment is that of the actions of the driver (//rules/private:driver.bzl). The tree has to be there: some executors

@@ -232,7 +232,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/toolchain.bzl": _RULES,
     "rules/": _RULES,
     "rules/private/package_facts.bzl": _BUILDER,
-    "rules/buck2/": Row(whole=("buck2/", *_bazel("buck2"))),
+    "contrib/buck2/": Row(whole=("buck2/", *_bazel("buck2"))),
     "schemas/": _core(*_integration("errors")),
     ".bazelignore": _RULES,
     ".bazelrc": _RULES,

@@ -79,12 +79,11 @@ def test_a_private_file_is_loaded_with_what_it_loads(tmp_path: Path) -> None:
     (tmp_path / "rules/attributes.bzl").write_text('ATTRS = {"srcs": attr.label_list(doc = "Sour" + "ces.")}\n')
     (tmp_path / "rules/defs.bzl").write_text(
         '"""A file."""\nload(":attributes.bzl", _A = "ATTRS")\nbuild = rule(doc = "Builds.", attrs = dict(_A))\n'
-        "\n# Two\n# lines.\nATTRS = _A\n"
+        "ATTRS = _A\n"
     )
     module = Loader(tmp_path).load(tmp_path / "rules/defs.bzl")
     assert module.doc == "A file."
     assert set(module.names) == {"build", "ATTRS"}
-    assert module.comments == {"ATTRS": "Two\nlines."}
     assert module.names["build"].arguments["attrs"]["srcs"].doc == "Sources."
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from etbuild.plan.expectations import INPUTS
 from etkit.cli import checkpoints
+from tools.reference.rules import TOPICS
 from tools.reference.starlark import Loader
 
 from ..starlark_files import REPOSITORY, bzl_files, examples
@@ -28,13 +29,19 @@ def test_no_file_that_users_load_needs_what_bazel_9_has_no_longer() -> None:
         assert [name for name in names if gone.fullmatch(name)] == [], path
 
 
-def test_each_public_rule_has_an_example_with_its_load_line() -> None:
-    defs = (REPOSITORY / "rules/defs.bzl").read_text()
-    found = examples()
-    for path, name in re.findall(r'^load\("//([^"]+)", .*_(executorch_\w+) = ', defs, re.MULTILINE):
-        example = found[path.replace(":", "/")]
-        assert re.search(rf'load\("@rules_executorch//rules:defs.bzl", .*"{name}"', example), name
-        assert f"{name}(" in example
+def test_defs_is_the_sum_of_the_topics() -> None:
+    loader = Loader(REPOSITORY)
+    known = {name for path in TOPICS for name in loader.load(REPOSITORY / "rules" / path).names}
+    names = loader.load(REPOSITORY / "rules/defs.bzl").names
+    assert {name for name in names if name.startswith("executorch_")} == known
+
+
+@pytest.mark.parametrize("path", TOPICS)
+def test_each_public_rule_has_an_example_with_its_load_line(path: str) -> None:
+    found = examples().values()
+    for name in Loader(REPOSITORY).load(REPOSITORY / "rules" / path).names:
+        load = re.compile(rf'load\(\s*"@rules_executorch//rules:defs.bzl",[^)]*"{name}"')
+        assert any(load.search(example) and f"{name}(" in example for example in found), name
 
 
 def test_the_rules_reserve_what_the_driver_advises() -> None:
@@ -59,12 +66,14 @@ def test_the_packages_of_a_model_are_looked_for_in_the_toolchain_that_imports_it
     assert [chosen(verb, []) for verb in ("export", "plan", "page", None)] == ["export", "plan", "default", "default"]
     assert chosen("export", ["@platforms//os:linux"]) == "default"
     assert 'check_packages(ctx.label, inputs.installed, toolchain_of(ctx, "export"))' in (
-        (REPOSITORY / "rules/actions.bzl").read_text("utf-8")
+        (REPOSITORY / "rules/private/program.bzl").read_text("utf-8")
     )
 
 
 def test_only_some_backends_compile_without_weights() -> None:
-    compiles_weights = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names["compiles_weights"]
+    compiles_weights = (
+        Loader(REPOSITORY).load(REPOSITORY / "rules/private/program_actions.bzl").names["compiles_weights"]
+    )
     assert [compiles_weights(each) for each in ([], ["portable", "xnnpack"], ["xnnpack", "openvino"])] == [0, 0, 1]
 
 
