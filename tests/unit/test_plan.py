@@ -346,7 +346,7 @@ PARTS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "custom_ops": ({"custom_ops": {"modules": ["operators"]}}, {"custom_ops"}, {"custom_ops"}),
     "gguf": ({"model": {**WITH_WEIGHTS, "weights": "net.gguf"}}, {"checkpoints", "gguf"}, {"gguf"}),
     "huggingface": (
-        {"model": {"huggingface": {"config": "config.json", "model_class": "AutoModel"}}},
+        {"model": {"huggingface": {"config": "config.json", "class": "AutoModel"}}},
         {"huggingface"},
         {"huggingface"},
     ),

@@ -269,6 +269,7 @@ STEP_FILES = {
     "etbuild/patching.py": ["compare", "export", "lower", "plan/coreml", "plan/ethos-u", "plan/openvino", "plan/outside", "plan/tosa", "plan/vgf", "plan/xnnpack", "report/coreml", "report/ethos-u", "report/openvino", "report/outside", "report/tosa", "report/vgf", "report/xnnpack"],
     "etbuild/plan/__init__.py": ["compare/outside", "export/outside", "lower/outside", "plan/outside", "report/outside"],
     "etbuild/plan/expectations.py": ["plan/action", "report/action"],
+    "etbuild/plan/kinds.py": ["compare", "export", "lower", "plan", "report"],
     "etbuild/plan/normalize.py": ["export/action", "lower/action", "plan", "report"],
     "etbuild/plan/part.py": ["compare", "export", "lower", "plan", "report"],
     "etbuild/plan/parts.py": ["compare", "export", "lower", "plan", "report"],
