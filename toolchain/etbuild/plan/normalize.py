@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
-from etbuild.manifest import adapters, example_inputs, language_model
+from etbuild.manifest import adapters, example_inputs, language_model, weights
 from etbuild.manifest.sections import Checkpoint, HuggingFace, Manifest, Method, Pt2e, Quantize, Recipe
 from etbuild.plan import parts
 
@@ -33,7 +33,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
         "model": {
             **model,
             "huggingface": _huggingface(model["huggingface"]) if "huggingface" in model else None,
-            "weights": _weights(model.get("weights", [])),
+            "weights": [_checkpoint(checkpoint) for checkpoint in weights.checkpoints(model).values()],
             "modules": sorted(model.get("modules", [])),
             "adapters": adapters.files(model),
         },
@@ -63,15 +63,9 @@ def normalized(manifest: Manifest) -> dict[str, object]:
     return dict(json.loads(canonical_json(plan)))
 
 
-def _weights(weights: str | Checkpoint | list[str | Checkpoint]) -> list[object]:
-    return [_checkpoint(entry) for entry in (weights if isinstance(weights, list) else [weights])]
-
-
-def _checkpoint(entry: str | Checkpoint) -> object:
-    """The name of a checkpoint, or a mapping with rules."""
-    if isinstance(entry, str):
-        return entry
-    return {key: sorted(value) if isinstance(value, list) else value for key, value in entry.items()}
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, object]:
+    """A checkpoint with sorted lists of patterns."""
+    return {key: sorted(value) if isinstance(value, list) else value for key, value in checkpoint.items()}
 
 
 def _huggingface(huggingface: HuggingFace) -> dict[str, object]:

@@ -9,6 +9,7 @@ from etbuild import backends
 from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
 from etbuild.manifest import sections
+from etbuild.manifest.torchao_configs import TORCHAO_CONFIGS
 from etbuild.plan.kinds import (
     Alignment,
     BooleanByMethod,
@@ -267,11 +268,6 @@ class TorchaoEntry(Part, section="Torchao", definition="torchao"):
     scales: Literal["affine", "hqq_scale_only"] | None = None
     fitting: bool = False
 
-    @staticmethod
-    def default_group_size(config: str) -> int | None:
-        """How many weights of a row share a scale if the manifest does not say it; None for the whole row."""
-        return 32 if config in ("8da4w", "int4") else None
-
     @property
     def from_code(self) -> bool:
         """Whether a callable returns the configuration."""
@@ -285,7 +281,7 @@ class TorchaoEntry(Part, section="Torchao", definition="torchao"):
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TorchaoEntry:
         """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""
-        return super().from_json({"group_size": cls.default_group_size(document["config"]), **document})
+        return super().from_json({"group_size": TORCHAO_CONFIGS.get(document["config"]), **document})
 
     def to_json(self) -> Any:
         """The object with either `kwargs` or `group_size`."""
