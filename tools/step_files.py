@@ -69,10 +69,6 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "etbuild.steps.apart",
     ),
     "huggingface": (
-        "etbuild.model.huggingface",
-        "etbuild.model.encoder_decoder",
-        "etbuild.model.image_text",
-        "etbuild.model.single_call",
         "etbuild.model.packed.files",
         "etbuild.model.packed.packing",
     ),
@@ -80,7 +76,6 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "program_files": ("etbuild.export.pt2_file", "etbuild.export.pt2_strings"),
     "quantize": ("etbuild.quantize",),
     "recipe": ("etbuild.export.recipe",),
-    "runner": ("etbuild.export.runner_contract",),
 }
 # What a part imports of others only for programs that have these, too.
 _ONLY_WITH: Mapping[str, tuple[str, ...]] = {

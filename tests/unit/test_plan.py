@@ -358,7 +358,6 @@ PARTS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "program_files": ({"methods": {"forward": {"program": "net.pt2"}}}, {"program_files"}, {"program_files"}),
     "quantize": ({"methods": QUANTIZED}, {"quantize"}, {"quantize"}),
     "recipe": ({"recipe": {"name": "xnnpack_fp32"}}, {"quantize", "recipe"}, {"quantize", "recipe"}),
-    "runner": ({"runner": "executorch-llm/v1"}, {"runner"}, {"runner"}),
 }
 
 

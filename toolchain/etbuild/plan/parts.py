@@ -431,6 +431,11 @@ class ModuleSource(Part):
     modules: Names = ()
     dtype: str | None = None
 
+    @property
+    def plugin(self) -> str | None:
+        """The `module_source` of plug-ins that makes the module; None if a factory or nothing does."""
+        return None if self.huggingface is None else "huggingface"
+
 
 class WeightsFile(Part):
     """A checkpoint, and how its tensors become those of the module.
@@ -506,7 +511,7 @@ class Recipe(RecipeCall):
 
 
 class Runner(Part):
-    """The contract of a runner, and those of its constants that the manifest sets itself."""
+    """The contract of a runner, and the constant methods that the manifest sets itself."""
 
     contract: str
     said: Names

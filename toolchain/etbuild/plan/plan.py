@@ -13,7 +13,6 @@ from typing import Annotated
 from etbuild import backends, plugins
 from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
-from etbuild.manifest.runners import RUNNER_CONSTANTS
 from etbuild.manifest.sections import Checks, Manifest, Metadata
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
 from etbuild.plan.parts import (
@@ -27,6 +26,7 @@ from etbuild.plan.parts import (
     Method,
     MethodComparison,
     Model,
+    ModelExample,
     ModuleSource,
     NamedData,
     Names,
@@ -141,7 +141,6 @@ class Plan(Lowered):
             "names_of_tensors": any(entry.ignore or entry.rename for entry in self.model.weights),
             "quantize": plan.recipe is not None or any(method.quantize is not None for method in methods),
             "recipe": plan.recipe is not None,
-            "runner": plan.runner is not None,
         }
         named = self.export_backends if step == "export" else self.used_backends
         return {*(part for part in used if used[part]), *backends.of_driver(named)}
@@ -150,6 +149,10 @@ class Plan(Lowered):
     def plugins(self) -> frozenset[str]:
         """The packages of the plug-ins that this program uses."""
         used = [("backend", name) for name in backends.of_driver(self.used_backends)]
+        used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
+        used += [("runner", self.runner)] if self.runner is not None else []
+        inputs = (leaf for method in self.methods.values() for leaf, _ in method.leaves(()))
+        used += [("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 
@@ -176,8 +179,7 @@ class Plan(Lowered):
 
     @property
     def _runner(self) -> Runner | None:
-        said = tuple(name for name in RUNNER_CONSTANTS if name in self.constant_methods)
-        return None if self.runner is None else Runner(self.runner, said)
+        return None if self.runner is None else Runner(self.runner, tuple(sorted(self.constant_methods)))
 
     @property
     def _lowering_callables(self) -> set[str]:

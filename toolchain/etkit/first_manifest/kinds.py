@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from etbuild.manifest.tasks import TASKS, refusal
 from etkit.first_manifest import image_size, sentence_transformers, sound_length
 from etkit.first_manifest.files import Files, positive
 from etkit.first_manifest.first import CALIBRATE, QUANTIZE
 from etkit.generation.tokenizer_files import RUNNERS, SETTINGS, have_template
+from etplugins.transformers.tasks import TASKS, refusal
 
 _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls

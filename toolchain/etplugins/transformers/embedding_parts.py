@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.model.image_inputs import ImageTokens
-from etbuild.model.known_values import KnownValues
 from etbuild.model.module import set_methods
 from etbuild.plan.parts import DecoderCache
+from etplugins.transformers.image_inputs import ImageTokens
+from etplugins.transformers.known_values import KnownValues
 
 _TASK: DocumentPath = ("model", "huggingface", "task")
 

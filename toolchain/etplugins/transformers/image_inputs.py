@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import InputError
-from etbuild.model.known_values import KnownValues
+from etplugins.transformers.known_values import KnownValues
 
 _GRID, _SHAPES = "image_grid_thw", "spatial_shapes"
 

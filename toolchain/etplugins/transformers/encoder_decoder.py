@@ -18,8 +18,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from etbuild.errors import BuildError, DocumentPath, InputError
-from etbuild.model import static_cache
 from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
+from etplugins.transformers import static_cache
 
 _PATH: DocumentPath = ("model", "huggingface")
 _TARGET_LENGTHS = ("max_target_positions", "max_position_embeddings")

@@ -17,11 +17,10 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.manifest import tasks
-from etbuild.model import decoder_cache, embedding_parts, image_inputs
-from etbuild.model.embedding_parts import EmbeddingPart
-from etbuild.model.image_inputs import ImageTokens
 from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
+from etplugins.transformers import decoder_cache, embedding_parts, image_inputs, tasks
+from etplugins.transformers.embedding_parts import EmbeddingPart
+from etplugins.transformers.image_inputs import ImageTokens
 
 _TASK: DocumentPath = ("model", "huggingface", "task")
 
