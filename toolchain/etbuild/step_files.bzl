@@ -383,6 +383,7 @@ STEP_FILES = {
     "etplugins/transformers/empty_parameters.py": ["compare/plugins", "export/plugins", "lower/plugins", "plan/plugins", "report/plugins"],
     "etplugins/transformers/encoder_decoder.py": ["compare/plugins", "export/plugins", "lower/plugins", "plan/plugins", "report/plugins"],
     "etplugins/transformers/experts.py": ["compare/plugins", "export/plugins", "lower/plugins", "plan/plugins", "report/plugins"],
+    "etplugins/transformers/families.py": ["compare/plugins", "export/plugins", "lower/plugins", "plan/plugins", "report/plugins"],
     "etplugins/transformers/huggingface.py": ["compare/plugins", "export/plugins", "lower/plugins", "plan/plugins", "report/plugins"],
     "etplugins/transformers/huggingface_config.py": ["compare/plugins", "export/plugins", "lower/plugins", "plan/plugins", "report/plugins"],
     "etplugins/transformers/image_inputs.py": ["compare/plugins", "export/plugins", "lower/plugins", "plan/plugins", "report/plugins"],
