@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etbuild.errors import InputError
-from etbuild.inputs.declared import Inputs
+from etbuild.key.declared import Inputs
 from etbuild.plan.plan import from_manifest
 from etplugins.transformers import runner_contract
 

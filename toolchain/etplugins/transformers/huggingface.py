@@ -26,7 +26,7 @@ from etbuild.inputs.user_code import wrap_user_error
 from etbuild.model.module import set_methods
 from etbuild.plan.parts import ModuleSource
 from etbuild.plan.step_plans import ExportPlan
-from etbuild.processes.random_seeds import seed
+from etbuild.surroundings.random_seeds import seed
 from etplugins.transformers import tasks
 from etplugins.transformers.empty_parameters import parameters_left_empty
 from etplugins.transformers.huggingface_config import PATH as _PATH
