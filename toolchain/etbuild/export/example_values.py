@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from etbuild import plugins
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.files.digests import digest
 from etbuild.inputs.given import Given
@@ -88,12 +89,7 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
     if isinstance(example, FileExample):
         return _tensor_from_file(example, path, context.inputs)
     if isinstance(example, ModelExample):
-        from etbuild.model import encoder_decoder, image_text, single_call
-
-        if example.of_model in ("image", "sound"):
-            return single_call.example(module, example, path)
-        is_image = example.of_model in ("pixel_values", "embeddings")
-        return image_text.example(module, example, path) if is_image else encoder_decoder.example(module, example, path)
+        return plugins.load("example_input", example.of_model)(module, example, path)
     with wrap_user_error(path, "making the example input"):
         return _filled(example, getattr(torch, example.dtype), path)
 

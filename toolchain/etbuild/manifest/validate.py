@@ -20,11 +20,10 @@ from etbuild.manifest import (
     example_inputs,
     executorch_options,
     fitting,
-    language_model,
     metadata,
     model_tests,
     parameters,
-    runners,
+    plugin_sections,
     sections,
     variants,
     yaml_document,
@@ -184,7 +183,7 @@ def _problems(data: Any) -> Iterator[Problem]:
         hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
         yield Problem("the key `methods` is missing", (), hint)
     broken = {problem.path for problem in found if problem.path}
-    yield from fitting.other_problems(data, broken, lambda part: _cross_checks(language_model.completed(part)))
+    yield from fitting.other_problems(data, broken, lambda part: _cross_checks(plugin_sections.completed(part)))
 
 
 def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
@@ -192,11 +191,10 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
     model, defaults, methods = data.get("model", {}), data.get("defaults", {}), data.get("methods", {})
     if "model" not in data and not (methods and all("program" in method for method in methods.values())):
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
-    yield from language_model.check(data)
     yield from adapters.check(data, _check_input_name)
     for name in model.get("adapters", {}):
         yield from _check_tag(name, ("model", "adapters", name))
-    yield from runners.check(data)
+    yield from plugin_sections.check(data, _check_input_name)
     yield from _check_tokenizer(data)
     yield from metadata.check(data.get("metadata", {}), model)
     if "model" in data:
@@ -258,15 +256,9 @@ def _check_origin(model: sections.Model) -> Iterator[Problem]:
         got = " and ".join(f"`{key}`" for key in origins) or "none of them"
         message = f"a model needs one of `factory` and `huggingface`; this one has {got}"
         yield Problem(message, ("model",), "for example factory: model:create")
-    elif "huggingface" in model:
-        if "kwargs" in model:
-            path: DocumentPath = ("model", "kwargs")
-            yield Problem("`kwargs` goes with `factory`, not with `huggingface`", path, "use `config`", at_key=True)
-        path, huggingface = ("model", "huggingface"), model["huggingface"]
-        yield from _check_config(huggingface.get("config", {}), (*path, "config"))
-        settings = huggingface.get("generation_config")
-        if isinstance(settings, str):
-            yield from _check_input_name(settings, (*path, "generation_config"))
+    elif "huggingface" in model and "kwargs" in model:
+        message = "`kwargs` goes with `factory`, not with `huggingface`"
+        yield Problem(message, ("model", "kwargs"), "use `config`", at_key=True)
 
 
 def _check_tokenizer(data: sections.Manifest) -> Iterator[Problem]:
@@ -285,20 +277,6 @@ def _check_tokenizer(data: sections.Manifest) -> Iterator[Problem]:
         hint = "choose another name for the tag"
         message = "the shards of this tag would go to the directory of the tokenizer"
         yield Problem(message, ("named_data", "tokenizer"), hint, at_key=True)
-
-
-def _check_config(config: str | sections.Options, path: DocumentPath) -> Iterator[Problem]:
-    """Checks a configuration: the name of a file, or a mapping. A mapping with `file` may only have `set` beside it."""
-    if isinstance(config, str):
-        yield from _check_input_name(config, path)
-    elif "file" in config:
-        for key, _ in unknown(config, ("file", "set")):
-            hint = "write `set: {" + key + ": ...}` to change a key of the file"
-            yield Problem(f"`{key}` does not go with `file`", (*path, key), hint, at_key=True)
-        yield from _check_input_name(config["file"], (*path, "file"))
-    elif "set" in config:
-        message = "`set` goes with `file`, which is missing"
-        yield Problem(message, (*path, "set"), "write the keys themselves, or add `file: config.json`", at_key=True)
 
 
 def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:

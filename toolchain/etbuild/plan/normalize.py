@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
-from etbuild.manifest import adapters, example_inputs, language_model, weights
+from etbuild.manifest import adapters, example_inputs, plugin_sections, weights
 from etbuild.manifest.sections import Checkpoint, HuggingFace, Manifest, Method, Pt2e, Quantize, Recipe
 from etbuild.plan import parts
 
@@ -23,7 +23,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
     Writes the manifest's `defaults` into each method. Sorts mappings by key, so that a factory gets its `kwargs` in
     the same order whatever order the manifest has. The classes of a plan have the other defaults.
     """
-    manifest = language_model.normalized(manifest)
+    manifest = plugin_sections.normalized(manifest)
     model = manifest.get("model", {})
     entry: Method = {"entry": "forward"} if "huggingface" in model else {}
     tokenizer = manifest.get("tokenizer", [])

@@ -607,6 +607,11 @@ class ModuleSource(Part):
     modules: ModuleNames = ()
     dtype: Annotated[Literal["float32", "float16", "bfloat16"], Says(type="string")] | None = None
 
+    @property
+    def plugin(self) -> str | None:
+        """The `module_source` of plug-ins that makes the module; None if a factory or nothing does."""
+        return None if self.huggingface is None else "huggingface"
+
 
 class WeightsFile(Part, section="Checkpoint", definition="checkpoint", short="file", also=InputName):
     """A checkpoint, and how its tensors become those of the module. For example `{file: net.pt, key: ema}`.
@@ -729,7 +734,7 @@ class Recipe(RecipeCall):
 
 
 class Runner(Part):
-    """The contract of a runner, and those of its constants that the manifest sets itself."""
+    """The contract of a runner, and the constant methods that the manifest sets itself."""
 
     contract: str
     said: Names

@@ -13,7 +13,6 @@ from typing import Annotated
 from etbuild import backends, plugins
 from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
-from etbuild.manifest.runners import RUNNER_CONSTANTS
 from etbuild.manifest.sections import Checks, Manifest, Metadata
 from etbuild.plan.kinds import FileStem, Identifier, Names, ProgramName
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
@@ -30,6 +29,7 @@ from etbuild.plan.parts import (
     Method,
     MethodComparison,
     Model,
+    ModelExample,
     ModuleSource,
     NamedData,
     Passes,
@@ -131,7 +131,11 @@ class Plan(Lowered):
     @property
     def _provided(self) -> list[tuple[str, str]]:
         """What each step of this program uses of plug-ins, besides backends: groups and names."""
-        return []
+        inputs = (leaf for method in self.methods.values() for leaf, _ in method.leaves(()))
+        used = [("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)]
+        used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
+        used += [("runner", self.runner)] if self.runner is not None else []
+        return used
 
     @cached_property
     def export_plan(self) -> ExportPlan:
@@ -156,8 +160,7 @@ class Plan(Lowered):
 
     @property
     def _runner(self) -> Runner | None:
-        said = tuple(name for name in RUNNER_CONSTANTS if name in self.constant_methods)
-        return None if self.runner is None else Runner(self.runner, said)
+        return None if self.runner is None else Runner(self.runner, tuple(sorted(self.constant_methods)))
 
     @property
     def _lowering_callables(self) -> set[str]:

@@ -34,7 +34,7 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, 
     model, runner = export_plan.model.huggingface, export_plan.runner
     if runner is None or model is None or model.cache is None:
         return {}
-    from etbuild.model import encoder_decoder  # imports transformers
+    from etplugins.transformers import encoder_decoder  # imports transformers
 
     config = encoder_decoder.decoder_config(module.config)
     settings = _generation_config(model, inputs)
