@@ -36,9 +36,10 @@ STEPS: Mapping[str, tuple[str, ...]] = {
     "plan": ("etbuild.steps.plan", "etbuild.processes.environment"),
     "export": ("etbuild.steps.export", "etbuild.processes.environment"),
     "lower": ("etbuild.steps.lower", "etbuild.processes.environment"),
-    "compare": ("etbuild.steps.compare", "etbuild.processes.environment"),
+    "compare": ("etplugins.comparison.step", "etbuild.processes.environment"),
     "report": ("etbuild.steps.report", "etbuild.processes.environment"),
 }
+_COMPARISON = "etplugins/comparison/"  # the plug-in of the step `compare`
 OUTSIDE = "outside"
 # What only some programs use. A backend is a part of its own: its name is that of the part.
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -56,7 +57,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     # What runs a step's own functions in other processes, digests packages, and describes failures. It gives steps
     # values: what these functions return, and texts that no file of a step holds.
     OUTSIDE: (
-        "etbuild.comparison.locate",
+        "etplugins.comparison.locate",
         "etbuild.errors",
         "etbuild.folding",
         "etbuild.foreign_errors",
@@ -90,6 +91,7 @@ _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
 # What an action of a build rule runs around its step. It is in no key either, and the action could not run without it.
 ACTION = "action"
 _AROUND = ("etbuild.__main__", "etbuild.cli.main")
+_VERBS = {"compare": "etplugins.comparison.verb"}  # of plug-ins
 _WORKERS = ("etbuild.worker.server", "etbuild.worker.warm_up")
 _WITH_WORKERS = ("export", "lower", "compare")
 # Functions of backends and of workers that only these steps call, and what the functions import.
@@ -190,7 +192,7 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
             for path in files.keys() & set(schemas):
                 tags[path].add(f"{step}/{name}")
         known = {path for path, of in tags.items() if any(each.partition("/")[0] == step for each in of)}
-        around = {*_AROUND, f"etbuild.cli.{step}", *(_WORKERS if step in _WITH_WORKERS else ())}
+        around = {*_AROUND, _VERBS.get(step, f"etbuild.cli.{step}"), *(_WORKERS if step in _WITH_WORKERS else ())}
         reached, _ = driver.reached(around, steps - set(roots), around=True)
         for path in {*driver.paths(reached)} - known:
             tags[path].add(f"{step}/{ACTION}")
@@ -434,10 +436,14 @@ def _plugin_files(root: Path) -> Iterator[str]:
 
 def table(root: Path = ROOT) -> str:
     """The text of `step_files.bzl`, as buildifier formats it."""
-    rows = step_files(files_of_checkout(root), backend_modules())
-    rows |= {path: sorted(f"{step}/plugins" for step in STEPS) for path in sorted(_plugin_files(root))}
+    plugin_files = sorted(_plugin_files(root))
+    own = {path: _source(root / path) for path in plugin_files if path.startswith(("etplugins/__init__", _COMPARISON))}
+    rows = step_files({**files_of_checkout(root), **own}, backend_modules())
+    for path in plugin_files:
+        steps = ("compare",) if path.startswith(_COMPARISON) else STEPS
+        rows[path] = sorted(f"{step}/plugins" for step in steps)
     lines = []
-    for path, steps in rows.items():
+    for path, steps in sorted(rows.items()):
         listed = ", ".join(json.dumps(step) for step in steps)
         lines.append(f"    {json.dumps(path)}: [{listed}],\n")
     return f"{_HEADER}STEP_FILES = {{\n{''.join(lines)}}}\n"

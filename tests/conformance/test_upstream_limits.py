@@ -679,6 +679,6 @@ def test_the_table_is_whole() -> None:
     for limit in LIMITS:
         assert limit.deed in DEEDS
         assert (limit.where == "") == (limit.deed == DOCUMENTED)
-        assert (ETBUILD / limit.where).exists()
+        assert any((place / limit.where).exists() for place in (ETBUILD, ETBUILD.parent))
         assert re.fullmatch(r"(executorch|torch|torchao): \S+", limit.source)
         assert limit.report == NOT_REPORTED or re.fullmatch(REPORT, limit.report)

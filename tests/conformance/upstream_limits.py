@@ -29,8 +29,8 @@ class UpstreamLimit:
         name: Its name in tests and on the page.
         what: The limit, in one sentence.
         deed: What the driver does about it: a key of `DEEDS`.
-        where: The module that does it, relative to `etbuild`, which can go or shrink when the limit is gone. Empty if
-            none does.
+        where: The module that does it, relative to `etbuild` or, of a plug-in, to `toolchain`, which can go or shrink
+            when the limit is gone. Empty if none does.
         source: The project, and its source that has the limit.
         report: An issue or a pull request that is about it, or `NOT_REPORTED`.
     """
@@ -528,7 +528,7 @@ LIMITS = (
         "A statically quantized method with a dynamic batch may compute wrong numbers when it is called with a larger "
         "batch than before.",
         ERROR,
-        "steps/compare.py",
+        "etplugins/comparison/step.py",
         "executorch: backends/xnnpack/runtime",
         NOT_REPORTED,
     ),

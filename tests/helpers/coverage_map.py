@@ -133,7 +133,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/cli/verify.py": _tool(*_REGISTRY),
     "toolchain/etkit/cli/watch.py": _tool(*_integration("watch")),
     "toolchain/etbuild/cmake/": _tool(*_integration("cmake", "kernels_library")),
-    "toolchain/etbuild/comparison/": _core(
+    "toolchain/etplugins/comparison/": _core(
         *_integration("comparison", "compared_outputs", "eager_model", "mutations", "program_tests"),
         *_integration("quantized_faults"),
     ),

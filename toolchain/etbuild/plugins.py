@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from etbuild.errors import InputError
@@ -72,6 +73,12 @@ def group(name: str) -> dict[str, Plugin]:
     return {provided: plugin for plugin in plugins().values() for provided in plugin.provides.get(name, ())}
 
 
+def packages_of(of_group: str, name: str) -> frozenset[str]:
+    """The package of the plug-in that provides a name in a group, if there is one."""
+    plugin = group(of_group).get(name)
+    return frozenset() if plugin is None else frozenset((plugin.package,))
+
+
 def load(of_group: str, name: str) -> Any:
     """Imports what a plug-in provides.
 
@@ -82,9 +89,14 @@ def load(of_group: str, name: str) -> Any:
     if plugin is None:
         raise InputError.of(f"no plug-in provides the {of_group.replace('_', ' ')} `{name}`")
     module, _, attribute = plugin.provides[of_group][name].partition(":")
-    _import_place(module.partition(".")[0])
-    imported = importlib.import_module(module)
+    imported = import_module(module)
     return getattr(imported, attribute) if attribute else imported
+
+
+def import_module(name: str) -> ModuleType:
+    """Imports a module of a plug-in."""
+    _import_place(name.partition(".")[0])
+    return importlib.import_module(name)
 
 
 def _import_place(name: str) -> None:

@@ -9,7 +9,7 @@ from tests.helpers.patched_packages import UPSTREAM
 from tools.reference.markdown import page as markdown_page
 from tools.reference.markdown import table
 
-_CODE = "../../toolchain/etbuild/"
+_CODE = "../../toolchain/"
 
 
 def page() -> str:
@@ -29,13 +29,17 @@ def _blocks() -> Iterator[str]:
         (
             limit.what,
             limit.deed,
-            f"[`{limit.where}`]({_CODE}{limit.where})" if limit.where else "",
+            f"[`{limit.where}`]({_CODE}{_path(limit.where)})" if limit.where else "",
             _source(limit.source),
             _report(limit),
         )
         for limit in LIMITS
     ]
     yield table(("limit", "what a build does", "where", "upstream", "reported"), rows)
+
+
+def _path(where: str) -> str:
+    return where if where.startswith("etplugins/") else f"etbuild/{where}"
 
 
 def _source(source: str) -> str:

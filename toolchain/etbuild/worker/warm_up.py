@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from etbuild import plugins
 from etbuild.accelerate.lowering import accelerated, importing
 from etbuild.inputs import step_files, toolchain
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
@@ -70,6 +71,9 @@ def _warm_comparison() -> None:
     with _quiet_and_alone():
         import executorch.runtime  # noqa: F401
 
+        for package in plugins.packages_of("step", "compare"):
+            for file in plugins.plugins()[package].directory.glob("*.py"):
+                plugins.import_module(f"{package}.{file.stem}")
         _import_step("compare")
 
 

@@ -56,8 +56,8 @@ def of_manifest(
 
 
 def _of_reference(plan: Plan, tests: TestPlan, context: StepContext, sizes: Mapping[str, int]) -> dict[str, list[Any]]:
-    from etbuild.steps.reference import MethodCall, Reference
     from etkit.testing import random_inputs
+    from etkit.testing.reference import MethodCall, Reference
 
     examples = Reference.of_plan(plan, context).methods
     methods = plan.export_plan.methods

@@ -24,14 +24,14 @@ from etbuild.inputs.user_code import active_finder
 from etbuild.plan.step_plans import ComparePlan
 from etbuild.processes.process_state import undone
 from etbuild.steps import apart
-from etbuild.steps.compared_methods import ComparedMethods, weights_of_adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
+from etplugins.comparison.compared_methods import ComparedMethods, weights_of_adapters
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from etbuild.comparison.compare import Call, ComparedMethod, Comparison, Wrong
-    from etbuild.comparison.eager import EagerMethod
+    from etplugins.comparison.compare import Call, ComparedMethod, Comparison, Wrong
+    from etplugins.comparison.eager import EagerMethod
 
 MORE_OR_LESS = "`checks.compare` can allow more, or leave the method out with a reason"
 """The last hint of an error about a comparison."""
@@ -54,7 +54,7 @@ def write_calls(file: Path, methods: Sequence[ComparedMethod], calls: Sequence[C
     """
     import torch
 
-    from etbuild.comparison.model import ExportedForm
+    from etplugins.comparison.model import ExportedForm
 
     try:
         forms = pickle.dumps({method.name: ExportedForm.of(method.program) for method in methods})
@@ -180,10 +180,10 @@ class _Known:
 
 def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[str, EagerMethod]:
     """Makes the model, and returns its methods by name."""
-    from etbuild.comparison.eager import EagerMethod
     from etbuild.model import module
     from etbuild.processes.random_seeds import seed
     from etbuild.steps.create_module import create_module
+    from etplugins.comparison.eager import EagerMethod
 
     plan = job.plan.exported
     seed(plan.model.seed)  # modules may draw numbers when they are imported
@@ -208,8 +208,8 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
 
 def _compared(known: _Known, eager: Mapping[str, EagerMethod], files: Sequence[Path]) -> dict[str, str]:
     """Compares in child processes: calls change the state of the model."""
-    from etbuild.comparison.compare import Wrong
     from etbuild.runtime import child
+    from etplugins.comparison.compare import Wrong
 
     tasks = {
         f"comparing with the model ({number})": functools.partial(_first_wrong, known, eager, file)
@@ -226,13 +226,13 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
     """The first call in which an exported method differs from the model, as plain values, and notes by method."""
     import torch
 
-    from etbuild.comparison.model import ModelComparison
+    from etplugins.comparison.model import ModelComparison
 
     given = torch.load(file, weights_only=True)
     forms = pickle.loads(given["forms"])  # this build has written it
 
     def exported() -> Comparison:
-        from etbuild.comparison.compare import Comparison
+        from etplugins.comparison.compare import Comparison
 
         return Comparison(known.exported.methods(sorted(forms))[0])
 
@@ -258,8 +258,8 @@ def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, s
 
 def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: EagerMethod, wrong: Wrong) -> str:
     """Where the exported method leaves the model, for people."""
-    from etbuild.comparison.graph import with_state
     from etbuild.runtime import child
+    from etplugins.comparison.graph import with_state
 
     graph, spec = with_state(program, wrong.state), program.call_spec.in_spec
 
