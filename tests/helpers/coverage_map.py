@@ -161,9 +161,8 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/notes.py": _core(*_integration("local_cache")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),
     "toolchain/etkit/generation/": _tool(*_integration("chat", "language_models")),
-    "toolchain/etbuild/inputs/": _core(
-        *_integration("native_readers", "seeds", "sources", "surroundings"), *_faults("staleness")
-    ),
+    "toolchain/etbuild/guard/": _core(*_integration("native_readers", "sources"), *_faults("staleness")),
+    "toolchain/etbuild/inputs/": _core(*_integration("seeds", "sources", "surroundings"), *_faults("staleness")),
     "toolchain/etbuild/json_schema.py": _core(),
     "toolchain/etkit/kernels/": _tool(*_integration("kernels_library"), *_bazel("kernels", "kernels_library")),
     "toolchain/etbuild/lower/": _core(

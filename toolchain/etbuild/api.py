@@ -153,9 +153,9 @@ class Model:
     @contextmanager
     def _prepared(self) -> Iterator[PreparedModel]:
         """The model in PyTorch. It is valid inside."""
+        from etbuild.guard.undeclared import watched_reads
         from etbuild.inputs.import_graph import used_sources
         from etbuild.inputs.step_context import StepContext
-        from etbuild.inputs.undeclared import watched_reads
         from etbuild.inputs.user_code import importable
         from etbuild.processes.random_seeds import seed
         from etbuild.steps.prepared_model import PreparedModel

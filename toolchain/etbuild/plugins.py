@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[1]
 PLACES = ("etplugins", "etkit")
 """The packages whose directories are plug-ins: what builds need, and what people use around builds."""
 FILE = "plugin.json"
+DRIVER = tuple(f"{ROOT / package}/" for package in ("etbuild", *PLACES))
+"""The directories of the driver's own modules. Each ends with a separator."""
 
 
 @dataclass(frozen=True)

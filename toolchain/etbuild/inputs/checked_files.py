@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from etbuild.inputs import distributions
-from etbuild.inputs.readable_places import DRIVER
 from etbuild.inputs.toolchain import check_installed, distributions_of
+from etbuild.plugins import DRIVER
 
 
 def record(path: Path, environment: str, packages: Iterable[str], whole: bool, since: int) -> None:

@@ -296,7 +296,7 @@ class Pipeline:
     @property
     def watch(self) -> Watch:
         """Refuses what the sources read and no key covers. The driver itself reads what the cache has."""
-        from etbuild.inputs.undeclared import watched_reads
+        from etbuild.guard.undeclared import watched_reads
 
         return partial(watched_reads, given=[] if self.cache is None else [self.cache.directory])
 
@@ -328,7 +328,7 @@ class Pipeline:
         Raises:
             BuildError: A file has changed since the build began.
         """
-        from etbuild.inputs.undeclared import unkeyed
+        from etbuild.guard.undeclared import unkeyed
 
         assert self.cache is not None
         with unkeyed() as reasons:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 from etbuild import notes, releases
 from etbuild.errors import Problem
 from etbuild.files.artifacts import whole_directory
+from etbuild.guard.undeclared import watched_reads
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext
-from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan

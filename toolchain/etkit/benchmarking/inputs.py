@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from etbuild.errors import InputError, did_you_mean
+from etbuild.guard.undeclared import watched_reads
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext
-from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.plan.model_tests import TestPlan
 from etbuild.plan.plan import Plan

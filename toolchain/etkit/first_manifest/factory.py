@@ -41,9 +41,9 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
         InputError: The factory's module is not there.
         BuildError: The factory failed, or did not return a module that can be exported.
     """
+    from etbuild.guard.undeclared import watched_reads
     from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.step_context import StepContext
-    from etbuild.inputs.undeclared import watched_reads
     from etbuild.inputs.user_code import importable
     from etbuild.plan.plan import from_manifest
     from etbuild.processes.library_output import stdout_for_results

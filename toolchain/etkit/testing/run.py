@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from etbuild import releases
 from etbuild.errors import EtbuildError, InputError, Positions
 from etbuild.files import json_file
+from etbuild.guard.undeclared import watched_reads
 from etbuild.inputs.declared import Inputs
 from etbuild.inputs.import_graph import used_sources
 from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext, silent
 from etbuild.inputs.toolchain import check_installed
-from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.manifest.positions import located
 from etbuild.plan.model_tests import TestPlan
