@@ -2,7 +2,3 @@
 
 `etbuild` builds, and never imports this package: the driver of an action does not contain it.
 """
-
-from etbuild import plugins
-
-plugins.import_module("etplugins")  # from beside this package: some modules here use what plug-ins of builds compute

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etbuild import kit, plugins
+from etbuild import kit
 from etbuild.cli import VERBS
 from etbuild.errors import (
     INTERRUPTED,
@@ -236,6 +236,8 @@ def _groups() -> dict[str, dict[str, str]]:
 
 def _listed() -> Sequence[str]:
     """The verbs that the help lists."""
+    from etbuild import plugins
+
     people, builds = kit.module("cli"), (*VERBS, *plugins.group("verb"))
     return builds if people is None else list(dict.fromkeys((*people.VERBS, *builds, *people.STEPS)))
 
@@ -269,6 +271,8 @@ def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParse
 
 
 def _module_of(verb: str) -> Any:
+    from etbuild import plugins
+
     if verb in plugins.group("verb"):
         return plugins.load("verb", verb)
     package = "etbuild" if verb in VERBS else "etkit"
