@@ -75,12 +75,6 @@ def group(name: str) -> dict[str, Plugin]:
     return {provided: plugin for plugin in plugins().values() for provided in plugin.provides.get(name, ())}
 
 
-def packages_of(of_group: str, name: str) -> frozenset[str]:
-    """The package of the plug-in that provides a name in a group, if there is one."""
-    plugin = group(of_group).get(name)
-    return frozenset() if plugin is None else frozenset((plugin.package,))
-
-
 def load(of_group: str, name: str) -> Any:
     """Imports what a plug-in provides.
 

@@ -47,8 +47,8 @@ from etbuild.guard.readable_places import (
 )
 from etbuild.patching import replaced
 from etbuild.processes import sandbox
-from etbuild.processes.environment import dropped, is_fixed, stays_set
-from etbuild.processes.process_state import high_copy
+from etbuild.surroundings.environment import dropped, is_fixed, stays_set
+from etbuild.surroundings.process_state import high_copy
 
 _posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules

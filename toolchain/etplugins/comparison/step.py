@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -19,7 +18,7 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.plan.step_plans import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.runtime import program_files
-from etbuild.steps import apart
+from etbuild.steps import children
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
 from etplugins.comparison.compared_methods import NOT, ComparedMethods
 from etplugins.comparison.witness import MORE_OR_LESS, SEARCHED, Witness, witnesses, write_calls
@@ -38,16 +37,10 @@ CALLS = "calls"
 
 
 class CompareStep:
-    """The step `compare` of a build, as `etbuild.steps.pipeline.Comparison` says."""
+    """The step `compare` of a build, as `etbuild.build.pipeline.Comparison` says."""
 
-    def __init__(
-        self,
-        job: Callable[[], LoweringJob[ComparePlan]],
-        used: UsedSources,
-        examples: Path,
-        around: Callable[[], AbstractContextManager[object]],
-    ) -> None:
-        self._job, self._witness = job, Witness(job, used, examples, around)
+    def __init__(self, job: Callable[[], LoweringJob[ComparePlan]], used: UsedSources, examples: Path) -> None:
+        self._job, self._witness = job, Witness(job, used, examples)
 
     def start(self) -> None:
         """Starts the process of the model."""
@@ -167,7 +160,7 @@ def _compare(
         if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
             notes, calls = programs()
         else:
-            notes, calls = apart.run_one(programs)
+            notes, calls = children.run_one(programs)
     return _joined(notes, witness.compare(calls))
 
 

@@ -22,9 +22,9 @@ from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.user_code import active_finder
 from etbuild.plan.step_plans import ComparePlan
-from etbuild.processes.process_state import undone
-from etbuild.steps import apart
+from etbuild.steps import children
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
+from etbuild.surroundings.process_state import undone
 from etplugins.comparison.compared_methods import ComparedMethods, weights_of_adapters
 
 if TYPE_CHECKING:
@@ -86,28 +86,21 @@ class Witness:
         job: Returns the export, and what to compare. The export may not be there yet when the process starts.
         used: The sources that the model comes from.
         examples: The example inputs that the export saves.
-        around: Is entered first in the process.
 
     Attributes:
         used: The sources.
         examples: The example inputs.
     """
 
-    def __init__(
-        self,
-        job: Callable[[], LoweringJob[ComparePlan]],
-        used: UsedSources,
-        examples: Path,
-        around: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
+    def __init__(self, job: Callable[[], LoweringJob[ComparePlan]], used: UsedSources, examples: Path) -> None:
         self.used, self.examples = used, examples
-        self._read_job, self._around = job, around
-        self._process: apart.Beside | None = None
+        self._read_job = job
+        self._process: children.Beside | None = None
 
     def start(self) -> None:
         """Starts a process that makes the model, unless there is one."""
         if self._process is None and witnesses(self._read_job().plan):
-            self._process = apart.Beside("making the model", self._run)
+            self._process = children.Beside("making the model", self._run)
 
     def compare(self, calls: Mapping[Path, Sequence[str]]) -> dict[str, str]:
         """Compares the model with exported methods. Returns notes, by method.
@@ -141,7 +134,7 @@ class Witness:
     def _run(self) -> Generator[None, list[Path], dict[str, str]]:
         """Runs in the process. What its contexts check when they end belongs to the result."""
         job = self._job()
-        with self._around(), pytorch_imported(job), sources_importable(job, self.used) as context:
+        with pytorch_imported(job), sources_importable(job, self.used) as context:
             load_custom_ops(job.plan, context)
             is_large = sum(path.stat().st_size for path in job.inputs.data.values()) > _LARGE
             eager = None if is_large else _eager_methods(job, context)
@@ -181,9 +174,8 @@ class _Known:
 def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[str, EagerMethod]:
     """Makes the model, and returns its methods by name."""
     from etbuild.model import module
-    from etbuild.processes.random_seeds import seed
     from etbuild.steps.create_module import create_module
-    from etplugins.comparison.eager import EagerMethod
+    from etbuild.surroundings.random_seeds import seed
 
     plan = job.plan.exported
     seed(plan.model.seed)  # modules may draw numbers when they are imported

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from etbuild.inputs import distributions
-from etbuild.inputs.toolchain import check_installed, distributions_of
+from etbuild.key import distributions
+from etbuild.key.toolchain import check_installed, distributions_of
 from etbuild.plugins import DRIVER
 
 
