@@ -176,6 +176,7 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
     from etbuild.model import module
     from etbuild.steps.create_module import create_module
     from etbuild.surroundings.random_seeds import seed
+    from etplugins.comparison.eager import EagerMethod
 
     plan = job.plan.exported
     seed(plan.model.seed)  # modules may draw numbers when they are imported
