@@ -14,7 +14,7 @@ from typing import Any
 
 from etbuild.backends.needs import SDKS
 
-DRIVER = tuple(str(Path(__file__).parents[2] / package) + os.sep for package in ("etbuild", "etkit"))
+DRIVER = tuple(str(Path(__file__).parents[2] / package) + os.sep for package in ("etbuild", "etkit", "etplugins"))
 """The directories of the driver's own modules. Each ends with a separator."""
 
 
