@@ -78,7 +78,6 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     ),
     "names_of_tensors": ("etbuild.model.tensor_names",),
     "program_files": ("etbuild.export.pt2_file", "etbuild.export.pt2_strings"),
-    "quantize": ("etbuild.quantize",),
     "recipe": ("etbuild.export.recipe",),
     "runner": ("etbuild.export.runner_contract",),
 }

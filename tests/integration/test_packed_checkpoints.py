@@ -24,7 +24,7 @@ from etbuild.model.packed.kept import KeptIntegers
 from etbuild.model.packed.packing import packing_of
 from etbuild.model.weights_files import describe_state
 from etbuild.plan.parts import TorchaoEntry, WeightsFile
-from etbuild.quantize.torchao_weights import packed_weights
+from etplugins.quantize.torchao_weights import kept_weights
 from tests.helpers import packed
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build, Outcome
@@ -152,7 +152,7 @@ def read(
         weights, Inputs(roots=[folder.parent]), describe_state(module), True, module, packing_of(module)
     )
     entry = TorchaoEntry.from_json({"config": "packed", "modules": ["*"], "layers": ["linear"], "group_size": None})
-    kept = packed_weights(module, [*([[entry]] if wanted else []), *([[]] if floats else [])])
+    kept = KeptIntegers(*kept_weights(module, [*([[entry]] if wanted else []), *([[]] if floats else [])]))
     checkpoint.load_into(named_tensors(module), kept)
     return module, kept
 

@@ -339,8 +339,8 @@ PARTS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "checkpoints": ({"model": WITH_WEIGHTS}, set(), {"checkpoints"}),
     "computed_weights": (
         {"model": WITH_WEIGHTS, "methods": QUANTIZED},
-        {"computed_weights", "quantize"},
-        {"checkpoints", "computed_weights", "quantize"},
+        {"computed_weights"},
+        {"checkpoints", "computed_weights"},
     ),
     "constants": ({"constant_methods": {"size": {"factory": "model:size"}}}, {"constants"}, {"constants"}),
     "custom_ops": ({"custom_ops": {"modules": ["operators"]}}, {"custom_ops"}, {"custom_ops"}),
@@ -356,8 +356,7 @@ PARTS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
         {"checkpoints", "names_of_tensors"},
     ),
     "program_files": ({"methods": {"forward": {"program": "net.pt2"}}}, {"program_files"}, {"program_files"}),
-    "quantize": ({"methods": QUANTIZED}, {"quantize"}, {"quantize"}),
-    "recipe": ({"recipe": {"name": "xnnpack_fp32"}}, {"quantize", "recipe"}, {"quantize", "recipe"}),
+    "recipe": ({"recipe": {"name": "xnnpack_fp32"}}, {"recipe"}, {"recipe"}),
     "runner": ({"runner": "executorch-llm/v1"}, {"runner"}, {"runner"}),
 }
 
@@ -376,3 +375,16 @@ def test_a_program_runs_the_parts_of_the_driver_that_it_needs_and_no_others(part
     assert plan.driver_parts("compare") == plan.driver_parts("lower") | of_export & {"checkpoints"}
     again = plan.driver_parts("export", exports_again=True)
     assert again & PARTS.keys() == of_export | of_lowering & {"checkpoints"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "plugins"),
+    [
+        ({}, set()),
+        ({"methods": QUANTIZED}, {"quantize"}),
+        ({"recipe": {"name": "xnnpack_fp32"}}, {"quantize"}),
+    ],
+)
+def test_a_program_uses_the_plug_ins_that_its_manifest_asks_for(keys: dict[str, Any], plugins: set[str]) -> None:
+    manifest: Any = {"name": "net", "model": {"factory": "model:create"}, "methods": METHODS, **keys}
+    assert from_manifest(manifest).plugins == {f"etplugins.{name}" for name in plugins}

@@ -139,7 +139,6 @@ class Plan(Lowered):
             "huggingface": plan.model.huggingface is not None,
             "program_files": any(method.program is not None for method in methods),
             "names_of_tensors": any(entry.ignore or entry.rename for entry in self.model.weights),
-            "quantize": plan.recipe is not None or any(method.quantize is not None for method in methods),
             "recipe": plan.recipe is not None,
             "runner": plan.runner is not None,
         }
@@ -150,6 +149,7 @@ class Plan(Lowered):
     def plugins(self) -> frozenset[str]:
         """The packages of the plug-ins that this program uses."""
         used = [("backend", name) for name in backends.of_driver(self.used_backends)]
+        used += [("quantizer", "torchao")] if self.export_plan.quantizes else []
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 

@@ -215,6 +215,11 @@ class ExportPlan(Document):
     adapters: dict[str, str] = {}
     runner: Runner | None = None
 
+    @property
+    def quantizes(self) -> bool:
+        """Whether something may be quantized."""
+        return self.recipe is not None or any(method.quantize is not None for method in self.methods.values())
+
     @cached_property
     def carries_content(self) -> bool:
         """Whether the exported methods contain tensors that the module does not have, such as quantized weights."""

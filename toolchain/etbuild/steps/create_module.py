@@ -102,9 +102,9 @@ def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool
         message = "`packed` keeps the integers of a packed checkpoint, and nothing says that this one is packed"
         hint = "its `config.json` would have a `quantization_config`; `8da4w` quantizes floats"
         raise InputError.at(("methods", name, "quantize", "torchao", index, "config"), message, hint)
-    from etbuild.quantize.torchao_weights import packed_weights
+    from etbuild.export import quantizers
 
-    return packed_weights(root, [*entries.values(), *([()] if floats else [])])
+    return KeptIntegers(*quantizers.of_weights().kept_weights(root, [*entries.values(), *([()] if floats else [])]))
 
 
 def packing_of_module(root: torch.nn.Module, export_plan: ExportPlan) -> Packing | None:

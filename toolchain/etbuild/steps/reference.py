@@ -181,7 +181,7 @@ class Reference:
         with torch.no_grad(), wrap_user_error(path, f"running `{call.method}`"):
             if call.method in self._files:
                 return outputs_of(self._files_as_modules[call.method](*positional, **keywords))
-            with modules.of(call.method):
+            with modules.module_for(call.method):
                 one = prepared[call.method]
                 run: Callable[..., Any] = one.quantized if one.quantized is not None else root_of(one)
                 return outputs_of(run(*positional, **keywords))

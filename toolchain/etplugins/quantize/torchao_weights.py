@@ -21,15 +21,15 @@ from torchao.quantization import (
 from torchao.utils import unwrap_tensor_subclass
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.export.quantizers import CannotDefer
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.packed import kept
-from etbuild.model.packed.kept import KeptIntegers
 from etbuild.plan.parts import TorchaoEntry
-from etbuild.quantize import experts, plain_linear
-from etbuild.quantize.by_rows import by_rows
-from etbuild.quantize.deferred import CannotDefer, Deferred
-from etbuild.quantize.originals import Filter, Originals
-from etbuild.quantize.packed_weights import KeepIntegers
+from etplugins.quantize import experts, plain_linear
+from etplugins.quantize.by_rows import by_rows
+from etplugins.quantize.deferred import Deferred
+from etplugins.quantize.originals import Filter, Originals
+from etplugins.quantize.packed_weights import KeepIntegers
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -249,13 +249,8 @@ def _check_matching(
         raise InputError(problems)
 
 
-def packed_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]) -> KeptIntegers:
-    """The packed weights of a module that methods keep as integers.
-
-    Args:
-        module: The module.
-        methods: For each method, the entries of `torchao`.
-    """
+def kept_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]) -> tuple[dict[str, str], set[str]]:
+    """The weights whose integers in a packed checkpoint methods keep: see `QuantizedModules.kept_weights`."""
     layers = _layers(module)
 
     def is_kept(name: str, entries: Sequence[TorchaoEntry]) -> bool:
@@ -265,7 +260,7 @@ def packed_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEn
     by_method = [{name for name in layers if is_kept(name, entries)} for entries in methods]
     kinds = {f"{name}.weight": str(_kind(layers[name])) for name in layers if any(name in names for names in by_method)}
     kept_by_all = set.intersection(*by_method) if by_method else set()
-    return KeptIntegers(kinds, {f"{name}.weight" for name in kept_by_all})
+    return kinds, {f"{name}.weight" for name in kept_by_all}
 
 
 def _layers(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
