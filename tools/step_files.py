@@ -48,11 +48,10 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "etbuild.model.adapters",
         "etbuild.model.tensor_digests",
     ),
-    "checkpoints": ("etbuild.model.checkpoint", "etbuild.model.packed.kept", "etbuild.model.tensor_digests"),
+    "checkpoints": ("etbuild.model.checkpoint", "etbuild.model.tensor_digests"),
     "computed_weights": ("etbuild.export.computed_weights",),
     "constants": ("etbuild.export.constant_methods",),
     "custom_ops": ("etbuild.export.custom_ops",),
-    "gguf": ("etbuild.model.gguf_file",),
     # What runs a step's own functions in other processes, digests packages, and describes failures. It gives steps
     # values: what these functions return, and texts that no file of a step holds.
     OUTSIDE: (
@@ -73,8 +72,6 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "etbuild.model.encoder_decoder",
         "etbuild.model.image_text",
         "etbuild.model.single_call",
-        "etbuild.model.packed.files",
-        "etbuild.model.packed.packing",
     ),
     "names_of_tensors": ("etbuild.model.tensor_names",),
     "program_files": ("etbuild.export.pt2_file", "etbuild.export.pt2_strings"),
@@ -83,8 +80,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 }
 # What a part imports of others only for programs that have these, too.
 _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
-    "checkpoints": ("gguf", "huggingface", "names_of_tensors"),
-    "huggingface": ("gguf",),
+    "checkpoints": ("huggingface", "names_of_tensors"),
 }
 # What an action of a build rule runs around its step. It is in no key either, and the action could not run without it.
 ACTION = "action"

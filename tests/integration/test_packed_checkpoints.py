@@ -18,12 +18,12 @@ from etbuild.errors import InputError
 from etbuild.inputs.declared import Inputs
 from etbuild.model.checkpoint import CheckpointTensors
 from etbuild.model.module import named_tensors
-from etbuild.model.packed import files, formats
-from etbuild.model.packed.integers import Integers
-from etbuild.model.packed.kept import KeptIntegers
-from etbuild.model.packed.packing import packing_of
 from etbuild.model.weights_files import describe_state
 from etbuild.plan.parts import TorchaoEntry, WeightsFile
+from etplugins.packed import checkpoints, formats
+from etplugins.packed.checkpoints import packing_of
+from etplugins.packed.integers import Integers
+from etplugins.packed.kept import KeptIntegers
 from etplugins.quantize.torchao_weights import kept_weights
 from tests.helpers import packed
 from tests.helpers.runtime import run
@@ -334,4 +334,4 @@ def test_a_program_keeps_the_integers_of_its_checkpoint(build: Build, tmp_path: 
 
 
 def test_the_formats_that_init_takes_are_those_that_the_build_reads() -> None:
-    assert sorted(files._LAYOUTS) == sorted(formats.READ)
+    assert sorted(checkpoints._LAYOUTS) == sorted(formats.READ)

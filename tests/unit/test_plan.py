@@ -328,6 +328,7 @@ def test_a_damaged_method_is_an_error_in_words(tmp_path: Path, path: tuple[Any, 
 METHODS = {"forward": {"example_inputs": [{"shape": [1, 4]}]}}
 QUANTIZED = {"forward": {**METHODS["forward"], "quantize": {"torchao": [{"config": "8da4w"}]}}}
 WITH_WEIGHTS = {"factory": "model:create", "weights": "net.safetensors"}
+HUGGINGFACE = {"config": "config.json", "model_class": "AutoModel"}
 ADAPTER = {"config": "adapter_config.json", "weights": "adapter.safetensors"}
 PARTS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "none": ({}, set(), set()),
@@ -344,9 +345,8 @@ PARTS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     ),
     "constants": ({"constant_methods": {"size": {"factory": "model:size"}}}, {"constants"}, {"constants"}),
     "custom_ops": ({"custom_ops": {"modules": ["operators"]}}, {"custom_ops"}, {"custom_ops"}),
-    "gguf": ({"model": {**WITH_WEIGHTS, "weights": "net.gguf"}}, {"checkpoints", "gguf"}, {"gguf"}),
     "huggingface": (
-        {"model": {"huggingface": {"config": "config.json", "model_class": "AutoModel"}}},
+        {"model": {"huggingface": HUGGINGFACE}},
         {"huggingface"},
         {"huggingface"},
     ),
@@ -383,6 +383,11 @@ def test_a_program_runs_the_parts_of_the_driver_that_it_needs_and_no_others(part
         ({}, set()),
         ({"methods": QUANTIZED}, {"quantize"}),
         ({"recipe": {"name": "xnnpack_fp32"}}, {"quantize"}),
+        ({"model": WITH_WEIGHTS}, set()),
+        ({"model": {"huggingface": HUGGINGFACE}}, set()),
+        ({"model": {"huggingface": HUGGINGFACE, "weights": "net.safetensors"}}, {"packed"}),
+        ({"model": {**WITH_WEIGHTS, "weights": "net.gguf"}}, {"packed"}),
+        ({"methods": {"forward": {"quantize": {"torchao": [{"config": "packed"}]}}}}, {"packed", "quantize"}),
     ],
 )
 def test_a_program_uses_the_plug_ins_that_its_manifest_asks_for(keys: dict[str, Any], plugins: set[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from etbuild import backends, plugins
 from etbuild.errors import DocumentPath
-from etbuild.files.weights_suffixes import GGUF_SUFFIX
+from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.manifest.runners import RUNNER_CONSTANTS
 from etbuild.manifest.sections import Checks, Manifest, Metadata
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
@@ -135,7 +135,6 @@ class Plan(Lowered):
             "computed_weights": plan.weights and plan.carries_content,
             "constants": bool(plan.constant_methods),
             "custom_ops": bool(self.custom_ops.libraries or self.custom_ops.modules),
-            "gguf": any(entry.file.endswith(GGUF_SUFFIX) for entry in self.model.weights),
             "huggingface": plan.model.huggingface is not None,
             "program_files": any(method.program is not None for method in methods),
             "names_of_tensors": any(entry.ignore or entry.rename for entry in self.model.weights),
@@ -150,6 +149,9 @@ class Plan(Lowered):
         """The packages of the plug-ins that this program uses."""
         used = [("backend", name) for name in backends.of_driver(self.used_backends)]
         used += [("quantizer", "torchao")] if self.export_plan.quantizes else []
+        used += [("tensor_file", "packed")] if self.export_plan.may_be_packed else []
+        weights = [entry.file for entry in self.model.weights]
+        used += [("tensor_file", end) for end in suffixes_of_plugins() if any(file.endswith(end) for file in weights)]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 
@@ -157,7 +159,8 @@ class Plan(Lowered):
     def export_plan(self) -> ExportPlan:
         """The part that the export depends on."""
         carried = any(method.carries_content and not method.defers_quantization for method in self.methods.values())
-        read = carried or any(entry.optional or entry.file.endswith(GGUF_SUFFIX) for entry in self.model.weights)
+        suffixes = suffixes_of_plugins()
+        read = carried or any(entry.optional or entry.file.endswith(suffixes) for entry in self.model.weights)
         return self.as_part(
             ExportPlan,
             model=self.model.as_part(ModuleSource),

@@ -22,7 +22,7 @@ from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps import apart
-from etbuild.steps.create_module import create_module, packing_of_module
+from etbuild.steps.create_module import create_module
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +78,7 @@ def _export(
     with library_messages_off(used.sources), stdout_for_results():
         from etbuild.export import archive, quantizers
         from etbuild.export.provenance import graphs_numbered
+        from etbuild.model import packing
         from etbuild.processes.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
@@ -89,8 +90,9 @@ def _export(
                 custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):
                 root = create_module(export_plan, context)
-            for line in packing_notes(root, export_plan):
-                notes.add(line)
+            if export_plan.may_be_packed:
+                for line in packing.packed_checkpoints().notes(root, export_plan):
+                    notes.add(line)
             computed = {**_contract(export_plan, root, inputs), **_constants(export_plan)}
             reason = archive.reexport_reason(export_plan, root)
             if reason is None:
@@ -108,23 +110,6 @@ def _export(
         )
         archive.write_plan(directory, export_plan, computed, used)
     archive.write_notes(directory, said)
-
-
-def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
-    """What happens to the weights of a packed checkpoint, for users."""
-    packed = packing_of_module(root, export_plan)
-    wanted, lines = False, list[str]()
-    if export_plan.read_weights:
-        from etbuild.model.packed import kept
-
-        found = kept.of(root)
-        wanted, lines = bool(found.kinds), [*found.lines()]
-    if packed is not None and not lines and (export_plan.weights or export_plan.read_weights):
-        again = ", and `quantize` quantizes them again" if export_plan.carries_content and not wanted else ""
-        keep = "`quantize: {torchao: [{config: packed}, ...]}` keeps the integers that XNNPACK can hold"
-        why = "they have no integers that a layer can hold" if wanted else keep
-        lines.append(f"packed weights ({packed.method}) are dequantized{again}: {why}")
-    return lines
 
 
 def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Given) -> dict[str, object]:
