@@ -19,7 +19,7 @@ from etbuild.foreign_errors import wrap_library_errors
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import TensorFile
 from etbuild.plan.step_plans import ExportPlan
-from etbuild.processes.memory import give_back
+from etbuild.surroundings.memory import give_back
 from etplugins.packed import bitsandbytes, compressed_tensors, floats, formats, gptq, kept, torchao
 from etplugins.packed.integers import Integers
 from etplugins.packed.layout import Layout, Parts

@@ -17,7 +17,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.extras import install_hint
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.model.tensor_files import TensorFile
-from etbuild.processes.memory import give_back
+from etbuild.surroundings.memory import give_back
 from etplugins.packed import gguf_blocks, gguf_header
 from etplugins.packed.integers import Integers
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from etbuild import plugins
 from etbuild.errors import ATTRIBUTES_OF_SOURCES, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files.weights_suffixes import suffixes_of_plugins
-from etbuild.inputs.declared import Inputs
 from etbuild.inputs.sources import UsedSources, follow, locate
+from etbuild.key.declared import Inputs
 from etbuild.plan.step_plans import ExportPlan
 
 
