@@ -1,17 +1,19 @@
-"""Writes the reference pages in `docs/reference/`, the table of packages in ARCHITECTURE.md, and the
-completion of shells.
+"""Writes the reference pages in `docs/reference/`, the table of packages in ARCHITECTURE.md, the completion of shells,
+and what the build rules load from the driver.
 
 `make reference`, or `python -m tools.write_reference`.
 """
 
 from __future__ import annotations
 
-from tools.reference import ARCHITECTURE, COMPLETIONS, DIRECTORY, ROOT, completion_files, pages
+from tools.reference import ARCHITECTURE, COMPLETIONS, DIRECTORY, ROOT, completion_files, fact_files, pages
 from tools.reference.packages import with_packages
 
 
 def main() -> None:
     """Writes every page, and removes pages that no source produces any more."""
+    for name, text in fact_files().items():  # the pages have what the rules load
+        (ROOT / name).write_text(text, "utf-8")
     written = pages()
     for path in DIRECTORY.rglob("*.md"):
         if path.relative_to(DIRECTORY).as_posix() not in written:
