@@ -542,7 +542,7 @@ LIMITS = (
         "PT2E folds each batch norm into its convolution, also if the convolution has several: the others then compute "
         "wrong numbers.",
         ERROR,
-        "quantize/pt2e.py",
+        "etplugins/quantize/pt2e.py",
         "torchao: torchao/quantization/pt2e/utils.py",
         "https://github.com/pytorch/ao/pull/2795",
     ),

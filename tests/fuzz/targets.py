@@ -431,8 +431,7 @@ def fuzz_model_config(data: bytes) -> None:
 def fuzz_packed(data: bytes) -> None:
     """A checkpoint with packed weights: a line with `quantization_config`, then a safetensors file."""
     from etbuild.model import tensor_files
-    from etbuild.model.packed import files
-    from etbuild.model.packed.packing import Packing
+    from etplugins.packed.checkpoints import Packing
 
     line, _, content = data.partition(b"\n")
     with contextlib.suppress(ValueError, RecursionError):
@@ -442,7 +441,7 @@ def fuzz_packed(data: bytes) -> None:
         path = _file("packed.safetensors", content)
         with _only_our_errors():
             opened = {"a": tensor_files.open_checkpoint(path.name, path, ())}
-            for one in files.with_weights(opened, Packing(config, "float32")).values():
+            for one in Packing(config, "float32").with_weights(opened).values():
                 for name in one.names:
                     with _only_our_errors():
                         one.form(name)
@@ -451,7 +450,7 @@ def fuzz_packed(data: bytes) -> None:
 
 def fuzz_gguf(data: bytes) -> None:
     """The header of a GGUF file."""
-    from etbuild.inputs import gguf_header
+    from etplugins.packed import gguf_header
 
     with contextlib.suppress(ValueError):
         gguf_header.check(io.BytesIO(data), len(data), {0: (1, 4), 1: (1, 2), 8: (32, 34)})

@@ -204,7 +204,8 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/__init__.py": _imported(),
     "toolchain/etkit/cli/": _imported(*_integration("steps", "errors", "python_interface")),
     "toolchain/etkit/py.typed": NOTHING,
-    "toolchain/etbuild/quantize/": _core(
+    "toolchain/etplugins/packed/": _core(*_integration("gguf", "packed_checkpoints")),
+    "toolchain/etplugins/quantize/": _core(
         *_integration("packed_checkpoints", "quantization", "quantization_memory", "quantized_architectures")
     ),
     "toolchain/etbuild/releases.py": EVERYTHING,

@@ -13,10 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save, save_file
 
-from etbuild.errors import InputError
+from etbuild import plugins
+from etbuild.errors import DocumentPath, InputError
 from etbuild.key.declared import Inputs
 from etbuild.model.checkpoint import CheckpointTensors
-from etbuild.model.tensor_files import read_tensors
+from etbuild.model.tensor_files import TensorFile, read_tensors
 from etbuild.model.tensor_names import stars
 from etbuild.model.weights_files import describe_state
 from etbuild.plan.parts import WeightsFile
@@ -81,6 +82,19 @@ def test_a_folder_of_a_hub_cache_leads_through_links(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project/net").symlink_to("../hub/snapshots/1234")
     assert_plain(read(tmp_path / "project", "net"))
+
+
+def open_numbers(name: str, file: Path, path: DocumentPath, module: torch.nn.Module | None) -> TensorFile:
+    """Opens a file of the plug-in below: JSON, with lists of numbers by name."""
+    return TensorFile({key: torch.tensor(numbers) for key, numbers in json.loads(file.read_text()).items()})
+
+
+def test_a_plug_in_reads_files_with_a_suffix_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = plugins.Plugin("tests", "", {"tensor_file": {".numbers": f"{__name__}:open_numbers"}})
+    monkeypatch.setattr(plugins, "group", lambda name: {".numbers": plugin} if name == "tensor_file" else {})
+    (tmp_path / "net.numbers").write_text(json.dumps({name: tensor.tolist() for name, tensor in PLAIN.items()}))
+    assert_plain(read(tmp_path, "net.numbers"))
+    assert "`key` goes with files of torch.save" in refusal(tmp_path, {"file": "net.numbers", "key": "model"})
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])

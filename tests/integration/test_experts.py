@@ -9,7 +9,7 @@ import pytest
 import torch
 from executorch.exir._serialize._program import deserialize_pte_binary
 
-from etbuild.quantize.experts import ExpertTable, QuantizeExperts
+from etplugins.quantize.experts import ExpertTable, QuantizeExperts
 from tests.helpers import commands
 from tests.helpers.language_models import VOCABULARY, model, project
 from tests.helpers.random_tokens import tokens

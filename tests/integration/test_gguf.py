@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from etbuild.model import gguf_file
-from etbuild.model.packed import gguf_blocks
+from etplugins.packed import gguf_blocks, gguf_file
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
 

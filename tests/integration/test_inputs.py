@@ -20,7 +20,7 @@ from etbuild.export import every_size, example_values
 from etbuild.inputs.step_context import StepContext
 from etbuild.key.declared import Inputs
 from etbuild.plan.parts import TensorExample
-from etbuild.quantize.calibration import Batches
+from etplugins.quantize.calibration import Batches
 
 from .conftest import Build, Outcome
 

@@ -18,13 +18,13 @@ from etbuild.errors import InputError
 from etbuild.key.declared import Inputs
 from etbuild.model.checkpoint import CheckpointTensors
 from etbuild.model.module import named_tensors
-from etbuild.model.packed import files, formats
-from etbuild.model.packed.integers import Integers
-from etbuild.model.packed.kept import KeptIntegers
-from etbuild.model.packed.packing import packing_of
 from etbuild.model.weights_files import describe_state
 from etbuild.plan.parts import TorchaoEntry, WeightsFile
-from etbuild.quantize.torchao_weights import packed_weights
+from etplugins.packed import checkpoints, formats
+from etplugins.packed.checkpoints import packing_of
+from etplugins.packed.integers import Integers
+from etplugins.packed.kept import KeptIntegers
+from etplugins.quantize.torchao_weights import kept_weights
 from tests.helpers import packed
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build, Outcome
@@ -152,7 +152,7 @@ def read(
         weights, Inputs(roots=[folder.parent]), describe_state(module), True, module, packing_of(module)
     )
     entry = TorchaoEntry.from_json({"config": "packed", "modules": ["*"], "layers": ["linear"], "group_size": None})
-    kept = packed_weights(module, [*([[entry]] if wanted else []), *([[]] if floats else [])])
+    kept = KeptIntegers(*kept_weights(module, [*([[entry]] if wanted else []), *([[]] if floats else [])]))
     checkpoint.load_into(named_tensors(module), kept)
     return module, kept
 
@@ -334,4 +334,4 @@ def test_a_program_keeps_the_integers_of_its_checkpoint(build: Build, tmp_path: 
 
 
 def test_the_formats_that_init_takes_are_those_that_the_build_reads() -> None:
-    assert sorted(files._LAYOUTS) == sorted(formats.READ)
+    assert sorted(checkpoints._LAYOUTS) == sorted(formats.READ)

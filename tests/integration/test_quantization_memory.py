@@ -18,7 +18,7 @@ from torchao.quantization import (
 )
 
 from etbuild.model import tensor_files
-from etbuild.quantize import by_rows, originals
+from etplugins.quantize import by_rows, originals
 
 HQQ = {"intx_choose_qparams_algorithm": "hqq_scale_only"}
 IN_GROUPS = {"weight_dtype": torch.int4, "weight_granularity": PerGroup(32)}

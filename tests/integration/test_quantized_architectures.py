@@ -19,7 +19,7 @@ from torchao.quantization import (
     quantize_,
 )
 
-from etbuild.quantize import plain_linear
+from etplugins.quantize import plain_linear
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
 

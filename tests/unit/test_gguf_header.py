@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from etbuild.inputs import gguf_header
+from etplugins.packed import gguf_header
 
 BLOCKS = {0: (1, 4), 8: (32, 34)}
 

@@ -325,16 +325,26 @@ def test_a_damaged_method_is_an_error_in_words(tmp_path: Path, path: tuple[Any, 
 
 
 METHODS = {"forward": {"example_inputs": [{"shape": [1, 4]}]}}
+QUANTIZED = {"forward": {**METHODS["forward"], "quantize": {"torchao": [{"config": "8da4w"}]}}}
+KEPT = {"forward": {**METHODS["forward"], "quantize": {"torchao": [{"config": "packed"}]}}}
+HUGGINGFACE = {"huggingface": {"config": "config.json", "class": "AutoModel"}}
 OF_VULKAN = {"forward": {**METHODS["forward"], "partitioners": ["vulkan"]}}
+PACKED, QUANTIZE, TRANSFORMERS = {"etplugins.packed"}, {"etplugins.quantize"}, {"etplugins.transformers"}
 PLUGINS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "none": ({}, set(), set()),
+    "gguf": ({"model": {"factory": "model:create", "weights": "net.gguf"}}, PACKED, PACKED),
+    "packed": ({"methods": KEPT}, PACKED | QUANTIZE, PACKED | QUANTIZE),
+    "quantize": ({"methods": QUANTIZED}, QUANTIZE, QUANTIZE),
+    "recipe": ({"recipe": {"name": "xnnpack_fp32"}}, QUANTIZE, QUANTIZE),
+    "weights": ({"model": {"factory": "model:create", "weights": "net.safetensors"}}, set(), set()),
     "backend": ({"methods": OF_VULKAN}, set(), {"etplugins.vulkan"}),
-    "huggingface": (
-        {"model": {"huggingface": {"config": "config.json", "class": "AutoModel"}}},
-        {"etplugins.transformers"},
-        {"etplugins.transformers"},
+    "huggingface": ({"model": HUGGINGFACE}, TRANSFORMERS, TRANSFORMERS),
+    "huggingface with weights": (
+        {"model": {**HUGGINGFACE, "weights": "net.safetensors"}},
+        PACKED | TRANSFORMERS,
+        PACKED | TRANSFORMERS,
     ),
-    "runner": ({"runner": "executorch-llm/v1"}, {"etplugins.transformers"}, {"etplugins.transformers"}),
+    "runner": ({"runner": "executorch-llm/v1"}, TRANSFORMERS, TRANSFORMERS),
 }
 """For each kind of program, what it adds to a manifest, and the plug-ins that its export and its lowering use."""
 

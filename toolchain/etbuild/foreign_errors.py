@@ -89,7 +89,7 @@ def wrap_library_errors(
 def foreign_error(error: BaseException) -> EtbuildError | None:
     """Our error for what no code of ours raises: a panic of a library in Rust, or a class of others that is no
     `Exception`. None for any other exception."""
-    ours = type(error).__module__.partition(".")[0] in ("etbuild", "etkit")
+    ours = type(error).__module__.partition(".")[0] in ("etbuild", "etkit", "etplugins")
     if ours or isinstance(error, (Exception, *PASSING)):
         return None
     return from_exception(readable(error), BuildError, None, "a library, or code of the model, failed")
@@ -138,7 +138,7 @@ def system_error(error: BaseException) -> EtbuildError | None:
 def _import_error(error: ImportError) -> EtbuildError | None:
     """Our error for a package that cannot be imported. None for one of the driver's own modules: that is a bug."""
     name = error.name or ""
-    if not name or name.partition(".")[0] == "etbuild":
+    if not name or name.partition(".")[0] in ("etbuild", "etplugins"):
         return None
     action = f"cannot import `{name}`"
     if isinstance(error, ModuleNotFoundError):

@@ -39,12 +39,14 @@ class Plugin:
         description: What it is, in one sentence.
         provides: For each group, what it provides: names, each with its `module:object`, or with its module.
         uses: The packages of the plug-ins that it imports.
+        imports: The packages of others that only its files of tensors need.
     """
 
     package: str
     description: str
     provides: Mapping[str, Mapping[str, str]]
     uses: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -66,7 +68,8 @@ def plugins() -> dict[str, Plugin]:
 
 def _read(file: Path, package: str) -> Plugin:
     content = json.loads(file.read_text("utf-8"))
-    return Plugin(package, content["description"], content["provides"], tuple(content.get("uses", ())))
+    used, imported = (tuple(content.get(key, ())) for key in ("uses", "imports"))
+    return Plugin(package, content["description"], content["provides"], used, imported)
 
 
 @functools.cache

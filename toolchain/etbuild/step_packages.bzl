@@ -17,7 +17,6 @@ STEP_PACKAGES = {
     "manifest": ["compare", "export", "lower", "plan", "report"],
     "model": ["compare", "export", "lower"],
     "plan": ["compare", "export", "lower", "plan", "report"],
-    "quantize": ["compare", "export", "lower"],
     "report": ["report"],
     "runtime": ["compare"],
     "schemas": ["plan"],

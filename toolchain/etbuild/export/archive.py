@@ -153,10 +153,10 @@ def _check_constants(programs: Mapping[str, ExportedProgram], content: Mapping[s
 
 
 def _packing(module: torch.nn.Module) -> dict[str, object]:
-    from etbuild.model.packed.packing import packing_of
+    from etbuild.model.packing import packed_checkpoints
 
-    found = packing_of(module)
-    return {} if found is None else {"packing": {"config": found.config, "dtype": found.dtype}}
+    found = packed_checkpoints().packing_of(module)
+    return {} if found is None else {"packing": found.facts()}
 
 
 def write_notes(directory: Path, notes: list[str]) -> None:

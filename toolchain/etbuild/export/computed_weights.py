@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from etbuild.export import quantizers
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.files.digests import digest
 from etbuild.model import written_tensors
@@ -122,10 +123,9 @@ def _without_part(recipe: Recipe) -> Recipe:
 
 def _parts(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeights | None) -> Tensors:
     """The parts of a quantized weight, from a cache if quantizing it takes long."""
-    from etbuild.quantize import from_recipe
-
-    if kept is None or kept.fetch is None or kept.store is None or not from_recipe.is_slow(recipe):
-        return from_recipe.quantized(recipe, parts, weight)
+    quantizer = quantizers.of_recipes()
+    if kept is None or kept.fetch is None or kept.store is None or not quantizer.is_slow(recipe):
+        return quantizer.quantized(recipe, parts, weight)
     from safetensors.torch import load_file, save_file
 
     recipe_without_weight = {key: value for key, value in recipe.items() if key != "weight"}
@@ -134,7 +134,7 @@ def _parts(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeig
     directory = kept.file.parent / f".{digest(key)}"
     directory.mkdir(parents=True, exist_ok=True)
     if not kept.fetch(key, directory):
-        save_file(from_recipe.quantized(recipe, parts, weight), directory / _FILE)
+        save_file(quantizer.quantized(recipe, parts, weight), directory / _FILE)
         kept.store(key, directory, _FILE)
     return load_file(directory / _FILE)  # type: ignore[no-any-return]
 

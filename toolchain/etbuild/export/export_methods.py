@@ -33,10 +33,12 @@ from etbuild.export import (
     example_values,
     method_results,
     old_values,
+    quantizers,
     strict_names,
     violated_shapes,
 )
 from etbuild.export.example_values import DynamicShapes, dimension_names
+from etbuild.export.quantizers import MethodQuantization
 from etbuild.export.size_conditions import SizeConditions
 from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
 from etbuild.inputs import source_lines
@@ -46,15 +48,13 @@ from etbuild.inputs.user_code import active_finder, failed, load_callable, packa
 from etbuild.model.module import named_tensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import memory, untie
-from etbuild.plan.parts import ExportMethod, Pt2e
+from etbuild.plan.parts import ExportMethod
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.surroundings.process_state import undone
 from etbuild.surroundings.random_seeds import seed
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
-
-    from etbuild.quantize.pt2e import Quantization
 
 
 @dataclass(frozen=True)
@@ -276,13 +276,9 @@ def _too_many_sizes(error: every_size.TooManySizes, prepared: PreparedMethod) ->
     return BuildError.at((*prepared.path, "dynamic_shapes"), str(error), "make the range of a dimension smaller")
 
 
-def _quantized(prepared: PreparedMethod, quantization: Quantization) -> torch.fx.GraphModule:
-    from etbuild.quantize.calibration import Batches
-    from etbuild.quantize.pt2e import quantize_method
-
+def _quantized(prepared: PreparedMethod, quantization: MethodQuantization) -> torch.fx.GraphModule:
     shapes = _batched(prepared) if quantization.dynamic_batch else prepared.shapes
-    if isinstance(quantization.finds, Batches):
-        quantization.finds.check(prepared.arguments, [dims for dims, _ in shapes.leaves])
+    quantization.check_batches(prepared.arguments, [dims for dims, _ in shapes.leaves])
     try:
         program = _traced(prepared, shapes, quantization.trains)
     except BuildError as error:
@@ -299,7 +295,7 @@ def _quantized(prepared: PreparedMethod, quantization: Quantization) -> torch.fx
     else:
         written = {name for name, _ in graph_module.named_buffers()}
     seed(prepared.job.plan.model.seed)
-    return quantize_method(graph_module, quantization, written)
+    return quantization.quantize(graph_module, written)
 
 
 def _written(prepared: PreparedMethod) -> set[str]:
@@ -315,21 +311,14 @@ def _batched(prepared: PreparedMethod) -> DynamicShapes:
     return DynamicShapes(method.replace(dynamic_shapes=tuple(shapes)), arguments, prepared.keywords, prepared.path)
 
 
-def _quantization(prepared: PreparedMethod) -> Quantization | None:
+def _quantization(prepared: PreparedMethod) -> MethodQuantization | None:
     """The PT2E quantization of a method, from the manifest or the recipe; None if there is none."""
-    method, context, recipe = prepared.method, prepared.job.context, prepared.job.recipe
-    pt2e, arguments, path = method.pt2e, prepared.arguments, (*prepared.path, "quantize", "pt2e")
+    method, recipe = prepared.method, prepared.job.recipe
     of_recipe = recipe.quantization_recipe if recipe is not None else None
-    if pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method.from_recipe):
+    if method.pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method.from_recipe):
         return None
-    from etbuild.quantize.pt2e import from_plan, from_recipe
-
-    if pt2e is not None and pt2e.quantizers:
-        return from_plan(pt2e, arguments, path, context)
-    if of_recipe is None or not of_recipe.quantizers:
-        hint = "add a quantizer: `quantizers: [xnnpack]`"
-        raise InputError.at(path, "the recipe has no quantizers", hint)
-    return from_recipe(of_recipe, pt2e or Pt2e(), arguments, path, context)
+    path = (*prepared.path, "quantize", "pt2e")
+    return quantizers.of_method(method.pt2e, of_recipe, prepared.arguments, path, prepared.job.context)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -19,13 +19,11 @@ from etbuild.export import derived_dims
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, MADE, METHODS, MODULE, PLAN, WRITTEN, ExportFiles
 from etbuild.files import json_file
 from etbuild.foreign_errors import from_exception, wrap_errors, wrap_library_errors
+from etbuild.model.packing import Packing, packed_checkpoints
 from etbuild.model.stored_tensors import LazyTensors, StoredTensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tensor_facts import TensorFacts, first_name
 from etbuild.plan.step_plans import ExportPlan, read_plan
-
-if TYPE_CHECKING:
-    from etbuild.model.packed.packing import Packing
 
 EXPERTS = 'for a mixture of experts, call `model.set_experts_implementation("batched_mm")` in the factory'
 """What to do about the operators of transformers' default, which ExecuTorch lacks."""
@@ -86,14 +84,8 @@ def read(export: ExportFiles) -> SavedExport:
             _read_written(directory),
             {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*.py"))},
             read_plan(directory / PLAN, ExportPlan) if export.needs_reexport else None,
-            _packing(content["packing"]) if "packing" in content else None,
+            packed_checkpoints().packing(content["packing"]) if "packing" in content else None,
         )
-
-
-def _packing(facts: dict[str, Any]) -> Packing:
-    from etbuild.model.packed.packing import Packing
-
-    return Packing(**facts)
 
 
 def _tensor_facts(entry: dict[str, Any]) -> TensorFacts:

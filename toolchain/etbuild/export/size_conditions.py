@@ -125,7 +125,7 @@ def _listed(conditions: list[str]) -> str:
 
 def of_driver(frame: FrameType) -> bool:
     """Whether a function is the driver's. Do not read its variables: Python would keep their values for longer."""
-    return str(frame.f_globals.get("__name__", "")).startswith("etbuild.")
+    return str(frame.f_globals.get("__name__", "")).startswith(("etbuild.", "etplugins."))
 
 
 def stack_of_model(frames: list[FrameType]) -> traceback.StackSummary:

@@ -11,7 +11,7 @@ from typing import Any
 from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, printable
 from etbuild.files import json_file, regular_files
-from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
+from etbuild.files.weights_suffixes import INDEX_SUFFIXES, WEIGHTS_SUFFIXES, suffixes_of_plugins
 from etbuild.inputs.given import Given, is_file
 
 _IN_FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -51,7 +51,7 @@ def find(name: str, place: DocumentPath, inputs: Given) -> CheckpointFiles:
     """
     name = _in_folder(name, place, inputs)
     if not name.endswith(INDEX_SUFFIXES):
-        if not name.endswith((*WEIGHTS_SUFFIXES, GGUF_SUFFIX)) and inputs.find(name) is not None:
+        if not name.endswith((*WEIGHTS_SUFFIXES, *suffixes_of_plugins())) and inputs.find(name) is not None:
             raise InputError.at(place, f"`{name}` has an unknown file type", f"known: {', '.join(WEIGHTS_SUFFIXES)}")
         return CheckpointFiles({name: inputs.find_data(name, place)})
     listed = _read_index(name, place, inputs)

@@ -344,7 +344,7 @@ def source_line(error: BaseException) -> str | None:
     return None
 
 
-_OF_TENSORS = {*sys.stdlib_module_names, "etbuild", "executorch", "functorch", "numpy", "torch", "torchao"}
+_OF_TENSORS = {*sys.stdlib_module_names, "etbuild", "etplugins", "executorch", "functorch", "numpy", "torch", "torchao"}
 """Packages below the model: their lines do not say what a model does."""
 
 

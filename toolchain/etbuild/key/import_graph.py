@@ -7,8 +7,9 @@ import importlib.util
 import sys
 from collections.abc import Iterable
 
+from etbuild import plugins
 from etbuild.errors import ATTRIBUTES_OF_SOURCES, DocumentPath, InputError, Problem, did_you_mean
-from etbuild.files.weights_suffixes import GGUF_SUFFIX
+from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.inputs.sources import UsedSources, follow, locate
 from etbuild.key.declared import Inputs
 from etbuild.plan.step_plans import ExportPlan
@@ -27,7 +28,9 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan, more: Iterable[tuple[s
             Python's own modules.
     """
     packages = {"transformers"} if export_plan.model.huggingface is not None else set()
-    packages |= {"gguf"} if any(entry.file.endswith(GGUF_SUFFIX) for entry in export_plan.read_weights) else set()
+    for suffix in suffixes_of_plugins():
+        if any(entry.file.endswith(suffix) for entry in export_plan.read_weights):
+            packages |= {*plugins.group("tensor_file")[suffix].imports}
     used = UsedSources(packages=packages)
     problems = []
     roots = [(name.partition(":")[0], path) for name, path in export_plan.callables.items()]

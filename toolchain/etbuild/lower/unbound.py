@@ -179,7 +179,7 @@ def _reader_of_weights() -> str | None:
     frame = inspect.currentframe()
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in ("torch", "etbuild", "contextlib", "ctypes"):
+        if module.partition(".")[0] not in ("torch", "etbuild", "etplugins", "contextlib", "ctypes"):
             return f"{module}:{frame.f_code.co_qualname}"
         if module.startswith("etbuild.steps."):
             return None

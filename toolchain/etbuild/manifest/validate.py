@@ -14,7 +14,13 @@ from etbuild import backends, json_schema
 from etbuild.backends import call_slots, recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, steers, unknown
 from etbuild.files.value_limits import INT64
-from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, NUMPY_SUFFIX, WEIGHTS_SUFFIXES
+from etbuild.files.weights_suffixes import (
+    GGUF_SUFFIX,
+    INDEX_SUFFIXES,
+    NUMPY_SUFFIX,
+    WEIGHTS_SUFFIXES,
+    suffixes_of_plugins,
+)
 from etbuild.manifest import (
     adapters,
     example_inputs,
@@ -233,8 +239,9 @@ def _check_checkpoint(checkpoint: sections.Checkpoint, path: DocumentPath, of_tr
             yield Problem(message, (*path[:-1], "rename", pattern), hint)
     name = checkpoint["file"]
     yield from _check_input_name(name, path)
-    if not name.endswith(INDEX_SUFFIXES) and name.lower().endswith(_OTHER_SUFFIXES):
-        hint = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES, GGUF_SUFFIX))}, and folders"
+    known = (*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES, *suffixes_of_plugins())
+    if not name.endswith(known) and name.lower().endswith(_OTHER_SUFFIXES):
+        hint = f"known: {', '.join(known)}, and folders"
         yield Problem(f"`{name}` has an unknown file type", path, hint)
     elif name.endswith(GGUF_SUFFIX) and not of_transformers:
         hint = "convert it first: transformers' `from_pretrained(DIR, gguf_file=FILE)`, then `save_pretrained`"

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,17 +13,13 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unkn
 from etbuild.inputs import checkpoints
 from etbuild.inputs.given import Given
 from etbuild.model.joined_tensor import Joined
+from etbuild.model.packing import KeptWeights, Packing
 from etbuild.model.tensor_bytes import FLOATING, dtype_name, equal
 from etbuild.model.tensor_facts import StoredPart, TensorFacts, first_name
-from etbuild.model.tensor_files import TensorFile, open_checkpoint
+from etbuild.model.tensor_files import PackedWeight, TensorFile, open_checkpoint
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import weights_names, weights_place
 from etbuild.surroundings.memory import give_back
-
-if TYPE_CHECKING:
-    from etbuild.model.packed.integers import Integers
-    from etbuild.model.packed.kept import KeptIntegers
-    from etbuild.model.packed.packing import Packing
 
 _PATH: DocumentPath = ("model", "weights")
 _MOST_SUGGESTIONS = 3  # an error with at most this many unknown names suggests a known name for each
@@ -76,7 +71,7 @@ class CheckpointTensors:
             inputs: The declared inputs, which contain their files.
             facts: Facts about the module's parameters and buffers.
             cast: Whether tensors of another floating-point dtype are converted to the dtype in the module.
-            module: The module, if its code is known. GGUF files need it.
+            module: The module, if its code is known. Some files of plug-ins need it.
             packing: How the checkpoints are packed; None if they are not.
 
         Raises:
@@ -86,7 +81,7 @@ class CheckpointTensors:
         self._expected = {entry.name: entry for entry in facts if entry.in_weights}
         self._unread = {part.name for entry in facts if not entry.in_weights for part in entry.stored_as}
         self._packing = packing
-        self._kept: KeptIntegers | None = None
+        self._kept: KeptWeights | None = None
         self._spill: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
         self._stored: dict[str, _StoredTensor] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
@@ -114,9 +109,7 @@ class CheckpointTensors:
                 message = f"`{files.index}` says that `{file}` holds `{name}`, which it does not"
                 yield Problem(message, path, "download both again, from the same revision")
         if self._packing is not None:
-            from etbuild.model.packed.files import with_weights
-
-            opened = with_weights(opened, self._packing)
+            opened = self._packing.with_weights(opened)
         names = {name: name for name in sorted({name for tensors in opened.values() for name in tensors.names})}
         filled = {name for tensors in opened.values() for name in tensors.names if not tensors.is_none(name)}
         yield from () if module is None else _extra_states(module, filled, path)
@@ -214,7 +207,7 @@ class CheckpointTensors:
         content, copied_content = first.opened.content(first.name), copied.opened.content(copied.name)
         if isinstance(content, torch.Tensor) or isinstance(copied_content, torch.Tensor):
             same = equal(self._floats(content, name), self._floats(copied_content, other))
-        else:  # compared before they are converted: a program may keep the integers
+        else:  # compared before they are converted: a program may keep them
             same = equal(content.dequantized(), copied_content.dequantized())
         if not same:
             message = f"`{name}` and `{other}` are one tied parameter of the module"
@@ -222,13 +215,13 @@ class CheckpointTensors:
             hint = "keep one of the two in the file, or list one under `ignore`"
             raise InputError.at(_PATH, f"{message}, but they differ in {files}", hint)
 
-    def _floats(self, content: torch.Tensor | Integers, name: str) -> torch.Tensor:
+    def _floats(self, content: torch.Tensor | PackedWeight, name: str) -> torch.Tensor:
         """A tensor of a file in the dtype of its parameter, dequantized if it is packed."""
         tensor = content if isinstance(content, torch.Tensor) else content.dequantized()
         return _converted(tensor, self._expected[name], self._stored[name])
 
     def _content(self, stored: _StoredTensor, expected: TensorFacts) -> torch.Tensor:
-        """The content of a parameter in its dtype, dequantized if it is packed. Notes integers that a program keeps."""
+        """The content of a parameter in its dtype, dequantized if it is packed. Notes what a program keeps of it."""
         names = self._names[first_name(expected)]
         if self._kept is None or self._kept.kinds.keys().isdisjoint(names):
             content = stored.opened.take(stored.name)
@@ -261,14 +254,14 @@ class CheckpointTensors:
     def load_into(
         self,
         tensors: Mapping[str, torch.Tensor],
-        kept: KeptIntegers | None = None,
+        kept: KeptWeights | None = None,
         spill: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
     ) -> None:
         """Replaces the content of a module's parameters and buffers. No code of the module runs.
 
         Args:
             tensors: The parameters and buffers by name.
-            kept: Which packed weights keep their integers, and where these are put; None: all are dequantized.
+            kept: Which packed weights layers keep, and what keeps them; None: all are dequantized.
             spill: Returns a tensor with its content in a file, if it is large.
         """
         self._kept, self._spill = kept, spill

@@ -7,20 +7,18 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from etbuild import plugins
 from etbuild.errors import DocumentPath, InputError
 from etbuild.files import safetensors_header
-from etbuild.files.weights_suffixes import GGUF_SUFFIX, NUMPY_SUFFIX
+from etbuild.files.weights_suffixes import NUMPY_SUFFIX, suffixes_of_plugins
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.checkpoints import check_content
 from etbuild.model.tensor_bytes import dtype_name
-
-if TYPE_CHECKING:
-    from etbuild.model.packed.integers import Integers
 
 _MOST_KEYS = 5
 _MAX_READ = 16 << 20  # bytes that are read of a mapped file before it is mapped again
@@ -30,6 +28,13 @@ _HEADER_START = 8  # bytes before the `{` of a safetensors file
 _TORCH_MAGIC = (b"PK\3\4", b"\x80")  # an archive, or a pickle
 _CODE = re.compile(r"GLOBAL ([\w.]+)")  # in a message of torch.load
 _MAX_COPIED = 1 << 16  # bytes: a view of a smaller tensor would keep too much of the file in memory
+
+
+class PackedWeight(Protocol):
+    """The content of a packed weight, such as integers with scales."""
+
+    def dequantized(self) -> torch.Tensor:
+        """The weight in float32."""
 
 
 class TensorFile:
@@ -66,8 +71,8 @@ class TensorFile:
         tensor: torch.Tensor = self._tensors[name]
         return tensor
 
-    def content(self, name: str) -> torch.Tensor | Integers:
-        """The tensor with a name, or the integers of a packed weight."""
+    def content(self, name: str) -> torch.Tensor | PackedWeight:
+        """The tensor with a name, or a packed weight."""
         return self.take(name)
 
     def is_none(self, name: str) -> bool:
@@ -154,19 +159,19 @@ def open_checkpoint(
         file: The file.
         path: The document path that names it.
         key: The key of the state dict, if a file of torch.save holds several.
-        module: The module. Only GGUF files need it.
+        module: The module, if its code is known. Some files of plug-ins need it.
 
     Raises:
         InputError: The file cannot be read, or it is not clear which part is its state dict.
     """
     check_content(name, file, path)
-    if key is not None and name.endswith((".safetensors", GGUF_SUFFIX)):
+    of_plugin = next((suffix for suffix in suffixes_of_plugins() if name.endswith(suffix)), None)
+    if key is not None and (of_plugin is not None or name.endswith(".safetensors")):
         message = f"`key` goes with files of torch.save, and `{name}` is another file"
         raise InputError.at((*path, "key"), message, "remove it")
-    if name.endswith(GGUF_SUFFIX):
-        from etbuild.model import gguf_file
-
-        return gguf_file.opened(name, file, path, module)
+    if of_plugin is not None:
+        opened: TensorFile = plugins.load("tensor_file", of_plugin)(name, file, path, module)
+        return opened
     if name.endswith(".safetensors"):
         return _Safetensors(name, file, path)
     loaded, key_of_state = _state_dict(_load(name, file, path), name, path, key)

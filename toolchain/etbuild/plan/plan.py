@@ -12,7 +12,7 @@ from typing import Annotated
 
 from etbuild import backends, plugins
 from etbuild.errors import DocumentPath
-from etbuild.files.weights_suffixes import GGUF_SUFFIX
+from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.manifest.sections import Checks, Manifest, Metadata
 from etbuild.plan.kinds import FileStem, Identifier, Names, ProgramName
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
@@ -135,13 +135,18 @@ class Plan(Lowered):
         used = [("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)]
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []
+        used += [("quantizer", "torchao")] if self.export_plan.quantizes else []
+        used += [("tensor_file", "packed")] if self.export_plan.may_be_packed else []
+        files = [entry.file for entry in self.model.weights]
+        used += [("tensor_file", end) for end in suffixes_of_plugins() if any(file.endswith(end) for file in files)]
         return used
 
     @cached_property
     def export_plan(self) -> ExportPlan:
         """The part that the export depends on."""
         carried = any(method.carries_content and not method.defers_quantization for method in self.methods.values())
-        read = carried or any(entry.optional or entry.file.endswith(GGUF_SUFFIX) for entry in self.model.weights)
+        suffixes = suffixes_of_plugins()
+        read = carried or any(entry.optional or entry.file.endswith(suffixes) for entry in self.model.weights)
         return self.as_part(
             ExportPlan,
             model=self.model.as_part(ModuleSource),

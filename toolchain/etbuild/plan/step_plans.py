@@ -215,6 +215,18 @@ class ExportPlan(Document):
     adapters: dict[Identifier, str] = {}
     runner: Runner | None = None
 
+    @property
+    def quantizes(self) -> bool:
+        """Whether something may be quantized."""
+        return self.recipe is not None or any(method.quantize is not None for method in self.methods.values())
+
+    @property
+    def may_be_packed(self) -> bool:
+        """Whether the checkpoint may be packed: the configuration of a model of transformers may say so, or a method
+        keeps the integers of a packed one."""
+        kept = (entry.keeps for each in self.methods.values() if each.quantize for entry in each.quantize.torchao)
+        return any(kept) or (self.model.huggingface is not None and (self.weights or bool(self.read_weights)))
+
     @cached_property
     def carries_content(self) -> bool:
         """Whether the exported methods contain tensors that the module does not have, such as quantized weights."""

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError
-from etbuild.files.weights_suffixes import GGUF_SUFFIX
+from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
@@ -14,8 +14,7 @@ from etbuild.plan.step_plans import ExportPlan
 if TYPE_CHECKING:
     import torch
 
-    from etbuild.model.packed.kept import KeptIntegers
-    from etbuild.model.packed.packing import Packing
+    from etbuild.model.packing import KeptWeights, Packing
 
 
 def create_module(
@@ -67,7 +66,6 @@ def _load(
     """Loads checkpoints into a module."""
     from etbuild.model import module
     from etbuild.model.checkpoint import CheckpointTensors
-    from etbuild.model.packed import kept
     from etbuild.model.spilled_tensors import spilled
     from etbuild.model.weights_files import describe_state
 
@@ -82,35 +80,34 @@ def _load(
     elif in_place and export_plan.model.factory is not None:
         checkpoint.load_in_place(module.named_tensors(root))
     else:
-        kept.put(root, _packed_weights(root, export_plan, packing is not None, floats))
-        checkpoint.load_into(
-            module.named_tensors(root), kept.of(root), functools.partial(spilled, directory=context.spill)
-        )
+        kept = _kept_weights(root, export_plan, packing is not None, floats)
+        checkpoint.load_into(module.named_tensors(root), kept, functools.partial(spilled, directory=context.spill))
 
 
-def _packed_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> KeptIntegers:
-    """The weights of a packed checkpoint that methods keep as integers. Raises InputError if they cannot be there."""
-    from etbuild.model.packed.kept import KeptIntegers
-
+def _kept_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> KeptWeights | None:
+    """What keeps the weights of a packed checkpoint; None if no method asks for that. Raises InputError if they cannot
+    be there."""
     methods = {name: method.quantize for name, method in export_plan.methods.items() if method.program is None}
     entries = {name: () if quantize is None else quantize.torchao for name, quantize in methods.items()}
     keeping = [(name, index) for name, each in entries.items() for index, one in enumerate(each) if one.keeps]
     if not keeping:
-        return KeptIntegers()
-    if not packed and not any(entry.file.endswith(GGUF_SUFFIX) for entry in export_plan.read_weights):
+        return None
+    if not packed and not any(entry.file.endswith(suffixes_of_plugins()) for entry in export_plan.read_weights):
         name, index = keeping[0]
         message = "`packed` keeps the integers of a packed checkpoint, and nothing says that this one is packed"
         hint = "its `config.json` would have a `quantization_config`; `8da4w` quantizes floats"
         raise InputError.at(("methods", name, "quantize", "torchao", index, "config"), message, hint)
-    from etbuild.quantize.torchao_weights import packed_weights
+    from etbuild.export import quantizers
+    from etbuild.model.packing import packed_checkpoints
 
-    return packed_weights(root, [*entries.values(), *([()] if floats else [])])
+    kinds, unread = quantizers.of_weights().kept_weights(root, [*entries.values(), *([()] if floats else [])])
+    return packed_checkpoints().keep(root, kinds, unread)
 
 
 def packing_of_module(root: torch.nn.Module, export_plan: ExportPlan) -> Packing | None:
     """How the checkpoint of the module is packed; None if it is not. Only the configuration of transformers says so."""
     if export_plan.model.huggingface is None:
         return None
-    from etbuild.model.packed.packing import packing_of
+    from etbuild.model.packing import packed_checkpoints
 
-    return packing_of(root)
+    return packed_checkpoints().packing_of(root)

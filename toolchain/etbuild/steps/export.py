@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from etbuild import notes
-from etbuild.files.digests import digest
 from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.sources import UsedSources
@@ -22,7 +21,7 @@ from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.steps import children
-from etbuild.steps.create_module import create_module, packing_of_module
+from etbuild.steps.create_module import create_module
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
     from etbuild.export.export_methods import Exporting, PreparedMethod
     from etbuild.model.tensor_facts import Recipe, TensorFacts
-    from etbuild.quantize.deferred import Deferred
-    from etbuild.quantize.torchao_weights import Quantized
 
 
 def export(
@@ -79,8 +76,9 @@ def _export(
     export_plan: ExportPlan, inputs: Given, used: UsedSources, directory: Path, stage: Stage, watch: Watch
 ) -> None:
     with library_messages_off(used.sources), stdout_for_results():
-        from etbuild.export import archive
+        from etbuild.export import archive, quantizers
         from etbuild.export.provenance import graphs_numbered
+        from etbuild.model import packing
         from etbuild.surroundings.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
@@ -92,8 +90,9 @@ def _export(
                 custom_ops.load(export_plan.custom_ops, context)
             with stage("create the module"):
                 root = create_module(export_plan, context)
-            for line in packing_notes(root, export_plan):
-                notes.add(line)
+            if export_plan.may_be_packed:
+                for line in packing.packed_checkpoints().notes(root, export_plan):
+                    notes.add(line)
             computed = {**_contract(export_plan, root, inputs), **_constants(export_plan)}
             reason = archive.reexport_reason(export_plan, root)
             if reason is None:
@@ -103,7 +102,7 @@ def _export(
                     lines = SourceLines.of_programs(programs, active_finder().name_of)
                     new = archive.NewExport(root, programs, computed, used, lines, modules.recipe_of)
                     archive.write(directory, export_plan, new)
-                except archive.CannotSave as error:
+                except (archive.CannotSave, quantizers.CannotDefer) as error:
                     reason = str(error)
     if reason is not None:
         print(
@@ -111,23 +110,6 @@ def _export(
         )
         archive.write_plan(directory, export_plan, computed, used)
     archive.write_notes(directory, said)
-
-
-def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
-    """What happens to the weights of a packed checkpoint, for users."""
-    packed = packing_of_module(root, export_plan)
-    wanted, lines = False, list[str]()
-    if export_plan.read_weights:
-        from etbuild.model.packed import kept
-
-        found = kept.of(root)
-        wanted, lines = bool(found.kinds), [*found.lines()]
-    if packed is not None and not lines and (export_plan.weights or export_plan.read_weights):
-        again = ", and `quantize` quantizes them again" if export_plan.carries_content and not wanted else ""
-        keep = "`quantize: {torchao: [{config: packed}, ...]}` keeps the integers that XNNPACK can hold"
-        why = "they have no integers that a layer can hold" if wanted else keep
-        lines.append(f"packed weights ({packed.method}) are dequantized{again}: {why}")
-    return lines
 
 
 def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Given) -> dict[str, object]:
@@ -164,7 +146,7 @@ def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepCont
     prepared = {}
     for name, method in sorted(export_plan.methods.items()):
         if method.program is None:
-            with context.stage(f"prepare {name}"), recorded(), modules.of(name) as (module, _):
+            with context.stage(f"prepare {name}"), recorded(), modules.module_for(name) as (module, _):
                 prepared[name] = prepare(_exporting(export_plan, context), name, module)
     return prepared
 
@@ -198,7 +180,7 @@ def export_methods(
                 job = _exporting(export_plan, context)
                 program = load_method(export_plan, name, context.inputs)
             else:
-                with modules.of(name) as (module, check):
+                with modules.module_for(name) as (module, check):
                     one = prepared.get(name) or prepare(_exporting(export_plan, context), name, module)
                     job, program = one.job, export_method(one)
                     check(program)
@@ -257,8 +239,7 @@ def tensors_of(
 
 
 class Modules:
-    """The module with the weights that each method needs. Weights are quantized once for all methods that quantize them
-    in the same way, so that these methods still share them."""
+    """The module as each method needs it: with its quantized weights, and with its adapter."""
 
     def __init__(
         self,
@@ -268,20 +249,13 @@ class Modules:
         free: bool = True,
         deferred: bool = False,
     ) -> None:
-        """Args:
-        module: The module with its weights.
-        export_plan: How its methods are quantized.
-        free: Whether the weights before quantization may be freed when no method needs them. The module cannot be
-            used without quantization afterwards.
-        deferred: Whether the content of the weights is not known yet, and quantized weights are computed later.
-        """
+        """The arguments are those of `QuantizedModules`."""
+        from etbuild.export import quantizers
+
         self._module = module
         self._export_plan = export_plan
-        self._quantized: dict[str, Quantized] = {}
-        self._are_deferred = deferred
-        self._deferred: Deferred | None = None
-        of_module = [name for name, method in export_plan.methods.items() if method.program is None]
-        self._free = free and len({self._how(name) for name in of_module}) == 1
+        quantizes = export_plan.quantizes
+        self._quantized = quantizers.of_weights()(module, export_plan, free, deferred) if quantizes else None
 
     @property
     def overlaps(self) -> dict[str, set[str]]:
@@ -290,10 +264,14 @@ class Modules:
 
         return overlaps(self._module)
 
+    def recipe_of(self, tensor: torch.Tensor) -> Recipe | None:
+        """How the content of a tensor of the methods is computed from a weight; None if the tensor has its content."""
+        return None if self._quantized is None else self._quantized.recipe_of(tensor)
+
     @contextmanager
-    def of(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
+    def module_for(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
         """Yields the module to export a method from, and a check of the exported program. It is valid inside."""
-        quantized = self._find(name)
+        quantized = None if self._quantized is None else self._quantized.module_for(name)
         with self._with_adapter(name) as check_adapter, nullcontext() if quantized is None else quantized():
 
             def check(program: ExportedProgram) -> None:
@@ -321,70 +299,3 @@ class Modules:
 
         with adapters.applied(self._module, adapter):
             yield check
-
-    def _how(self, name: str) -> str | None:
-        """What methods have in common whose weights are quantized in the same way; None: they are not quantized."""
-        method = self._export_plan.methods[name]
-        torchao, pt2e = method.quantize.torchao if method.quantize is not None else (), method.pt2e
-        # A `pt2e` without quantizers lets the recipe decide what is quantized.
-        if "quantize" in method.from_recipe or (not torchao and pt2e is not None and not pt2e.quantizers):
-            return "recipe"
-        return digest([entry.to_json() for entry in torchao]) if torchao else None
-
-    def _find(self, name: str) -> Quantized | None:
-        how = self._how(name)
-        if how is None:
-            return None
-        if how not in self._quantized:
-            made = self._quantize_by_recipe() if how == "recipe" else self._quantize(name)
-            if made is None:
-                return None
-            self._quantized[how] = made
-        return self._quantized[how]
-
-    def _quantize(self, name: str) -> Quantized:
-        from etbuild.quantize.torchao_weights import quantize_weights
-
-        quantize = self._export_plan.methods[name].quantize
-        assert quantize is not None
-        path = ("methods", name, "quantize", "torchao")
-        called = [layer for module in self._called(name) for layer in module.modules()]
-        how = quantize.torchao, path, self._free, called
-        if not self._are_deferred:
-            return quantize_weights(self._module, *how)
-        from etbuild.export.archive import CannotSave
-        from etbuild.quantize.deferred import CannotDefer, Deferred
-
-        self._deferred = self._deferred or Deferred()
-        try:
-            return quantize_weights(self._module, *how, self._deferred)
-        except CannotDefer as error:
-            raise CannotSave(str(error)) from error
-
-    def recipe_of(self, tensor: torch.Tensor) -> Recipe | None:
-        """How the content of a tensor of the methods is computed from a weight; None if the tensor has its content."""
-        return None if self._deferred is None else self._deferred.recipe(tensor)
-
-    def _called(self, name: str) -> Iterator[torch.nn.Module]:
-        """The modules that a method and those that are quantized like it call: `embedder`, for `embedder.embed`."""
-        how = self._how(name)
-        for method in [method for other, method in self._export_plan.methods.items() if self._how(other) == how]:
-            called = self._module
-            for part in method.entry.split("."):
-                if (child := called._modules.get(part)) is None:
-                    break
-                called = child
-            yield called
-
-    def _quantize_by_recipe(self) -> Quantized | None:
-        from etbuild.export.recipe import load_recipe
-
-        assert self._export_plan.recipe is not None
-        wanted = load_recipe(self._export_plan.recipe).quantization_recipe
-        configs = wanted and wanted.ao_quantization_configs
-        if not configs:
-            return None
-        from etbuild.quantize.torchao_weights import Quantized
-
-        changes = [(config.ao_base_config, config.filter_fn, ("recipe",)) for config in configs]
-        return Quantized(self._module, changes, ("recipe",), self._free)

@@ -135,7 +135,7 @@ def _write_modules(exporting: ExportPlan, modules: Modules, directory: Path) -> 
 
     for name, method in sorted(exporting.methods.items()):
         if method.program is None:
-            with modules.of(name) as (module, _):
+            with modules.module_for(name) as (module, _):
                 tensors = {key: tensor.detach().clone() for key, tensor in named_tensors(module).items()}
                 listed = [f"{key}: {tensor.dtype} {list(tensor.shape)}" for key, tensor in tensors.items()]
                 _write_texts({name: "\n".join([str(module), "", *listed, ""])}, directory)

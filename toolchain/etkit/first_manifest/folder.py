@@ -14,10 +14,10 @@ from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.given import is_file
-from etbuild.model.packed import formats
 from etkit.first_manifest.files import CONFIG_BYTES, Files, read_json
 from etkit.first_manifest.first import PACKED, First, program_name
 from etkit.first_manifest.kinds import Methods, methods_of_kind, why_unknown
+from etplugins.packed import formats
 from etplugins.transformers.tasks import TASKS
 
 _INDEX_BYTES = json_file.MAX_BYTES

@@ -167,14 +167,14 @@ def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, 
     with library_messages_off(used.sources), stdout_for_results(), importable(used, [], watched_reads):
         from etbuild.model import module
         from etbuild.model.checkpoint import CheckpointTensors
-        from etbuild.model.packed.packing import packing_of
+        from etbuild.model.packing import packed_checkpoints
         from etbuild.model.weights_files import describe_state
         from etbuild.plan.parts import WeightsFile
 
         root = module.create(plan.model, StepContext(inputs), True)
         facts, cast = describe_state(root), plan.model.dtype is not None
         weights = tuple(map(WeightsFile.from_json, checkpoints))
-        CheckpointTensors(weights, inputs, facts, cast, root, packing_of(root))
+        CheckpointTensors(weights, inputs, facts, cast, root, packed_checkpoints().packing_of(root))
 
 
 def _plan(first: First, changed: Mapping[str, Any]) -> Plan:

@@ -157,7 +157,7 @@ class Reference:
         with torch.no_grad(), wrap_user_error(path, f"running `{call.method}`"):
             if call.method in self._files:
                 return outputs_of(self._files_as_modules[call.method](*positional, **keywords))
-            with model.modules.of(call.method):
+            with model.modules.module_for(call.method):
                 one = model.prepared[call.method]
                 run: Callable[..., Any] = one.quantized if one.quantized is not None else root_of(one)
                 return outputs_of(run(*positional, **keywords))

@@ -13,7 +13,7 @@ from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor 
 )
 from torchao.quantization.transform_module import register_quantize_module_handler
 
-from etbuild.model.packed.integers import Integers
+from etplugins.packed.integers import Integers
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor 
 from etbuild.errors import BuildError
 from etbuild.exception_text import summary
 from etbuild.model.tensor_facts import Recipe
-from etbuild.quantize.by_rows import by_rows
+from etplugins.quantize.by_rows import by_rows
 
 
 def is_slow(recipe: Recipe) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from etbuild.files import json_file
-from etbuild.model.packed.integers import Integers
-from etbuild.model.packed.layout import Layout, Parts
+from etplugins.packed.integers import Integers
+from etplugins.packed.layout import Layout, Parts
 
 _STATE_ENDS = (".weight.quant_state.bitsandbytes__nf4", ".weight.quant_state.bitsandbytes__fp4")
 _NESTED_ENDS = (".weight.nested_absmax", ".weight.nested_quant_map")

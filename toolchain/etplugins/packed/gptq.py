@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from etbuild.model.packed.integers import Integers, centered, none_if_zeros, order, unpacked
-from etbuild.model.packed.layout import Layout, Parts
+from etplugins.packed.integers import Integers, centered, none_if_zeros, order, unpacked
+from etplugins.packed.layout import Layout, Parts
 
 _NEEDED = (".qweight", ".qzeros", ".scales")
 _AWQ_BITS = 4

@@ -24,12 +24,13 @@ from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 from etbuild import backends
 from etbuild.accelerate.exports import quantizing
 from etbuild.errors import BuildError, DocumentPath, InputError
+from etbuild.export.quantizers import MethodQuantization
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
 from etbuild.plan.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e
-from etbuild.quantize import calibration
-from etbuild.quantize.calibration import Batches
+from etplugins.quantize import calibration
+from etplugins.quantize.calibration import Batches
 
 if TYPE_CHECKING:
     from executorch.export import QuantizationRecipe
@@ -77,6 +78,31 @@ class Quantization:
     def trains(self) -> bool:
         """Whether the method is trained; otherwise it is calibrated."""
         return isinstance(self.finds, UserCallable)
+
+    def check_batches(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
+        """Checks that the method accepts its batches: see `Batches.check`."""
+        if isinstance(self.finds, Batches):
+            self.finds.check(arguments, dims)
+
+    def quantize(self, graph_module: GraphModule, written: set[str]) -> GraphModule:
+        """Quantizes the method: see `quantize_method`."""
+        return quantize_method(graph_module, self, written)
+
+
+def of_method(
+    pt2e: Pt2e | None,
+    recipe: QuantizationRecipe | None,
+    arguments: tuple[Any, ...],
+    path: DocumentPath,
+    context: StepContext,
+) -> MethodQuantization:
+    """Makes the objects that quantize a method: see `quantizers.of_method`."""
+    if pt2e is not None and pt2e.quantizers:
+        return from_plan(pt2e, arguments, path, context)
+    if recipe is None or not recipe.quantizers:
+        hint = "add a quantizer: `quantizers: [xnnpack]`"
+        raise InputError.at(path, "the recipe has no quantizers", hint)
+    return from_recipe(recipe, pt2e or Pt2e(), arguments, path, context)
 
 
 def from_plan(pt2e: Pt2e, arguments: tuple[Any, ...], path: DocumentPath, context: StepContext) -> Quantization:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -20,16 +20,15 @@ from torchao.quantization import (
 )
 from torchao.utils import unwrap_tensor_subclass
 
+from etbuild import plugins
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
+from etbuild.export.quantizers import CannotDefer
 from etbuild.inputs.user_code import load_callable, wrap_user_error
-from etbuild.model.packed import kept
-from etbuild.model.packed.kept import KeptIntegers
 from etbuild.plan.parts import TorchaoEntry
-from etbuild.quantize import experts, plain_linear
-from etbuild.quantize.by_rows import by_rows
-from etbuild.quantize.deferred import CannotDefer, Deferred
-from etbuild.quantize.originals import Filter, Originals
-from etbuild.quantize.packed_weights import KeepIntegers
+from etplugins.quantize import experts, plain_linear
+from etplugins.quantize.by_rows import by_rows
+from etplugins.quantize.deferred import Deferred
+from etplugins.quantize.originals import Filter, Originals
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -37,6 +36,20 @@ if TYPE_CHECKING:
 LayerChange = tuple[AOBaseConfig, Filter | None, DocumentPath]
 _LAYERS = {"linear": torch.nn.Linear, "embedding": torch.nn.Embedding}
 _BITS = {"8da4w": torch.int4, "8da8w": torch.int8, "int4": torch.int4, "int8": torch.int8}
+
+
+class _Kept(Protocol):
+    """The integers that layers have from a packed checkpoint, from the plug-in that reads it.
+
+    Attributes:
+        integers: The integers, by the name of the weight.
+    """
+
+    integers: Mapping[str, object]
+
+    def config(self, names: Mapping[int, str]) -> AOBaseConfig:
+        """A configuration of torchao that gives layers their integers. `names` has the name of the weight of each
+        layer, by the layer's `id`."""
 
 
 class Quantized:
@@ -159,7 +172,8 @@ def quantize_weights(
         InputError: An entry matches no layer, or a layer that it cannot quantize.
         BuildError: torchao refuses a layer, or a configuration cannot be made.
     """
-    layers = _layers_by_entry(module, entries, path)
+    kept: _Kept | None = plugins.load("quantizer", "packed")(module) if any(each.keeps for each in entries) else None
+    layers = _layers_by_entry(module, entries, path, kept)
     changes: list[LayerChange] = []
     for index, entry in enumerate(entries):
         entry_path = (*path, index)
@@ -171,7 +185,7 @@ def quantize_weights(
         if problems:
             raise InputError(problems)
         names = {id(layer): f"{name}.weight" for name, layer in layers[index].items()}
-        keep_integers = KeepIntegers(kept.of(module).integers, names) if entry.keeps else None
+        keep_integers = kept.config(names) if kept is not None and entry.keeps else None
         path_of_config = (*entry_path, "config")
         mixtures = [layer for layer in chosen if experts.is_experts(layer)]
         plain_layers = [layer for layer in chosen if not experts.is_experts(layer)]
@@ -207,7 +221,7 @@ def _once(layers: Iterable[torch.nn.Module]) -> Filter:
 
 
 def _layers_by_entry(
-    module: torch.nn.Module, entries: Sequence[TorchaoEntry], path: DocumentPath
+    module: torch.nn.Module, entries: Sequence[TorchaoEntry], path: DocumentPath, kept: _Kept | None
 ) -> list[dict[str, torch.nn.Module]]:
     """The layers that each entry quantizes, by name. Raises InputError if an entry matches no layer.
 
@@ -216,7 +230,7 @@ def _layers_by_entry(
     """
     layers = _layers(module)
     matching = [[name for name in layers if _matches(name, layers[name], entry)] for entry in entries]
-    integers = kept.of(module).integers
+    integers = {} if kept is None else kept.integers
     matching = [
         [name for name in names if not entry.keeps or f"{name}.weight" in integers]
         for names, entry in zip(matching, entries, strict=True)
@@ -249,13 +263,8 @@ def _check_matching(
         raise InputError(problems)
 
 
-def packed_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]) -> KeptIntegers:
-    """The packed weights of a module that methods keep as integers.
-
-    Args:
-        module: The module.
-        methods: For each method, the entries of `torchao`.
-    """
+def kept_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]) -> tuple[dict[str, str], set[str]]:
+    """The weights whose integers in a packed checkpoint methods keep: see `QuantizedModules.kept_weights`."""
     layers = _layers(module)
 
     def is_kept(name: str, entries: Sequence[TorchaoEntry]) -> bool:
@@ -265,7 +274,7 @@ def packed_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEn
     by_method = [{name for name in layers if is_kept(name, entries)} for entries in methods]
     kinds = {f"{name}.weight": str(_kind(layers[name])) for name in layers if any(name in names for names in by_method)}
     kept_by_all = set.intersection(*by_method) if by_method else set()
-    return KeptIntegers(kinds, {f"{name}.weight" for name in kept_by_all})
+    return kinds, {f"{name}.weight" for name in kept_by_all}
 
 
 def _layers(module: torch.nn.Module) -> dict[str, torch.nn.Module]:

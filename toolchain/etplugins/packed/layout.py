@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from etbuild.model.packed.integers import Integers
 from etbuild.model.stored_tensors import LazyTensors
 from etbuild.model.tensor_files import TensorFile
+from etplugins.packed.integers import Integers
 
 
 class Parts(LazyTensors):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from etbuild.model.packed.integers import Integers
+from etplugins.packed.integers import Integers
 
 Bytes = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 

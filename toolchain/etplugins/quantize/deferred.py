@@ -19,19 +19,16 @@ from torchao.quantization.quantize_.workflows.intx import intx_unpacked_to_int8_
 from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import IntxChooseQParamsAlgorithm
 
 from etbuild.exception_text import summary
+from etbuild.export.quantizers import CannotDefer
 from etbuild.model.module import named_tensors
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_facts import Recipe
 from etbuild.model.tied_weights import memory
 from etbuild.patching import replaced
-from etbuild.quantize.by_rows import HQQ
+from etplugins.quantize.by_rows import HQQ
 
 _KNOWN_OPTIONS = {"mapping_type", "activation_quantization", "intx_choose_qparams_algorithm"}
 """The options of torchao's function that a recipe has, or that do not change the result."""
-
-
-class CannotDefer(Exception):
-    """torchao does not only quantize a weight. Users see the message as the reason."""
 
 
 class Deferred:

@@ -1,5 +1,7 @@
 """Shows the files of a packed checkpoint as if they held its weights, which are unpacked when they are read.
 
+This module is what the plug-in provides: see `PackedCheckpoints` of the driver.
+
 A new format needs a function that makes its `Layout` from `quantization_config`, in the table here, and a name in
 `formats`.
 """
@@ -7,18 +9,20 @@ A new format needs a function that makes its `Layout` from `quantization_config`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from etbuild.errors import DocumentPath, InputError
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.model.packed import bitsandbytes, compressed_tensors, floats, formats, gptq, torchao
-from etbuild.model.packed.integers import Integers
-from etbuild.model.packed.layout import Layout, Parts
-from etbuild.model.packed.packing import Packing
+from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import TensorFile
+from etbuild.plan.step_plans import ExportPlan
 from etbuild.surroundings.memory import give_back
+from etplugins.packed import bitsandbytes, compressed_tensors, floats, formats, gptq, kept, torchao
+from etplugins.packed.integers import Integers
+from etplugins.packed.layout import Layout, Parts
 
 _LAYOUTS: Mapping[str, Callable[[Mapping[str, Any]], list[Layout]]] = {
     "awq": lambda _: [gptq.awq()],
@@ -32,31 +36,78 @@ _LAYOUTS: Mapping[str, Callable[[Mapping[str, Any]], list[Layout]]] = {
     "torchao": torchao.layouts,
 }
 """By `quant_method`, a function that makes layouts from `quantization_config` of the checkpoint."""
+keep = kept.keep
 _CACHE_ENDS = (".k_scale", ".v_scale")  # not read: the manifest decides about the cache
 _PATH: DocumentPath = ("model", "huggingface", "config")
 
 
-def with_weights(files: Mapping[str, TensorFile], packing: Packing) -> dict[str, TensorFile]:
-    """The files of a checkpoint, with the weights of packed layers in place of their parts.
+@dataclass(frozen=True)
+class Packing:
+    """The packing of a model's checkpoint.
 
-    Args:
-        files: The opened files by name. The parts of a layer may be in several files.
-        packing: How the checkpoint is packed.
-
-    Raises:
-        InputError: The format is not known.
+    Attributes:
+        config: `quantization_config` in the configuration of the model.
+        dtype: PyTorch's name of the dtype of the model, which its weights have after unpacking.
     """
-    stored = {name: (file, name) for file in files.values() for name in file.names}
-    weights: dict[str, tuple[Layout, Parts]] = {}  # by the name of the part that the weight replaces
-    parts = {name for name in stored if name.endswith(_CACHE_ENDS)}
-    for layout in _layouts(packing):
-        for layer in _layers(layout, stored.keys() - parts):
-            parts_of_layer = {
-                end: stored[layer + end] for end in (*layout.needed, *layout.optional) if layer + end in stored
-            }
-            weights[layer + layout.needed[0]] = (layout, Parts(parts_of_layer))
-            parts.update(layer + end for end in parts_of_layer)
-    return {name: _Unpacked(file, weights, parts, packing) if parts else file for name, file in files.items()}
+
+    config: Mapping[str, Any]
+    dtype: str
+
+    @property
+    def method(self) -> str:
+        """The library or format."""
+        return formats.method_of(self.config)
+
+    def facts(self) -> dict[str, object]:
+        """The object as JSON."""
+        return {"config": self.config, "dtype": self.dtype}
+
+    def with_weights(self, files: Mapping[str, TensorFile]) -> dict[str, TensorFile]:
+        """The files of a checkpoint, with the weights of packed layers in place of their parts.
+
+        Args:
+            files: The opened files by name. The parts of a layer may be in several files.
+
+        Raises:
+            InputError: The format is not known.
+        """
+        stored = {name: (file, name) for file in files.values() for name in file.names}
+        weights: dict[str, tuple[Layout, Parts]] = {}  # by the name of the part that the weight replaces
+        parts = {name for name in stored if name.endswith(_CACHE_ENDS)}
+        for layout in _layouts(self):
+            for layer in _layers(layout, stored.keys() - parts):
+                parts_of_layer = {
+                    end: stored[layer + end] for end in (*layout.needed, *layout.optional) if layer + end in stored
+                }
+                weights[layer + layout.needed[0]] = (layout, Parts(parts_of_layer))
+                parts.update(layer + end for end in parts_of_layer)
+        return {name: _Unpacked(file, weights, parts, self) if parts else file for name, file in files.items()}
+
+
+def packing(facts: Mapping[str, Any]) -> Packing:
+    """The packing with these facts."""
+    return Packing(**facts)
+
+
+def packing_of(module: torch.nn.Module) -> Packing | None:
+    """The packing of a module's checkpoint; None without `quantization_config`, which models of transformers have."""
+    config = getattr(getattr(module, "config", None), "quantization_config", None)
+    if not isinstance(config, Mapping):
+        return None
+    return Packing(config, dtype_name(next((parameter.dtype for parameter in module.parameters()), torch.float32)))
+
+
+def notes(module: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
+    """What happens to the packed weights of a module, for users."""
+    found, lines = kept.of(module), [*kept.of(module).lines()]
+    reads = export_plan.weights or export_plan.read_weights
+    packed = packing_of(module) if reads and export_plan.model.huggingface is not None else None
+    if packed is not None and not lines:
+        again = ", and `quantize` quantizes them again" if export_plan.carries_content and not found.kinds else ""
+        keeps = "`quantize: {torchao: [{config: packed}, ...]}` keeps the integers that XNNPACK can hold"
+        why = "they have no integers that a layer can hold" if found.kinds else keeps
+        lines.append(f"packed weights ({packed.method}) are dequantized{again}: {why}")
+    return lines
 
 
 def _layers(layout: Layout, names: Iterable[str]) -> list[str]:
@@ -78,7 +129,7 @@ def _layouts(packing: Packing) -> list[Layout]:
 
 
 class _Unpacked(TensorFile):
-    """A file in which each weight replaces its first part, and other parts are hidden."""
+    """A file with each packed weight as one tensor, in the place of the first of its stored tensors."""
 
     def __init__(
         self, file: TensorFile, weights: Mapping[str, tuple[Layout, Parts]], parts: set[str], packing: Packing

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 
-from etbuild.model.packed.integers import Integers
 from etbuild.model.spilled_tensors import unused
+from etbuild.model.tensor_files import PackedWeight
+from etplugins.packed.integers import Integers
+
+if TYPE_CHECKING:
+    from torchao.core.config import AOBaseConfig
 
 _MOST_NAMES = 3
 
@@ -33,7 +38,7 @@ class KeptIntegers:
     def tensor(
         self,
         names: Collection[str],
-        content: Integers,
+        content: PackedWeight,
         dtype: torch.dtype,
         spill: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
@@ -45,6 +50,7 @@ class KeptIntegers:
             dtype: The dtype of the weight in the module.
             spill: Returns a tensor with its content in a file, if it is large.
         """
+        assert isinstance(content, Integers)
         reasons = {name: content.misfit(self.kinds[name]) for name in names if name in self.kinds}
         kept_names = [name for name, reason in reasons.items() if reason is None]
         self.dequantized.update({name: reason for name, reason in reasons.items() if reason is not None})
@@ -53,6 +59,13 @@ class KeptIntegers:
         if kept_names:
             self.integers.update(dict.fromkeys(kept_names, content.spilled(spill)))
         return floats
+
+    def config(self, names: Mapping[int, str]) -> AOBaseConfig:
+        """A configuration of torchao that gives layers their integers. `names` has the name of the weight of each
+        layer, by the layer's `id`."""
+        from etplugins.packed.layers import KeepIntegers
+
+        return KeepIntegers(self.integers, names)
 
     def lines(self) -> Iterator[str]:
         """Lines for users about kept and dequantized weights."""
@@ -70,11 +83,12 @@ class KeptIntegers:
 _of_modules: WeakKeyDictionary[torch.nn.Module, KeptIntegers] = WeakKeyDictionary()
 
 
-def put(module: torch.nn.Module, kept: KeptIntegers) -> None:
-    """Remembers the integers of a module's weights."""
-    _of_modules[module] = kept
+def keep(module: torch.nn.Module, kinds: Mapping[str, str], unread: Collection[str]) -> KeptIntegers:
+    """Lets layers of a module keep integers. The arguments are as in `KeptIntegers`."""
+    kept = _of_modules[module] = KeptIntegers(kinds, unread)
+    return kept
 
 
 def of(module: torch.nn.Module) -> KeptIntegers:
-    """The integers that `put` remembered for a module."""
+    """The integers that layers of a module keep."""
     return _of_modules.get(module) or KeptIntegers()

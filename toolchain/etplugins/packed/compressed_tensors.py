@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from etbuild.model.packed import floats
-from etbuild.model.packed.integers import Integers, by_row, centered, none_if_zeros, order, unpacked
-from etbuild.model.packed.layout import Layout, Parts
+from etplugins.packed import floats
+from etplugins.packed.integers import Integers, by_row, centered, none_if_zeros, order, unpacked
+from etplugins.packed.layout import Layout, Parts
 
 _ACTIVATION_ENDS = (".input_scale", ".input_zero_point", ".input_global_scale")
 

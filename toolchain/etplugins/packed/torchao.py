@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from etbuild.model.packed import floats
-from etbuild.model.packed.integers import Integers, by_row, none_if_zeros
-from etbuild.model.packed.layout import Layout, Parts
+from etplugins.packed import floats
+from etplugins.packed.integers import Integers, by_row, none_if_zeros
+from etplugins.packed.layout import Layout, Parts
 
 _FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 _FOUR_BITS = range(-8, 8)

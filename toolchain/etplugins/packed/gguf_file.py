@@ -16,11 +16,10 @@ import torch
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.extras import install_hint
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.inputs import gguf_header
-from etbuild.model.packed import gguf_blocks
-from etbuild.model.packed.integers import Integers
 from etbuild.model.tensor_files import TensorFile
 from etbuild.surroundings.memory import give_back
+from etplugins.packed import gguf_blocks, gguf_header
+from etplugins.packed.integers import Integers
 
 _SHARED_KEYS = (
     *("model_type", "hidden_size", "intermediate_size", "head_dim"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from etbuild.model.packed.layout import Layout, Parts
+from etplugins.packed.layout import Layout, Parts
 
 _FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """The numbers of E2M1 by their bits."""

@@ -1,0 +1,152 @@
+"""What the driver asks of plug-ins that quantize: those of the group `quantizer`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from etbuild import plugins
+from etbuild.errors import DocumentPath
+from etbuild.inputs.step_context import StepContext
+from etbuild.model.tensor_facts import Recipe
+from etbuild.plan.parts import Pt2e, TorchaoEntry
+from etbuild.plan.step_plans import ExportPlan
+
+if TYPE_CHECKING:
+    import torch
+    from executorch.export import QuantizationRecipe
+    from torch.export import ExportedProgram
+
+
+class CannotDefer(Exception):
+    """The content of weights is needed to quantize them. Users see the message as the reason."""
+
+
+class QuantizedModule(Protocol):
+    """A module whose weights can be switched to quantized ones and back."""
+
+    def __call__(self) -> AbstractContextManager[torch.nn.Module]:
+        """Switches the module to quantized weights within this context."""
+
+    def check(self, program: ExportedProgram) -> None:
+        """Checks a method that was exported with quantized weights. Raises BuildError if it reads others."""
+
+
+class QuantizedModules(Protocol):
+    """The module with the quantized weights of each method, from the plug-in `torchao`."""
+
+    def __init__(self, module: torch.nn.Module, export_plan: ExportPlan, free: bool, deferred: bool) -> None:
+        """Args:
+        module: The module with its weights.
+        export_plan: How its methods are quantized.
+        free: Whether the weights before quantization may be freed when no method needs them. The module cannot be
+            used without quantization afterwards.
+        deferred: Whether the content of the weights is not known yet, and quantized weights are computed later.
+        """
+
+    def module_for(self, method: str) -> QuantizedModule | None:
+        """The module with the quantized weights of a method; None if the method has the weights as they are.
+
+        Raises:
+            CannotDefer: They are to be computed later, and cannot be.
+            InputError: The plan does not fit the module.
+            BuildError: A weight cannot be quantized.
+        """
+
+    def recipe_of(self, tensor: torch.Tensor) -> Recipe | None:
+        """How the content of a tensor of the methods is computed from a weight; None if the tensor has its content."""
+
+    @staticmethod
+    def kept_weights(
+        module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]
+    ) -> tuple[dict[str, str], set[str]]:
+        """The weights whose integers in a packed checkpoint methods keep.
+
+        Args:
+            module: The module.
+            methods: For each method, the entries of `torchao`.
+
+        Returns:
+            The kind of the layer of each weight that a method keeps, by the weight's name; and the names of those that
+            no method reads as floats.
+        """
+
+
+class RecipeQuantizer(Protocol):
+    """Quantizes the content of weights as an export says that did not know it, from the plug-in `recipe`."""
+
+    def is_slow(self, recipe: Recipe) -> bool:
+        """Whether it takes longer to quantize a weight than to digest it, and to write and read the result."""
+
+    def quantized(self, recipe: Recipe, parts: set[str], weight: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The parts of a quantized weight by name. The others are zeros. Raises BuildError if torchao refuses."""
+
+
+class MethodQuantization(Protocol):
+    """What quantizes the graph of a method, which is then exported again. The plug-in `pt2e` makes it."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the method is trained; otherwise it is calibrated."""
+
+    @property
+    def dynamic_batch(self) -> bool:
+        """Whether batches may have another size in the first dimension than the example inputs."""
+
+    @property
+    def path(self) -> DocumentPath:
+        """The document path of what quantizes it, for errors."""
+
+    def check_batches(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
+        """Checks that the method accepts the batches that it is calibrated on. Raises InputError.
+
+        Args:
+            arguments: The positional example inputs.
+            dims: For each tensor and plain value in `arguments`, its dimensions in the form that `torch.export`
+                accepts; None: all are fixed.
+        """
+
+    def quantize(self, graph_module: torch.fx.GraphModule, written: set[str]) -> torch.fx.GraphModule:
+        """Quantizes the graph of a method with its weights, which it may change. Raises BuildError.
+
+        Args:
+            graph_module: The graph of the exported method.
+            written: The buffers that the method writes to when it runs, such as a cache. They keep their content.
+        """
+
+
+def of_weights() -> type[QuantizedModules]:
+    """What quantizes the weights of a module before its methods are exported."""
+    found: type[QuantizedModules] = plugins.load("quantizer", "torchao")
+    return found
+
+
+def of_recipes() -> RecipeQuantizer:
+    """What quantizes the content of weights after an export that did not know it."""
+    found: RecipeQuantizer = plugins.load("quantizer", "recipe")
+    return found
+
+
+def of_method(
+    pt2e: Pt2e | None,
+    recipe: QuantizationRecipe | None,
+    arguments: tuple[Any, ...],
+    path: DocumentPath,
+    context: StepContext,
+) -> MethodQuantization:
+    """Makes what quantizes a method, as the manifest and an export recipe say. One of them does.
+
+    Args:
+        pt2e: The value of `pt2e` in the plan.
+        recipe: The part of the export recipe about quantization.
+        arguments: The positional example inputs.
+        path: The document path of `pt2e`.
+        context: The declared inputs of the step.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: A quantizer cannot be made.
+    """
+    made: MethodQuantization = plugins.load("quantizer", "pt2e")(pt2e, recipe, arguments, path, context)
+    return made
