@@ -131,6 +131,8 @@ class Plan(Lowered):
         used = [("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)]
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []
+        task = None if self.model.huggingface is None else self.model.huggingface.task
+        used += [("task", task)] if task is not None else []
         return used
 
     @cached_property
