@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 CALLS = [0, 7, 8, 9, 20, 23]
 
 
-def with_cache(made: Any, directory: Path, kind: str | None) -> Any:
+def with_cache(made: Any, directory: Path, kind: Any) -> Any:
     """The same model with a cache in its buffers."""
     from etplugins.transformers import huggingface
 

@@ -453,8 +453,9 @@ def test_a_task_of_a_plugin_returns_the_outputs_that_it_names(monkeypatch: pytes
     depth_estimation.provide(monkeypatch)
     sizes = {"hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1], "decoder_hidden_size": 8}
     config = {"model_type": "glpn", "num_attention_heads": [1, 1, 1, 1], **sizes}
-    wanted = HuggingFace(model_class=depth_estimation.CLASS, config=config, task=depth_estimation.NAME)
-    made = module.create(ModuleSource(huggingface=wanted), StepContext(Inputs())).eval()
+    task: Any = depth_estimation.NAME
+    wanted = HuggingFace(model_class=depth_estimation.CLASS, config=config, task=task)
+    made: Any = module.create(ModuleSource(huggingface=wanted), StepContext(Inputs())).eval()
     image = torch.rand(1, 3, 64, 64)
     with torch.no_grad():
         (depth,) = made(image)

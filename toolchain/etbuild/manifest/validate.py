@@ -29,7 +29,9 @@ from etbuild.manifest import (
     yaml_document,
 )
 from etbuild.manifest.parameters import mapping
+from etbuild.manifest.torchao_configs import TORCHAO_CONFIGS
 from etbuild.manifest.variants import Merged
+from etbuild.manifest.weights import checkpoints
 from etbuild.manifest.yaml_document import Document
 
 _BEGINS = "a manifest starts with `schema: executorch-model/v1`"
@@ -40,7 +42,6 @@ _OTHER_SUFFIXES = (
 )
 """Types of other files. Any other name without a known type may be that of a folder, such as `Qwen2.5-0.5B`."""
 _LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # the first 100 characters are shown
-TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8", "packed")
 
 
 @dataclass(frozen=True)
@@ -219,21 +220,18 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
 
 def _check_model(model: sections.Model) -> Iterator[Problem]:
     yield from _check_origin(model)
-    weights = model.get("weights", [])
-    for index, entry in enumerate(weights if isinstance(weights, list) else [weights]):
-        path: DocumentPath = ("model", "weights", index) if isinstance(weights, list) else ("model", "weights")
-        yield from _check_checkpoint(entry, path, "huggingface" in model)
+    for path, checkpoint in checkpoints(model).items():
+        yield from _check_checkpoint(checkpoint, path, "huggingface" in model)
 
 
-def _check_checkpoint(entry: str | sections.Checkpoint, path: DocumentPath, of_transformers: bool) -> Iterator[Problem]:
-    """Checks an entry of `weights`: the name of a checkpoint, or a mapping with rules."""
-    if isinstance(entry, dict):
-        for pattern, renamed in entry.get("rename", {}).items():
-            if pattern.count("*") != renamed.count("*"):
-                message = f"`{pattern}` and `{renamed}` do not have the same number of `*`"
-                hint = 'each `*` stands for the same text in both: {"model.*": "*"}'
-                yield Problem(message, (*path, "rename", pattern), hint)
-    name, path = (entry, path) if isinstance(entry, str) else (entry["file"], (*path, "file"))
+def _check_checkpoint(checkpoint: sections.Checkpoint, path: DocumentPath, of_transformers: bool) -> Iterator[Problem]:
+    """Checks an entry of `weights`. `path` is the place that names its file."""
+    for pattern, renamed in checkpoint.get("rename", {}).items():
+        if pattern.count("*") != renamed.count("*"):
+            message = f"`{pattern}` and `{renamed}` do not have the same number of `*`"
+            hint = 'each `*` stands for the same text in both: {"model.*": "*"}'
+            yield Problem(message, (*path[:-1], "rename", pattern), hint)
+    name = checkpoint["file"]
     yield from _check_input_name(name, path)
     if not name.endswith(INDEX_SUFFIXES) and name.lower().endswith(_OTHER_SUFFIXES):
         hint = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES, GGUF_SUFFIX))}, and folders"
@@ -471,7 +469,7 @@ def _check_torchao(entry: sections.Torchao, path: DocumentPath) -> Iterator[Prob
             if key in entry:
                 hint = "remove it: the checkpoint says how its weights are packed, and other layers go to later entries"
                 yield Problem(f"`{key}` does not go with `packed`", (*path, key), hint, at_key=True)
-    elif entry.get("fitting") and entry.get("group_size", None if "8" in config[-2:] else 32) is None:
+    elif entry.get("fitting") and entry.get("group_size", TORCHAO_CONFIGS[config]) is None:
         message = "every layer is fitting if the whole row shares a scale"
         yield Problem(message, (*path, "fitting"), "set `group_size`, or remove `fitting`", at_key=True)
     elif "embedding" in entry.get("layers", []) and "da" in config:
@@ -522,8 +520,7 @@ def _check_constant_methods(constants: dict[str, object], methods: Collection[st
 
 
 OTHER_OUTPUTS = ("etrecord", "export", "pte")
-"""What follows the program's name in the names of the program and of the directory that build rules export to. The
-rules have the same list."""
+"""What follows the program's name in the names of the program and of the directory that build rules export to."""
 
 
 def _check_tag(tag: str, path: DocumentPath) -> Iterator[Problem]:

@@ -13,7 +13,8 @@ import torch
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.given import Given
-from etbuild.plan.parts import DecoderCache, Dim, ExportMethod, HuggingFace, ModelExample, Names, TensorExample
+from etbuild.plan.kinds import Names
+from etbuild.plan.parts import DecoderCache, Dim, ExportMethod, HuggingFace, ModelExample, TensorExample
 from etbuild.plan.step_plans import ExportPlan
 
 _PATH: DocumentPath = ("runner",)

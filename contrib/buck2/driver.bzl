@@ -1,6 +1,7 @@
 """Runs one verb of the driver (`etbuild`) as an action, in an environment that is the same on every machine."""
 
 load("//rules/private:common.bzl", "ENVIRONMENT", "hint_arguments")
+load("//rules/private:program_actions.bzl", "path_argument")
 load(":providers.bzl", "ExecutorchToolchainInfo")
 
 # The attributes of rules that run the driver.
@@ -30,7 +31,7 @@ def declare(ctx: AnalysisContext, name: str, dir: bool = False) -> Artifact:
     return ctx.actions.declare_output(name, dir = dir, has_content_based_path = ctx.attrs.has_content_based_path)
 
 def _line(item, outputs: list) -> list:
-    """Returns the lines of one argument that common.bzl made."""
+    """Returns the lines of one argument of an action."""
     if isinstance(item, str):
         return [item]
     if hasattr(item, "named"):
@@ -41,44 +42,37 @@ def _line(item, outputs: list) -> list:
     path = item.file.as_output() if item.file in outputs else item.file
     return [cmd_args(item.prefix, cmd_args(path, parent = 1 if item.parent else 0), delimiter = "")]
 
-def run_driver(
-        ctx: AnalysisContext,
-        arguments: list,
-        outputs: list,
-        category: str,
-        identifier: str | None = None,
-        hidden: list = [],
-        torch: bool = False):
-    """Declares an action that runs one verb of the driver.
+def run_action(ctx: AnalysisContext, action, more: dict = {}):
+    """Declares an action of `program_actions.bzl`: it runs one verb of the driver.
 
     Args:
       ctx: the context of the rule.
-      arguments: the arguments, as common.bzl makes them. Each file of them that is no output is an input.
-      outputs: list of Artifact.
-      category: the kind of the action.
-      identifier: what tells actions of one kind in one target apart.
-      hidden: more inputs.
-      torch: whether the verb imports torch. Only such verbs run in a worker.
+      action: struct.
+      more: dict of prefix to Artifact, more outputs, each with the argument that names it.
     """
     toolchain = ctx.attrs._toolchain.get(ExecutorchToolchainInfo)
-    driver = toolchain.drivers.get(arguments[0], toolchain.driver)
+    driver = toolchain.drivers.get(action.arguments[0], toolchain.driver)
     hints = hint_arguments(str(ctx.label.raw_target()), "etbuild")
-    lines = cmd_args([_line(item, outputs) for item in arguments[:1] + hints + arguments[1:]])
+    outputs = action.outputs + more.values()
+    arguments = action.arguments[:1] + hints + action.arguments[1:]
+    arguments += [path_argument(prefix, file) for prefix, file in more.items()]
+    lines = cmd_args([_line(item, outputs) for item in arguments])
+    category = "executorch_" + action.kind
 
     # A worker takes its arguments from a file, and one line can hold any name of a file.
     file = ctx.actions.write(
-        ".".join([part for part in [category, identifier, "args"] if part]),
+        ".".join([part for part in [category, action.name, "args"] if part]),
         lines,
         has_content_based_path = ctx.attrs.has_content_based_path,
     )
     ctx.actions.run(
-        cmd_args(file, format = "@{}", hidden = [lines, [output.as_output() for output in outputs], hidden]),
+        cmd_args(file, format = "@{}", hidden = [lines, [output.as_output() for output in outputs], action.more_inputs]),
         category = category,
         env = ENVIRONMENT,
         exe = WorkerRunInfo(
             exe = driver.args,
             worker = toolchain.worker,
-        ) if torch and toolchain.worker else driver,
-        identifier = identifier,
-        weight = toolchain.weight if torch else 1,
+        ) if action.torch and action.worker and toolchain.worker else driver,
+        identifier = action.name or None,
+        weight = toolchain.weight if action.torch else 1,
     )

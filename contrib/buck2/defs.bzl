@@ -3,7 +3,7 @@
 They have the names and the attributes of the rules for Bazel, so that the same manifest needs no change:
 
 ```starlark
-load("@rules_executorch//rules/buck2:defs.bzl", "executorch_library", "executorch_lock", "executorch_program")
+load("@rules_executorch//contrib/buck2:defs.bzl", "executorch_library", "executorch_lock", "executorch_program")
 
 executorch_library(
     name = "backbone",

@@ -99,7 +99,7 @@ executorch_toolchain = rule(
     doc = """The toolchain of all programs. The cell `toolchains` has one that is called `executorch`.
 
 ```starlark
-load("@rules_executorch//rules/buck2:defs.bzl", "executorch_driver", "executorch_toolchain")
+load("@rules_executorch//contrib/buck2:defs.bzl", "executorch_driver", "executorch_toolchain")
 
 executorch_driver(
     name = "etbuild",
