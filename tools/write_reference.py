@@ -1,6 +1,6 @@
 """Writes the schemas of manifests and plans and the types of a manifest's data, the reference pages in
-`docs/reference/`, the table of packages in ARCHITECTURE.md, the completion of shells, and what the build rules load from
-the driver.
+`docs/reference/`, the table of packages in ARCHITECTURE.md, the completion of shells, and what rules load from the
+driver.
 
 `make reference`, or `python -m tools.write_reference`.
 """
