@@ -12,7 +12,11 @@ import torch
 from safetensors.torch import save_file
 
 from etbuild.cli import main
-from tests.helpers import commands, single_calls
+from etbuild.inputs.step_context import StepContext
+from etbuild.key.declared import Inputs
+from etbuild.model import module
+from etbuild.plan.parts import HuggingFace, ModuleSource
+from tests.helpers import commands, depth_estimation, single_calls
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
@@ -443,3 +447,17 @@ def test_what_cannot_be_a_program_is_named(
     assert outcome.code in (1, 2)
     assert message in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_a_task_of_a_plugin_returns_the_outputs_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    depth_estimation.provide(monkeypatch)
+    sizes = {"hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1], "decoder_hidden_size": 8}
+    config = {"model_type": "glpn", "num_attention_heads": [1, 1, 1, 1], **sizes}
+    task: Any = depth_estimation.NAME
+    wanted = HuggingFace(model_class=depth_estimation.CLASS, config=config, task=task)
+    made: Any = module.create(ModuleSource(huggingface=wanted), StepContext(Inputs())).eval()
+    image = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        (depth,) = made(image)
+        expected = super(type(made), made).forward(image).predicted_depth
+    torch.testing.assert_close(depth, expected)

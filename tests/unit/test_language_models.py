@@ -20,6 +20,7 @@ from etbuild.plan.step_plans import read_plan
 from etbuild.report.tokenizer import unknown_tokens
 from etkit.cli.generate import Text
 from etkit.generation.tokenizer_files import preferred
+from tests.helpers import depth_estimation
 
 OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"
 
@@ -121,6 +122,17 @@ def test_a_constant_of_the_manifest_overrides_that_of_the_runner(tmp_path: Path)
     plan = planned(tmp_path, wanted(), runner="executorch-llm/v1", constant_methods=constants)
     assert plan.export_plan.runner is not None
     assert plan.export_plan.runner.said == ("get_answer", "get_eos_ids")
+
+
+def test_a_plugin_may_provide_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    depth_estimation.provide(monkeypatch)
+    plan = planned(tmp_path, {"task": depth_estimation.NAME})
+    assert plan.model.huggingface is not None
+    assert plan.model.huggingface.model_class == depth_estimation.CLASS
+    assert as_json(plan.methods["forward"])["example_inputs"] == [{"of_model": "image"}]
+    assert plan.plugins_of("export") == {"etplugins.depth", "etplugins.transformers"}
+    with pytest.raises(InputError, match=r"did you mean `depth-estimation`\?"):
+        planned(tmp_path, {"task": "depth-estimaton"})
 
 
 def test_the_plans_of_a_language_model_can_be_read_again(tmp_path: Path) -> None:

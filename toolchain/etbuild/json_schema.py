@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from etbuild import plugins
 from etbuild.errors import DocumentPath, Problem, did_you_mean, is_near, unknown
 from etbuild.patching import imported_later
 
@@ -79,6 +80,16 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
+def _enum(validator: Any, wanted: list[Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not isinstance(instance, str) or instance not in _provided(schema):
+        yield from Draft202012Validator.VALIDATORS["enum"](validator, wanted, instance, schema)
+
+
+def _provided(schema: Any) -> Collection[str]:
+    """The values that plug-ins add to those of an `enum`: what they provide in the group that its schema names."""
+    return plugins.group(schema["group"]) if "group" in schema else ()
+
+
 # If entries cannot be sorted, the library compares each one with each other one.
 def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
     del validator, schema
@@ -93,7 +104,7 @@ def canonical(value: Any) -> str:
 
 _Validator = extend(
     Draft202012Validator,
-    {"pattern": _pattern, "uniqueItems": _unique_items},
+    {"enum": _enum, "pattern": _pattern, "uniqueItems": _unique_items},
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda checker, value: isinstance(value, int) and not isinstance(value, bool)
     ),
@@ -147,6 +158,7 @@ class _Explainer:
                         yield Problem(f"the key `{key}` is missing", path, sample and f"add `{key}: {sample}`")
             case "enum":
                 alias = DTYPES.get(str(data))
+                wanted = [*wanted, *(each for each in _provided(schema) if each not in wanted)]
                 near = f"PyTorch's `{data}` is `{alias}`" if alias in wanted else None
                 hint = near or did_you_mean(str(data), map(str, wanted))
                 yield Problem(f"{show(data)} is not one of the known values", path, hint)

@@ -312,7 +312,9 @@ class _Plans(_Schemas):
         node = self.of(kind)
         if says and says[0].plan is not None:
             return dict(says[0].plan)
-        keywords = {key: value for each in says for key, value in each.keywords.items() if key in ("type", "minimum")}
+        keywords = {
+            key: value for each in says for key, value in each.keywords.items() if key in ("group", "minimum", "type")
+        }
         return self._kind(says[0]) if says and says[0].name == "programName" else {**node, **keywords}
 
     def of_forward(self, name: str) -> Schema:

@@ -439,7 +439,10 @@ class Manifest(Part):
     constant_methods: dict[Identifier, ConstantValue] = {}
     named_data: dict[FileStem, NamedData] = {}
     custom_ops: CustomOps = CustomOps()
-    runner: Literal["executorch-llm/v1", "executorch-asr/v1", "executorch-multimodal/v1"] | None = None
+    runner: (
+        Annotated[Literal["executorch-llm/v1", "executorch-asr/v1", "executorch-multimodal/v1"], Says(group="runner")]
+        | None
+    ) = None
     tokenizer: Annotated[tuple[InputName, ...], Says(one=True, minItems=1, uniqueItems=True)] | None = None
     metadata: Metadata | None = None
     share_mutable_buffers: bool = False

@@ -31,7 +31,8 @@ class Says:
         written: The type that manifests have in its place, or the name of its class; None for the type itself.
         one: Whether a list may be written as its only entry.
         plan: The schema of its JSON in a plan; None for the one that follows from the type.
-        keywords: Keywords of the schema.
+        keywords: Keywords of the schema. Names that plug-ins provide in a `group` are values besides those of the
+            `enum`.
     """
 
     def __init__(

@@ -90,7 +90,10 @@ class ModelExample(Part):
 
     _LEFT_OUT = ("length",)
 
-    of_model: Literal["features", "encoder_outputs", "pixel_values", "embeddings", "image", "sound"]
+    of_model: Annotated[
+        Literal["features", "encoder_outputs", "pixel_values", "embeddings", "image", "sound"],
+        Says(group="example_input"),
+    ]
     length: int | None = None
 
 
@@ -541,17 +544,20 @@ class HuggingFace(Part, needs=()):
     dense: tuple[DenseLayer, ...] = ()
     normalize: bool = False
     task: (
-        Literal[
-            "text-generation",
-            "seq2seq",
-            "speech-to-text",
-            "image-text-to-text",
-            "feature-extraction",
-            "text-classification",
-            "token-classification",
-            "image-classification",
-            "object-detection",
-            "automatic-speech-recognition",
+        Annotated[
+            Literal[
+                "text-generation",
+                "seq2seq",
+                "speech-to-text",
+                "image-text-to-text",
+                "feature-extraction",
+                "text-classification",
+                "token-classification",
+                "image-classification",
+                "object-detection",
+                "automatic-speech-recognition",
+            ],
+            Says(group="task"),
         ]
         | None
     ) = None

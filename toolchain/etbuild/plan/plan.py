@@ -132,13 +132,17 @@ class Plan(Lowered):
     def _provided(self) -> list[tuple[str, str]]:
         """What each step of this program uses of plug-ins, besides backends: groups and names."""
         inputs = (leaf for method in self.methods.values() for leaf, _ in method.leaves(()))
-        used = [("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)]
+        used: list[tuple[str, str]] = [
+            ("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)
+        ]
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []
         used += [("quantizer", "torchao")] if self.export_plan.quantizes else []
         used += [("tensor_file", "packed")] if self.export_plan.may_be_packed else []
         files = [entry.file for entry in self.model.weights]
         used += [("tensor_file", end) for end in suffixes_of_plugins() if any(file.endswith(end) for file in files)]
+        task = None if self.model.huggingface is None else self.model.huggingface.task
+        used += [("task", task)] if task is not None else []
         return used
 
     @cached_property

@@ -1,14 +1,16 @@
 """What a task writes into the manifest of a model: the class of the model, and methods with their inputs.
 
-The methods have the names that ExecuTorch's runners call; without a runner, there is one method `forward`.
+The methods have the names that ExecuTorch's runners call; without a runner, there is one method `forward`. A plug-in
+may provide another `task`: a `Task`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etbuild import plugins
 from etbuild.manifest.sections import ExampleInput, HuggingFace, Method, Shapes
 
 _POSITION: ExampleInput = {"shape": [1], "dtype": "int64", "fill": "zeros"}
@@ -108,13 +110,14 @@ def _of_seq2seq(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     return _of_text_decoder(states, None if shapes is None else [*shapes, None], huggingface)
 
 
-def _of_text(_name: str, _entry: str, huggingface: HuggingFace) -> Method:
+def of_text(_name: str, _entry: str, huggingface: HuggingFace) -> Method:
     """All tokens of a text, in one call."""
     tokens, shapes = _tokens("seq", huggingface.get("max_source_length"), 16)
     return {"example_inputs": [tokens], "dynamic_shapes": [shapes]}
 
 
-def _of_image(_name: str, _entry: str, _huggingface: HuggingFace) -> Method:
+def of_image(_name: str, _entry: str, _huggingface: HuggingFace) -> Method:
+    """An image in the size of the configuration."""
     return {"example_inputs": [{"of_model": "image"}]}
 
 
@@ -124,7 +127,8 @@ def _of_speech(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     return _of_text_decoder(_sound("encoder_outputs", huggingface), None, huggingface)
 
 
-def _of_sound(_name: str, _entry: str, huggingface: HuggingFace) -> Method:
+def of_sound(_name: str, _entry: str, huggingface: HuggingFace) -> Method:
+    """A whole sound."""
     return {"example_inputs": [_sound("sound", huggingface)]}
 
 
@@ -153,16 +157,17 @@ def _of_image_text(_name: str, entry: str, huggingface: HuggingFace) -> Method:
 
 
 _ENCODER_DECODER = {"encoder": "encode", "text_decoder": "decode"}
-_SINGLE = {"forward": "forward"}
+ONE_CALL = {"forward": "forward"}
+"""The entries of a task that has all of its input in one call."""
 
 
 def _of_labels(model_class: str, inputs: Inputs, takes: str, outputs: tuple[str, ...] = ("logits",)) -> Task:
     """A task that scores labels."""
-    return Task(model_class, None, _SINGLE, inputs, takes=takes, has_labels=True, outputs=outputs)
+    return Task(model_class, None, ONE_CALL, inputs, takes=takes, has_labels=True, outputs=outputs)
 
 
-TASKS = {
-    "text-generation": Task("AutoModelForCausalLM", "executorch-llm/v1", _SINGLE, _of_decoder),
+_OWN = {
+    "text-generation": Task("AutoModelForCausalLM", "executorch-llm/v1", ONE_CALL, _of_decoder),
     "seq2seq": Task(
         "AutoModelForSeq2SeqLM",
         "executorch-asr/v1",
@@ -185,12 +190,31 @@ TASKS = {
         {"vision_encoder": "encode_image", "token_embedding": "embed", "text_decoder": "decode"},
         _of_image_text,
     ),
-    "feature-extraction": Task("AutoModel", None, _SINGLE, _of_text, takes="tokens", outputs=("last_hidden_state",)),
-    "text-classification": _of_labels("AutoModelForSequenceClassification", _of_text, "tokens"),
-    "token-classification": _of_labels("AutoModelForTokenClassification", _of_text, "tokens"),
-    "image-classification": _of_labels("AutoModelForImageClassification", _of_image, "image"),
+    "feature-extraction": Task("AutoModel", None, ONE_CALL, of_text, takes="tokens", outputs=("last_hidden_state",)),
+    "text-classification": _of_labels("AutoModelForSequenceClassification", of_text, "tokens"),
+    "token-classification": _of_labels("AutoModelForTokenClassification", of_text, "tokens"),
+    "image-classification": _of_labels("AutoModelForImageClassification", of_image, "image"),
     "automatic-speech-recognition": Task(
-        "AutoModelForCTC", None, _SINGLE, _of_sound, takes="sound", outputs=("logits",)
+        "AutoModelForCTC", None, ONE_CALL, of_sound, takes="sound", outputs=("logits",)
     ),
-    "object-detection": _of_labels("AutoModelForObjectDetection", _of_image, "image", ("logits", "pred_boxes")),
+    "object-detection": _of_labels("AutoModelForObjectDetection", of_image, "image", ("logits", "pred_boxes")),
 }
+
+
+class _Tasks(Mapping[str, Task]):
+    """The tasks by name: those above, and those that plug-ins provide."""
+
+    def __getitem__(self, name: str) -> Task:
+        if name in _OWN:
+            return _OWN[name]
+        task: Task = plugins.load("task", name)
+        return task
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*_OWN, *plugins.group("task")])
+
+    def __len__(self) -> int:
+        return len(_OWN) + len(plugins.group("task"))
+
+
+TASKS = _Tasks()
