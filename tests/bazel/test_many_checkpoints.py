@@ -134,7 +134,9 @@ GLOB = 'glob(["step_*.safetensors"])'
     ("old", "new", "message"),
     [
         pytest.param(GLOB, f'["best/step_0.safetensors"] + {GLOB}', "would both be called 'step_0'", id="twice"),
-        pytest.param('"net.safetensors"', '"other.safetensors"', "does not list `net.safetensors`", id="other name"),
+        pytest.param(
+            '"net.safetensors"', '"other.safetensors"', "the manifest names `net.safetensors`, and", id="other name"
+        ),
         pytest.param(GLOB, 'select({"//conditions:default": []})', "write a list", id="select"),
     ],
 )
