@@ -99,6 +99,10 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/plugins.py": _core(*_integration("backends")),
     "toolchain/etplugins/": _core(*_integration("backends"), "conformance/test_named_data_of_backends.py"),
     "toolchain/etplugins/coreml/": _core(*_integration("backends"), "conformance/test_coreml.py"),
+    "toolchain/etplugins/transformers/": _core(
+        *_integration("chat", "complex_pairs", "encoder_decoders", "experts", "huggingface", "image_text", "init"),
+        *_integration("known_values", "language_models", "runner_contract", "state_caches", "tasks", "text_checks"),
+    ),
     "toolchain/etkit/benchmarking/": _tool(*_integration("bench"), *_bazel("program_tests")),
     "toolchain/etbuild/build/": _core(
         *_integration("local_cache", "separate_methods", "variants", "verify_reproducible")
@@ -160,7 +164,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/exception_text.py": _core(*_integration("errors", "source_lines")),
     "toolchain/etbuild/export/": _core(
         *_integration("constant_methods", "custom_ops", "entries", "inputs", "kinds_of_modules", "pt2_files"),
-        *_integration("runner_contract", "several_modules", "source_lines", "steps"),
+        *_integration("several_modules", "source_lines", "steps"),
     ),
     "toolchain/etbuild/extras.py": _core(*_integration("huggingface")),
     "toolchain/etbuild/files/": _core(

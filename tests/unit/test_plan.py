@@ -329,6 +329,12 @@ OF_VULKAN = {"forward": {**METHODS["forward"], "partitioners": ["vulkan"]}}
 PLUGINS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "none": ({}, set(), set()),
     "backend": ({"methods": OF_VULKAN}, set(), {"etplugins.vulkan"}),
+    "huggingface": (
+        {"model": {"huggingface": {"config": "config.json", "class": "AutoModel"}}},
+        {"etplugins.transformers"},
+        {"etplugins.transformers"},
+    ),
+    "runner": ({"runner": "executorch-llm/v1"}, {"etplugins.transformers"}, {"etplugins.transformers"}),
 }
 """For each kind of program, what it adds to a manifest, and the plug-ins that its export and its lowering use."""
 

@@ -187,29 +187,6 @@ class Reference:
                 return outputs_of(run(*positional, **keywords))
 
 
-def language_model(plan: Plan, context: StepContext) -> torch.nn.Module:
-    """A language model as transformers computes it: float32, without a cache, and not quantized.
-
-    Args:
-        plan: The plan of its program. The model comes from a configuration of Hugging Face.
-        context: The declared inputs.
-
-    Returns:
-        The module. It takes `input_ids`, int64 [1, seq], and returns a tuple with the scores first, [1, seq, vocab].
-    """
-    from etbuild.model import experts
-
-    source = plan.export_plan.model
-    assert source.huggingface is not None, "the manifest is checked"
-    plain = source.huggingface.replace(cache=None, task=None, attention=None, logits=None)
-    methods = {name: method.replace(quantize=None) for name, method in plan.export_plan.methods.items()}
-    model = source.replace(huggingface=plain, dtype="float32")
-    export_plan = plan.export_plan.replace(model=model, methods=methods)
-    root = create_module(export_plan, context, plan.lower_plan.weights, floats=True).float()
-    experts.restore(root)
-    return root
-
-
 def _of_plan(prepared: Mapping[str, PreparedMethod], plan: ExportPlan) -> dict[str, PreparedMethod]:
     """Prepared methods that are exported by another plan."""
     return {name: replace(one, job=replace(one.job, plan=plan)) for name, one in prepared.items()}

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.model import decoder_inputs, position_tables, state_cache, static_cache
-from etbuild.model.complex_pairs import as_pairs
 from etbuild.plan.parts import DecoderCache, HuggingFace
+from etplugins.transformers import decoder_inputs, position_tables, state_cache, static_cache
+from etplugins.transformers.complex_pairs import as_pairs
 
 _PATH: DocumentPath = ("model", "huggingface")
 _CACHE: DocumentPath = (*_PATH, "cache")
@@ -179,7 +179,7 @@ def _add_own(
     """Adds ExecuTorch's modules for caches. Raises InputError if the kind of the cache does not fit the model."""
     from transformers.configuration_utils import get_head_shapes
 
-    from etbuild.model import custom_attention
+    from etplugins.transformers import custom_attention
 
     if settings.kind == "quantized" and model.dtype != torch.float32:
         message = (

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.model.image_inputs import ImageTokens
-from etbuild.model.known_values import KnownValues
 from etbuild.model.module import set_methods
 from etbuild.plan.parts import DecoderCache
+from etplugins.transformers.families import family
+from etplugins.transformers.image_inputs import ImageTokens
+from etplugins.transformers.known_values import KnownValues
 
 _TASK: DocumentPath = ("model", "huggingface", "task")
 
@@ -208,6 +209,6 @@ def needed(model: Any, cache: DecoderCache, image: ImageTokens) -> list[Embeddin
         parts.append(DeepFeatures(model, image))
     if hasattr(model.base_model, "get_rope_index"):
         parts.append(GridPositions(model, cache))
-    if model.config.model_type == "gemma3":
+    if family(model.config.model_type).looks_ahead:
         parts.append(Blocks(cache))
     return parts

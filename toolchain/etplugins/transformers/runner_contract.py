@@ -13,7 +13,8 @@ import torch
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.given import Given
-from etbuild.plan.parts import DecoderCache, Dim, ExportMethod, HuggingFace, ModelExample, Names, TensorExample
+from etbuild.plan.kinds import Names
+from etbuild.plan.parts import DecoderCache, Dim, ExportMethod, HuggingFace, ModelExample, TensorExample
 from etbuild.plan.step_plans import ExportPlan
 
 _PATH: DocumentPath = ("runner",)
@@ -33,7 +34,7 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, 
     model, runner = export_plan.model.huggingface, export_plan.runner
     if runner is None or model is None or model.cache is None:
         return {}
-    from etbuild.model import encoder_decoder  # imports transformers
+    from etplugins.transformers import encoder_decoder  # imports transformers
 
     config = encoder_decoder.decoder_config(module.config)
     settings = _generation_config(model, inputs)

@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etbuild.errors import DocumentPath, Problem
-from etbuild.manifest import tasks
 from etbuild.manifest.sections import ExampleInput, Manifest, Method
-
-RUNNER_CONSTANTS = (
-    "decoder_start_token_id",
-    "enable_dynamic_shape",
-    "get_bos_id",
-    "get_eos_ids",
-    "get_max_context_len",
-    "get_max_seq_len",
-    "get_n_layers",
-    "get_vocab_size",
-    "use_kv_cache",
-    "use_sdpa_with_kv_cache",
-)
-"""The constant methods of the contracts of runners."""
+from etplugins.transformers import tasks
 
 _OF_TEXT = ("get_eos_ids", "get_max_context_len", "get_max_seq_len", "get_vocab_size", "use_kv_cache")
 _NEEDED_CONSTANTS = {
@@ -44,9 +30,7 @@ _OPTIONAL = "vision_encoder"  # a program may have another encoder, for sounds
 
 
 def check(data: Manifest) -> Iterator[Problem]:
-    """Yields the problems of the contract of a runner. The manifest is completed."""
-    if "runner" not in data:
-        return
+    """Yields the problems of the contract of the manifest's runner. The manifest is completed."""
     runner, methods = data["runner"], data.get("methods", {})
     model = data.get("model", {})
     huggingface = model.get("huggingface", {})

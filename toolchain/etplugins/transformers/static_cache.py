@@ -12,7 +12,7 @@ from transformers.cache_utils import StaticLayer
 
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.exception_text import summary
-from etbuild.model.state_cache import StateCache, has_states, states_only, unsupported
+from etplugins.transformers.state_cache import StateCache, has_states, states_only, unsupported
 
 _CACHE: DocumentPath = ("model", "huggingface", "cache")
 

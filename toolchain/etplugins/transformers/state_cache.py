@@ -18,9 +18,9 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 from etbuild.errors import BuildError, DocumentPath
-from etbuild.model import position_tables
-from etbuild.model.token_loop import for_each_token
 from etbuild.patching import replaced
+from etplugins.transformers import position_tables
+from etplugins.transformers.token_loop import for_each_token
 
 _CACHE: DocumentPath = ("model", "huggingface", "cache")
 

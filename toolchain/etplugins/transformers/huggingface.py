@@ -20,37 +20,37 @@ from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import first_cause
 from etbuild.extras import install_hint
 from etbuild.foreign_errors import from_exception
+from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
-from etbuild.manifest import tasks
-from etbuild.model.empty_parameters import parameters_left_empty
-from etbuild.model.huggingface_config import PATH as _PATH
-from etbuild.model.huggingface_config import is_auto, make_config, nearest
 from etbuild.model.module import set_methods
-from etbuild.plan.parts import HuggingFace
+from etbuild.plan.parts import ModuleSource
+from etbuild.plan.step_plans import ExportPlan
 from etbuild.surroundings.random_seeds import seed
+from etplugins.transformers import tasks
+from etplugins.transformers.empty_parameters import parameters_left_empty
+from etplugins.transformers.huggingface_config import PATH as _PATH
+from etplugins.transformers.huggingface_config import is_auto, make_config, nearest
 
 _NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
-def create(
-    settings: HuggingFace, first_seed: int, context: StepContext, dtype: str | None = None, loaded: bool = False
-) -> torch.nn.Module:
+def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> torch.nn.Module:
     """Makes the module with random weights. Parameters have the names that `save_pretrained` writes.
 
     Args:
-        settings: The class, the configuration, and what the task needs.
-        first_seed: The seed for the random weights.
+        source: The class, the configuration, what the task needs, the seed for the random weights, and their dtype.
         context: The declared inputs of the step, which may contain the configuration.
-        dtype: PyTorch's name of the dtype of the weights; None for the dtype in the configuration.
         loaded: Whether all parameters are loaded afterwards, so that their content here does not matter.
 
     Raises:
         InputError: The class or a key of the configuration is unknown, or the configuration's file cannot be read.
         BuildError: `transformers` is missing, or refuses the configuration.
     """
+    settings = source.huggingface
+    assert settings is not None, "the model is one of transformers"
     transformers = _import()
-    from etbuild.model import (  # these import transformers
+    from etplugins.transformers import (  # these import transformers
         decoder_cache,
         dense,
         encoder_decoder,
@@ -60,13 +60,13 @@ def create(
     )
 
     cls = _class(transformers, settings.model_class)
-    seed(first_seed)
+    seed(source.seed)
     with wrap_user_error((*_PATH, "config"), f"making a `{settings.model_class}` of the configuration"):
         config = make_config(transformers, cls, settings.config, context.inputs)
         if settings.task == "image-text-to-text":
             image_text.check(config)
         with parameters_left_empty() if loaded else nullcontext():
-            model = _model(cls, config, decoder_cache.attention(config, settings), dtype)
+            model = _model(cls, config, decoder_cache.attention(config, settings), source.dtype)
             dense.add(model, settings.dense)
         experts.choose(model)
         if settings.task is not None and tasks.TASKS[settings.task].outputs:
@@ -82,6 +82,26 @@ def create(
     return model
 
 
+def constants(export_plan: ExportPlan, module: torch.nn.Module, inputs: Given) -> dict[str, object]:
+    """The constant methods of the runner's contract; without a runner, those of the task.
+
+    Args:
+        export_plan: The export plan. Its model is one of transformers.
+        module: The model.
+        inputs: The declared inputs, which may contain the settings for generating text.
+
+    Raises:
+        InputError: The ids of the tokens that end a text are unknown, or a token is not in the vocabulary.
+    """
+    from etplugins.transformers import runner_contract, single_call
+
+    settings = export_plan.model.huggingface
+    assert settings is not None, "the model is one of transformers"
+    if export_plan.runner is None:
+        return single_call.constants(module, settings)
+    return runner_contract.constants(export_plan, module, inputs)
+
+
 def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> Any:
     """Makes the model with random weights. If `attention` or `dtype` is None, transformers chooses it.
 
@@ -93,7 +113,7 @@ def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> A
         make = functools.partial(make, dtype=getattr(torch, dtype))
     if attention != "custom_sdpa":
         return make(config) if attention is None else make(config, attn_implementation=attention)
-    from etbuild.model import custom_attention
+    from etplugins.transformers import custom_attention
 
     custom_attention.register()
     attention_setting: Any = custom_attention.NAME

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from etbuild.model.module import set_methods
-from etbuild.model.token_loop import for_each_token
+from etplugins.transformers.token_loop import for_each_token
 
 _TRIAL_EXPERTS = 3
 _TRIAL_SIZE = 8  # rows, and the size of rows in a trial

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from etbuild.errors import InputError
-from etbuild.model.known_values import KnownValues
+from etplugins.transformers.families import family
+from etplugins.transformers.known_values import KnownValues
 
 _GRID, _SHAPES = "image_grid_thw", "spatial_shapes"
 
@@ -68,8 +69,7 @@ def _row(features: Any) -> torch.Tensor:
 
 def _outputs(model: Any, inputs: dict[str, torch.Tensor]) -> tuple[Any, Any]:
     """The tokens of an image, and features for layers of the decoder; None for a model without such features."""
-    if model.config.model_type in ("idefics3", "smolvlm"):
-        # Their `get_image_features` drops images with only zeros, so that the number of tokens would depend on values.
+    if family(model.config.model_type).drops_black_images:
         hidden = model.model.vision_model(**inputs, return_dict=True).last_hidden_state
         return model.model.connector(hidden), None
     results = model.get_image_features(**inputs, return_dict=True)

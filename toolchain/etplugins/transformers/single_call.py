@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.manifest import tasks
-from etbuild.model import dense
-from etbuild.model.huggingface_config import PATH
 from etbuild.plan.parts import HuggingFace, ModelExample
+from etplugins.transformers import dense, tasks
+from etplugins.transformers.huggingface_config import PATH
 
 _INPUT_NAMES = {"tokens": "tokens", "image": "an image", "sound": "a sound"}
 """The input of a task, in the words of messages."""

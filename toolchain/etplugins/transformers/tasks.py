@@ -152,49 +152,6 @@ def _of_image_text(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     return {"example_inputs": [embeddings, _POSITION], "dynamic_shapes": [of_embeddings, None]}
 
 
-IMAGE_TOWERS = {
-    "gemma3": ("siglip_vision_model",),
-    "glm4v": ("glm4v_vision",),
-    "idefics3": ("idefics3_vision",),
-    "internvl": ("internvl_vision",),
-    "lfm2_vl": ("siglip2_vision_model",),
-    "llava": ("clip_vision_model", "siglip_vision_model"),
-    "qwen2_5_vl": ("qwen2_5_vl_vision",),
-    "qwen2_vl": ("qwen2_vl_vision",),
-    "qwen3_5": ("qwen3_5_vision",),
-    "qwen3_vl": ("qwen3_vl_vision",),
-    "qwen3_vl_moe": ("qwen3_vl_moe_vision",),
-    "smolvlm": ("smolvlm_vision",),
-}
-"""The `model_type` of the models that `image-text-to-text` knows, and of their towers for images: the default of
-transformers first. Towers that are missing are not tried, or have a prompt with tokens inside of an image."""
-
-_TILES = "an image becomes a number of tiles that follows from its size, with tokens between them"
-_REFUSED = {
-    "llava_next": _TILES,
-    "llava_onevision": _TILES,
-    "paligemma": "a prompt attends to its image and to itself in both directions, and the runner gives it in parts",
-    "mllama": "its decoder attends to images apart from the text (cross-attention)",
-}
-"""Why models of other types cannot be programs for the runner, as far as it is known."""
-
-
-def refusal(kind: str, tower: str | None) -> tuple[str, str] | None:
-    """Why `image-text-to-text` does not take a model, with what it takes. None if it takes the model.
-
-    Args:
-        kind: The `model_type` of the model.
-        tower: That of its tower for images; None for the default of transformers.
-    """
-    if kind not in IMAGE_TOWERS:
-        why = f": {_REFUSED[kind]}" if kind in _REFUSED else ""
-        return f"`{kind}` is not among the models for images that this task knows{why}", ", ".join(IMAGE_TOWERS)
-    towers = IMAGE_TOWERS[kind]
-    if tower is None or tower in towers:
-        return None
-    return f"the tower `{tower}` of `{kind}` is not among those that this task knows", ", ".join(towers)
-
-
 _ENCODER_DECODER = {"encoder": "encode", "text_decoder": "decode"}
 _SINGLE = {"forward": "forward"}
 

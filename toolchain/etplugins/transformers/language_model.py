@@ -1,13 +1,14 @@
-"""Models with a task or a cache in a manifest: what both fill in, and the checks of both."""
+"""`model.huggingface` in a manifest: what a task and a cache fill in, and the checks."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 
-from etbuild.errors import DocumentPath, Problem
-from etbuild.manifest import adapters, tasks
-from etbuild.manifest.sections import Cache, HuggingFace, Manifest, Method
+from etbuild.errors import DocumentPath, Problem, unknown
+from etbuild.manifest.plugin_sections import CheckName
+from etbuild.manifest.sections import Cache, HuggingFace, Manifest, Method, Options
+from etplugins.transformers import tasks
 
 CUSTOM_SDPA = "custom_sdpa"
 CUSTOM_KINDS = ("custom", "ring", "quantized")
@@ -27,7 +28,7 @@ def completed(manifest: Manifest) -> Manifest:
         return manifest
     task, methods = tasks.TASKS[huggingface["task"]], manifest.get("methods")
     if not methods and "forward" in task.entries and "adapters" in model:
-        methods = adapters.methods(model["adapters"])
+        methods = {"forward": {}, **{f"forward_{name}": {"adapter": name} for name in model["adapters"]}}
     huggingface = {"class": task.model_class, **({} if task.outputs else {"logits": "last"}), **huggingface}
     methods = tasks.completed(methods, task, huggingface)
     return {**manifest, "model": {**model, "huggingface": huggingface}, "methods": methods}
@@ -52,12 +53,29 @@ def normalized(manifest: Manifest) -> Manifest:
     }
 
 
-def check(data: Manifest) -> Iterator[Problem]:
-    """Yields the problems of a model's task, cache and attention. The manifest is completed."""
-    model = data.get("model", {})
-    if "huggingface" in model:
-        yield from _check_model(model["huggingface"])
-        yield from _check_methods(data.get("methods", {}), model["huggingface"])
+def check(data: Manifest, check_name: CheckName) -> Iterator[Problem]:
+    """Yields the problems of a model's task, cache, attention and configuration. The manifest is completed."""
+    huggingface = data["model"]["huggingface"]
+    yield from _check_model(huggingface)
+    yield from _check_methods(data.get("methods", {}), huggingface)
+    yield from _check_config(huggingface.get("config", {}), (*_PATH, "config"), check_name)
+    settings = huggingface.get("generation_config")
+    if isinstance(settings, str):
+        yield from check_name(settings, (*_PATH, "generation_config"))
+
+
+def _check_config(config: str | Options, path: DocumentPath, check_name: CheckName) -> Iterator[Problem]:
+    """Checks a configuration: the name of a file, or a mapping. A mapping with `file` may only have `set` beside it."""
+    if isinstance(config, str):
+        yield from check_name(config, path)
+    elif "file" in config:
+        for key, _ in unknown(config, ("file", "set")):
+            hint = "write `set: {" + key + ": ...}` to change a key of the file"
+            yield Problem(f"`{key}` does not go with `file`", (*path, key), hint, at_key=True)
+        yield from check_name(config["file"], (*path, "file"))
+    elif "set" in config:
+        message = "`set` goes with `file`, which is missing"
+        yield Problem(message, (*path, "set"), "write the keys themselves, or add `file: config.json`", at_key=True)
 
 
 def _check_model(huggingface: HuggingFace) -> Iterator[Problem]:

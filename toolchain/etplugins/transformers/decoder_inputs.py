@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from etbuild.model.state_cache import has_states, number
 from etbuild.patching import replaced
+from etplugins.transformers.state_cache import has_states, number
 
 _POSITIONS, _MASK = "position_ids", "attention_mask"
 
@@ -83,7 +83,7 @@ def _depends_on_position(model: Any, config: Any, length: int, decoder_inputs: D
     from torch._subclasses.fake_tensor import DataDependentOutputException, FakeCopyMode, FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
-    from etbuild.model import static_cache
+    from etplugins.transformers import static_cache
 
     layers = static_cache.layers_of(config, length)
     if any(has_states(layer) for layer in layers):

@@ -14,8 +14,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ExpertsInterface, batched_mm_experts_forward
 
-from etbuild.model import other_mixtures
-from etbuild.model.token_loop import for_each_token
+from etplugins.transformers import other_mixtures
+from etplugins.transformers.token_loop import for_each_token
 
 _NAME = "executorch_one_at_a_time"
 

@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import causal_mask_function
 
 from etbuild.errors import BuildError, DocumentPath
-from etbuild.model.state_cache import StateCache, states_only
+from etplugins.transformers.state_cache import StateCache, states_only
 
 NAME = "executorch_custom_sdpa"
 """The name of the attention in transformers."""

@@ -18,8 +18,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from etbuild.errors import BuildError, DocumentPath, InputError
-from etbuild.model import static_cache
 from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
+from etplugins.transformers import static_cache
+from etplugins.transformers.families import family
 
 _PATH: DocumentPath = ("model", "huggingface")
 _TARGET_LENGTHS = ("max_target_positions", "max_position_embeddings")
@@ -32,13 +33,6 @@ _WAVEFORM, _SECOND = "input_values", 16000
 _WINDOWS = "sliding_windows"
 """The key of an encoder's configuration for the frames that each layer attends to. transformers reads it only if the
 encoder gets a mask, which its processors make."""
-
-_REFUSED = {
-    "fsmt": "counts positions itself, and would begin again with each call",
-    "led": "makes no mask for a single token, and would read an empty cache",
-    "prophetnet": "attends to n-grams with masks of its own, which do not fit a static cache",
-}
-"""By `model_type`, the reason why a model cannot have a static cache."""
 
 Entries = dict[str, Callable[..., torch.Tensor]]
 
@@ -151,9 +145,8 @@ def _check(model: Any, settings: HuggingFace, cache: DecoderCache) -> None:
     if not (model.can_generate() and config.is_encoder_decoder and hasattr(model, "get_encoder")):
         hint = "write `task: text-generation`, or choose a class such as T5ForConditionalGeneration"
         raise InputError.at((*_PATH, "task"), f"`{name}` is not an encoder and a decoder of text", hint)
-    if config.model_type in _REFUSED:
-        hint = "write a factory for this model"
-        raise InputError.at((*_PATH, "task"), f"`{name}` {_REFUSED[config.model_type]}", hint)
+    if why := family(config.model_type).no_static_cache:
+        raise InputError.at((*_PATH, "task"), f"`{name}` {why}", "write a factory for this model")
     input_name, task = model.get_encoder().main_input_name, settings.task or ""
     if (input_name == "input_ids") != (task == "seq2seq"):
         fitting_task = "seq2seq" if input_name == "input_ids" else "speech-to-text"

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.manifest import tasks
-from etbuild.model import decoder_cache, embedding_parts, image_inputs
-from etbuild.model.embedding_parts import EmbeddingPart
-from etbuild.model.image_inputs import ImageTokens
 from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
+from etplugins.transformers import decoder_cache, embedding_parts, image_inputs
+from etplugins.transformers.embedding_parts import EmbeddingPart
+from etplugins.transformers.families import family, refusal
+from etplugins.transformers.image_inputs import ImageTokens
 
 _TASK: DocumentPath = ("model", "huggingface", "task")
 
@@ -38,9 +38,9 @@ def check(config: Any) -> None:
         InputError: The task does not support it.
     """
     kind = config.model_type
-    refusal = tasks.refusal(kind, config.vision_config.model_type if kind in tasks.IMAGE_TOWERS else None)
-    if refusal is not None:
-        raise InputError.at(_TASK, refusal[0], f"write a factory for this model; known: {refusal[1]}")
+    refused = refusal(kind, config.vision_config.model_type if family(kind).towers else None)
+    if refused is not None:
+        raise InputError.at(_TASK, refused[0], f"write a factory for this model; known: {refused[1]}")
 
 
 def add(model: Any, settings: HuggingFace, cache: DecoderCache) -> Entries:
