@@ -21,7 +21,7 @@ STEP_PACKAGES = {
     "quantize": ["compare", "export", "lower"],
     "report": ["report"],
     "runtime": ["compare"],
-    "schemas": ["plan"],
+    "schemas": ["compare", "export", "lower", "plan", "report"],
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
 }
