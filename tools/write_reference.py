@@ -1,5 +1,6 @@
 """Writes the schemas of manifests and plans and the types of a manifest's data, the reference pages in
-`docs/reference/`, the table of packages in ARCHITECTURE.md, and the completion of shells.
+`docs/reference/`, the table of packages in ARCHITECTURE.md, the completion of shells, and what rules load from the
+driver.
 
 `make reference`, or `python -m tools.write_reference`.
 """
@@ -14,6 +15,7 @@ from tools.reference import (
     SCHEMAS,
     SECTIONS,
     completion_files,
+    fact_files,
     pages,
     schemas,
 )
@@ -25,6 +27,8 @@ def main() -> None:
     for name, text in schemas.schemas().items():
         (SCHEMAS / name).write_text(text, "utf-8")
     SECTIONS.write_text(schemas.types(), "utf-8")
+    for name, text in fact_files().items():  # the pages have what the rules load
+        (ROOT / name).write_text(text, "utf-8")
     written = pages()
     for path in DIRECTORY.rglob("*.md"):
         if path.relative_to(DIRECTORY).as_posix() not in written:

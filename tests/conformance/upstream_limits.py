@@ -533,7 +533,7 @@ LIMITS = (
         "A statically quantized method with a dynamic batch may compute wrong numbers when it is called with a larger "
         "batch than before.",
         ERROR,
-        "steps/compare.py",
+        "etplugins/comparison/step.py",
         "executorch: backends/xnnpack/runtime",
         NOT_REPORTED,
     ),

@@ -147,7 +147,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/cli/verify.py": _tool(*_REGISTRY),
     "toolchain/etkit/cli/watch.py": _tool(*_integration("watch")),
     "toolchain/etbuild/cmake/": _tool(*_integration("cmake", "kernels_library")),
-    "toolchain/etbuild/comparison/": _core(
+    "toolchain/etplugins/comparison/": _core(
         *_integration("comparison", "compared_outputs", "eager_model", "mutations", "program_tests"),
         *_integration("quantized_faults"),
     ),
@@ -175,9 +175,8 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/notes.py": _core(*_integration("local_cache")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),
     "toolchain/etkit/generation/": _tool(*_integration("chat", "language_models")),
-    "toolchain/etbuild/inputs/": _core(
-        *_integration("native_readers", "seeds", "sources", "surroundings"), *_faults("staleness")
-    ),
+    "toolchain/etbuild/guard/": _core(*_integration("native_readers", "sources"), *_faults("staleness")),
+    "toolchain/etbuild/inputs/": _core(*_integration("seeds", "sources", "surroundings"), *_faults("staleness")),
     "toolchain/etbuild/json_schema.py": _core(),
     "toolchain/etkit/kernels/": _tool(*_integration("kernels_library"), *_bazel("kernels", "kernels_library")),
     "toolchain/etbuild/lower/": _core(

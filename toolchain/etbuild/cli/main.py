@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from etbuild import kit
 from etbuild.cli import VERBS
@@ -235,8 +236,10 @@ def _groups() -> dict[str, dict[str, str]]:
 
 def _listed() -> Sequence[str]:
     """The verbs that the help lists."""
-    people = kit.module("cli")
-    return VERBS if people is None else list(dict.fromkeys((*people.VERBS, *VERBS, *people.STEPS)))
+    from etbuild import plugins
+
+    people, builds = kit.module("cli"), (*VERBS, *plugins.group("verb"))
+    return builds if people is None else list(dict.fromkeys((*people.VERBS, *builds, *people.STEPS)))
 
 
 def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -259,13 +262,21 @@ def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParse
     registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=argparse.ArgumentParser)
     examples = {verb: example for group in _groups().values() for verb, example in group.items()}
     for verb in _listed() if verbs is None else verbs:
-        package = "etbuild" if verb in VERBS else "etkit"
-        module = importlib.import_module(f"{package}.cli.{verb.replace('-', '_')}")
+        module = _module_of(verb)
         module.add(registered)
         registered.choices[verb].set_defaults(run=module.run)
         if verb in examples:
             registered.choices[verb].epilog = f"example: {examples[verb]}"
     return parser
+
+
+def _module_of(verb: str) -> Any:
+    from etbuild import plugins
+
+    if verb in plugins.group("verb"):
+        return plugins.load("verb", verb)
+    package = "etbuild" if verb in VERBS else "etkit"
+    return importlib.import_module(f"{package}.cli.{verb.replace('-', '_')}")
 
 
 class _Parser(argparse.ArgumentParser):

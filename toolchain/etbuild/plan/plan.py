@@ -124,7 +124,7 @@ class Plan(Lowered):
     def plugins_of(self, step: str) -> frozenset[str]:
         """The packages of the plug-ins that a step uses for this program. The export uses only some of the backends."""
         named = self.export_backends if step == "export" else self.used_backends
-        used = [*self._provided, *(("backend", name) for name in backends.of_driver(named))]
+        used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 

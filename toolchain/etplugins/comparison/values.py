@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from etbuild.comparison import random_values
-from etbuild.comparison.hints import Integers
-from etbuild.comparison.random_values import Limits
+from etplugins.comparison import random_values
+from etplugins.comparison.hints import Integers
+from etplugins.comparison.random_values import Limits
 
 NORMAL, MIXED, POSITIVE, FLAT, ZEROS, SMALL, TINY, OFFSET, LARGE = (
     "normally distributed",

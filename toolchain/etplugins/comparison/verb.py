@@ -58,10 +58,10 @@ def _compare(options: argparse.Namespace) -> None:
     from etbuild.key.import_graph import used_sources
     from etbuild.plan.step_plans import ComparePlan, read_plan
     from etbuild.publishing.artifacts import replace, scratch_in
-    from etbuild.steps.compare import RESULT, Built, compare
     from etbuild.steps.facts import read_lowering
     from etbuild.steps.saved_export import LoweringJob
-    from etbuild.steps.witness import Witness
+    from etplugins.comparison.step import RESULT, Built, compare
+    from etplugins.comparison.witness import Witness
 
     plan = read_plan(options.compare_plan, ComparePlan)
     file: Path | None = options.computed

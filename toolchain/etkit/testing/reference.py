@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,20 +11,15 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from etbuild.comparison.calls import UNLIMITED
-from etbuild.comparison.graph import arguments, copied, outputs_of
 from etbuild.export import saved_examples
-from etbuild.export.export_methods import PreparedMethod, load_method, root_of
+from etbuild.export.export_methods import root_of
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
 from etbuild.plan.parts import Dim, ExportMethod, Shapes
 from etbuild.plan.plan import Plan
-from etbuild.plan.step_plans import ExportPlan
-from etbuild.steps.create_module import create_module
-from etbuild.steps.export import Modules, export_methods, prepare_methods
-
-Inputs = tuple[tuple[Any, ...], dict[str, object]]
-"""Positional inputs, and keyword inputs by name."""
+from etbuild.steps.prepared_model import Inputs, PreparedModel, made
+from etplugins.comparison.calls import UNLIMITED
+from etplugins.comparison.graph import arguments, copied, outputs_of
 
 
 @dataclass(frozen=True)
@@ -62,8 +57,8 @@ class Reference:
             BuildError: Preparing or quantizing a method failed.
         """
         self._plan, self._root, self.context = plan.export_plan, root, context
-        self._modules = Modules(root, self._plan, free=False)
-        self._prepared = prepare_methods(self._plan, self._modules, context)
+        self._as_planned = PreparedModel.of_module(self._plan, root, context)
+        self._prepared = self._as_planned.prepared
         for one in self._prepared.values():
             if one.quantized is not None:
                 one.quantized.recompile()  # the export takes the graph, whose code a pass may have left as it was
@@ -71,20 +66,12 @@ class Reference:
     @classmethod
     def of_plan(cls, plan: Plan, context: StepContext) -> Reference:
         """Makes the module of a plan, reads its weights, and prepares its methods."""
-        from etbuild.export import custom_ops
-
-        custom_ops.load(plan.custom_ops, context)
-        with context.stage("create the module"):
-            root = create_module(plan.export_plan, context, plan.lower_plan.weights, floats=True)
-        return cls(plan, root, context)
+        return cls(plan, made(plan, context), context)
 
     @property
     def methods(self) -> dict[str, Inputs]:
         """The example inputs of each method, by name."""
-        found = {name: (one.arguments, one.keywords) for name, one in self._prepared.items()}
-        for name, program in self._files.items():
-            found[name] = arguments(program.call_spec.in_spec, saved_examples.of_program(program))
-        return dict(sorted(found.items()))
+        return self._as_planned.inputs
 
     def planned(self, name: str) -> ExportMethod:
         """A method in the export plan, with its dynamic shapes: those of an exported program come from its file."""
@@ -114,12 +101,11 @@ class Reference:
         Raises:
             BuildError: The model failed. The error names its line.
         """
-        return [self._call(self._prepared, self._modules, call) for call in calls]
+        return [self._call(self._as_planned, call) for call in calls]
 
     def run_float(self, calls: Sequence[MethodCall]) -> list[list[Any]]:
         """The same without quantization."""
-        prepared, modules = self._float
-        return [self._call(prepared, modules, call) for call in calls]
+        return [self._call(self._float, call) for call in calls]
 
     def state(self, name: str) -> dict[str, torch.Tensor]:
         """The buffers of a method, by name, with their values of now."""
@@ -135,10 +121,7 @@ class Reference:
             quantized: Whether it is quantized as the plan says.
             passes: Whether the passes of the manifest change it.
         """
-        plan = self._plan if quantized else self._float_plan
-        plan = plan.replace(methods={name: plan.methods[name]}, passes=plan.passes if passes else ())
-        prepared, modules = (self._prepared, self._modules) if quantized else self._float
-        return export_methods(plan, modules, self.context, _of_plan(prepared, plan))[name]
+        return (self._as_planned if quantized else self._float).exported(name, passes=passes)
 
     @property
     def has_passes(self) -> bool:
@@ -150,46 +133,34 @@ class Reference:
         _ = self._float
 
     @cached_property
-    def _float_plan(self) -> ExportPlan:
-        """The plan without quantization."""
+    def _float(self) -> PreparedModel:
+        """The model without quantization."""
         methods = {
             name: method.replace(
                 quantize=None, from_recipe=tuple(each for each in method.from_recipe if each != "quantize")
             )
             for name, method in self._plan.methods.items()
         }
-        return self._plan.replace(methods=methods)
+        return PreparedModel.of_module(self._plan.replace(methods=methods), self._root, self.context)
 
-    @cached_property
-    def _float(self) -> tuple[Mapping[str, PreparedMethod], Modules]:
-        modules = Modules(self._root, self._float_plan, free=False)
-        return prepare_methods(self._float_plan, modules, self.context), modules
-
-    @cached_property
+    @property
     def _files(self) -> dict[str, ExportedProgram]:
-        """The methods that come from files, by name."""
-        names = [name for name, method in self._plan.methods.items() if method.program is not None]
-        return {name: load_method(self._plan, name, self.context.inputs) for name in names}
+        return self._as_planned.files
 
     @cached_property
     def _files_as_modules(self) -> dict[str, torch.nn.Module]:
         return {name: program.module(check_guards=False) for name, program in self._files.items()}
 
-    def _call(self, prepared: Mapping[str, PreparedMethod], modules: Modules, call: MethodCall) -> list[Any]:
+    def _call(self, model: PreparedModel, call: MethodCall) -> list[Any]:
         positional, keywords = pytree.tree_map(copied, call.inputs)
         path = ("methods", call.method)
         with torch.no_grad(), wrap_user_error(path, f"running `{call.method}`"):
             if call.method in self._files:
                 return outputs_of(self._files_as_modules[call.method](*positional, **keywords))
-            with modules.of(call.method):
-                one = prepared[call.method]
+            with model.modules.of(call.method):
+                one = model.prepared[call.method]
                 run: Callable[..., Any] = one.quantized if one.quantized is not None else root_of(one)
                 return outputs_of(run(*positional, **keywords))
-
-
-def _of_plan(prepared: Mapping[str, PreparedMethod], plan: ExportPlan) -> dict[str, PreparedMethod]:
-    """Prepared methods that are exported by another plan."""
-    return {name: replace(one, job=replace(one.job, plan=plan)) for name, one in prepared.items()}
 
 
 def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, Shapes]]:

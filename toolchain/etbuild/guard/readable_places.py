@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.backends.needs import SDKS
-
-DRIVER = tuple(str(Path(__file__).parents[2] / package) + os.sep for package in ("etbuild", "etkit", "etplugins"))
-"""The directories of the driver's own modules. Each ends with a separator."""
-
+from etbuild.plugins import DRIVER
 
 HARDWARE = ("/dev", "/proc", "/sys")
 """Libraries look here for processors and devices."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from etbuild.comparison.compare import ComparedMethod
     from etbuild.export.read_archive import Content, SavedExport
+    from etplugins.comparison.compare import ComparedMethod
 
 NOT = "was not compared with PyTorch:"
 """Begins a note about a method, before the reason."""
@@ -71,8 +71,8 @@ class ComparedMethods:
         """
         from torch.export.graph_signature import OutputKind
 
-        from etbuild.comparison.compare import ComparedMethod
         from etbuild.export import saved_examples
+        from etplugins.comparison.compare import ComparedMethod
 
         methods, skipped = list[ComparedMethod](), dict[str, str]()
         large: Mapping[str, torch.Tensor] = {}

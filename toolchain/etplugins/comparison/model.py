@@ -10,14 +10,14 @@ from typing import Any
 from torch.export import ExportedProgram
 from torch.utils._pytree import TreeSpec
 
-from etbuild.comparison import accuracy, quantized
-from etbuild.comparison.compare import FIRST, Call, Comparison, Wrong
-from etbuild.comparison.eager import EagerMethod
-from etbuild.comparison.graph import is_quantized
-from etbuild.comparison.hints import states
 from etbuild.errors import EtbuildError
 from etbuild.exception_text import summary
 from etbuild.plan.parts import Tolerance
+from etplugins.comparison import accuracy, quantized
+from etplugins.comparison.compare import FIRST, Call, Comparison, Wrong
+from etplugins.comparison.eager import EagerMethod
+from etplugins.comparison.graph import is_quantized
+from etplugins.comparison.hints import states
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.comparison import hints, values
-from etbuild.comparison.coverage import Coverage
-from etbuild.comparison.random_values import Limits
-from etbuild.comparison.values import Input, Kind
 from etbuild.export.saved_examples import inputs_of_graph
+from etplugins.comparison import hints, values
+from etplugins.comparison.coverage import Coverage
+from etplugins.comparison.random_values import Limits
+from etplugins.comparison.values import Input, Kind
 
 UNLIMITED = 1 << 31
 """A size without a limit: PyTorch writes an infinity, or the largest number of 64 bits."""

@@ -1,6 +1,6 @@
 """Refuses reads of the declared sources that no key covers, while their code runs.
 
-In a process that ends with its work, the kernel refuses them (`processes/landlock.py`), whoever opens the file and in
+In a process that ends with its work, the kernel refuses them (`landlock.py`), whoever opens the file and in
 which language. Python also reports each file, process and connection that it opens to an audit hook, before it does.
 The hook words the error: the stack shows which line of the sources is to blame, even if a library is in between. Where
 there is no Landlock, it is all that refuses reads. It also finds what the kernel lets through and no key covers, such
@@ -32,7 +32,9 @@ from typing import Any
 from etbuild.errors import BuildError, EtbuildError, Problem
 from etbuild.exception_text import chain, hints, readable
 from etbuild.files import scratch
-from etbuild.inputs.readable_places import (
+from etbuild.guard import landlock
+from etbuild.guard.authors import IMPORT_MACHINERY, Author, author_of, is_running, known_sources
+from etbuild.guard.readable_places import (
     HARDWARE,
     edited_files,
     installed_places,
@@ -43,9 +45,8 @@ from etbuild.inputs.readable_places import (
     real_path,
     source_of_bytecode,
 )
-from etbuild.key.authors import IMPORT_MACHINERY, Author, author_of, is_running, known_sources
 from etbuild.patching import replaced
-from etbuild.processes import landlock, sandbox
+from etbuild.processes import sandbox
 from etbuild.surroundings.environment import dropped, is_fixed, stays_set
 from etbuild.surroundings.process_state import high_copy
 

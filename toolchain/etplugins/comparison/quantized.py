@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from etbuild.comparison import accuracy
+from etplugins.comparison import accuracy
 
 LEAST = 3.0
 """Decibels. Below it, half of an output is wrong. Networks with random weights in 8 bits had 12 and more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -13,19 +13,20 @@ from etbuild.errors import BuildError, InputError, Problem
 from etbuild.exception_text import hints, summary
 from etbuild.files import writing
 from etbuild.files.digests import canonical_json
+from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.step_plans import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.runtime import program_files
 from etbuild.steps import children
-from etbuild.steps.compared_methods import NOT, ComparedMethods
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
-from etbuild.steps.witness import MORE_OR_LESS, SEARCHED, Witness, witnesses, write_calls
+from etplugins.comparison.compared_methods import NOT, ComparedMethods
+from etplugins.comparison.witness import MORE_OR_LESS, SEARCHED, Witness, witnesses, write_calls
 
 if TYPE_CHECKING:
-    from etbuild.comparison.compare import ComparedMethod, Wrong
     from etbuild.export.read_archive import SavedExport
     from etbuild.runtime.program_files import ProgramFiles
+    from etplugins.comparison.compare import ComparedMethod, Wrong
 
 RESULT = "comparison.json"
 _LARGEST_BYTES = 1 << 31
@@ -33,6 +34,26 @@ _LARGEST_BYTES = 1 << 31
 _LEAVE_OUT = "if the application has kernels of its own, `checks.compare` can leave the method out with a reason"
 CALLS = "calls"
 """The name of the file for the witness."""
+
+
+class CompareStep:
+    """The step `compare` of a build, as `etbuild.build.pipeline.Comparison` says."""
+
+    def __init__(self, job: Callable[[], LoweringJob[ComparePlan]], used: UsedSources, examples: Path) -> None:
+        self._job, self._witness = job, Witness(job, used, examples)
+
+    def start(self) -> None:
+        """Starts the process of the model."""
+        self._witness.start()
+
+    def run(self, directory: Path, lowering: LoweringFacts, scratch: Path, result: Path) -> None:
+        """Compares. Errors are those of `compare`."""
+        compare(self._job(), self._witness, Built.below(directory, lowering), scratch, result)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process of the model."""
+        self._witness.close()
 
 
 @dataclass(frozen=True)
@@ -163,8 +184,8 @@ def _compare_programs(
     Returns:
         Notes, by method; and files with the calls for the witness, each with the methods that are called there.
     """
-    from etbuild.comparison.compare import Wrong
     from etbuild.runtime import child
+    from etplugins.comparison.compare import Wrong
 
     load_custom_ops(job.plan, context)
     files, exported = built.files, ComparedMethods.read(job, saved, context, examples)
@@ -210,7 +231,7 @@ def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFile
 
     If all calls are right, it writes them for the witness.
     """
-    from etbuild.comparison.compare import CannotRun, Comparison
+    from etplugins.comparison.compare import CannotRun, Comparison
 
     group, skipped = exported.methods(names)
     if not group:
@@ -247,8 +268,8 @@ def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Proble
 
 def _where(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong) -> str:
     """Where the difference begins, for people."""
-    from etbuild.comparison.graph import is_quantized
     from etbuild.inputs.source_lines import first_name, shown
+    from etplugins.comparison.graph import is_quantized
 
     if wrong.overflows is not None:
         (node,) = (each for each in method.program.graph.nodes if each.name == wrong.overflows)
@@ -256,7 +277,7 @@ def _where(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong) 
         said = f"the first result that is not finite is that of `{node.target}` (node `{node.name}`)"
         return "\n".join([said, *(line or "").splitlines()])
     with job.stage(f"search `{method.name}` for the operator that is wrong"):
-        from etbuild.comparison.locate import Search, WrongCall
+        from etplugins.comparison.locate import Search, WrongCall
 
         program, tolerance = method.program, method.settings.tolerance
         call = WrongCall(method.name, program, wrong.leaves, wrong.state, tolerance, is_quantized(program))

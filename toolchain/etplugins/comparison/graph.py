@@ -17,7 +17,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
-from etbuild.comparison.coverage import Coverage
+from etplugins.comparison.coverage import Coverage
 
 _AT_ONCE = 1 << 20  # elements of a large tensor that are dequantized or rounded at once
 _DEQUANTIZE = "torchao.dequantize_affine.default"

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Interpreter
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
-from etbuild.comparison.graph import arguments, copied, outputs_of
+from etplugins.comparison.graph import arguments, copied, outputs_of
 
 _Call = tuple[str, torch.nn.Module, list[torch.Tensor]]
 

@@ -23,15 +23,15 @@ from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.user_code import active_finder
 from etbuild.plan.step_plans import ComparePlan
 from etbuild.steps import children
-from etbuild.steps.compared_methods import ComparedMethods, weights_of_adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
 from etbuild.surroundings.process_state import undone
+from etplugins.comparison.compared_methods import ComparedMethods, weights_of_adapters
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from etbuild.comparison.compare import Call, ComparedMethod, Comparison, Wrong
-    from etbuild.comparison.eager import EagerMethod
+    from etplugins.comparison.compare import Call, ComparedMethod, Comparison, Wrong
+    from etplugins.comparison.eager import EagerMethod
 
 MORE_OR_LESS = "`checks.compare` can allow more, or leave the method out with a reason"
 """The last hint of an error about a comparison."""
@@ -54,7 +54,7 @@ def write_calls(file: Path, methods: Sequence[ComparedMethod], calls: Sequence[C
     """
     import torch
 
-    from etbuild.comparison.model import ExportedForm
+    from etplugins.comparison.model import ExportedForm
 
     try:
         forms = pickle.dumps({method.name: ExportedForm.of(method.program) for method in methods})
@@ -86,22 +86,15 @@ class Witness:
         job: Returns the export, and what to compare. The export may not be there yet when the process starts.
         used: The sources that the model comes from.
         examples: The example inputs that the export saves.
-        around: Is entered first in the process.
 
     Attributes:
         used: The sources.
         examples: The example inputs.
     """
 
-    def __init__(
-        self,
-        job: Callable[[], LoweringJob[ComparePlan]],
-        used: UsedSources,
-        examples: Path,
-        around: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
+    def __init__(self, job: Callable[[], LoweringJob[ComparePlan]], used: UsedSources, examples: Path) -> None:
         self.used, self.examples = used, examples
-        self._read_job, self._around = job, around
+        self._read_job = job
         self._process: children.Beside | None = None
 
     def start(self) -> None:
@@ -141,7 +134,7 @@ class Witness:
     def _run(self) -> Generator[None, list[Path], dict[str, str]]:
         """Runs in the process. What its contexts check when they end belongs to the result."""
         job = self._job()
-        with self._around(), pytorch_imported(job), sources_importable(job, self.used) as context:
+        with pytorch_imported(job), sources_importable(job, self.used) as context:
             load_custom_ops(job.plan, context)
             is_large = sum(path.stat().st_size for path in job.inputs.data.values()) > _LARGE
             eager = None if is_large else _eager_methods(job, context)
@@ -180,10 +173,10 @@ class _Known:
 
 def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[str, EagerMethod]:
     """Makes the model, and returns its methods by name."""
-    from etbuild.comparison.eager import EagerMethod
     from etbuild.model import module
     from etbuild.steps.create_module import create_module
     from etbuild.surroundings.random_seeds import seed
+    from etplugins.comparison.eager import EagerMethod
 
     plan = job.plan.exported
     seed(plan.model.seed)  # modules may draw numbers when they are imported
@@ -208,8 +201,8 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
 
 def _compared(known: _Known, eager: Mapping[str, EagerMethod], files: Sequence[Path]) -> dict[str, str]:
     """Compares in child processes: calls change the state of the model."""
-    from etbuild.comparison.compare import Wrong
     from etbuild.runtime import child
+    from etplugins.comparison.compare import Wrong
 
     tasks = {
         f"comparing with the model ({number})": functools.partial(_first_wrong, known, eager, file)
@@ -226,13 +219,13 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
     """The first call in which an exported method differs from the model, as plain values, and notes by method."""
     import torch
 
-    from etbuild.comparison.model import ModelComparison
+    from etplugins.comparison.model import ModelComparison
 
     given = torch.load(file, weights_only=True)
     forms = pickle.loads(given["forms"])  # this build has written it
 
     def exported() -> Comparison:
-        from etbuild.comparison.compare import Comparison
+        from etplugins.comparison.compare import Comparison
 
         return Comparison(known.exported.methods(sorted(forms))[0])
 
@@ -258,8 +251,8 @@ def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, s
 
 def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: EagerMethod, wrong: Wrong) -> str:
     """Where the exported method leaves the model, for people."""
-    from etbuild.comparison.graph import with_state
     from etbuild.runtime import child
+    from etplugins.comparison.graph import with_state
 
     graph, spec = with_state(program, wrong.state), program.call_spec.in_spec
 

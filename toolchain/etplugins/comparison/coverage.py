@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from etbuild.comparison.hints import LIMITS, dependents, limits, operator, states
+from etplugins.comparison.hints import LIMITS, dependents, limits, operator, states
 
 LIMITED = (*LIMITS, "where", "masked_fill")
 """Operators with two sides, both of which models mean to have."""

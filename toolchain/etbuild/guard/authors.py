@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
-from etbuild.inputs.readable_places import DRIVER
+from etbuild.plugins import DRIVER, ROOT
 
 # Modules of the driver that may be on the stack between a source and the call that opens a file.
-_WRAPPERS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("undeclared", "user_code")}
+_WRAPPERS = {f"{ROOT}/etbuild/{name}.py" for name in ("guard/undeclared", "inputs/user_code")}
 IMPORT_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
 
 

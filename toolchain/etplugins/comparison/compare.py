@@ -13,12 +13,6 @@ from typing import Any, Literal
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.comparison import accuracy, layout
-from etbuild.comparison.calls import Calls, ComparedCall
-from etbuild.comparison.coverage import LIMITED, Coverage
-from etbuild.comparison.graph import Graph, Rounding, buffers, is_finite, is_quantized
-from etbuild.comparison.hints import slow_work, states
-from etbuild.comparison.power import Power
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
 from etbuild.folding import listed
@@ -26,6 +20,12 @@ from etbuild.plan.parts import MethodComparison
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
+from etplugins.comparison import accuracy, layout
+from etplugins.comparison.calls import Calls, ComparedCall
+from etplugins.comparison.coverage import LIMITED, Coverage
+from etplugins.comparison.graph import Graph, Rounding, buffers, is_finite, is_quantized
+from etplugins.comparison.hints import slow_work, states
+from etplugins.comparison.power import Power
 
 Call = tuple[str, str, list[Any], list[Any]]
 """A call: its method, what it is for messages, its inputs, and the outputs of the exported method."""
