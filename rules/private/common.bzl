@@ -263,10 +263,10 @@ def name_with_variant(name, variant):
 # What the driver reads in different ways. Other suffixes, such as `.bin`, say little about what is in a file.
 _KINDS = {".ckpt": "torch.save", GGUF_SUFFIX: "GGUF", ".pt": "torch.save", ".pth": "torch.save", ".safetensors": "safetensors"}
 
-# What is wrong with a target that has `export` and `lowered`.
+# The error of a target that has `export` and `lowered`.
 BOTH_EXPORTS = ("export", "write `export` or `lowered`: the target of `lowered` has the exported methods too")
 
-# What is wrong with a target whose `lowered` has nothing.
+# The error of a target whose `lowered` has nothing.
 NOTHING_LOWERED = ("lowered", "a backend of this target compiles weights: leave out `lowered`")
 
 # The target with what the programs of all checkpoints share ends so.

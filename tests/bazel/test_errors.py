@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.workspaces import Workspace
 
-LOAD = 'load("//rules:defs.bzl", "executorch_library", "executorch_named_data", "executorch_program")\n'
+LOAD = 'load("//rules:defs.bzl", "executorch_program")\n'
 MODEL = """\
 import torch
 
@@ -92,45 +92,9 @@ def test_a_target_that_contradicts_its_manifest(package: Workspace, attribute: s
     assert wrong.split('"')[-2] in message.split("error:", 1)[1], message
 
 
-def test_an_unknown_tag_is_reported_with_the_known_ones(package: Workspace) -> None:
-    target = 'executorch_named_data(name = "data", program = ":net", tag = "wieghts")\n'
-    package.write("wrong/BUILD", LOAD + PROGRAM + target)
-    assert "//wrong:net has no named data 'wieghts'. It has 'weights'" in errors(package, "//wrong:data")
-
-
-def test_a_tag_listed_twice(package: Workspace) -> None:
-    package.edit("wrong/BUILD", '["weights"]', '["weights", "weights"]')
-    assert "'weights' is listed twice" in errors(package)
-
-
-def test_a_file_in_two_attributes(package: Workspace) -> None:
-    files = 'data = ["model.py"], weights = ["model.py"]'
-    package.edit("wrong/BUILD", 'manifest = "net.yaml"', f'manifest = "net.yaml", {files}')
-    assert "attribute weights: wrong/model.py is listed twice, as 'model.py'" in errors(package)
-
-
-def test_a_name_that_an_argument_could_not_hold(package: Workspace) -> None:
-    package.edit("wrong/BUILD", 'manifest = "net.yaml"', 'manifest = "net.yaml", methods = ["a=b", "c"]')
-    assert "'a=b' is not a name" in errors(package)
-    package.write("wrong/lr=1.bin", "")
-    package.write("wrong/BUILD", LOAD + PROGRAM.replace("srcs", 'data = ["lr=1.bin"],\n    srcs'))
-    assert "'lr=1.bin' has a `=` in its name, which is not allowed: rename the file" in errors(package)
-
-
-def test_a_dependency_that_is_not_a_library(package: Workspace) -> None:
-    package.edit("wrong/BUILD", 'manifest = "net.yaml"', 'manifest = "net.yaml", deps = ["model.py"]')
-    message = errors(package)
-    assert "ExecutorchLibraryInfo" in message or "deps" in message
-
-
-def test_sources_outside_the_import_root(package: Workspace) -> None:
-    library = 'executorch_library(name = "library", srcs = ["//examples/mlp:model.py"], import_root = ".")\n'
-    package.write("wrong/BUILD", LOAD + library)
-    package.edit("examples/mlp/BUILD", "load(", 'exports_files(["model.py"])\n\nload(')
-    try:
-        assert "examples/mlp/model.py is not below the import root 'wrong'" in errors(package, "//wrong:library")
-    finally:
-        package.edit("examples/mlp/BUILD", 'exports_files(["model.py"])\n\nload(', "load(")
+def test_the_analysis_refuses_mistakes(checkout: Workspace) -> None:
+    """Each mistake is a target there, with a test that reads its error: Bazel starts once for all of them."""
+    checkout.build("//tests/bazel/starlark/refused:all", "--nobuild")
 
 
 def test_an_undeclared_source_is_not_found(package: Workspace) -> None:

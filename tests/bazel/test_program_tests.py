@@ -170,13 +170,3 @@ def test_a_filter_chooses_and_a_wrong_loader_fails(package: Workspace) -> None:
     failed = package.run("test", f"//{PACKAGE}:suite.net", "--test_filter=cases/*", "--test_output=errors", expect=3)
     assert list(cases(package, "suite.net")) == ["net.cases.loaded"]
     assert "input 0 of `forward` is int64, and the program takes float32" in failed.out
-
-
-def test_two_sources_of_one_name_are_named(package: Workspace) -> None:
-    """Else it would be chance which one the test imports."""
-    library = 'executorch_library(name = "library", srcs = ["other/loading.py"], import_root = "other")\n'
-    package.edit(f"{PACKAGE}/BUILD", '"executorch_program",\n', '"executorch_library",\n    "executorch_program",\n')
-    package.edit(f"{PACKAGE}/BUILD", "    shard_count = 2,", '    shard_count = 2,\n    deps = [":library"],')
-    package.write(f"{PACKAGE}/BUILD", (package.directory / PACKAGE / "BUILD").read_text() + library)
-    said = package.build(f"//{PACKAGE}:net_test", "--nobuild", expect=1).err
-    assert f"deps: two files have the name 'loading.py': {PACKAGE}/loading.py and {PACKAGE}/other/loading.py" in said

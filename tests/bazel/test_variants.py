@@ -111,10 +111,8 @@ def test_select_chooses_a_variant_and_parameters_set_values(net: Workspace, opti
             "net.yaml:10:21: defaults.quantize: the program and the target of `export` would not export",
             id="another export",
         ),
-        pytest.param('"portable": {}', '"portable": {"data": ["net.yaml"]}', "write the same `data`", id="other data"),
         pytest.param('"portable": {}', '"portabel": {}', "did you mean `portable`?", id="unknown variant"),
         pytest.param('"width": "32"', '"width": "four"', "expected a whole number", id="not a number"),
-        pytest.param('"width": "32"', '"width": "4\\n5"', "has a line end", id="line end"),
     ],
 )
 def test_a_mistake_in_the_build_file_is_named(

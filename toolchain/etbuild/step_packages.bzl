@@ -19,7 +19,7 @@ STEP_PACKAGES = {
     "plan": ["compare", "export", "lower", "plan", "report"],
     "report": ["report"],
     "runtime": ["compare"],
-    "schemas": ["plan"],
+    "schemas": ["compare", "export", "lower", "plan", "report"],
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
 }

@@ -74,8 +74,6 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan and its key, or writes the plans or the key."""
-    from etbuild.files import digests
-    from etbuild.key import dependencies, import_graph, key
     from etbuild.manifest.positions import locating
     from etbuild.steps import plan as planning
 
@@ -91,6 +89,9 @@ def run(options: argparse.Namespace) -> int:
         if options.plan is not None:
             plan.check_backends()
             return _write_plans(plan, positions, options)
+        from etbuild.files import digests
+        from etbuild.key import dependencies, import_graph, key  # the files of an action that plans have no `inputs`
+
         found = inputs(options, [options.manifest.parent, *options.root])
         used = import_graph.used_sources(found, plan.export_plan)
         described = key.describe_inputs(plan, found, used)
