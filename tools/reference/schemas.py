@@ -23,7 +23,6 @@ _NAMES = {**vars(parts), **vars(manifest_forms)}
 _ALIASES = {getattr(parts, name): name for name in ("Calibration", "Example", "Shapes")}
 _EXAMPLES = re.compile(r"(?:^| )For example ((?:`[^`]*`(?:, |(?=\.$)))+)\.$")
 _KIND_TEXTS: dict[str, Schema] = {}
-_SECTIONS: dict[str, type[Part]] = {}
 _OF_CLASSES = ("section", "also", "definition", "needs", "is_open")
 _WIDTH = 116
 _PLACE = {"type": "array", "items": {"type": ["string", "integer"]}}
@@ -34,32 +33,6 @@ _POSITION = {
     "minItems": 4,
     "maxItems": 4,
 }
-
-
-def sections(part: type[Part] = manifest_forms.Manifest, place: str = "") -> dict[str, tuple[type[Part], str]]:
-    """The classes of a section and of those in it, each with its place, by the names of their types."""
-    found: dict[str, tuple[type[Part], str]] = {}
-    for key, _, kind in _fields(part):
-        for used, below in _parts_of(kind):
-            if used is not part:
-                found = {**sections(used, f"{place}.{key}{below}".lstrip(".")), **found}
-    return {**found, str(part._MANIFEST.get("section", part.__name__)): (part, place)}
-
-
-def _parts_of(kind: Any, below: str = "") -> Iterator[tuple[type[Part], str]]:
-    """The sections in a type, each with its place in a value of the type."""
-    if isinstance(kind, type) and issubclass(kind, Part):
-        yield kind, below
-    if get_origin(kind) is Annotated:
-        base, says = _unfolded(kind)
-        written = says[0].written if says else None
-        inside = [base] if written is None else [_NAMES.get(written) if isinstance(written, str) else written]
-        inside += [value for each in says for value in each.keywords.values() if isinstance(value, type)]
-    else:
-        inside = [each for each in get_args(kind) if each is not str]
-    steps = {tuple: "[N]", dict: ".NAME", Mapping: ".NAME"}
-    for each in inside:
-        yield from _parts_of(each, below + steps.get(get_origin(kind), ""))
 
 
 def schemas() -> dict[str, str]:
@@ -142,7 +115,6 @@ def _described(node: Schema, said: Schema) -> Schema:
 
 
 _KIND_TEXTS.update(_documented(kinds)[1])
-_SECTIONS.update({name: part for name, (part, _) in sections().items()})
 
 
 class _Schemas:
@@ -288,7 +260,7 @@ class _Plans(_Schemas):
         """The schema of a type. An alias with a reader of its own gets a name, since it may contain itself."""
         if is_typeddict(kind):
             self.as_written = True
-            node = self.of_part(_SECTIONS[kind.__name__])
+            node = self.of_part(vars(manifest_forms)[kind.__name__])
             self.as_written = False
             return node
         if kind in _ALIASES:
@@ -382,57 +354,70 @@ Shapes = Any
 
 def types() -> str:
     """The module `etbuild.manifest.sections`."""
-    aliases = f"Partitioners = {_type(parts.Partitioners)}\n"
-    return "\n\n".join([_HEADER, *(_typed_dict(name, *found) for name, found in sections().items()), aliases])
+    made = _Types()
+    made.of(manifest_forms.Manifest)
+    return "\n\n".join([_HEADER, *made.written.values(), f"Partitioners = {made.of(parts.Partitioners)}\n"])
 
 
-def _typed_dict(name: str, part: type[Part], place: str) -> str:
-    keys = {key: _type(kind) for key, _, kind in _fields(part)}
+class _Types:
+    """Types of a manifest's values, as Python writes them, and those of sections by name."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, str] = {}
+
+    def of(self, kind: Any) -> str:
+        """A type of a manifest's value."""
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return self._of_annotated(*_unfolded(kind))
+        if isinstance(kind, type) and issubclass(kind, Part):
+            return (
+                "Options"
+                if "is_open" in kind._MANIFEST
+                else self._joined([kind._MANIFEST.get("also")], self._name(kind))
+            )
+        if _members(kind):
+            return self._joined(arguments)
+        if origin is tuple:
+            return f"list[{self.of(arguments[0])}]"
+        if origin in (dict, Mapping):
+            return "Options" if arguments[1] is Any else f"dict[str, {self.of(arguments[1])}]"
+        names = {float: "Number", NoneType: "None"}
+        return kind if isinstance(kind, str) else "str" if origin is Literal else names.get(kind, kind.__name__)
+
+    def _of_annotated(self, kind: Any, says: list[Says]) -> str:
+        written, types = says[0].written, says[0].keywords.get("type")
+        if says[0].name == "shapes":
+            self.of(says[0].keywords["then"])
+            return "Shapes"
+        if written is not None and types is None:
+            return self.of(_NAMES[written] if isinstance(written, str) else written)
+        if any(each.one for each in says):
+            return self._joined([get_args(kind)[0]], self.of(kind))
+        return self._joined([kind], *(["None"] if kind is not object and types is not None and "null" in types else []))
+
+    def _joined(self, kinds: Iterable[Any], *more: str) -> str:
+        """The union of some types."""
+        names = [name for kind in kinds if kind is not None for name in self.of(kind).split(" | ")]
+        return " | ".join(dict.fromkeys([*names, *more]))
+
+    def _name(self, part: type[Part]) -> str:
+        """The name of a section's type, which is written behind those that it uses."""
+        name = str(part._MANIFEST.get("section", part.__name__))
+        if name not in self.written:
+            self.written[name] = ""  # it may contain itself
+            text = _typed_dict(name, part, {key: self.of(kind) for key, _, kind in _fields(part)})
+            del self.written[name]
+            self.written[name] = text
+        return name
+
+
+def _typed_dict(name: str, part: type[Part], keys: Mapping[str, str]) -> str:
     is_total = "needs" not in part._MANIFEST and part._DEFAULTS.keys().isdisjoint(part._FIELDS)
     if any(map(keyword.iskeyword, keys)):  # such as `class`
         items = "".join(f'        "{key}": {kind},\n' for key, kind in keys.items())
         return f'{name} = TypedDict(\n    "{name}",\n    {{\n{items}    }},\n    total={is_total},\n)\n'
     total = "" if is_total else ", total=False"
-    about = f'    """`{place}`."""' if place else '    """A whole manifest."""'
-    return f"class {name}(TypedDict{total}):\n{about}\n\n" + "".join(
-        f"    {key}: {kind}\n" for key, kind in keys.items()
-    )
-
-
-def _type(kind: Any) -> str:
-    """The type of a manifest's value, as Python writes it."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _annotated_type(*_unfolded(kind))
-    if isinstance(kind, type) and issubclass(kind, Part):
-        if "is_open" in kind._MANIFEST:
-            return "Options"
-        return _joined([kind._MANIFEST.get("also")], str(kind._MANIFEST.get("section", kind.__name__)))
-    if _members(kind):
-        return _joined(arguments)
-    if origin is tuple:
-        return f"list[{_type(arguments[0])}]"
-    if origin in (dict, Mapping):
-        return "Options" if arguments[1] is Any else f"dict[str, {_type(arguments[1])}]"
-    if kind is float:
-        return "Number"
-    return (
-        kind if isinstance(kind, str) else "str" if origin is Literal else "None" if kind is NoneType else kind.__name__
-    )
-
-
-def _annotated_type(kind: Any, says: list[Says]) -> str:
-    written, types = says[0].written, says[0].keywords.get("type")
-    if says[0].name == "shapes":
-        return "Shapes"
-    if written is not None and types is None:
-        return _type(_NAMES[written] if isinstance(written, str) else written)
-    if any(each.one for each in says):
-        return _joined([get_args(kind)[0]], f"list[{_type(get_args(kind)[0])}]")
-    return _joined([kind], *(["None"] if kind is not object and types is not None and "null" in types else []))
-
-
-def _joined(kinds: Iterable[Any], *more: str) -> str:
-    """The union of some types."""
-    names = [name for kind in kinds if kind is not None for name in _type(kind).split(" | ")]
-    return " | ".join(dict.fromkeys([*names, *more]))
+    about = f'    """Data of `{part.__module__.removeprefix("etbuild.")}.{part.__name__}`."""\n'
+    fields = "".join(f"    {key}: {kind}\n" for key, kind in keys.items())
+    return f"class {name}(TypedDict{total}):\n{about}\n{fields}"
