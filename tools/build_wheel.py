@@ -21,7 +21,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_CONTENT = ("pyproject.toml", "README.md", "LICENSE", "schemas", "toolchain/etbuild", "toolchain/etkit")
+_PACKAGES = ("toolchain/etbuild", "toolchain/etkit", "toolchain/etplugins")
+_CONTENT = ("pyproject.toml", "README.md", "LICENSE", "schemas", *_PACKAGES)
 
 
 def build(directory: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etbuild.backends.coreml import model_files
+from etplugins.coreml import model_files
 from tests.helpers.manifests import HEAD
 from tests.integration.conftest import Build
 

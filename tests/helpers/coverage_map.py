@@ -82,13 +82,25 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/analysis/cache_upkeep.py": _tool(
         *_integration("local_cache"), *_faults("file_faults", "many_builds")
     ),
-    "toolchain/etbuild/api.py": _imported(*_integration("python_interface")),
+    "toolchain/etbuild/api/": _imported(*_integration("python_interface")),
     "toolchain/etbuild/backends/": _core(
         *_integration("backends", "recipes", "third_party_backend"), "conformance/test_named_data_of_backends.py"
     ),
-    "toolchain/etbuild/backends/coreml/": _core(*_integration("backends"), "conformance/test_coreml.py"),
+    "toolchain/etbuild/key/": _core(
+        *_integration("native_readers", "seeds", "sources", "surroundings"), *_faults("staleness")
+    ),
+    "toolchain/etbuild/publishing/": _core(
+        *_integration("inspect", "named_data", "programs_of_others", "shards"), *_faults("file_faults", "surroundings")
+    ),
+    "toolchain/etbuild/surroundings/": _core(
+        *_integration("native_readers", "surroundings", "worker"),
+        *_faults("hostile_models", "real_builds", "surroundings", "worker_soak"),
+    ),
+    "toolchain/etbuild/plugins.py": _core(*_integration("backends")),
+    "toolchain/etplugins/": _core(*_integration("backends"), "conformance/test_named_data_of_backends.py"),
+    "toolchain/etplugins/coreml/": _core(*_integration("backends"), "conformance/test_coreml.py"),
     "toolchain/etkit/benchmarking/": _tool(*_integration("bench"), *_bazel("program_tests")),
-    "toolchain/etbuild/build.py": _core(
+    "toolchain/etbuild/build/": _core(
         *_integration("local_cache", "separate_methods", "variants", "verify_reproducible")
     ),
     "toolchain/etbuild/cache/": _core(
@@ -199,7 +211,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/results.py": _core(*_integration("steps")),
     "toolchain/etbuild/runtime/": _core(*_integration("bench", "program_tests", "python_interface", "runtime_limits")),
     "toolchain/etbuild/schemas": _core(),
-    "toolchain/etbuild/step_files.bzl": _core(*_integration("steps"), *_bazel("edits"), "remote/"),
+    "toolchain/etbuild/step_packages.bzl": _core(*_integration("steps"), *_bazel("edits"), "remote/"),
     "toolchain/etbuild/steps/": _core(
         *_integration("lowering", "recipes", "separate_methods", "steps"), *_faults("real_builds")
     ),
@@ -226,13 +238,13 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/py_toolchain.bzl": _RULES,
     "toolchain/python_driver.bzl": _RULES,
     "toolchain/python_of_build.bzl": _RULES,
-    "toolchain/required.bzl": _BUILDER,
     "toolchain/runfiles.bzl": _RULES,
     "toolchain/split_packages": _RULES,
     "toolchain/steps.bzl": _RULES,
     "toolchain/toolchain.bzl": _RULES,
     "rules/": _RULES,
-    "rules/buck2/": Row(whole=("buck2/", *_bazel("buck2"))),
+    "rules/private/package_facts.bzl": _BUILDER,
+    "contrib/buck2/": Row(whole=("buck2/", *_bazel("buck2"))),
     "schemas/": _core(*_integration("errors")),
     ".bazelignore": _RULES,
     ".bazelrc": _RULES,

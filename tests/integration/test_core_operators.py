@@ -11,8 +11,8 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 
-from etbuild.backends.coreml.backend import CoreMl
 from etbuild.lower import tanh_gelu
+from etplugins.coreml.backend import CoreMl
 from tests.helpers import commands
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build

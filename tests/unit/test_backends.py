@@ -20,7 +20,12 @@ from etbuild.backends.needs import package, python, sdk
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs/backends.md"
-SCHEMAS = sorted([*(ROOT / "schemas").glob("backend-*.json"), *(ROOT / "schemas").glob("quantizer-*.json")])
+SCHEMAS = sorted(
+    path
+    for place in ("schemas", "toolchain/etplugins/*")
+    for kind in ("backend", "quantizer")
+    for path in ROOT.glob(f"{place}/{kind}-*.json")
+)
 
 
 def leaves(properties: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, Any]]]:

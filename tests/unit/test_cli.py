@@ -17,7 +17,7 @@ import pytest
 import etkit.cli
 from etbuild.cli import main
 from etbuild.cli.options import tell_memory
-from etbuild.processes import memory
+from etbuild.surroundings import memory
 from etkit.cli import GROUPS, HIDDEN, STEPS
 
 ROOT = Path(__file__).parent.parent.parent

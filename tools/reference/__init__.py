@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.reference import backend_options, command_line, completions, limits, manifest, python_names, rules
+from tools.reference import backend_options, command_line, completions, facts, limits, manifest, python_names, rules
 from tools.reference.markdown import placed
 
 ROOT = Path(__file__).parents[2]
-SCHEMAS = ROOT / "schemas"
-SECTIONS = ROOT / "toolchain" / "etbuild" / "manifest" / "sections.py"
 DIRECTORY = ROOT / "docs" / "reference"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 COMPLETIONS = ROOT / "toolchain" / "etkit" / "completions"
@@ -35,3 +33,8 @@ def pages() -> dict[str, str]:
 def completion_files() -> dict[str, str]:
     """Returns the code that completes `etbuild` in each shell, by its file name."""
     return completions.files()
+
+
+def fact_files() -> dict[str, str]:
+    """Returns what the build rules load from the driver, by the path of the file in the repository."""
+    return facts.files(ROOT)

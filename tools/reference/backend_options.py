@@ -1,4 +1,4 @@
-"""Makes the pages of the options of backends and quantizers from `backend-*` and `quantizer-*` in `schemas/`."""
+"""Makes the pages of the options of backends and quantizers from the schemas `backend-*` and `quantizer-*`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from tools.reference.markdown import link, table
 from tools.reference.markdown import page as markdown_page
 from tools.reference.schema_words import Schema, Words
 
-_SOURCE = "schemas/backend-*.json and schemas/quantizer-*.json"
+_SOURCE = "backend-*.json and quantizer-*.json in schemas/ and toolchain/etplugins/"
 _SUFFIX = ".schema.json"
 
 
 def pages(root: Path) -> dict[str, str]:
     """Returns a page for each backend with options, and their index."""
-    schemas = root / "schemas"
     options = {}
-    for path in sorted(schemas.glob(f"backend-*{_SUFFIX}")):
+    found = [
+        path for place in ("schemas", "toolchain/etplugins/*") for path in root.glob(f"{place}/backend-*{_SUFFIX}")
+    ]
+    for path in sorted(found, key=lambda path: path.name):
         name = path.name.removeprefix("backend-").removesuffix(_SUFFIX)
-        quantizer = schemas / path.name.replace("backend-", "quantizer-")
+        quantizer = path.with_name(path.name.replace("backend-", "quantizer-"))
         tables = [_table("option", path), _table("quantizer option", quantizer) if quantizer.exists() else ""]
         options[name] = [each for each in tables if each]
     written = {

@@ -35,10 +35,13 @@ _POSITION = {
 }
 
 
-def schemas() -> dict[str, str]:
-    """The files of `schemas/` that are made from classes, by name."""
-    written = {"model": _Manifests().document(), "plan": _Plans().document()}
-    return {f"{name}.schema.json": _pretty(schema, "") + "\n" for name, schema in written.items()}
+def files() -> dict[str, str]:
+    """The files that are made from classes, by their paths in the repository."""
+    return {
+        "schemas/model.schema.json": _pretty(_Manifests().document(), "") + "\n",
+        "schemas/plan.schema.json": _pretty(_Plans().document(), "") + "\n",
+        "toolchain/etbuild/manifest/sections.py": types(),
+    }
 
 
 def of_manifest(part: type[Part]) -> Schema:

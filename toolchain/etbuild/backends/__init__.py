@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from etbuild import json_schema
+from etbuild import json_schema, plugins
 from etbuild.backends import entry_points
 from etbuild.backends.backend import (
     Backend,
@@ -53,54 +53,43 @@ __all__ = [
 ]
 
 _CLASSES = {
-    "cadence": "microcontrollers.Cadence",
-    "coreml": "coreml.backend.CoreMl",
-    "cortex-m": "microcontrollers.CortexM",
-    "cuda": "cuda.Cuda",
     "custom": "custom.Custom",
-    "ethos-u": "arm.EthosU",
-    "mediatek": "mediatek.MediaTek",
-    "metal": "apple_gpu.Metal",
-    "mlx": "apple_gpu.Mlx",
     "native": "portable.Native",
-    "nxp": "nxp.Nxp",
-    "openvino": "openvino.OpenVino",
     "portable": "portable.Portable",
-    "qualcomm": "qualcomm.Qualcomm",
-    "samsung": "samsung.Samsung",
-    "tosa": "arm.Tosa",
-    "vgf": "arm.Vgf",
-    "vulkan": "vulkan.Vulkan",
-    "webgpu": "vulkan.WebGpu",
     "xnnpack": "xnnpack.Xnnpack",
 }
+_GROUP = "backend"
 
 
 @functools.cache
-def _built_in(place: str) -> BuiltInBackend:
-    module, _, kind = place.rpartition(".")
-    backend: BuiltInBackend = make(getattr(importlib.import_module(f"{__name__}.{module}"), kind))
-    return backend
+def _built_in(name: str) -> BuiltInBackend:
+    if name not in _CLASSES:
+        backend: BuiltInBackend = make(plugins.load(_GROUP, name))
+        return backend
+    module, _, kind = _CLASSES[name].rpartition(".")
+    return make(getattr(importlib.import_module(f"{__name__}.{module}"), kind))
 
 
 class _BuiltIn(Mapping[str, BuiltInBackend]):
-    """The driver's own backends, by name. Each module is imported when its backend is first used."""
+    """The backends of the driver and its plug-ins, by name. Each module is imported when its backend is first used."""
 
     def __getitem__(self, name: str) -> BuiltInBackend:
-        return _built_in(_CLASSES[name])
+        if name not in self:
+            raise KeyError(name)
+        return _built_in(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in _CLASSES
+        return name in _CLASSES or name in plugins.group(_GROUP)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_CLASSES)
+        return iter(sorted({*_CLASSES, *plugins.group(_GROUP)}))
 
     def __len__(self) -> int:
-        return len(_CLASSES)
+        return len({*_CLASSES, *plugins.group(_GROUP)})
 
 
 BACKENDS: Mapping[str, BuiltInBackend] = _BuiltIn()
-"""The driver's own backends, by name."""
+"""The backends of the driver and of its plug-ins, by name."""
 
 FROM_SOURCES = "custom"
 """The backend that stands for the unknown backends of a recipe from the declared sources."""

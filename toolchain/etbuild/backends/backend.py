@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -390,9 +391,15 @@ class BuiltInBackend(Backend):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if hasattr(cls, "name"):  # a shared base class has no name
-            cls.options_schema = json_schema.file(f"backend-{cls.options_of or cls.name}")
+            cls.options_schema = _schema(cls, f"backend-{cls.options_of or cls.name}")
             if cls.create_quantizer is not Backend.create_quantizer:
-                cls.quantizer_schema = json_schema.file(f"quantizer-{cls.name}")
+                cls.quantizer_schema = _schema(cls, f"quantizer-{cls.name}")
+
+
+def _schema(kind: type, name: str) -> Path:
+    """The schema of this name: of a plug-in beside its module, else of the driver."""
+    beside = Path(str(sys.modules[kind.__module__].__file__)).with_name(f"{name}.schema.json")
+    return beside if beside.exists() else json_schema.file(name)
 
 
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {

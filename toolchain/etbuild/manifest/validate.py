@@ -542,8 +542,7 @@ def _check_constant_methods(constants: dict[str, object], methods: Collection[st
 
 
 OTHER_OUTPUTS = ("etrecord", "export", "pte")
-"""What follows the program's name in the names of the program and of the directory that build rules export to. The
-rules have the same list."""
+"""What follows the program's name in the names of the program and of the directory that build rules export to."""
 
 
 def _check_tag(tag: str, path: DocumentPath) -> Iterator[Problem]:

@@ -196,7 +196,7 @@ def _measure(
     runs: int,
 ) -> int:
     from etbuild.cli.terminal import Progress
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.benchmarking import plot, results
     from etkit.benchmarking import runs as measuring
     from etkit.benchmarking.runs import Timing

@@ -1,0 +1,109 @@
+"""Finds the plug-ins that lie beside this package, by what they provide.
+
+A plug-in is a directory with a file `plugin.json`. It provides objects, each in a group and under a name: the backend
+`qualcomm`, the verb `push`. What asks for one names the group, and imports the plug-in when it needs it. So this
+package imports no plug-in, and the driver of an action has the plug-ins that its program uses and no others.
+
+The form is that of entry points, in files of our own because the driver also runs where nothing is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import InputError
+
+ROOT = Path(__file__).parents[1]
+PLACES = ("etplugins", "etkit")
+"""The packages whose directories are plug-ins: what builds need, and what people use around builds."""
+FILE = "plugin.json"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plug-in.
+
+    Attributes:
+        package: Its Python package, such as `etplugins.qualcomm`.
+        description: What it is, in one sentence.
+        provides: For each group, what it provides: names, each with its `module:object`, or with its module.
+        uses: The packages of the plug-ins that it imports.
+    """
+
+    package: str
+    description: str
+    provides: Mapping[str, Mapping[str, str]]
+    uses: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name, under which targets of build systems ask for it."""
+        return self.package.rpartition(".")[2]
+
+    @property
+    def directory(self) -> Path:
+        """Its directory."""
+        return ROOT.joinpath(*self.package.split("."))
+
+
+@functools.cache
+def plugins() -> dict[str, Plugin]:
+    """All plug-ins by their packages, sorted."""
+    files = {f"{place}.{file.parent.name}": file for place in PLACES for file in (ROOT / place).glob(f"*/{FILE}")}
+    return {package: _read(files[package], package) for package in sorted(files)}
+
+
+def _read(file: Path, package: str) -> Plugin:
+    content = json.loads(file.read_text("utf-8"))
+    return Plugin(package, content["description"], content["provides"], tuple(content.get("uses", ())))
+
+
+@functools.cache
+def group(name: str) -> dict[str, Plugin]:
+    """What plug-ins provide in a group: each name with its plug-in."""
+    return {provided: plugin for plugin in plugins().values() for provided in plugin.provides.get(name, ())}
+
+
+def load(of_group: str, name: str) -> Any:
+    """Imports what a plug-in provides.
+
+    Raises:
+        InputError: No plug-in here provides it.
+    """
+    plugin = group(of_group).get(name)
+    if plugin is None:
+        raise InputError.of(f"no plug-in provides the {of_group.replace('_', ' ')} `{name}`")
+    module, _, attribute = plugin.provides[of_group][name].partition(":")
+    _import_place(module.partition(".")[0])
+    imported = importlib.import_module(module)
+    return getattr(imported, attribute) if attribute else imported
+
+
+def _import_place(name: str) -> None:
+    """Imports the package of a place from beside this one, also where no entry of `sys.path` has both."""
+    if name not in sys.modules:
+        file = ROOT / name / "__init__.py"
+        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+
+
+def with_used(packages: Iterable[str]) -> list[Plugin]:
+    """Plug-ins with all that they use, sorted by package."""
+    found: dict[str, Plugin] = {}
+    waiting = [*packages]
+    while waiting:
+        if (package := waiting.pop()) not in found:
+            found[package] = plugins()[package]
+            waiting += found[package].uses
+    return [found[package] for package in sorted(found)]

@@ -1,0 +1,168 @@
+"""Keeps output of libraries and models out of results, and warnings for other developers out of diagnostics."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import re
+import sys
+import tempfile
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from etbuild.patching import replaced
+from etbuild.surroundings.process_state import stream_to, streams_kept, usable
+
+
+@contextlib.contextmanager
+def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
+    """Hides log records, and warnings except those of the given sources.
+
+    Those of threads that run already are not hidden: they are threads of the user's program.
+
+    Args:
+        sources: Import paths of the user's own sources, such as `models/net.py`.
+    """
+    _hidden.begin(sources)
+    try:
+        yield
+    finally:
+        _hidden.end()
+
+
+class _Hidden:
+    """Settings of the whole process that hide messages of some threads. The first use that begins sets them and the
+    last one that ends puts them back: threads may overlap, and if each restored what it found, the settings could
+    stay."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._uses: Counter[int] = Counter()  # by the identifier of a thread
+        self._others: set[threading.Thread] = set()  # not their identifiers, which later threads get again
+        self._settings = contextlib.ExitStack()
+
+    def begin(self, sources: Iterable[str]) -> None:
+        with self._lock:
+            if not self._uses:
+                self._others = {*threading.enumerate()}
+                self._settings.enter_context(replaced(logging.Handler, "handle", self._handle(logging.Handler.handle)))
+                self._settings.enter_context(warnings.catch_warnings())
+                self._filter("ignore", None)
+            self._uses[threading.get_ident()] += 1
+            for name in sources:
+                module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                self._filter("default", re.compile(re.escape(module) + r"\Z"))
+
+    def end(self) -> None:
+        with self._lock:
+            self._uses[threading.get_ident()] -= 1
+            self._uses = +self._uses  # without zeros
+            if not self._uses:
+                self._settings.close()
+
+    def match(self, _: object) -> bool:
+        """Whether the messages of this thread are hidden. `warnings` asks its filters so, with the text."""
+        return threading.get_ident() in self._uses or threading.current_thread() not in self._others
+
+    def _filter(self, action: str, module: re.Pattern[str] | None) -> None:
+        warnings.filters.insert(0, (action, self, Warning, module, 0))  # type: ignore[attr-defined]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+
+    def _handle(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(handler: logging.Handler, record: logging.LogRecord) -> Any:
+            hidden = record.levelno <= logging.ERROR and self.match(record)  # an error that ends a build is also raised
+            return False if hidden else original(handler, record)
+
+        return handle
+
+
+_hidden = _Hidden()
+
+
+@contextlib.contextmanager
+def shown_if_it_fails() -> Iterator[None]:
+    """Hides what Python prints inside. If an exception is raised, prints it to standard error."""
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            yield
+    except BaseException:
+        sys.stderr.write(output.getvalue())
+        raise
+
+
+@contextlib.contextmanager
+def stdout_for_results() -> Iterator[None]:
+    """Sends what Python or native code prints inside to standard error, because standard output is for results."""
+    import ctypes
+
+    sys.stdout.flush()
+    lent = _Lent(sys.stderr, 2)
+    with streams_kept(), stream_to(1, 2):
+        sys.stdout = sys.stderr = lent
+        try:
+            yield
+        finally:
+            ctypes.CDLL(None).fflush(None)  # flushes what C has buffered before standard output is restored
+
+
+class _Lent(io.TextIOBase):
+    """A stream that writes to another one. The other one stays open when this one is closed."""
+
+    def __init__(self, stream: TextIO, descriptor: int) -> None:
+        self._stream = stream
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> int:
+        return self._open().write(text)
+
+    def flush(self) -> None:
+        self._open().flush()
+
+    def close(self) -> None:
+        self.flush()
+
+    def _open(self) -> TextIO:
+        self._stream = usable(self._stream, self._descriptor)
+        return self._stream
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("buffer", "encoding", "errors", "fileno", "isatty", "newlines"):
+            return getattr(object.__getattribute__(self, "_open")(), name)
+        return object.__getattribute__(self, name)
+
+
+@contextlib.contextmanager
+def native_messages_off() -> Iterator[None]:
+    """Hides what native code writes to standard error. Use it for imports: their errors are exceptions."""
+    sys.stderr.flush()
+    with Path(os.devnull).open("wb") as nowhere, stream_to(2, nowhere.fileno()):
+        yield
+
+
+_NATIVE_LOG = re.compile(rb"^\[\w+\.(?:cpp|h):\d+\] .*\n?", re.MULTILINE)
+_redirected = threading.Lock()
+"""Held while standard error goes elsewhere: two threads would restore it in the wrong order."""
+
+
+@contextlib.contextmanager
+def native_log_off() -> Iterator[None]:
+    """Drops the log of native code, such as `[cpuinfo_utils.cpp:71] ...`. Other lines follow on standard error, and all
+    lines if an exception is raised."""
+    with _redirected, tempfile.TemporaryFile() as log:
+        sys.stderr.flush()
+        failed = True
+        try:
+            with stream_to(2, log.fileno()):
+                yield
+            failed = False
+        finally:
+            log.seek(0)
+            text = log.read()
+            sys.stderr.write((text if failed else _NATIVE_LOG.sub(b"", text)).decode(errors="replace"))

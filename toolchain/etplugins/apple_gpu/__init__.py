@@ -1,0 +1,1 @@
+"""Apple's GPUs: Metal, through PyTorch's ahead-of-time Inductor; and MLX, through Apple's array library."""

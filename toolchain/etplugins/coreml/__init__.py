@@ -1,0 +1,1 @@
+"""Core ML: Apple's CPU, GPU and Neural Engine."""

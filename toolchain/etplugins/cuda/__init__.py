@@ -1,0 +1,1 @@
+"""CUDA: Nvidia's GPUs, through PyTorch's ahead-of-time Inductor."""

@@ -1,0 +1,1 @@
+"""MediaTek NeuroPilot: NPUs of Dimensity chips."""

@@ -1,0 +1,1 @@
+"""Cortex-M: microcontrollers, with CMSIS-NN's kernels; and Cadence: Tensilica DSPs."""

@@ -1,0 +1,1 @@
+"""NXP eIQ Neutron: NPUs of i.MX RT and MCX microcontrollers, for quantized models."""

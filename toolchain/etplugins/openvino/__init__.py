@@ -1,0 +1,1 @@
+"""OpenVINO: Intel's CPUs, GPUs and NPUs."""

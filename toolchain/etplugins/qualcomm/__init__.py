@@ -1,0 +1,1 @@
+"""Qualcomm AI Engine Direct: Hexagon, Adreno and LPAI processors of Snapdragon chips."""

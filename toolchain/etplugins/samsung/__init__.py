@@ -1,0 +1,1 @@
+"""Samsung Exynos: NPUs, with the ENN compiler."""

@@ -1,0 +1,1 @@
+"""Vulkan: GPUs; and WebGPU: GPUs in browsers, with graphs in Vulkan's format."""
