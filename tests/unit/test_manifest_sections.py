@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import pytest
 
+from etbuild import plugins
 from etbuild.files.digests import canonical_json
 from etbuild.plan import manifest_forms
-from etbuild.plan.part import PLAN_ONLY, Part, Says
+from etbuild.plan.part import PLAN_ONLY, Part, PluginKeys, Says
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
 from tools.reference import ROOT, schemas
@@ -75,6 +76,25 @@ def test_a_class_describes_a_section_and_its_part_of_a_plan() -> None:
         "lenses": [2],
         "place": "ceiling",
     }
+
+
+class Room(Part):
+    """A room.
+
+    Attributes:
+        lamp: What lights it. For example `red`.
+    """
+
+    lamp: Annotated[Part, PluginKeys("room.lamp")]
+
+
+def test_a_plugin_describes_a_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "load", lambda group, place: {("manifest_keys", "room.lamp"): Lamp}[group, place])
+    assert Room.from_json({"lamp": "red"}) == Room(Lamp("red"))
+    [lamp] = schemas.of_manifest(Room)["properties"].values()
+    assert lamp["description"] == "What lights it."
+    assert lamp["anyOf"] == schemas.of_manifest(Lamp)["anyOf"]
+    assert schemas.of_plan(Room)["properties"] == {"lamp": {"$ref": "#/$defs/lamp"}}
 
 
 def test_a_plan_has_the_checks_as_the_manifest_has_them(tmp_path: Path) -> None:

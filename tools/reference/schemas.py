@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_type
 import yaml
 
 from etbuild.plan import kinds, manifest_forms, parts, step_plans
-from etbuild.plan.part import DRIVER_ONLY, PLAN_ONLY, Part, Says
+from etbuild.plan.part import DRIVER_ONLY, PLAN_ONLY, Part, PluginKeys, Says
 from etbuild.plan.plan import Plan
 from tools.reference.schema_words import Schema
 
@@ -68,10 +68,12 @@ def _pretty(value: Any, margin: str) -> str:
 
 
 def _unfolded(kind: Any) -> tuple[Any, list[Says]]:
-    """A type without `Annotated`, and what is said of it."""
+    """A type without `Annotated`, and what is said of it. That of a plug-in's section is its class."""
     if get_origin(kind) is not Annotated:
         return kind, []
-    return get_args(kind)[0], [each for each in get_args(kind)[1:] if isinstance(each, Says)]
+    base, *said = get_args(kind)
+    classes = [each.kind for each in said if isinstance(each, PluginKeys)]
+    return [*classes, base][0], [each for each in said if isinstance(each, Says)] or [Says()]
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
@@ -285,10 +287,10 @@ class _Plans(_Schemas):
 
     def of_annotated(self, kind: Any, says: list[Says]) -> Schema:
         node = self.of(kind)
-        if says and says[0].plan is not None:
+        if says[0].plan is not None:
             return dict(says[0].plan)
         keywords = {key: value for each in says for key, value in each.keywords.items() if key in ("type", "minimum")}
-        return self._kind(says[0]) if says and says[0].name == "programName" else {**node, **keywords}
+        return self._kind(says[0]) if says[0].name == "programName" else {**node, **keywords}
 
     def of_forward(self, name: str) -> Schema:
         return self.of(vars(parts)[name])

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, cast, get_args, get_origin
 
+from etbuild import plugins
+
 if TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
 else:
@@ -46,6 +48,28 @@ class Says:
     ) -> None:
         self.name, self.text, self.written, self.one, self.plan = name, text, written, one, plan
         self.keywords = keywords
+
+
+class PluginKeys:
+    """Reads a section that a plug-in describes: `Annotated[Part, PluginKeys("model.huggingface")]`.
+
+    Args:
+        place: The place of the section. In the group `manifest_keys` a plug-in provides a subclass of `Part` for it: it
+            is read, and becomes a part of the schemas, as if the field had this type.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    @property
+    def kind(self) -> type[Part]:
+        """The class."""
+        found: type[Part] = plugins.load("manifest_keys", self.place)
+        return found
+
+    def __call__(self, document: Any) -> Part:
+        """Reads the section from its JSON."""
+        return self.kind.from_json(document)
 
 
 PLAN_ONLY = Says()
