@@ -33,7 +33,7 @@ class Says:
         written: The type that manifests have in its place, or the name of its class; None for the type itself.
         one: Whether a list may be written as its only entry.
         plan: The schema of its JSON in a plan; None for the one that follows from the type.
-        keywords: Keywords of the schema.
+        keywords: Keywords of the schema; `...` for one that it does not have, such as `default`.
     """
 
     def __init__(
@@ -74,6 +74,8 @@ class PluginKeys:
 
 PLAN_ONLY = Says()
 """Says of a field that manifests do not have it."""
+NULLABLE = Says()
+"""Says of a type with None that manifests may write `null`. Elsewhere, None says that a key is missing."""
 DRIVER_ONLY = Says()
 """Says of a field that only the driver writes into a manifest, when it completes one."""
 
