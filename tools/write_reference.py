@@ -1,33 +1,18 @@
-"""Writes the schemas of manifests and plans and the types of a manifest's data, the reference pages in
-`docs/reference/`, the table of packages in ARCHITECTURE.md, the completion of shells, and what rules load from the
-driver.
+"""Writes the reference pages in `docs/reference/`, the table of packages in ARCHITECTURE.md, the completion of shells,
+what the build rules load from the driver, and the description of manifests: two schemas and `manifest.sections`.
 
 `make reference`, or `python -m tools.write_reference`.
 """
 
 from __future__ import annotations
 
-from tools.reference import (
-    ARCHITECTURE,
-    COMPLETIONS,
-    DIRECTORY,
-    ROOT,
-    SCHEMAS,
-    SECTIONS,
-    completion_files,
-    fact_files,
-    pages,
-    schemas,
-)
+from tools.reference import ARCHITECTURE, COMPLETIONS, DIRECTORY, ROOT, completion_files, fact_files, pages, schemas
 from tools.reference.packages import with_packages
 
 
 def main() -> None:
     """Writes every file, and removes pages that no source produces any more."""
-    for name, text in schemas.schemas().items():
-        (SCHEMAS / name).write_text(text, "utf-8")
-    SECTIONS.write_text(schemas.types(), "utf-8")
-    for name, text in fact_files().items():  # the pages have what the rules load
+    for name, text in (schemas.files() | fact_files()).items():  # the pages have what these files say
         (ROOT / name).write_text(text, "utf-8")
     written = pages()
     for path in DIRECTORY.rglob("*.md"):

@@ -8,21 +8,18 @@ from typing import Annotated, Any
 
 import pytest
 
+from etbuild import plugins
 from etbuild.files.digests import canonical_json
 from etbuild.plan import manifest_forms
-from etbuild.plan.part import PLAN_ONLY, Part, Says
+from etbuild.plan.part import PLAN_ONLY, Part, PluginKeys, Says
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
-from tools.reference import SCHEMAS, SECTIONS, schemas
+from tools.reference import ROOT, schemas
 
 
-def test_the_schemas_are_current() -> None:
-    for name, text in schemas.schemas().items():
-        assert (SCHEMAS / name).read_text("utf-8") == text, f"run `make reference`: schemas/{name} is not current"
-
-
-def test_the_types_of_sections_are_current() -> None:
-    assert SECTIONS.read_text("utf-8") == schemas.types(), f"run `make reference`: {SECTIONS.name} is not current"
+def test_the_files_are_current() -> None:
+    for name, text in schemas.files().items():
+        assert (ROOT / name).read_text("utf-8") == text, f"run `make reference`: {name} is not current"
 
 
 NET: Any = {"schema": "executorch-model/v1", "name": "net", "model": {"factory": "net:create"}}
@@ -81,6 +78,25 @@ def test_a_class_describes_a_section_and_its_part_of_a_plan() -> None:
     }
 
 
+class Room(Part):
+    """A room.
+
+    Attributes:
+        lamp: What lights it. For example `red`.
+    """
+
+    lamp: Annotated[Part, PluginKeys("room.lamp")]
+
+
+def test_a_plugin_describes_a_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "load", lambda group, place: {("manifest_keys", "room.lamp"): Lamp}[group, place])
+    assert Room.from_json({"lamp": "red"}) == Room(Lamp("red"))
+    [lamp] = schemas.of_manifest(Room)["properties"].values()
+    assert lamp["description"] == "What lights it."
+    assert lamp["anyOf"] == schemas.of_manifest(Lamp)["anyOf"]
+    assert schemas.of_plan(Room)["properties"] == {"lamp": {"$ref": "#/$defs/lamp"}}
+
+
 def test_a_plan_has_the_checks_as_the_manifest_has_them(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"tolerance": {"rtol": 0.1}, "ranges": [None, [0, 1.5]]}
     checks: Any = {
@@ -97,7 +113,7 @@ def test_a_plan_has_the_checks_as_the_manifest_has_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model", "plan"])
 def test_each_definition_is_used(name: str) -> None:
-    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
+    schema = json.loads((ROOT / f"schemas/{name}.schema.json").read_text("utf-8"))
     used = set(json.dumps(schema).split('"#/$defs/')[1:])
     named = {each.partition('"')[0] for each in used}
     documents = (
@@ -107,7 +123,7 @@ def test_each_definition_is_used(name: str) -> None:
 
 
 def test_every_key_of_a_manifest_has_a_description() -> None:
-    schema = json.loads((SCHEMAS / "model.schema.json").read_text("utf-8"))
+    schema = json.loads((ROOT / "schemas/model.schema.json").read_text("utf-8"))
     assert schema["properties"].keys() == set(manifest_forms.Manifest._FIELDS)
     waiting = [schema, *schema["$defs"].values()]
     while waiting:

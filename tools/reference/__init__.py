@@ -11,8 +11,6 @@ from tools.reference import backend_options, command_line, completions, facts, l
 from tools.reference.markdown import placed
 
 ROOT = Path(__file__).parents[2]
-SCHEMAS = ROOT / "schemas"
-SECTIONS = ROOT / "toolchain" / "etbuild" / "manifest" / "sections.py"
 DIRECTORY = ROOT / "docs" / "reference"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 COMPLETIONS = ROOT / "toolchain" / "etkit" / "completions"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_type
 import yaml
 
 from etbuild.plan import kinds, manifest_forms, parts, step_plans
-from etbuild.plan.part import DRIVER_ONLY, PLAN_ONLY, Part, Says
+from etbuild.plan.part import DRIVER_ONLY, PLAN_ONLY, Part, PluginKeys, Says
 from etbuild.plan.plan import Plan
 from tools.reference.schema_words import Schema
 
@@ -23,7 +23,6 @@ _NAMES = {**vars(parts), **vars(manifest_forms)}
 _ALIASES = {getattr(parts, name): name for name in ("Calibration", "Example", "Shapes")}
 _EXAMPLES = re.compile(r"(?:^| )For example ((?:`[^`]*`(?:, |(?=\.$)))+)\.$")
 _KIND_TEXTS: dict[str, Schema] = {}
-_SECTIONS: dict[str, type[Part]] = {}
 _OF_CLASSES = ("section", "also", "definition", "needs", "is_open")
 _WIDTH = 116
 _PLACE = {"type": "array", "items": {"type": ["string", "integer"]}}
@@ -36,36 +35,13 @@ _POSITION = {
 }
 
 
-def sections(part: type[Part] = manifest_forms.Manifest, place: str = "") -> dict[str, tuple[type[Part], str]]:
-    """The classes of a section and of those in it, each with its place, by the names of their types."""
-    found: dict[str, tuple[type[Part], str]] = {}
-    for key, _, kind in _fields(part):
-        for used, below in _parts_of(kind):
-            if used is not part:
-                found = {**sections(used, f"{place}.{key}{below}".lstrip(".")), **found}
-    return {**found, str(part._MANIFEST.get("section", part.__name__)): (part, place)}
-
-
-def _parts_of(kind: Any, below: str = "") -> Iterator[tuple[type[Part], str]]:
-    """The sections in a type, each with its place in a value of the type."""
-    if isinstance(kind, type) and issubclass(kind, Part):
-        yield kind, below
-    if get_origin(kind) is Annotated:
-        base, says = _unfolded(kind)
-        written = says[0].written if says else None
-        inside = [base] if written is None else [_NAMES.get(written) if isinstance(written, str) else written]
-        inside += [value for each in says for value in each.keywords.values() if isinstance(value, type)]
-    else:
-        inside = [each for each in get_args(kind) if each is not str]
-    steps = {tuple: "[N]", dict: ".NAME", Mapping: ".NAME"}
-    for each in inside:
-        yield from _parts_of(each, below + steps.get(get_origin(kind), ""))
-
-
-def schemas() -> dict[str, str]:
-    """The files of `schemas/` that are made from classes, by name."""
-    written = {"model": _Manifests().document(), "plan": _Plans().document()}
-    return {f"{name}.schema.json": _pretty(schema, "") + "\n" for name, schema in written.items()}
+def files() -> dict[str, str]:
+    """The files that are made from classes, by their paths in the repository."""
+    return {
+        "schemas/model.schema.json": _pretty(_Manifests().document(), "") + "\n",
+        "schemas/plan.schema.json": _pretty(_Plans().document(), "") + "\n",
+        "toolchain/etbuild/manifest/sections.py": types(),
+    }
 
 
 def of_manifest(part: type[Part]) -> Schema:
@@ -92,10 +68,12 @@ def _pretty(value: Any, margin: str) -> str:
 
 
 def _unfolded(kind: Any) -> tuple[Any, list[Says]]:
-    """A type without `Annotated`, and what is said of it."""
+    """A type without `Annotated`, and what is said of it. That of a plug-in's section is its class."""
     if get_origin(kind) is not Annotated:
         return kind, []
-    return get_args(kind)[0], [each for each in get_args(kind)[1:] if isinstance(each, Says)]
+    base, *said = get_args(kind)
+    classes = [each.kind for each in said if isinstance(each, PluginKeys)]
+    return [*classes, base][0], [each for each in said if isinstance(each, Says)] or [Says()]
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
@@ -142,7 +120,6 @@ def _described(node: Schema, said: Schema) -> Schema:
 
 
 _KIND_TEXTS.update(_documented(kinds)[1])
-_SECTIONS.update({name: part for name, (part, _) in sections().items()})
 
 
 class _Schemas:
@@ -288,7 +265,7 @@ class _Plans(_Schemas):
         """The schema of a type. An alias with a reader of its own gets a name, since it may contain itself."""
         if is_typeddict(kind):
             self.as_written = True
-            node = self.of_part(_SECTIONS[kind.__name__])
+            node = self.of_part(vars(manifest_forms)[kind.__name__])
             self.as_written = False
             return node
         if kind in _ALIASES:
@@ -310,12 +287,11 @@ class _Plans(_Schemas):
 
     def of_annotated(self, kind: Any, says: list[Says]) -> Schema:
         node = self.of(kind)
-        if says and says[0].plan is not None:
+        if says[0].plan is not None:
             return dict(says[0].plan)
-        keywords = {
-            key: value for each in says for key, value in each.keywords.items() if key in ("group", "minimum", "type")
-        }
-        return self._kind(says[0]) if says and says[0].name == "programName" else {**node, **keywords}
+        kept = ("group", "minimum", "type")
+        keywords = {key: value for each in says for key, value in each.keywords.items() if key in kept}
+        return self._kind(says[0]) if says[0].name == "programName" else {**node, **keywords}
 
     def of_forward(self, name: str) -> Schema:
         return self.of(vars(parts)[name])
@@ -384,57 +360,70 @@ Shapes = Any
 
 def types() -> str:
     """The module `etbuild.manifest.sections`."""
-    aliases = f"Partitioners = {_type(parts.Partitioners)}\n"
-    return "\n\n".join([_HEADER, *(_typed_dict(name, *found) for name, found in sections().items()), aliases])
+    made = _Types()
+    made.of(manifest_forms.Manifest)
+    return "\n\n".join([_HEADER, *made.written.values(), f"Partitioners = {made.of(parts.Partitioners)}\n"])
 
 
-def _typed_dict(name: str, part: type[Part], place: str) -> str:
-    keys = {key: _type(kind) for key, _, kind in _fields(part)}
+class _Types:
+    """Types of a manifest's values, as Python writes them, and those of sections by name."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, str] = {}
+
+    def of(self, kind: Any) -> str:
+        """A type of a manifest's value."""
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return self._of_annotated(*_unfolded(kind))
+        if isinstance(kind, type) and issubclass(kind, Part):
+            return (
+                "Options"
+                if "is_open" in kind._MANIFEST
+                else self._joined([kind._MANIFEST.get("also")], self._name(kind))
+            )
+        if _members(kind):
+            return self._joined(arguments)
+        if origin is tuple:
+            return f"list[{self.of(arguments[0])}]"
+        if origin in (dict, Mapping):
+            return "Options" if arguments[1] is Any else f"dict[str, {self.of(arguments[1])}]"
+        names = {float: "Number", NoneType: "None"}
+        return kind if isinstance(kind, str) else "str" if origin is Literal else names.get(kind, kind.__name__)
+
+    def _of_annotated(self, kind: Any, says: list[Says]) -> str:
+        written, types = says[0].written, says[0].keywords.get("type")
+        if says[0].name == "shapes":
+            self.of(says[0].keywords["then"])
+            return "Shapes"
+        if written is not None and types is None:
+            return self.of(_NAMES[written] if isinstance(written, str) else written)
+        if any(each.one for each in says):
+            return self._joined([get_args(kind)[0]], self.of(kind))
+        return self._joined([kind], *(["None"] if kind is not object and types is not None and "null" in types else []))
+
+    def _joined(self, kinds: Iterable[Any], *more: str) -> str:
+        """The union of some types."""
+        names = [name for kind in kinds if kind is not None for name in self.of(kind).split(" | ")]
+        return " | ".join(dict.fromkeys([*names, *more]))
+
+    def _name(self, part: type[Part]) -> str:
+        """The name of a section's type, which is written behind those that it uses."""
+        name = str(part._MANIFEST.get("section", part.__name__))
+        if name not in self.written:
+            self.written[name] = ""  # it may contain itself
+            text = _typed_dict(name, part, {key: self.of(kind) for key, _, kind in _fields(part)})
+            del self.written[name]
+            self.written[name] = text
+        return name
+
+
+def _typed_dict(name: str, part: type[Part], keys: Mapping[str, str]) -> str:
     is_total = "needs" not in part._MANIFEST and part._DEFAULTS.keys().isdisjoint(part._FIELDS)
     if any(map(keyword.iskeyword, keys)):  # such as `class`
         items = "".join(f'        "{key}": {kind},\n' for key, kind in keys.items())
         return f'{name} = TypedDict(\n    "{name}",\n    {{\n{items}    }},\n    total={is_total},\n)\n'
     total = "" if is_total else ", total=False"
-    about = f'    """`{place}`."""' if place else '    """A whole manifest."""'
-    return f"class {name}(TypedDict{total}):\n{about}\n\n" + "".join(
-        f"    {key}: {kind}\n" for key, kind in keys.items()
-    )
-
-
-def _type(kind: Any) -> str:
-    """The type of a manifest's value, as Python writes it."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _annotated_type(*_unfolded(kind))
-    if isinstance(kind, type) and issubclass(kind, Part):
-        if "is_open" in kind._MANIFEST:
-            return "Options"
-        return _joined([kind._MANIFEST.get("also")], str(kind._MANIFEST.get("section", kind.__name__)))
-    if _members(kind):
-        return _joined(arguments)
-    if origin is tuple:
-        return f"list[{_type(arguments[0])}]"
-    if origin in (dict, Mapping):
-        return "Options" if arguments[1] is Any else f"dict[str, {_type(arguments[1])}]"
-    if kind is float:
-        return "Number"
-    return (
-        kind if isinstance(kind, str) else "str" if origin is Literal else "None" if kind is NoneType else kind.__name__
-    )
-
-
-def _annotated_type(kind: Any, says: list[Says]) -> str:
-    written, types = says[0].written, says[0].keywords.get("type")
-    if says[0].name == "shapes":
-        return "Shapes"
-    if written is not None and types is None:
-        return _type(_NAMES[written] if isinstance(written, str) else written)
-    if any(each.one for each in says):
-        return _joined([get_args(kind)[0]], f"list[{_type(get_args(kind)[0])}]")
-    return _joined([kind], *(["None"] if kind is not object and types is not None and "null" in types else []))
-
-
-def _joined(kinds: Iterable[Any], *more: str) -> str:
-    """The union of some types."""
-    names = [name for kind in kinds if kind is not None for name in _type(kind).split(" | ")]
-    return " | ".join(dict.fromkeys([*names, *more]))
+    about = f'    """Data of `{part.__module__.removeprefix("etbuild.")}.{part.__name__}`."""\n'
+    fields = "".join(f"    {key}: {kind}\n" for key, kind in keys.items())
+    return f"class {name}(TypedDict{total}):\n{about}\n{fields}"

@@ -7,47 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from etbuild.plan.kinds import (
-    Bytes,
-    BytesOrByName,
-    CallableName,
-    Count,
-    Dtype,
-    FileStem,
-    FractionByMethod,
-    Identifier,
-    InputName,
-    Label,
-    License,
-    MetadataText,
-    NumberByMethod,
-    Options,
-    Plain,
-    RandomCases,
-    Ranges,
-    Size,
-    SomeTexts,
-    Strict,
-    VariantName,
-)
+from etbuild.plan import kinds, parts
 from etbuild.plan.model_tests import Metric, TextTest
 from etbuild.plan.part import DRIVER_ONLY, Part, Says
-from etbuild.plan.parts import (
-    Compare,
-    CustomOps,
-    EdgeCompile,
-    Executorch,
-    MemoryPlanning,
-    Method,
-    Model,
-    NamedData,
-    Partitioners,
-    Passes,
-    Quantization,
-    RecipeCall,
-    ReportOptions,
-    Tolerance,
-)
 
 Inputs = tuple["ExampleInput", ...]
 
@@ -81,14 +43,14 @@ class ExampleInput(Part, kw_only=True, definition="exampleInput", needs=()):
             {shape: [1, 16], dtype: int64}, mask: {shape: [1, 16]}}`.
     """
 
-    shape: tuple[Size, ...]
-    dtype: Dtype = "float32"
+    shape: tuple[kinds.Size, ...]
+    dtype: kinds.Dtype = "float32"
     fill: Literal["random", "zeros", "ones", "arange"] | float = "random"
-    factory: CallableName
-    kwargs: Options
-    file: InputName
+    factory: kinds.CallableName
+    kwargs: kinds.Options
+    file: kinds.InputName
     key: str
-    loader: CallableName
+    loader: kinds.CallableName
     value: Annotated[object, Says(type=["integer", "number", "boolean", "string", "null"])]
     list: Annotated[Inputs, Says(minItems=1)]
     tuple: Annotated[Inputs, Says(minItems=1)]
@@ -119,7 +81,7 @@ class WrittenDim(Part, section="Dim", definition="dim"):
         Says(maxLength=100, pattern=r"^([1-9][0-9]{0,8} ?\* ?)?[A-Za-z_][A-Za-z0-9_]*( ?[+-] ?[0-9]{1,9})?$"),
     ]
     min: Annotated[int, Says(minimum=0, maximum=2**63 - 1)] | None = None
-    max: Size | None = None
+    max: kinds.Size | None = None
     multiple_of: Annotated[int, Says(minimum=2, maximum=2**63 - 1)] | None = None
 
 
@@ -142,10 +104,10 @@ class Calibration(Part, needs=()):
         kwargs: Keyword arguments of `factory`. For example `{count: 8}`.
     """
 
-    file: InputName
-    keys: SomeTexts
-    factory: CallableName
-    kwargs: Options
+    file: kinds.InputName
+    keys: kinds.SomeTexts
+    factory: kinds.CallableName
+    kwargs: kinds.Options
 
 
 WrittenCalibration = Literal["example_inputs"] | Calibration
@@ -161,8 +123,8 @@ class Constant(Part):
         kwargs: Keyword arguments of `factory`. For example `{extra: 1}`.
     """
 
-    factory: CallableName
-    kwargs: Options = {}
+    factory: kinds.CallableName
+    kwargs: kinds.Options = {}
 
 
 ConstantValue = Annotated[
@@ -184,12 +146,12 @@ class Defaults(Part):
             [xnnpack], decode: []}`.
     """
 
-    partitioners: Partitioners | dict[str, Partitioners] = ()
-    strict: Strict | None = None
-    quantize: Quantization = None
+    partitioners: parts.Partitioners | dict[str, parts.Partitioners] = ()
+    strict: kinds.Strict | None = None
+    quantize: parts.Quantization = None
 
 
-class ExecutorchOptions(Executorch, section="Executorch"):
+class ExecutorchOptions(parts.Executorch, section="Executorch"):
     """Fields of ExecuTorch's `ExecutorchBackendConfig`, and the arguments of its memory planning.
 
     Attributes:
@@ -200,7 +162,7 @@ class ExecutorchOptions(Executorch, section="Executorch"):
             stack traces. For example `false`.
     """
 
-    memory_planning: MemoryPlanning | None = None
+    memory_planning: parts.MemoryPlanning | None = None
     dynamic_memory_planning_mode: Literal["upper_bound", "symbolic"] = "upper_bound"
     emit_stacktrace: bool = False
 
@@ -223,12 +185,12 @@ class Metadata(Part, minProperties=1):
             `{com.example.product: watch}`.
     """
 
-    version: MetadataText | None = None
-    license: License | None = None
-    weights_licenses: Annotated[dict[InputName, License], Says(minProperties=1)] | None = None
-    authors: Annotated[tuple[MetadataText, ...], Says(minItems=1, uniqueItems=True)] | None = None
-    description: MetadataText | None = None
-    labels: Annotated[dict[Label, MetadataText], Says(minProperties=1)] | None = None
+    version: kinds.MetadataText | None = None
+    license: kinds.License | None = None
+    weights_licenses: Annotated[dict[kinds.InputName, kinds.License], Says(minProperties=1)] | None = None
+    authors: Annotated[tuple[kinds.MetadataText, ...], Says(minItems=1, uniqueItems=True)] | None = None
+    description: kinds.MetadataText | None = None
+    labels: Annotated[dict[kinds.Label, kinds.MetadataText], Says(minProperties=1)] | None = None
 
 
 class Checks(Part):
@@ -271,17 +233,17 @@ class Checks(Part):
             float32, without a cache and without quantization. For example `{file: held_out.txt, max_divergence: 0.05}`.
     """
 
-    max_program_bytes: Bytes | None = None
-    max_named_data_bytes: BytesOrByName | None = None
-    max_duplicate_bytes: Bytes | None = None
-    max_memory_bytes: BytesOrByName | None = None
-    min_delegated: FractionByMethod | None = None
+    max_program_bytes: kinds.Bytes | None = None
+    max_named_data_bytes: kinds.BytesOrByName | None = None
+    max_duplicate_bytes: kinds.Bytes | None = None
+    max_memory_bytes: kinds.BytesOrByName | None = None
+    min_delegated: kinds.FractionByMethod | None = None
     finite: bool = False
     deterministic: bool = False
     runtime: bool | None = None
-    compare: Compare | None = None
-    max_error: NumberByMethod | None = None
-    min_sqnr: NumberByMethod | None = None
+    compare: parts.Compare | None = None
+    max_error: kinds.NumberByMethod | None = None
+    min_sqnr: kinds.NumberByMethod | None = None
     metric: Annotated[tuple[Metric, ...], Says(one=True, minItems=1)] | None = None
     text: TextTest | None = None
 
@@ -289,9 +251,9 @@ class Checks(Part):
 class TestsOfMethod(Part):
     """The settings of one method. For example `{random: 5, ranges: [[0, 255]]}`."""
 
-    tolerance: Tolerance | None = None
-    random: RandomCases | None = None
-    ranges: Ranges | None = None
+    tolerance: parts.Tolerance | None = None
+    random: kinds.RandomCases | None = None
+    ranges: kinds.Ranges | None = None
 
 
 TestInputs = Annotated[Inputs, Says("testInputs", default=[])]
@@ -334,11 +296,11 @@ class Tests(Part):
             example `{cat: {method: forward, inputs: [{file: cat.png, loader: "images:load"}]}}`.
     """
 
-    tolerance: Tolerance | None = None
-    random: RandomCases | None = None
-    seed: Count = 0
+    tolerance: parts.Tolerance | None = None
+    random: kinds.RandomCases | None = None
+    seed: kinds.Count = 0
     methods: dict[str, TestsOfMethod] = {}
-    cases: dict[FileStem, Case] = {}
+    cases: dict[kinds.FileStem, Case] = {}
 
 
 class Parameter(Part, definition="parameter"):
@@ -354,12 +316,12 @@ class Parameter(Part, definition="parameter"):
     """
 
     type: Literal["int", "float", "bool", "string"]
-    default: Plain
+    default: kinds.Plain
     min: float | None = None
     max: float | None = None
     values: (
         Annotated[
-            tuple[Annotated[Plain, Says(text="A value of the parameter's type.")], ...],
+            tuple[Annotated[kinds.Plain, Says(text="A value of the parameter's type.")], ...],
             Says(minItems=1, uniqueItems=True),
         ]
         | None
@@ -429,26 +391,28 @@ class Manifest(Part):
     """
 
     schema: Literal["executorch-model/v1"]
-    name: FileStem
-    model: Model | None = None
-    recipe: RecipeCall | None = None
-    parameters: dict[Identifier, Parameter] = {}
-    variants: Annotated[dict[VariantName, Annotated[Options, Says(text=_VARIANT)]], Says(maxProperties=100)] = {}
-    methods: Annotated[dict[Identifier, Method], Says(minProperties=1)] | None = None
+    name: kinds.FileStem
+    model: parts.Model | None = None
+    recipe: parts.RecipeCall | None = None
+    parameters: dict[kinds.Identifier, Parameter] = {}
+    variants: Annotated[
+        dict[kinds.VariantName, Annotated[kinds.Options, Says(text=_VARIANT)]], Says(maxProperties=100)
+    ] = {}
+    methods: Annotated[dict[kinds.Identifier, parts.Method], Says(minProperties=1)] | None = None
     defaults: Defaults = Defaults()
-    constant_methods: dict[Identifier, ConstantValue] = {}
-    named_data: dict[FileStem, NamedData] = {}
-    custom_ops: CustomOps = CustomOps()
+    constant_methods: dict[kinds.Identifier, ConstantValue] = {}
+    named_data: dict[kinds.FileStem, parts.NamedData] = {}
+    custom_ops: parts.CustomOps = parts.CustomOps()
     runner: (
         Annotated[Literal["executorch-llm/v1", "executorch-asr/v1", "executorch-multimodal/v1"], Says(group="runner")]
         | None
     ) = None
-    tokenizer: Annotated[tuple[InputName, ...], Says(one=True, minItems=1, uniqueItems=True)] | None = None
+    tokenizer: Annotated[tuple[kinds.InputName, ...], Says(one=True, minItems=1, uniqueItems=True)] | None = None
     metadata: Metadata | None = None
     share_mutable_buffers: bool = False
-    passes: Passes = Passes()
-    edge_compile: EdgeCompile = EdgeCompile()
+    passes: parts.Passes = parts.Passes()
+    edge_compile: parts.EdgeCompile = parts.EdgeCompile()
     executorch: ExecutorchOptions = ExecutorchOptions()
-    report: ReportOptions = ReportOptions()
+    report: parts.ReportOptions = parts.ReportOptions()
     checks: Checks = Checks()
     tests: Tests = Tests()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, cast, get_args, get_origin
 
+from etbuild import plugins
+
 if TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
 else:
@@ -31,8 +33,8 @@ class Says:
         written: The type that manifests have in its place, or the name of its class; None for the type itself.
         one: Whether a list may be written as its only entry.
         plan: The schema of its JSON in a plan; None for the one that follows from the type.
-        keywords: Keywords of the schema. Names that plug-ins provide in a `group` are values besides those of the
-            `enum`.
+        keywords: Keywords of the schema; `...` for one that it does not have, such as `default`. Names that plug-ins
+            provide in a `group` are values besides those of the `enum`.
     """
 
     def __init__(
@@ -49,8 +51,32 @@ class Says:
         self.keywords = keywords
 
 
+class PluginKeys:
+    """Reads a section that a plug-in describes: `Annotated[Part, PluginKeys("model.huggingface")]`.
+
+    Args:
+        place: The place of the section. In the group `manifest_keys` a plug-in provides a subclass of `Part` for it: it
+            is read, and becomes a part of the schemas, as if the field had this type.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    @property
+    def kind(self) -> type[Part]:
+        """The class."""
+        found: type[Part] = plugins.load("manifest_keys", self.place)
+        return found
+
+    def __call__(self, document: Any) -> Part:
+        """Reads the section from its JSON."""
+        return self.kind.from_json(document)
+
+
 PLAN_ONLY = Says()
 """Says of a field that manifests do not have it."""
+NULLABLE = Says()
+"""Says of a type with None that manifests may write `null`. Elsewhere, None says that a key is missing."""
 DRIVER_ONLY = Says()
 """Says of a field that only the driver writes into a manifest, when it completes one."""
 

@@ -10,32 +10,9 @@ from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
 from etbuild.manifest import sections
 from etbuild.manifest.torchao_configs import TORCHAO_CONFIGS
-from etbuild.plan.kinds import (
-    Alignment,
-    BooleanByMethod,
-    CallableName,
-    Callables,
-    Count,
-    Entry,
-    Identifier,
-    InputName,
-    InputNames,
-    LayerSize,
-    LeaveOut,
-    ModuleNames,
-    NamePatterns,
-    Names,
-    Operators,
-    Options,
-    Patterns,
-    PlanningAlgorithm,
-    Positive,
-    Ranges,
-    Size,
-    Strict,
-    Text,
-)
-from etbuild.plan.part import PLAN_ONLY, Part, Says
+from etbuild.plan import kinds
+from etbuild.plan.kinds import Names, Options
+from etbuild.plan.part import NULLABLE, PLAN_ONLY, Part, Says
 
 
 class FactoryCall(Part):
@@ -53,7 +30,7 @@ class FactoryCall(Part):
 class TensorExample(Part):
     """A tensor as example input: its sizes, the PyTorch name of its dtype, and the value of its elements."""
 
-    shape: tuple[Count, ...]
+    shape: tuple[kinds.Count, ...]
     dtype: str = "float32"
     fill: str | float = "random"
 
@@ -264,9 +241,9 @@ class TorchaoEntry(Part, section="Torchao", definition="torchao"):
     _EITHER = ("group_size", "kwargs")  # JSON has one of them
 
     config: str
-    modules: Annotated[Patterns, Says()] = ("*",)
+    modules: kinds.Patterns = ("*",)
     layers: Annotated[tuple[Literal["linear", "embedding"], ...], Says(minItems=1, uniqueItems=True)] = ("linear",)
-    group_size: Annotated[LayerSize | None, Says()] = None
+    group_size: Annotated[kinds.LayerSize | None, NULLABLE] = None
     kwargs: Annotated[Options, Says(default=...)] = {}
     scales: Literal["affine", "hqq_scale_only"] | None = None
     fitting: bool = False
@@ -328,10 +305,10 @@ Calibration = Annotated[
 class QuantizePasses(Part):
     """Passes over a method, by the point of its quantization at which they run, in order."""
 
-    pre_prepare: Callables = ()
-    post_prepare: Callables = ()
-    pre_convert: Callables = ()
-    post_convert: Callables = ()
+    pre_prepare: kinds.Callables = ()
+    post_prepare: kinds.Callables = ()
+    pre_convert: kinds.Callables = ()
+    post_convert: kinds.Callables = ()
 
     def of_hooks(self) -> dict[str, Names]:
         """The callables of each point."""
@@ -362,7 +339,7 @@ class Pt2e(Part, definition="pt2e"):
 
     quantizers: Annotated[tuple[Partitioner, ...], Says(minItems=1, default=...)] = ()
     calibration: Calibration | None = None
-    qat: CallableName | None = None
+    qat: kinds.CallableName | None = None
     passes: QuantizePasses = QuantizePasses()
 
     @property
@@ -416,9 +393,9 @@ class DecoderCache(Part, section="Cache"):
 
     _LEFT_OUT = ("kind", "max_seq_length")
 
-    max_length: Size
+    max_length: kinds.Size
     kind: Annotated[Literal["static", "custom", "ring", "quantized"], Says(default="static")] | None = None
-    max_seq_length: Size | None = None
+    max_seq_length: kinds.Size | None = None
 
     @property
     def longest_call(self) -> int:
@@ -437,7 +414,7 @@ class ConfigFile(Part, definition="configuration", needs=(), is_open="the class 
 
     _LEFT_OUT = ("set",)
 
-    file: InputName
+    file: kinds.InputName
     set: Options = {}
 
 
@@ -451,7 +428,7 @@ Config = Annotated[
     ConfigFile | Options,
     _read_config,
     Says(
-        written=ConfigFile | InputName,
+        written=ConfigFile | kinds.InputName,
         plan={
             "type": ["string", "object"],
             "if": {"type": "object", "required": ["file"]},
@@ -473,10 +450,10 @@ class DenseLayer(Part, section="Dense"):
             example `true`.
     """
 
-    in_features: LayerSize
-    out_features: LayerSize
+    in_features: kinds.LayerSize
+    out_features: kinds.LayerSize
     bias: bool = True
-    activation: Identifier = "Identity"
+    activation: kinds.Identifier = "Identity"
     residual: bool = False
 
 
@@ -536,10 +513,10 @@ class HuggingFace(Part, needs=()):
         *("max_source_length", "pooling", "dense", "normalize", "task", "attention", "logits", "generation_config"),
     )
 
-    model_class: Identifier
+    model_class: kinds.Identifier
     config: Config = {}
     cache: DecoderCache | None = None
-    max_source_length: Size | None = None
+    max_source_length: kinds.Size | None = None
     pooling: Annotated[Literal["mean", "cls", "last", "none"], Says(default="none")] | None = None
     dense: tuple[DenseLayer, ...] = ()
     normalize: bool = False
@@ -563,7 +540,7 @@ class HuggingFace(Part, needs=()):
     ) = None
     attention: Literal["eager", "sdpa", "custom_sdpa"] | None = None
     logits: Literal["all", "last"] | None = None
-    generation_config: Options | InputName | None = None
+    generation_config: Options | kinds.InputName | None = None
 
     def to_json(self) -> dict[str, object]:
         """A configuration without changed keys is the name of its file."""
@@ -606,11 +583,11 @@ class ModuleSource(Part):
 
     _LEFT_OUT: ClassVar[tuple[str, ...]] = ("dtype",)
 
-    factory: CallableName | None = None
+    factory: kinds.CallableName | None = None
     huggingface: HuggingFace | None = None
     kwargs: Options = {}
-    seed: Count = 0
-    modules: ModuleNames = ()
+    seed: kinds.Count = 0
+    modules: kinds.ModuleNames = ()
     dtype: Annotated[Literal["float32", "float16", "bfloat16"], Says(type="string")] | None = None
 
     @property
@@ -619,7 +596,7 @@ class ModuleSource(Part):
         return None if self.huggingface is None else "huggingface"
 
 
-class WeightsFile(Part, section="Checkpoint", definition="checkpoint", short="file", also=InputName):
+class WeightsFile(Part, section="Checkpoint", definition="checkpoint", short="file", also=kinds.InputName):
     """A checkpoint, and how its tensors become those of the module. For example `{file: net.pt, key: ema}`.
 
     Attributes:
@@ -638,14 +615,14 @@ class WeightsFile(Part, section="Checkpoint", definition="checkpoint", short="fi
 
     _LEFT_OUT = ("key", "rename", "ignore", "optional")
 
-    file: InputName
-    key: Text | None = None
+    file: kinds.InputName
+    key: kinds.Text | None = None
     rename: Annotated[
-        dict[str, Annotated[Text, Says(text='A name or pattern. For example `"*"`.')]],
+        dict[str, Annotated[kinds.Text, Says(text='A name or pattern. For example `"*"`.')]],
         Says(minProperties=1, default=...),
     ] = {}
-    ignore: Annotated[NamePatterns, Says(default=...)] = ()
-    optional: Annotated[NamePatterns, Says(default=...)] = ()
+    ignore: Annotated[kinds.NamePatterns, Says(default=...)] = ()
+    optional: Annotated[kinds.NamePatterns, Says(default=...)] = ()
 
     def to_json(self) -> Any:
         """The name of the file, or an object if there are rules."""
@@ -660,7 +637,7 @@ Weights = Annotated[
 ]
 
 
-class AdapterFiles(Part, section="Adapter", definition="adapter", also=InputName):
+class AdapterFiles(Part, section="Adapter", definition="adapter", also=kinds.InputName):
     """The files of a LoRA adapter. For example `{config: math/adapter_config.json, weights: math/adapter_model.bin}`.
 
     Attributes:
@@ -669,8 +646,8 @@ class AdapterFiles(Part, section="Adapter", definition="adapter", also=InputName
             file of torch.save. Only the last step of a build reads them. For example `math/adapter_model.safetensors`.
     """
 
-    config: InputName
-    weights: InputName
+    config: kinds.InputName
+    weights: kinds.InputName
 
 
 _FOLDER = (
@@ -700,7 +677,7 @@ class Model(ModuleSource):
     _LEFT_OUT = (*ModuleSource._LEFT_OUT, "adapters")
 
     weights: Weights = ()
-    adapters: dict[Identifier, Annotated[AdapterFiles, Says(text=_FOLDER)]] = {}
+    adapters: dict[kinds.Identifier, Annotated[AdapterFiles, Says(text=_FOLDER)]] = {}
 
 
 class RecipeCall(Part, section="Recipe", short="name", also=str):
@@ -761,8 +738,8 @@ class NamedData(Part):
 
     _LEFT_OUT = ("adapter",)
 
-    parameters: Patterns
-    shard_size: Size | None = None
+    parameters: kinds.Patterns
+    shard_size: kinds.Size | None = None
     adapter: Annotated[bool, PLAN_ONLY] = False
 
 
@@ -776,8 +753,8 @@ class CustomOps(Part):
             For example `[executorch.extension.llm.custom_ops.custom_ops]`.
     """
 
-    libraries: InputNames = ()
-    modules: ModuleNames = ()
+    libraries: kinds.InputNames = ()
+    modules: kinds.ModuleNames = ()
 
     @property
     def library_names(self) -> dict[str, DocumentPath]:
@@ -797,9 +774,9 @@ class LowerPasses(Part):
             For example `["passes:last_passes"]`.
     """
 
-    edge: Callables = ()
-    edge_manager: Callables = ()
-    executorch: Callables = ()
+    edge: kinds.Callables = ()
+    edge_manager: kinds.Callables = ()
+    executorch: kinds.Callables = ()
 
 
 class Passes(LowerPasses):
@@ -810,7 +787,7 @@ class Passes(LowerPasses):
             example `["passes:simplify"]`.
     """
 
-    aten: Callables = ()
+    aten: kinds.Callables = ()
 
 
 class EdgeCompile(Part):
@@ -826,8 +803,8 @@ class EdgeCompile(Part):
 
     check_ir_validity: bool = True
     skip_dim_order: bool = False
-    core_aten_ops_exception_list: Operators = ()
-    preserve_ops: Operators = ()
+    core_aten_ops_exception_list: kinds.Operators = ()
+    preserve_ops: kinds.Operators = ()
 
 
 class ToOutVarPass(Part):
@@ -850,8 +827,8 @@ class PropagateDevice(Part):
             method.
     """
 
-    skip_h2d_for_method_inputs: BooleanByMethod = False
-    skip_d2h_for_method_outputs: BooleanByMethod = False
+    skip_h2d_for_method_inputs: kinds.BooleanByMethod = False
+    skip_d2h_for_method_outputs: kinds.BooleanByMethod = False
 
     def of_method(self, name: str) -> PropagateDevice:
         """What holds for a method."""
@@ -891,16 +868,16 @@ class Executorch(Part):
     to_out_var_pass: ToOutVarPass = ToOutVarPass()
     propagate_device_config: PropagateDevice = PropagateDevice()
     extract_delegate_segments: bool = True
-    segment_alignment: Alignment = 128
-    constant_tensor_alignment: Alignment | None = None
-    delegate_alignment: Alignment | None = None
+    segment_alignment: kinds.Alignment = 128
+    constant_tensor_alignment: kinds.Alignment | None = None
+    delegate_alignment: kinds.Alignment | None = None
     sym_shape_eval_pass: Literal["constraint_based", "hint_based"] = "constraint_based"
     remove_view_copy: bool = True
     external_mutable_weights: bool = False
     emit_mutable_buffer_names: bool = False
     do_quant_fusion_and_const_prop: bool = False
     run_reinplace_pass: bool = False
-    reinplace_extra_ops: Operators = ()
+    reinplace_extra_ops: kinds.Operators = ()
     enable_non_cpu_memory_planning: bool = True
 
     def of_method(self, name: str) -> Executorch:
@@ -932,12 +909,12 @@ class MemoryPlanning(Part, definition="memoryPlanning", default={}):
         alignment: Alignment of planned tensors in bytes, a power of two. For example `64`.
     """
 
-    memory_planning_algo: PlanningAlgorithm = "greedy"
+    memory_planning_algo: kinds.PlanningAlgorithm = "greedy"
     allow_lifetime_and_storage_overlap: bool = False
     alloc_graph_input: bool = True
     alloc_graph_output: bool = True
     alloc_mutable_buffers: bool = True
-    alignment: Alignment = 16
+    alignment: kinds.Alignment = 16
 
 
 class ReportOptions(Part, section="Report"):
@@ -978,16 +955,16 @@ class ExportMethod(Part):
 
     _LEFT_OUT = ("adapter",)
 
-    program: InputName | None
-    entry: Entry
-    strict: Strict
+    program: kinds.InputName | None
+    entry: kinds.Entry
+    strict: kinds.Strict
     quantize: Quantization
     example_inputs: tuple[Example, ...]
-    example_kwargs: Annotated[dict[Identifier, Example], Says(minProperties=1)]
+    example_kwargs: Annotated[dict[kinds.Identifier, Example], Says(minProperties=1)]
     dynamic_shapes: tuple[Shapes, ...]
     dynamic_kwargs_shapes: dict[str, Shapes]
     from_recipe: Annotated[Names, PLAN_ONLY]
-    adapter: Identifier | None = None
+    adapter: kinds.Identifier | None = None
 
     @property
     def pt2e(self) -> Pt2e | None:
@@ -1088,9 +1065,9 @@ class Tolerance(Part, definition="tolerance", needs=(), minProperties=1):
         of_largest: Tolerance relative to the largest element of the output. For example `0.0001`.
     """
 
-    atol: Positive
-    rtol: Positive
-    of_largest: Positive
+    atol: kinds.Positive
+    rtol: kinds.Positive
+    of_largest: kinds.Positive
 
     @classmethod
     def of_manifest(cls, given: sections.Tolerance | None) -> Tolerance | None:
@@ -1104,8 +1081,8 @@ class CompareMethod(Part, minProperties=1):
     """The settings of one method. For example `{ranges: [[0, 255]]}`."""
 
     tolerance: Tolerance | None = None
-    ranges: Annotated[Ranges, Says(default=...)] = ()
-    leave_out: LeaveOut | None = None
+    ranges: Annotated[kinds.Ranges, Says(default=...)] = ()
+    leave_out: kinds.LeaveOut | None = None
 
 
 class Compare(Part, minProperties=1):
@@ -1118,7 +1095,7 @@ class Compare(Part, minProperties=1):
     """
 
     tolerance: Tolerance | None = None
-    leave_out: LeaveOut | None = None
+    leave_out: kinds.LeaveOut | None = None
     work: Annotated[int, Says(minimum=0)] = 200_000_000
     methods: Annotated[dict[str, CompareMethod], Says(minProperties=1, default=...)] = {}
 
