@@ -12,7 +12,7 @@ STEP_PACKAGES = {
     "emit": ["lower"],
     "export": ["compare", "export", "lower"],
     "files": ["compare", "export", "lower", "plan", "report"],
-    "inputs": ["compare", "export", "lower", "report"],
+    "inputs": ["compare", "export", "lower", "plan", "report"],
     "lower": ["lower"],
     "manifest": ["compare", "export", "lower", "plan", "report"],
     "model": ["compare", "export", "lower"],
@@ -20,7 +20,6 @@ STEP_PACKAGES = {
     "quantize": ["compare", "export", "lower"],
     "report": ["report"],
     "runtime": ["compare"],
-    "schemas": ["plan"],
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
 }
