@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from etbuild.cli import main
 from etbuild.export.layout import EXAMPLES
 from etbuild.key import code
+from tests.helpers.drivers import TOOLCHAIN, driver_of_action
 from tests.helpers.worker_client import Worker
 from tests.helpers.workspaces import REPOSITORY
 
@@ -465,11 +466,16 @@ sys.exit(main.main(sys.argv[1:]))
 
 
 class LoggedProject(Project):
-    """A project whose steps run in processes that write down which modules of the driver they import."""
+    """A project whose steps run in processes that have the drivers of their actions, and that write down which modules
+    they import of them."""
 
     def run(self, verb: str, *arguments: object) -> None:
+        driver = self.root / f"{verb}.driver"
+        for name in driver_of_action(verb):
+            (driver / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(TOOLCHAIN / name, driver / name)
         command = [sys.executable, "-c", LOGGED, self.root / f"{verb}.imports", verb, *arguments]
-        subprocess.run([*map(str, command)], check=True)
+        subprocess.run([*map(str, command)], env={**os.environ, "PYTHONPATH": str(driver)}, check=True)
 
     def compare(self) -> None:
         """Compares what `finish` has made."""
@@ -483,12 +489,12 @@ class LoggedProject(Project):
     def packages(self, verb: str) -> set[str]:
         """The packages of `etbuild` that a verb has imported, and plug-ins. A module beside the packages has none."""
         names = (self.root / f"{verb}.imports").read_text("utf-8").split()
-        paths = {name: REPOSITORY / "toolchain" / Path(*name.split(".")[:2]) for name in names}
+        paths = {name: TOOLCHAIN / Path(*name.split(".")[:2]) for name in names}
         found = {".".join(name.split(".")[:2]) for name in names if paths[name].is_dir()}
         return {name.removeprefix("etbuild.") for name in found}
 
 
-def test_the_key_of_a_step_has_the_packages_that_it_imports(tmp_path: Path) -> None:
+def test_a_step_imports_what_its_key_and_its_action_have_and_no_more(tmp_path: Path) -> None:
     project = LoggedProject(tmp_path)
     project.export()
     project.finish()

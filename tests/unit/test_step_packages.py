@@ -8,25 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from etbuild import plugins
 from etbuild.cli import VERBS
 from etbuild.key import code
+from tests.helpers.drivers import TOOLCHAIN, driver_of_action, rules
 
-TOOLCHAIN = Path(__file__).parents[2] / "toolchain"
 DRIVER = TOOLCHAIN / "etbuild"
 STEPS = ("plan", "export", "lower", "compare", "report")
-
-
-def rules() -> dict[str, Any]:
-    """The names of `steps.bzl` and of the table."""
-    names: dict[str, Any] = {"load": lambda *each: None}
-    for file in ("etbuild/step_packages.bzl", "steps.bzl"):
-        exec((TOOLCHAIN / file).read_text("utf-8"), names)
-    return names
 
 
 def test_the_table_names_packages_and_steps() -> None:
@@ -109,12 +100,6 @@ def top_level_imports(text: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.update({node.module, *(f"{node.module}.{alias.name}" for alias in node.names)})
     return found
-
-
-def driver_of_action(step: str) -> set[str]:
-    """The files of the driver that the actions of a step run."""
-    files = [path for kind in ("py", "json", "bzl") for path in TOOLCHAIN.glob(f"et*/**/*.{kind}")]
-    return set(rules()["files_of_step"]([path.relative_to(TOOLCHAIN).as_posix() for path in files], step))
 
 
 @pytest.mark.parametrize("step", STEPS)
