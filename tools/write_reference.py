@@ -1,12 +1,11 @@
-"""Writes the reference pages in `docs/reference/`, the table of packages in ARCHITECTURE.md, and the
-completion of shells.
+"""Writes the reference pages in `docs/reference/` and the table of packages in ARCHITECTURE.md.
 
 `make reference`, or `python -m tools.write_reference`.
 """
 
 from __future__ import annotations
 
-from tools.reference import ARCHITECTURE, COMPLETIONS, DIRECTORY, ROOT, completion_files, pages
+from tools.reference import ARCHITECTURE, DIRECTORY, ROOT, pages
 from tools.reference.packages import with_packages
 
 
@@ -19,9 +18,6 @@ def main() -> None:
     for name, text in written.items():
         (DIRECTORY / name).parent.mkdir(parents=True, exist_ok=True)
         (DIRECTORY / name).write_text(text, "utf-8")
-    COMPLETIONS.mkdir(exist_ok=True)
-    for name, text in completion_files().items():
-        (COMPLETIONS / name).write_text(text, "utf-8")
     ARCHITECTURE.write_text(with_packages(ARCHITECTURE.read_text("utf-8"), ROOT), "utf-8")
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.files import artifacts, writing
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 from .injected import fail, kill, places, run, tree
 

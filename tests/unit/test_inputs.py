@@ -17,7 +17,7 @@ from etbuild.inputs.declared import Inputs
 from etbuild.inputs.key import KeyFiles, describe_inputs
 from etbuild.inputs.sources import reached_sources
 from etbuild.plan.plan import Plan, from_manifest
-from etkit.analysis import explanation
+from etkit.building import explanation
 
 
 def make_plan(factory: str = "model:create", modules: list[str] | None = None, weights: str | None = None) -> Plan:

@@ -16,7 +16,7 @@ from etbuild.cli.options import RESOURCE_SETS
 from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
 from etbuild.manifest import validate
 from etbuild.plan.expectations import INPUTS
-from etkit.cli import checkpoints
+from etkit.building import checkpoints
 from tools.reference.starlark import Loader
 
 from ..starlark_files import REPOSITORY, bzl_files, calls, examples

@@ -92,7 +92,7 @@ def test_an_edit_of_a_file_changes_the_keys_that_the_table_names_and_no_others(
 
 
 def test_no_step_imports_what_its_key_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = ("etkit.testing.bundle", "etbuild.lower.lower_methods", "etbuild.export.pt2_file")
+    others = ("etkit.running.testing.bundle", "etbuild.lower.lower_methods", "etbuild.export.pt2_file")
     for name in others:
         importlib.import_module(name)
         monkeypatch.delitem(sys.modules, name)

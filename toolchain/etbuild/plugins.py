@@ -15,7 +15,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,14 @@ class Plugin:
         description: What it is, in one sentence.
         provides: For each group, what it provides: names, each with its `module:object`, or with its module.
         uses: The packages of the plug-ins that it imports.
+        help: What the help of the command line lists: for each section, verbs, each with an example.
     """
 
     package: str
     description: str
     provides: Mapping[str, Mapping[str, str]]
     uses: tuple[str, ...] = ()
+    help: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -63,7 +65,8 @@ def plugins() -> dict[str, Plugin]:
 
 def _read(file: Path, package: str) -> Plugin:
     content = json.loads(file.read_text("utf-8"))
-    return Plugin(package, content["description"], content["provides"], tuple(content.get("uses", ())))
+    uses, listed = tuple(content.get("uses", ())), content.get("help", {})
+    return Plugin(package, content["description"], content["provides"], uses, listed)
 
 
 @functools.cache

@@ -150,7 +150,6 @@ STEP_FILES = {
     "etbuild/inputs/undeclared.py": ["compare/outside", "export/outside", "lower/outside", "plan/action", "report/action"],
     "etbuild/inputs/user_code.py": ["compare", "export", "lower", "plan/action", "report/action"],
     "etbuild/json_schema.py": ["compare/outside", "export/outside", "lower/outside", "plan/outside", "report/outside"],
-    "etbuild/kit.py": ["compare/action", "export/action", "lower/action", "plan/action", "report/action"],
     "etbuild/lower/__init__.py": ["compare/outside", "lower/outside"],
     "etbuild/lower/blob_weights.py": ["compare/outside", "lower"],
     "etbuild/lower/branch_results.py": ["compare/outside", "lower"],

@@ -34,7 +34,7 @@ def _layers(root: Path) -> dict[str, list[list[str]]]:
     return {
         contract["containers"][0]: [layer.split(" | ") for layer in reversed(contract["layers"])]
         for contract in reversed(contracts)
-        if contract["type"] == "layers"
+        if contract["type"] == "layers" and contract.get("exhaustive")
     }
 
 
