@@ -198,7 +198,7 @@ def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
     if verbs is None and not words[0].startswith("-"):
         manifest = words[0].endswith((".yaml", ".yml"))
         hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else None
-        hint = hint or did_you_mean(words[0], [verb for listed in sections().values() for verb in listed] or VERBS)
+        hint = hint or did_you_mean(words[0], _examples() or VERBS)
         raise InputError.of(f"there is no verb `{words[0]}`", hint)
     parser = command_parser(verbs)
     _, left = parser.parse_known_args(words, options)
@@ -259,15 +259,17 @@ def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParse
         nargs=0,
         help="print the directory in which CMake finds the package etbuild, and exit",
     )
-    registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=argparse.ArgumentParser)
-    examples = {verb: example for listed in sections().values() for verb, example in listed.items()}
-    for verb in dict.fromkeys((*examples, *VERBS, *plugins.group("verb"))) if verbs is None else verbs:
+    registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_VerbParser)
+    for verb in dict.fromkeys((*_examples(), *VERBS, *plugins.group("verb"))) if verbs is None else verbs:
         module = _module(verb)
         module.add(registered)
         registered.choices[verb].set_defaults(run=module.run)
-        if verb in examples:
-            registered.choices[verb].epilog = f"example: {examples[verb]}"
     return parser
+
+
+def _examples() -> dict[str, str]:
+    """The verbs that the help lists, each with its example."""
+    return {verb: example for listed in sections().values() for verb, example in listed.items()}
 
 
 def _module(verb: str) -> ModuleType:
@@ -297,6 +299,16 @@ class _Parser(argparse.ArgumentParser):
             formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()
+
+
+class _VerbParser(argparse.ArgumentParser):
+    """A parser of a verb, whose help ends with the verb's example."""
+
+    def format_help(self) -> str:
+        """The help."""
+        if example := _examples().get(self.prog.partition(" ")[2]):
+            self.epilog = f"example: {example}"
+        return super().format_help()
 
 
 class _PrintCMakePath(argparse.Action):
