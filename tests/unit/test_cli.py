@@ -266,13 +266,6 @@ def test_help_lists_the_verbs_of_users_in_groups(arguments: list[str], capsys: p
     assert {*plugins.group("verb"), *VERBS} - {*listed} == {*VERBS, "page", "reproduce"} - {"plan", "validate"}
 
 
-def test_each_module_of_a_verb_is_provided_by_its_plugin() -> None:
-    for plugin in plugins.plugins().values():
-        verbs = {**plugin.provides.get("verb", {}), **plugin.provides.get("hidden_verb", {})}
-        names = {path.stem for path in plugin.directory.glob("verbs/*.py")} - {"__init__"}
-        assert verbs == {name.replace("_", "-"): f"{plugin.package}.verbs.{name}" for name in names}
-
-
 @pytest.mark.parametrize("example", [example for section in main.sections().values() for example in section.values()])
 def test_the_example_in_the_help_of_a_verb_can_be_run(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(re.sub(r'eval "\$\((.*)\)"', r"\1", example))
