@@ -184,7 +184,6 @@ wheel: venv
 # docs/reference/, from schemas, parsers and docstrings, and the files of the driver that each step runs, from imports. Tests
 # fail if they are not current.
 reference: venv
-	$(VENV)/bin/python -m tools.step_files
 	$(VENV)/bin/python -m tools.write_reference
 
 # The documentation as a website: open site/index.html. It needs no server and no network. A broken link is an error. The pages

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from etbuild.processes import arithmetic
+from etbuild.surroundings import arithmetic
 from tests.helpers import changes
 from tests.helpers.commands import build, worker
 from tests.helpers.once import made_once

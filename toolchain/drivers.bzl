@@ -1,7 +1,6 @@
 """The driver, and a driver for each step of a build."""
 
 load(":driver_sources.bzl", "driver_sources")
-load(":etbuild/step_files.bzl", "STEP_FILES")
 load(":python_driver.bzl", "python_driver")
 load(":split_packages.bzl", "split_packages")
 load(":steps.bzl", "STEPS", "files_of_step")
@@ -23,7 +22,7 @@ def sources_of_drivers(name, srcs, main):
     """
     driver_sources(name = name, srcs = srcs, main = main)
     for step in STEPS:
-        driver_sources(name = "{}_{}".format(name, step), srcs = files_of_step(STEP_FILES, step), main = main)
+        driver_sources(name = "{}_{}".format(name, step), srcs = files_of_step(srcs, step), main = main)
 
 def drivers(name, driver, toolchain_attributes = {}, **kwargs):
     """Declares the toolchain `NAME`, its driver `DRIVER`, and the driver `DRIVER.STEP` of each step.

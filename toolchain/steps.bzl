@@ -1,29 +1,31 @@
-"""The steps of a build that have a driver of their own, with the files that they run: changes of other files rebuild nothing."""
+"""The steps of a build that have a driver of their own, with the packages that they run: changes of others rebuild nothing."""
+
+load(":etbuild/step_packages.bzl", "COMMAND_LINE_PACKAGES", "STEP_PACKAGES")
 
 # The verbs of their actions.
 STEPS = ["plan", "export", "lower", "compare", "report"]
 
-# Steps whose files an action needs, in addition to those of its own. Lowering exports methods whose export has to have their
-# weights, and the report names the digests of the files that made the program.
-_NEEDS = {
-    "compare": ["export"],
-    "lower": ["export"],
-    "report": ["export", "lower"],
-}
+# Steps whose packages an action needs, in addition to those of its own. The report names the digests of the code that made
+# the program.
+_NEEDS = {"report": ["export", "lower"]}
 
-def files_of_step(table, step):
-    """Returns the files of an action: those of its steps, for programs with any parts.
+def files_of_step(files, step):
+    """Returns the files of an action: those of the packages that its steps run, and of those around all steps.
 
     Args:
-      table: dict, `STEP_FILES`.
+      files: list of paths such as `etbuild/lower/passes.py`, all files of the driver.
       step: string, one of `STEPS`.
 
     Returns:
-      list of paths such as `etbuild/build.py`, sorted.
+      list of some of these paths, sorted.
     """
-    wanted = {each: True for each in [step] + _NEEDS.get(step, [])}
-    return sorted(["etbuild/step_files.bzl"] + [
-        file
-        for file, steps in table.items()
-        if [each for each in steps if each.split("/")[0] in wanted]
-    ])
+    wanted = [step] + _NEEDS.get(step, [])
+    return sorted([file for file in files if _is_needed(file, wanted)])
+
+def _is_needed(file, steps):
+    place, _, path = file.partition("/")
+    package = path.partition("/")[0] if "/" in path else ""
+    if place != "etbuild":
+        return place == "etplugins"
+    around = package not in STEP_PACKAGES and package not in COMMAND_LINE_PACKAGES
+    return around or bool([step for step in STEP_PACKAGES.get(package, []) if step in steps])

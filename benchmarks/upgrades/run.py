@@ -3,14 +3,13 @@
 
     python benchmarks/upgrades/run.py [--actions] [--commits 60] [--until COMMIT] [--write benchmarks/results]
 
-A step is built again if the commit changed a file of the driver that the step runs for this program: its key holds
-these files. A file that is there today counts where today's table
-(`step_files.bzl`) has it, and one that is gone where the same rule has it in that commit. The report is also written
-again if the export or the lowering was, since it names the digests of what made the program. Bytes that stay the same
-stop the rest: a step whose inputs did not change is a hit.
+A step is built again if the commit changed code of a package that the step runs, or of a plug-in that the program uses:
+its key holds them. The packages are those of today, also for files that had another place then; a file that is gone
+counts in the package of its name. The report is also written again if the export or the lowering was, since it names
+the digests of what made the program. Bytes that stay the same stop the rest: a step whose inputs did not change is a
+hit.
 
-An action of a build rule has the files of its step for programs with any parts, those of other steps that it may have
-to run (`toolchain/steps.bzl`), and the table: `--actions`.
+An action of a build rule has the files of its step, comments included, and all plug-ins: `--actions`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "toolchain"), str(ROOT)]
 
-from etbuild.inputs.step_files import code_of  # noqa: E402
+from etbuild.key import code  # noqa: E402
 from etbuild.manifest import validate  # noqa: E402
 from etbuild.plan.plan import Plan, from_manifest  # noqa: E402
 from tests.conftest import MANIFESTS, variant  # noqa: E402
-from tools.step_files import STEPS, Source, backend_modules, files_of_checkout, step_files  # noqa: E402
 
-DRIVER = "toolchain/etbuild"
-_TABLE = "etbuild/step_files.bzl"
-_NOT_IN_KEYS = ("action", "outside")
+DRIVER = ("toolchain/etbuild", "toolchain/etplugins", "schemas")
+STEPS = ("plan", "export", "lower", "compare", "report")
 
 
 def _git(*arguments: str) -> str:
@@ -45,36 +42,29 @@ def _git(*arguments: str) -> str:
 
 
 @functools.cache
-def _blob(identity: str) -> str:
-    return _git("cat-file", "blob", identity)
+def _code(blob: str) -> str:
+    return code.code_of(_git("cat-file", "blob", blob))
 
 
-def _files(commit: str) -> dict[str, Source]:
-    """The files of the driver in a commit."""
-    found = {}
-    for line in _git("ls-tree", "-r", commit, DRIVER, "schemas").splitlines():  # a link of the driver names `schemas`
-        facts, _, path = line.partition("\t")
-        identity = facts.split()[2]
-        if path.endswith((".py", ".schema.json", _TABLE)):
-            path = f"etbuild/{path}" if path.startswith("schemas/") else path.removeprefix("toolchain/")
-            found[path] = Source(functools.partial(_blob, identity), identity)
-    return found
+def _files(commit: str) -> dict[str, str]:
+    """The files of the driver in a commit, each with the digest of its blob."""
+    rows = (line.partition("\t") for line in _git("ls-tree", "-r", commit, *DRIVER).splitlines())
+    return {path: facts.split()[2] for facts, _, path in rows if path.endswith((".py", ".schema.json", ".bzl"))}
 
 
-def _counted(source: Source, path: str, comments: bool) -> str:
-    """What keys hold of a file."""
-    if comments or not path.endswith(".py"):
-        return source.identity
-    return _code(source.identity, source.text)
+def _places_today(commit: str) -> dict[str, str]:
+    """The files of a commit that lie elsewhere now, with their places of today."""
+    asked = ("--find-renames=40%", "--diff-filter=R", "--name-status", "-l0")
+    listed = _git("diff", *asked, commit, "HEAD", "--", *DRIVER)
+    return {old: new for _, old, new in (line.split("\t") for line in listed.splitlines())}
 
 
-_codes: dict[str, str] = {}
-
-
-def _code(identity: str, text: Callable[[], str]) -> str:
-    if identity not in _codes:
-        _codes[identity] = code_of(text())
-    return _codes[identity]
+def _package(path: str) -> str:
+    """The package of a file: its name below `etbuild`, which is empty for a module beside packages, or a plug-in."""
+    if path.startswith("schemas/"):
+        return "schemas"
+    place, *names = Path(path).relative_to("toolchain").parts
+    return (names[0] if len(names) > 1 else "") if place == "etbuild" else f"{place}.{names[0]}"
 
 
 @dataclass(frozen=True)
@@ -84,33 +74,29 @@ class Commit:
     Attributes:
         name: Its digest.
         subject: The first line of its message.
-        steps: For each changed file of the driver, the steps that run it, as in `step_files.bzl`.
+        packages: The packages of the driver in which it changed something.
+        files: The changed files, by their places of today.
     """
 
     name: str
     subject: str
-    steps: dict[str, set[str]]
+    packages: set[str]
+    files: list[str]
 
     @classmethod
-    def read(cls, name: str, subject: str, today: Mapping[str, list[str]], comments: bool) -> Commit:
-        """Compares a commit with its parent.
+    def read(cls, name: str, subject: str, comments: bool) -> Commit:
+        """Compares a commit with its parent. Comments and docstrings may count."""
+        before, after = _files(f"{name}^"), _files(name)
 
-        Args:
-            name: Its digest.
-            subject: The first line of its message.
-            today: The table of the files that are there now.
-            comments: Whether comments and docstrings count.
-        """
-        sides = _files(f"{name}^"), _files(name)
-        texts = [{path: _counted(source, path, comments) for path, source in side.items()} for side in sides]
-        paths = {path for path in texts[0].keys() | texts[1].keys() if texts[0].get(path) != texts[1].get(path)}
-        gone = {path for path in paths if not (ROOT / "toolchain" / path).exists()}
-        tables = [step_files(side, backend_modules()) for side in sides] if gone else []
-        steps = {path: set(today.get(path, ())) for path in paths}
-        for path in gone:
-            steps[path].update(*(table.get(path, ()) for table in tables))
-        in_keys = {path: {tag for tag in of if tag.partition("/")[2] not in _NOT_IN_KEYS} for path, of in steps.items()}
-        return cls(name, subject, in_keys)
+        def differs(path: str) -> bool:
+            if comments or not path.endswith(".py") or path not in before or path not in after:
+                return before.get(path) != after.get(path)
+            return before[path] != after[path] and _code(before[path]) != _code(after[path])
+
+        changed = [path for path in sorted(before.keys() | after.keys()) if differs(path)]
+        today = {} if all((ROOT / path).exists() for path in changed) else _places_today(name)
+        files = [today.get(path, path) for path in changed]
+        return cls(name, subject, {_package(path) for path in files}, files)
 
     def rebuilds(self, plan: Plan, actions: bool) -> Iterator[str]:
         """The steps of a program that the commit builds again.
@@ -127,20 +113,14 @@ class Commit:
             yield from (f"lower {name}" for name in plan.methods)
 
     def _in_key(self, step: str, plan: Plan) -> bool:
-        """Whether it changed a file in the key of a step."""
-        wanted = {step, *(f"{step}/{part}" for part in plan.driver_parts(step))}
-        return any(of & wanted for of in self.steps.values())
+        own = {package for package, steps in code.packages().items() if step in steps}
+        return not self.packages.isdisjoint(own | plan.plugins_of(step))
 
     def _in_action(self, step: str) -> bool:
-        """Whether it changed a file of the action of a step."""
-        return _TABLE in self.steps or len(_files_of_action(self.steps, step)) > 1  # the table is always in it
-
-
-def _files_of_action(table: Mapping[str, Collection[str]], step: str) -> list[str]:
-    rules: dict[str, Any] = {}
-    exec((ROOT / "toolchain/steps.bzl").read_text("utf-8"), rules)
-    found: list[str] = rules["files_of_step"](table, step)
-    return found
+        rules: dict[str, Any] = {"load": lambda *names: None}
+        for file in ("etbuild/step_packages.bzl", "steps.bzl"):
+            exec((ROOT / "toolchain" / file).read_text("utf-8"), rules)
+        return bool(rules["files_of_step"]([path.removeprefix("toolchain/") for path in self.files], step))
 
 
 def _plans() -> dict[str, Plan]:
@@ -157,18 +137,16 @@ def main() -> None:
     parser.add_argument("--until", default="HEAD", help="the last commit")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write upgrades.json there")
     options = parser.parse_args()
-    listed = _git("log", "--no-merges", f"-{options.commits}", "--format=%H %s", options.until, "--", DRIVER)
-    today, plans = step_files(files_of_checkout(), backend_modules()), _plans()
+    listed = _git("log", "--no-merges", f"-{options.commits}", "--format=%H %s", options.until, "--", *DRIVER)
+    plans = _plans()
     of_program = {name: 5 + len(plan.methods) for name, plan in plans.items()}  # plan, export, lower, compare, report
     rows, shares = [], []
     for line in listed.splitlines():
         name, _, subject = line.partition(" ")
-        commit = Commit.read(name, subject, today, options.comments or options.actions)
+        commit = Commit.read(name, subject, options.comments or options.actions)
         again = sum(len([*commit.rebuilds(plan, options.actions)]) for plan in plans.values())
-        tools = not any(commit.steps.values()) and not (options.actions and _TABLE in commit.steps)
-        assert not (tools and again)
         shares.append(again / sum(of_program.values()))
-        rows.append({"commit": commit.name[:10], "share": round(shares[-1], 3), "tools": tools})
+        rows.append({"commit": commit.name[:10], "share": round(shares[-1], 3)})
         print(f"{commit.name[:10]}  {shares[-1]:4.0%}  {commit.subject}", flush=True)
     summary = {"median": statistics.median(shares), "mean": round(statistics.mean(shares), 3)}
     print(f"median {summary['median']:.0%}, mean {summary['mean']:.0%}, nothing: {shares.count(0)} of {len(shares)}")

@@ -38,7 +38,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 from measure import compile_driver, seconds, usage  # noqa: E402
 from zoo import MODELS, write  # noqa: E402
 
-from etbuild.processes import arithmetic  # noqa: E402
+from etbuild.surroundings import arithmetic  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
 
 _THREADS = "_NUM_THREADS"  # the plain script may use all processors

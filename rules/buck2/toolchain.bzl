@@ -1,7 +1,6 @@
 """The toolchain for Buck2: it chooses the driver that plans, exports and lowers programs."""
 
 load("//toolchain:steps.bzl", "STEPS", "files_of_step")
-load("//toolchain/etbuild:step_files.bzl", "STEP_FILES")
 load(":providers.bzl", "DriverSourcesInfo", "ExecutorchToolchainInfo", "StepDriversInfo")
 
 def _executorch_driver_sources_impl(ctx: AnalysisContext) -> list[Provider]:
@@ -28,14 +27,17 @@ def _executorch_driver_impl(ctx: AnalysisContext) -> list[Provider]:
 
     steps = {}
     for step in STEPS:
-        wanted = {path: True for path in files_of_step(STEP_FILES, step)}
+        wanted = {path: True for path in files_of_step([_path_in_package(file) for file in sources.srcs], step)}
         steps[step] = run([file for file in sources.srcs if _path_in_package(file) in wanted])
     return [DefaultInfo(), run(sources.srcs), StepDriversInfo(drivers = steps)]
 
 def _path_in_package(file: Artifact) -> str:
-    """Returns the path of a file of the driver, such as `etbuild/build.py`. Empty for a file of another package."""
-    _, package, path = file.short_path.partition("etbuild/")
-    return package + path
+    """Returns the path of a file of the driver, such as `etbuild/errors.py`. Empty for a file of another package."""
+    for place in ("etbuild/", "etplugins/"):
+        _, package, path = file.short_path.partition(place)
+        if package:
+            return package + path
+    return ""
 
 executorch_driver = rule(
     impl = _executorch_driver_impl,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etbuild.cache.store import Cache
-from etbuild.processes.environment import FIXED
+from etbuild.surroundings.environment import FIXED
 from etkit.building import cache_upkeep
 
 from . import injected

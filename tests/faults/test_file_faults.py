@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from etbuild.cache.store import Cache
-from etbuild.files import artifacts, writing
+from etbuild.files import writing
+from etbuild.publishing import artifacts
 from etkit.building import cache_upkeep
 
 from .injected import fail, kill, places, run, tree

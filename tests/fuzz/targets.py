@@ -394,7 +394,7 @@ def fuzz_safetensors(data: bytes) -> None:
 def fuzz_checkpoint_index(data: bytes) -> None:
     """The index of a checkpoint with shards."""
     from etbuild.inputs import checkpoints
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
 
     name = "model.safetensors.index.json"
     index, shard = _file(f"checkpoint/{name}", data), _file("checkpoint/a.safetensors", b"")
@@ -405,7 +405,7 @@ def fuzz_checkpoint_index(data: bytes) -> None:
 
 def fuzz_adapter_config(data: bytes) -> None:
     """PEFT's configuration of an adapter."""
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
     from etbuild.model import adapter_config
 
     file = _file("adapter_config.json", data)
@@ -477,7 +477,7 @@ def fuzz_torch_file(data: bytes) -> None:
 def fuzz_pt2(data: bytes) -> None:
     """An exported program."""
     from etbuild.export import export_methods
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
     from etbuild.plan.plan import from_manifest
 
     path = _file("net.pt2", data)

@@ -76,14 +76,24 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/__init__.py": _core(*_integration("python_interface")),
     "toolchain/etbuild/__main__.py": _core(*_integration("surroundings")),
     "toolchain/etbuild/accelerate/": _core(*_integration("acceleration", "acceleration_of_others", "determinism")),
-    "toolchain/etbuild/api.py": _imported(*_integration("python_interface")),
+    "toolchain/etbuild/api/": _imported(*_integration("python_interface")),
     "toolchain/etbuild/backends/": _core(
         *_integration("backends", "recipes", "third_party_backend"), "conformance/test_named_data_of_backends.py"
+    ),
+    "toolchain/etbuild/key/": _core(
+        *_integration("native_readers", "seeds", "sources", "surroundings"), *_faults("staleness")
+    ),
+    "toolchain/etbuild/publishing/": _core(
+        *_integration("inspect", "named_data", "programs_of_others", "shards"), *_faults("file_faults", "surroundings")
+    ),
+    "toolchain/etbuild/surroundings/": _core(
+        *_integration("native_readers", "surroundings", "worker"),
+        *_faults("hostile_models", "real_builds", "surroundings", "worker_soak"),
     ),
     "toolchain/etbuild/plugins.py": _core(*_integration("backends")),
     "toolchain/etplugins/": _core(*_integration("backends"), "conformance/test_named_data_of_backends.py"),
     "toolchain/etplugins/coreml/": _core(*_integration("backends"), "conformance/test_coreml.py"),
-    "toolchain/etbuild/build.py": _core(
+    "toolchain/etbuild/build/": _core(
         *_integration("local_cache", "separate_methods", "variants", "verify_reproducible")
     ),
     "toolchain/etbuild/cache/": _core(
@@ -150,7 +160,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/results.py": _core(*_integration("steps")),
     "toolchain/etbuild/runtime/": _core(*_integration("bench", "program_tests", "python_interface", "runtime_limits")),
     "toolchain/etbuild/schemas": _core(),
-    "toolchain/etbuild/step_files.bzl": _core(*_integration("steps"), *_bazel("edits"), "remote/"),
+    "toolchain/etbuild/step_packages.bzl": _core(*_integration("steps"), *_bazel("edits"), "remote/"),
     "toolchain/etbuild/steps/": _core(
         *_integration("lowering", "recipes", "separate_methods", "steps"), *_faults("real_builds")
     ),

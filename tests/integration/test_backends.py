@@ -21,7 +21,7 @@ import torch
 import yaml
 
 from etbuild import backends
-from etbuild.processes.environment import FIXED
+from etbuild.surroundings.environment import FIXED
 from tests.helpers import commands
 from tests.helpers.runtime import run
 from tests.helpers.sample import values_that_run

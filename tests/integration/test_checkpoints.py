@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save, save_file
 
 from etbuild.errors import InputError
-from etbuild.inputs.declared import Inputs
+from etbuild.key.declared import Inputs
 from etbuild.model.checkpoint import CheckpointTensors
 from etbuild.model.tensor_files import read_tensors
 from etbuild.model.tensor_names import stars

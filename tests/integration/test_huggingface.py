@@ -368,7 +368,7 @@ def test_a_key_to_change_that_nothing_reads_is_named(key: str, message: str, bui
 def test_changed_keys_reach_nested_and_renamed_configurations(
     kind: str, changed: dict[str, Any], reads: Callable[[Any], Any], tmp_path: Path
 ) -> None:
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
     from etbuild.model.huggingface_config import make_config
     from etbuild.plan.parts import ConfigFile
 
@@ -379,7 +379,7 @@ def test_changed_keys_reach_nested_and_renamed_configurations(
 
 
 def test_a_key_without_a_default_that_the_model_reads_is_taken(tmp_path: Path) -> None:
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
     from etbuild.model.huggingface_config import make_config
     from etbuild.plan.parts import ConfigFile
 
@@ -408,7 +408,7 @@ NAMING_CODE = {
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_keys_of_a_file_that_name_code_are_left_out(nested: bool, tmp_path: Path) -> None:
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
     from etbuild.model.huggingface_config import make_config
     from etbuild.plan.parts import ConfigFile
 
@@ -427,7 +427,7 @@ def test_keys_of_a_file_that_name_code_are_left_out(nested: bool, tmp_path: Path
 @pytest.mark.parametrize("where", ["config", "nested", "set"])
 def test_a_manifest_cannot_name_code_of_others(key: str, where: str, tmp_path: Path) -> None:
     from etbuild.errors import InputError
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
     from etbuild.model.huggingface_config import make_config
     from etbuild.plan.parts import ConfigFile
 
@@ -484,7 +484,7 @@ def test_no_other_key_leads_transformers_to_code() -> None:
 def test_values_of_a_file(key: str, value: Any, made: Any, tmp_path: Path) -> None:
     """`save_pretrained` writes an object for a number that JSON has no form for."""
     from etbuild.errors import InputError
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
     from etbuild.model.huggingface_config import make_config
     from etbuild.plan.parts import ConfigFile
 

@@ -17,8 +17,8 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from etbuild.errors import InputError
 from etbuild.export import every_size, example_values
-from etbuild.inputs.declared import Inputs
 from etbuild.inputs.step_context import StepContext
+from etbuild.key.declared import Inputs
 from etbuild.plan.parts import TensorExample
 from etbuild.quantize.calibration import Batches
 

@@ -15,7 +15,7 @@ from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor 
 )
 
 from etbuild.errors import InputError
-from etbuild.inputs.declared import Inputs
+from etbuild.key.declared import Inputs
 from etbuild.model.checkpoint import CheckpointTensors
 from etbuild.model.module import named_tensors
 from etbuild.model.packed import files, formats

@@ -22,11 +22,11 @@ from etbuild.errors import InputError
 from etbuild.export import custom_ops, pt2_file
 from etbuild.export.export_methods import load_method
 from etbuild.export.pt2_strings import UnsafePt2, _operator
-from etbuild.inputs.declared import Inputs
 from etbuild.inputs.sources import read_sources
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
+from etbuild.key.declared import Inputs
 from etbuild.plan.parts import CustomOps
 from etbuild.plan.plan import from_manifest
 

@@ -10,7 +10,7 @@ import pytest
 
 from etbuild.errors import InputError
 from etbuild.export import runner_contract
-from etbuild.inputs.declared import Inputs
+from etbuild.key.declared import Inputs
 from etbuild.plan.plan import from_manifest
 
 transformers = pytest.importorskip("transformers")

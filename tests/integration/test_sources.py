@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from etbuild.errors import InputError
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.key import KeyFiles
 from etbuild.inputs.sources import UsedSources, read_sources
 from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable, load_callable
+from etbuild.key.declared import Inputs
+from etbuild.key.key import KeyFiles
 
 MODEL = """\
 # a comment, and a character: \u00e9

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from etbuild.errors import BuildError, InputError
-from etbuild.inputs.declared import Inputs
+from etbuild.key.declared import Inputs
 from etbuild.model import other_mixtures, position_tables
 from etbuild.plan.parts import ConfigFile, DecoderCache, HuggingFace
 from tests.helpers.language_models import CONFIGS, STATES, VOCABULARY, model, transformers

@@ -18,6 +18,8 @@ from executorch.runtime import Runtime
 from safetensors.torch import save_file
 
 from etbuild.cli import main
+from etbuild.export.layout import EXAMPLES
+from etbuild.key import code
 from tests.helpers.worker_client import Worker
 from tests.helpers.workspaces import REPOSITORY
 
@@ -73,7 +75,7 @@ class Project:
         assert main.main([verb, *map(str, arguments)]) == 0
 
     def plan(self) -> None:
-        parts = ("plan", "export-plan", "lower-plan", "positions")
+        parts = ("plan", "export-plan", "lower-plan", "compare-plan", "positions")
         plans = [f"--{part}={self.root / part}.json" for part in parts]
         self.run("plan", self.root / "model.yaml", *plans)
 
@@ -443,3 +445,54 @@ def test_a_tokenizer_travels_with_the_program_of_a_build_rule(tmp_path: Path) ->
     project.run("build", project.root / "model.yaml", "--no-cache", "-o", tmp_path / "built")
     for name in ("net.tokenizer/tokenizer.json", "net.index.json"):
         assert (tmp_path / name).read_bytes() == (tmp_path / "built" / name).read_bytes()
+
+
+LOGGED = """\
+import os, sys
+
+class Log:
+    def __init__(self):
+        self.file = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("etbuild.", "etplugins.")):
+            os.write(self.file, f"{name}\\n".encode())
+
+sys.meta_path.insert(0, Log())
+from etbuild.cli import main
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+class LoggedProject(Project):
+    """A project whose steps run in processes that write down which modules of the driver they import."""
+
+    def run(self, verb: str, *arguments: object) -> None:
+        command = [sys.executable, "-c", LOGGED, self.root / f"{verb}.imports", verb, *arguments]
+        subprocess.run([*map(str, command)], check=True)
+
+    def compare(self) -> None:
+        """Compares what `finish` has made."""
+        made = (f"--lowering={self.root / 'out/net.lowering.json'}", f"--program={self.root / 'out/net.pte'}")
+        examples = f"--examples={self.root / 'export' / EXAMPLES}"
+        source = f"--source=model.py={self.root / 'model.py'}"
+        export = f"--export={self.root / 'export'}"
+        plan, out = self.root / "compare-plan.json", self.root / "compared"
+        self.run("compare", plan, export, examples, source, *made, "-o", out)
+
+    def packages(self, verb: str) -> set[str]:
+        """The packages of `etbuild` that a verb has imported, and plug-ins. A module beside the packages has none."""
+        names = (self.root / f"{verb}.imports").read_text("utf-8").split()
+        paths = {name: REPOSITORY / "toolchain" / Path(*name.split(".")[:2]) for name in names}
+        return {name.split(".")[1] if name.startswith("etbuild.") else name for name in names if paths[name].is_dir()}
+
+
+def test_the_key_of_a_step_has_the_packages_that_it_imports(tmp_path: Path) -> None:
+    project = LoggedProject(tmp_path)
+    project.export()
+    project.finish()
+    project.compare()
+    around = {"cli", "processes", "publishing", "key", "cache"}
+    for step in ("plan", "export", "lower", "report", "compare"):
+        rows = {package for package, steps in code.packages().items() if step in steps}
+        assert project.packages(step) - rows - around == set(), step

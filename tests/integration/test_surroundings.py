@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from etbuild.errors import InputError
-from etbuild.inputs import distributions
-from etbuild.processes.environment import FIXED, environment, python_path
+from etbuild.key import distributions
+from etbuild.surroundings.environment import FIXED, environment, python_path
 from tests.helpers.commands import etbuild
 from tests.helpers.manifests import one_method
 

@@ -23,11 +23,11 @@ from etbuild.errors import BuildError
 from etbuild.export import archive, computed_weights
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import MADE
-from etbuild.files.artifacts import scratch_in
 from etbuild.lower import finite_weights
 from etbuild.model import spilled_tensors, written_tensors
 from etbuild.model.stored_tensors import StoredTensors
 from etbuild.model.tensor_facts import TensorFacts
+from etbuild.publishing.artifacts import scratch_in
 
 TENSORS = {
     **{str(dtype): torch.arange(6.0).view(2, 3).to(dtype) for dtype in written_tensors._NAMES if dtype.itemsize > 1},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etbuild.errors import InputError
-from etbuild.inputs.declared import Inputs
+from etbuild.key.declared import Inputs
 from etbuild.manifest import validate
 from etbuild.model import adapter_config
 from etbuild.model.adapter_config import AdapterConfig

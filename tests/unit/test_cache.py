@@ -512,7 +512,7 @@ def test_a_cache_that_others_can_write_to_is_refused(
     kept: Kept, mode: int, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "etbuild.files.owners.grp.getgrgid", lambda number: types.SimpleNamespace(gr_name="shared", gr_mem=[])
+        "etbuild.publishing.owners.grp.getgrgid", lambda number: types.SimpleNamespace(gr_name="shared", gr_mem=[])
     )
     (kept.root / "cache").chmod(mode)
     with pytest.raises(InputError, match=f"cannot be used as a cache: {who} can write to it") as raised:
@@ -532,8 +532,8 @@ def test_the_group_that_only_a_user_is_in_may_write(
     """With a umask of 002, as for Debian's users, directories are writable by such a group."""
     found = types.SimpleNamespace(gr_name=group, gr_mem=members)
     user = types.SimpleNamespace(pw_name="alice", pw_gid=(kept.root / "cache").stat().st_gid)
-    monkeypatch.setattr("etbuild.files.owners.grp.getgrgid", lambda number: found)
-    monkeypatch.setattr("etbuild.files.owners.pwd.getpwuid", lambda number: user)
+    monkeypatch.setattr("etbuild.publishing.owners.grp.getgrgid", lambda number: found)
+    monkeypatch.setattr("etbuild.publishing.owners.pwd.getpwuid", lambda number: user)
     (kept.root / "cache").chmod(0o775)
     with contextlib.nullcontext() if fine else pytest.raises(InputError, match=f"the group {group} can write"):
         Cache(kept.root / "cache")

@@ -17,7 +17,7 @@ import pytest
 from etbuild import plugins
 from etbuild.cli import VERBS, main
 from etbuild.cli.options import tell_memory
-from etbuild.processes import memory
+from etbuild.surroundings import memory
 
 ROOT = Path(__file__).parent.parent.parent
 MLP = str(ROOT / "examples" / "mlp" / "model.yaml")

@@ -12,7 +12,8 @@ from typing import BinaryIO
 import pytest
 
 from etbuild.errors import BuildError
-from etbuild.files import artifacts, writing
+from etbuild.files import writing
+from etbuild.publishing import artifacts
 
 
 def writes(data: bytes) -> Callable[[BinaryIO], object]:

@@ -22,7 +22,8 @@ import pytest
 
 from etbuild.errors import BuildError, EtbuildError, InputError, Problem
 from etbuild.files import locks
-from etbuild.processes import forked, limited, process_state
+from etbuild.processes import forked, limited
+from etbuild.surroundings import process_state
 
 
 def writer(path: Path) -> Callable[[], None]:

@@ -12,10 +12,11 @@ import pytest
 from etbuild.cli import options
 from etbuild.errors import DocumentPath, InputError
 from etbuild.files import digests
-from etbuild.inputs import checkpoints, import_graph, toolchain
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.key import KeyFiles, describe_inputs
+from etbuild.inputs import checkpoints
 from etbuild.inputs.sources import reached_sources
+from etbuild.key import import_graph, toolchain
+from etbuild.key.declared import Inputs
+from etbuild.key.key import KeyFiles, describe_inputs
 from etbuild.plan.plan import Plan, from_manifest
 from etkit.building import explanation
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.errors import InputError
-from etbuild.inputs import distributions, toolchain
+from etbuild.key import distributions, toolchain
 
 COMPILED = EXTENSION_SUFFIXES[0]  # such as `.cpython-311-x86_64-linux-gnu.so`
 

@@ -12,7 +12,7 @@ import pytest
 from etbuild.build import BuildOptions, build
 from etbuild.cli.main import main
 from etbuild.errors import InputError
-from etbuild.inputs.declared import Inputs
+from etbuild.key.declared import Inputs
 from etbuild.manifest import validate
 from etbuild.plan.part import Part
 from etbuild.plan.plan import Plan, from_manifest

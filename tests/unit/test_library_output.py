@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from etbuild.processes.library_output import library_messages_off
+from etbuild.surroundings.library_output import library_messages_off
 
 
 @pytest.fixture

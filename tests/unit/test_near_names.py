@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from etbuild.errors import InputError
-from etbuild.inputs import declared
-from etbuild.inputs.declared import Inputs
+from etbuild.key import declared
+from etbuild.key.declared import Inputs
 
 
 def _said(root: Path, name: str) -> str:

@@ -18,7 +18,6 @@ from etbuild.plan.parts import BackendEntry, WeightsFile
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.positions import positions_from_json, positions_to_json
 from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan, read_plan, weights_names
-from tools.step_files import OUTSIDE, PARTS
 
 from .indexes import edited
 
@@ -326,53 +325,17 @@ def test_a_damaged_method_is_an_error_in_words(tmp_path: Path, path: tuple[Any, 
 
 
 METHODS = {"forward": {"example_inputs": [{"shape": [1, 4]}]}}
-QUANTIZED = {"forward": {**METHODS["forward"], "quantize": {"torchao": [{"config": "8da4w"}]}}}
-WITH_WEIGHTS = {"factory": "model:create", "weights": "net.safetensors"}
-ADAPTER = {"config": "adapter_config.json", "weights": "adapter.safetensors"}
-PARTS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
+OF_VULKAN = {"forward": {**METHODS["forward"], "partitioners": ["vulkan"]}}
+PLUGINS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "none": ({}, set(), set()),
-    "adapters": (
-        {"model": {**WITH_WEIGHTS, "adapters": {"math": ADAPTER}}},
-        {"adapters"},
-        {"adapters", "checkpoints"},
-    ),
-    "checkpoints": ({"model": WITH_WEIGHTS}, set(), {"checkpoints"}),
-    "computed_weights": (
-        {"model": WITH_WEIGHTS, "methods": QUANTIZED},
-        {"computed_weights", "quantize"},
-        {"checkpoints", "computed_weights", "quantize"},
-    ),
-    "constants": ({"constant_methods": {"size": {"factory": "model:size"}}}, {"constants"}, {"constants"}),
-    "custom_ops": ({"custom_ops": {"modules": ["operators"]}}, {"custom_ops"}, {"custom_ops"}),
-    "gguf": ({"model": {**WITH_WEIGHTS, "weights": "net.gguf"}}, {"checkpoints", "gguf"}, {"gguf"}),
-    "huggingface": (
-        {"model": {"huggingface": {"config": "config.json", "model_class": "AutoModel"}}},
-        {"huggingface"},
-        {"huggingface"},
-    ),
-    "names_of_tensors": (
-        {"model": {**WITH_WEIGHTS, "weights": {"file": "net.safetensors", "ignore": ["step"]}}},
-        {"names_of_tensors"},
-        {"checkpoints", "names_of_tensors"},
-    ),
-    "program_files": ({"methods": {"forward": {"program": "net.pt2"}}}, {"program_files"}, {"program_files"}),
-    "quantize": ({"methods": QUANTIZED}, {"quantize"}, {"quantize"}),
-    "recipe": ({"recipe": {"name": "xnnpack_fp32"}}, {"quantize", "recipe"}, {"quantize", "recipe"}),
-    "runner": ({"runner": "executorch-llm/v1"}, {"runner"}, {"runner"}),
+    "backend": ({"methods": OF_VULKAN}, set(), {"etplugins.vulkan"}),
 }
+"""For each kind of program, what it adds to a manifest, and the plug-ins that its export and its lowering use."""
 
 
-def test_each_part_of_the_driver_is_tried_here() -> None:
-    assert PARTS_OF_PROGRAMS.keys() - {"none"} == PARTS.keys() - {OUTSIDE}
-
-
-@pytest.mark.parametrize("part", PARTS_OF_PROGRAMS)
-def test_a_program_runs_the_parts_of_the_driver_that_it_needs_and_no_others(part: str) -> None:
-    keys, of_export, of_lowering = PARTS_OF_PROGRAMS[part]
-    manifest: Any = {"name": "net", "model": {"factory": "model:create"}, "methods": METHODS, **keys}
-    plan = from_manifest(manifest)
-    assert plan.driver_parts("export") & PARTS.keys() == of_export
-    assert plan.driver_parts("lower") & PARTS.keys() == of_lowering
-    assert plan.driver_parts("compare") == plan.driver_parts("lower") | of_export & {"checkpoints"}
-    again = plan.driver_parts("export", exports_again=True)
-    assert again & PARTS.keys() == of_export | of_lowering & {"checkpoints"}
+@pytest.mark.parametrize("kind", PLUGINS_OF_PROGRAMS)
+def test_a_program_uses_the_plugins_that_it_needs_and_no_others(kind: str) -> None:
+    keys, of_export, of_lowering = PLUGINS_OF_PROGRAMS[kind]
+    plan = from_manifest({"name": "net", "model": {"factory": "model:create"}, "methods": METHODS, **keys})  # type: ignore[typeddict-item]
+    assert plan.plugins_of("export") == of_export
+    assert plan.plugins_of("lower") == plan.plugins_of("compare") == of_lowering

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from etbuild.processes import library_output
+from etbuild.surroundings import library_output
 
 
 def test_hidden_output_is_shown_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

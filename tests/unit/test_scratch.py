@@ -18,8 +18,8 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.errors import BuildError, InputError
-from etbuild.files import artifacts
 from etbuild.files.scratch import HIDDEN, Scratch, sweep, temporary, write_error
+from etbuild.publishing import artifacts
 
 HOLD = """\
 import os, sys, time

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from etbuild.errors import BuildError
-from etbuild.inputs import snapshot
-from etbuild.inputs.declared import Inputs
+from etbuild.key import snapshot
+from etbuild.key.declared import Inputs
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Entry point of `etbuild`, `python -m etbuild`, and `etbuild --persistent_worker`, as Bazel starts a worker.
 
-A process that builds runs this file directly (see `processes.environment`). It then finds its own package and the
+A process that builds runs this file directly (see `surroundings.environment`). It then finds its own package and the
 installed ones by itself.
 """
 
@@ -82,7 +82,7 @@ def _supervise(arguments: list[str], limit: float | None) -> None:
 
 def _restart(arguments: list[str]) -> None:
     """Restarts this process in fixed surroundings. For processes that live long and fork for each build."""
-    from etbuild.processes import environment
+    from etbuild.surroundings import environment
 
     if not environment.is_fixed():
         os.execve(sys.executable, environment.command(arguments), environment.environment())
@@ -90,7 +90,7 @@ def _restart(arguments: list[str]) -> None:
 
 def _look_where_builds_look() -> None:
     """Removes the directories of PYTHONPATH that builds ignore, so that the key describes the packages of the build."""
-    from etbuild.processes import environment
+    from etbuild.surroundings import environment
 
     left = set(environment.python_path())
     given = set(environment.absolute_paths(os.environ["PYTHONPATH"].split(os.pathsep)))

@@ -30,8 +30,8 @@ from etbuild.cache import entries
 from etbuild.cache.entries import Damaged, Entry, Unreadable, reason
 from etbuild.errors import InputError
 from etbuild.files import locks
-from etbuild.files.owners import others_that_write
 from etbuild.files.scratch import HIDDEN, Scratch, sweep
+from etbuild.publishing.owners import others_that_write
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 GC = "gc"

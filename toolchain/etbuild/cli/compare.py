@@ -54,10 +54,10 @@ def _compare(options: argparse.Namespace) -> None:
     from etbuild import notes
     from etbuild.cli.terminal import Progress
     from etbuild.export.kept_weights import KeptWeights
-    from etbuild.files.artifacts import replace, scratch_in
     from etbuild.files.scratch import temporary
-    from etbuild.inputs.import_graph import used_sources
+    from etbuild.key.import_graph import used_sources
     from etbuild.plan.step_plans import ComparePlan, read_plan
+    from etbuild.publishing.artifacts import replace, scratch_in
     from etbuild.steps.compare import RESULT, Built, compare
     from etbuild.steps.facts import read_lowering
     from etbuild.steps.saved_export import LoweringJob

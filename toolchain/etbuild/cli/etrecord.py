@@ -36,8 +36,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _write(options: argparse.Namespace) -> None:
     from etbuild.cli.terminal import Progress
-    from etbuild.files.artifacts import whole_directory
     from etbuild.plan.step_plans import LowerPlan, read_plan
+    from etbuild.publishing.artifacts import whole_directory
     from etbuild.steps import etrecord
     from etbuild.steps.lowering_options import LoweringOptions
     from etbuild.steps.saved_export import LoweringJob

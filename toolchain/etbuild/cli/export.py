@@ -40,10 +40,11 @@ def run(options: argparse.Namespace) -> int:
     """Exports the methods, and writes the digests of everything that the export read."""
     from etbuild.cli.terminal import Progress
     from etbuild.export.layout import EXAMPLES, LINES
-    from etbuild.files import artifacts, digests
-    from etbuild.inputs.import_graph import used_sources
-    from etbuild.inputs.key import KeyFiles
+    from etbuild.files import digests
+    from etbuild.key.import_graph import used_sources
+    from etbuild.key.key import KeyFiles
     from etbuild.plan.step_plans import ExportPlan, read_plan
+    from etbuild.publishing import artifacts
     from etbuild.steps.export import export
 
     options.restart()
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 def _move(export: Path, name: str, path: Path) -> None:
     """Moves a method to another path. Writes an empty file if lowering exports the method itself."""
     from etbuild.export.layout import ExportFiles
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
 
     files = ExportFiles.below(export)
     if not files.needs_reexport and name not in files.methods:

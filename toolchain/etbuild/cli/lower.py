@@ -55,8 +55,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _lower_templates(options: argparse.Namespace) -> list[Path]:
     """Writes lowered methods. Returns the files that cannot change them."""
-    from etbuild.files.artifacts import whole_directory
     from etbuild.plan.step_plans import MethodPlan, read_plan
+    from etbuild.publishing.artifacts import whole_directory
     from etbuild.steps import lower
 
     plan = read_plan(options.lower_plan, MethodPlan)
@@ -66,8 +66,8 @@ def _lower_templates(options: argparse.Namespace) -> list[Path]:
 
 
 def _lower(options: argparse.Namespace) -> None:
-    from etbuild.files.artifacts import publish, staging
     from etbuild.plan.step_plans import LowerPlan, read_plan
+    from etbuild.publishing.artifacts import publish, staging
     from etbuild.steps import lower
     from etbuild.steps.method_store import LoweredBefore, MethodStore
 
@@ -87,7 +87,7 @@ def _lower(options: argparse.Namespace) -> None:
 def _job(options: argparse.Namespace, plan: P) -> LoweringJob[P]:
     from etbuild.cli.terminal import Progress
     from etbuild.export.kept_weights import KeptWeights
-    from etbuild.files.artifacts import scratch_in
+    from etbuild.publishing.artifacts import scratch_in
     from etbuild.steps.saved_export import LoweringJob
 
     kept = None if options.computed is None else KeptWeights(options.computed, scratch_in)

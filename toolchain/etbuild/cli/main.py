@@ -249,7 +249,7 @@ def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParse
         prog="etbuild",
         description="Turns a manifest and a PyTorch model into an ExecuTorch program.",
         epilog=f"exit codes: {codes}. `etbuild VERB --help` shows the options of a verb, with an example. Build rules "
-        "also use the verbs export, lower, report, page, etrecord, reproduce and runtime.",
+        "also use the verbs export, lower, compare, report, page, etrecord, reproduce and runtime.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"etbuild {VERSION}")

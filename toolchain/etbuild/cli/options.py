@@ -16,8 +16,8 @@ from etbuild.errors import EtbuildError, InputError, Positions
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
     from etbuild.export.layout import ExportFiles
-    from etbuild.inputs.declared import Inputs
     from etbuild.inputs.step_context import Watch
+    from etbuild.key.declared import Inputs
     from etbuild.steps.lowering_options import LoweringOptions
 
 
@@ -300,7 +300,7 @@ def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
     Raises:
         InputError: A declaration or a root is wrong.
     """
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
 
     sources = declared("--source", getattr(options, "source", []))
     return Inputs.named(sources, declared("--data", options.data), roots)
@@ -348,7 +348,8 @@ def with_positions(options: argparse.Namespace, lines: Path | None = None) -> It
         options: The options of a step.
         lines: The file with the lines of the sources, if only messages need it.
     """
-    from etbuild.files import artifacts, json_file
+    from etbuild.files import json_file
+    from etbuild.publishing import artifacts
 
     unused = [path for path in (options.positions, lines) if path is not None]
     try:
@@ -375,7 +376,7 @@ RESOURCE_SETS = {"mem_512m": 512, "mem_1g": 1024, **{f"mem_{size}g": 1024 * size
 
 def tell_memory(reserved: int) -> None:
     """Prints a note if this step took more memory than was reserved for it, in MB."""
-    from etbuild.processes import memory
+    from etbuild.surroundings import memory
 
     taken = memory.peak() >> 20
     if taken <= reserved:

@@ -75,7 +75,7 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the plan and its key, or writes the plans or the key."""
     from etbuild.files import digests
-    from etbuild.inputs import dependencies, import_graph, key
+    from etbuild.key import dependencies, import_graph, key
     from etbuild.manifest.positions import locating
     from etbuild.steps import plan as planning
 
@@ -102,8 +102,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _write_key(options: argparse.Namespace, key: str, files: list[Path]) -> int:
     """Writes the key, if it is not in its file yet, and the files that it depends on."""
-    from etbuild.files import artifacts
-    from etbuild.inputs import dependencies
+    from etbuild.key import dependencies
+    from etbuild.publishing import artifacts
 
     content = f"{key}\n".encode()
     if not options.key_file.is_file() or options.key_file.read_bytes() != content:
@@ -176,8 +176,8 @@ def _written(path: DocumentPath, positions: Positions) -> DocumentPath:
 
 
 def _write_plans(plan: Plan, positions: dict[DocumentPath, Position], options: argparse.Namespace) -> int:
-    from etbuild.files import artifacts
     from etbuild.files.digests import canonical_json
+    from etbuild.publishing import artifacts
     from etbuild.steps import plan as planning
 
     methods = declared("--method-plan", options.method_plan)

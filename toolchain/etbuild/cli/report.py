@@ -27,13 +27,13 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the checks, and writes the report and the index."""
     from etbuild.files import json_file
-    from etbuild.files.artifacts import publish, replace, staging
     from etbuild.files.digests import canonical_json, file_digest
-    from etbuild.inputs.key import describe
     from etbuild.inputs.source_lines import NO_LINES, SourceLines
+    from etbuild.key.key import describe
     from etbuild.plan.expectations import check_tokenizer
     from etbuild.plan.plan import Plan
     from etbuild.plan.step_plans import read_plan
+    from etbuild.publishing.artifacts import publish, replace, staging
     from etbuild.steps import facts, report
 
     plan = read_plan(options.plan, Plan)

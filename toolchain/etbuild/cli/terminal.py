@@ -48,7 +48,7 @@ class Progress:
     def stage(self, name: str) -> Iterator[None]:
         """Shows that a stage is running, and when it ends, how long it took in seconds."""
         from etbuild.processes.build_status import in_stage
-        from etbuild.processes.process_state import undone
+        from etbuild.surroundings.process_state import undone
 
         start, name = time.monotonic(), printable(name)
         self._line(f"  {name} ...", end="")

@@ -19,7 +19,7 @@ from etbuild.lower import recipes
 from etbuild.lower.named_data import Blob
 from etbuild.lower.recipes import Form, Ingredients, Recipe
 from etbuild.lower.weight_storage import is_uniform
-from etbuild.processes.memory import give_back
+from etbuild.surroundings.memory import give_back
 
 _DIGEST = r"[0-9a-f]{64}"
 _SMALL = 1 << 20  # bytes: smaller content stays in memory, since a file each would take longer

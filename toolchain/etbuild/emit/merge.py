@@ -120,4 +120,16 @@ def _constant_methods(values: Mapping[str, object]) -> Emitted:
     emitter = _Emitter(nothing, _EmitterState([], [], [], {}, False, False), state)
     plans = emitter._emit_prim_getters(dict(sorted(values.items())))
     constants = [Blob(buffer.storage) for buffer in state.constant_buffer]
-    return Emitted(plans, constants, constants[:1], [], [], {}, [], {}, False, {}, {})
+    return Emitted(
+        plans=plans,
+        constants=constants,
+        mutable=constants[:1],
+        delegates=[],
+        external=[],
+        external_names={},
+        requests=[],
+        claims={},
+        compares_content=False,
+        non_finite={},
+        facts={},
+    )

@@ -48,8 +48,8 @@ from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import memory, untie
 from etbuild.plan.parts import ExportMethod, Pt2e
 from etbuild.plan.step_plans import ExportPlan
-from etbuild.processes.process_state import undone
-from etbuild.processes.random_seeds import seed
+from etbuild.surroundings.process_state import undone
+from etbuild.surroundings.random_seeds import seed
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe

@@ -1,1 +1,1 @@
-"""The inputs of a build: sources, data, installed packages, and the key that is made from their digests."""
+"""The inputs that a step reads: the model's code, its lines, and checkpoints."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from etbuild.backends.needs import SDKS
 
-DRIVER = tuple(str(Path(__file__).parents[2] / package) + os.sep for package in ("etbuild", "etkit"))
+DRIVER = tuple(str(Path(__file__).parents[2] / package) + os.sep for package in ("etbuild", "etkit", "etplugins"))
 """The directories of the driver's own modules. Each ends with a separator."""
 
 
@@ -117,7 +117,7 @@ def _editable_distributions() -> dict[str, str]:
     import importlib.metadata
     from urllib.parse import unquote, urlparse
 
-    from etbuild.inputs.toolchain import canonical_name
+    from etbuild.key.toolchain import canonical_name
 
     places = {}
     for distribution in importlib.metadata.distributions():
@@ -152,8 +152,8 @@ def edited_files(packages: set[str]) -> tuple[set[str], set[str]]:
 
 @functools.cache
 def _edited_files(packages: frozenset[str]) -> frozenset[str]:
-    from etbuild.inputs.distributions import edited_files
-    from etbuild.inputs.toolchain import distributions_of
+    from etbuild.key.distributions import edited_files
+    from etbuild.key.toolchain import distributions_of
 
     names = [name for name in distributions_of(packages) if name in _editable_distributions()]
     return frozenset(os.path.realpath(file) for name in names for file in edited_files(name))

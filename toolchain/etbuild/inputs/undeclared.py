@@ -32,7 +32,6 @@ from typing import Any
 from etbuild.errors import BuildError, EtbuildError, Problem
 from etbuild.exception_text import chain, hints, readable
 from etbuild.files import scratch
-from etbuild.inputs.authors import IMPORT_MACHINERY, Author, author_of, is_running, known_sources
 from etbuild.inputs.readable_places import (
     HARDWARE,
     edited_files,
@@ -44,10 +43,11 @@ from etbuild.inputs.readable_places import (
     real_path,
     source_of_bytecode,
 )
+from etbuild.key.authors import IMPORT_MACHINERY, Author, author_of, is_running, known_sources
 from etbuild.patching import replaced
 from etbuild.processes import landlock, sandbox
-from etbuild.processes.environment import dropped, is_fixed, stays_set
-from etbuild.processes.process_state import high_copy
+from etbuild.surroundings.environment import dropped, is_fixed, stays_set
+from etbuild.surroundings.process_state import high_copy
 
 _posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules

@@ -37,7 +37,7 @@ from etbuild.foreign_errors import PASSING, from_exception, system_error, wrap_e
 from etbuild.inputs.source_lines import NO_LINES
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import Watch
-from etbuild.processes.process_state import undone
+from etbuild.surroundings.process_state import undone
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

@@ -19,7 +19,7 @@ from etbuild.model.tensor_facts import StoredPart, TensorFacts, first_name
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import weights_names, weights_place
-from etbuild.processes.memory import give_back
+from etbuild.surroundings.memory import give_back
 
 if TYPE_CHECKING:
     from etbuild.model.packed.integers import Integers

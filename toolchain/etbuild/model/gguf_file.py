@@ -20,7 +20,7 @@ from etbuild.inputs import gguf_header
 from etbuild.model.packed import gguf_blocks
 from etbuild.model.packed.integers import Integers
 from etbuild.model.tensor_files import TensorFile
-from etbuild.processes.memory import give_back
+from etbuild.surroundings.memory import give_back
 
 _SHARED_KEYS = (
     *("model_type", "hidden_size", "intermediate_size", "head_dim"),

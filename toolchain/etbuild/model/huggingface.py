@@ -28,7 +28,7 @@ from etbuild.model.huggingface_config import PATH as _PATH
 from etbuild.model.huggingface_config import is_auto, make_config, nearest
 from etbuild.model.module import set_methods
 from etbuild.plan.parts import HuggingFace
-from etbuild.processes.random_seeds import seed
+from etbuild.surroundings.random_seeds import seed
 
 _NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 

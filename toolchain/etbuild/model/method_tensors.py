@@ -20,7 +20,7 @@ RecipeOf = Callable[[torch.Tensor], Recipe | None]
 """Returns the recipe by which the content of a tensor is computed later; None if the tensor has its content."""
 
 
-def name_apart(programs: dict[str, ExportedProgram], recipe_of: RecipeOf = lambda _: None) -> None:
+def rename_differing(programs: dict[str, ExportedProgram], recipe_of: RecipeOf = lambda _: None) -> None:
     """Renames a tensor to `NAME@METHOD` if an earlier method has a different tensor of the same name.
 
     Tensors also differ if the methods tie them to different names: one cache of a method may be two in another method.
@@ -79,7 +79,7 @@ def carried(
     """Collects the tensors of methods, in the order of the methods' names.
 
     Args:
-        programs: The methods by name, after `name_apart`.
+        programs: The methods by name, after `rename_differing`.
         module_names: The names of the module's own parameters and buffers.
         in_weights: The names among them whose content comes from weights files.
         recipe_of: Returns the recipe for the content of a tensor, or None.
@@ -106,7 +106,7 @@ def carried(
 
 
 def _other_names(new_name: str, name: str, module_names: Collection[str]) -> list[str]:
-    """Other names by which a pattern finds a tensor: its name before `name_apart`, and that of its original parameter.
+    """Other names by which a pattern finds a tensor: before `rename_differing`, and that of its original parameter.
 
     The original parameter is the one that the tensor was quantized from. Its name follows from the names that torchao
     and `quantize_method` give. A parameter or buffer of the module itself was not quantized.

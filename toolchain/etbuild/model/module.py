@@ -17,7 +17,7 @@ from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import FLOATING, row_major
 from etbuild.model.tied_weights import overlapping
 from etbuild.plan.parts import ModuleSource
-from etbuild.processes.random_seeds import seed
+from etbuild.surroundings.random_seeds import seed
 
 _overlaps: WeakKeyDictionary[torch.nn.Module, dict[str, set[str]]] = WeakKeyDictionary()
 _computed_in_eval: WeakSet[torch.nn.Module] = WeakSet()

@@ -124,7 +124,7 @@ def first_name(entry: TensorFacts) -> str:
 
 
 def original_name(name: str, methods: Collection[str]) -> str:
-    """The name that a tensor had before `name_apart`.
+    """The name that a tensor had before `rename_differing`.
 
     Args:
         name: The name of the tensor.

@@ -117,41 +117,17 @@ class Plan(Lowered):
             found.setdefault(entry.backend, path)
         return {**found, **({} if self.recipe is None else self.used_backends)}
 
-    def driver_parts(self, step: str, exports_again: bool = False) -> set[str]:
-        """What of the driver a step runs for this program and not for others: backends, and names of parts as in
-        `inputs.step_files`.
-
-        Args:
-            step: The step.
-            exports_again: Whether lowering may export the methods again, with their weights. The parts of the export
-                are then those of both exports.
-        """
-        plan, methods = self.export_plan, self.methods.values()
-        read = [plan.read_weights] if step in ("export", "compare") else []
-        read += [self.lower_plan.weights] if step != "export" or exports_again else []
-        used = {
-            "adapters": bool(self.model.adapters),
-            "checkpoints": any(read),
-            "computed_weights": plan.weights and plan.carries_content,
-            "constants": bool(plan.constant_methods),
-            "custom_ops": bool(self.custom_ops.libraries or self.custom_ops.modules),
-            "gguf": any(entry.file.endswith(GGUF_SUFFIX) for entry in self.model.weights),
-            "huggingface": plan.model.huggingface is not None,
-            "program_files": any(method.program is not None for method in methods),
-            "names_of_tensors": any(entry.ignore or entry.rename for entry in self.model.weights),
-            "quantize": plan.recipe is not None or any(method.quantize is not None for method in methods),
-            "recipe": plan.recipe is not None,
-            "runner": plan.runner is not None,
-        }
+    def plugins_of(self, step: str) -> frozenset[str]:
+        """The packages of the plug-ins that a step uses for this program. The export uses only some of the backends."""
         named = self.export_backends if step == "export" else self.used_backends
-        return {*(part for part in used if used[part]), *backends.of_driver(named)}
-
-    @cached_property
-    def plugins(self) -> frozenset[str]:
-        """The packages of the plug-ins that this program uses."""
-        used = [("backend", name) for name in backends.of_driver(self.used_backends)]
+        used = [*self._provided, *(("backend", name) for name in backends.of_driver(named))]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
+
+    @property
+    def _provided(self) -> list[tuple[str, str]]:
+        """What each step of this program uses of plug-ins, besides backends: groups and names."""
+        return []
 
     @cached_property
     def export_plan(self) -> ExportPlan:

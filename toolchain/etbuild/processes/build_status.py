@@ -177,7 +177,7 @@ def out_of_memory(what: str) -> Problem:
 
 
 def _peak() -> str:
-    from etbuild.processes import memory
+    from etbuild.surroundings import memory
 
     return f"the largest process so far took {memory.peak() / 1e9:.1f} GB"
 

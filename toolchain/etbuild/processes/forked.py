@@ -21,7 +21,7 @@ from etbuild.foreign_errors import foreign_error, system_error
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, how_it_ended, last_stage, out_of_memory
 from etbuild.processes.ending import STOPPING, Interrupts, blocked, flush
-from etbuild.processes.process_state import high_copy, undone
+from etbuild.surroundings.process_state import high_copy, undone
 
 _FORK = multiprocessing.get_context("fork")
 _LOOK_SECONDS = 0.5  # how often dead children are looked for: a process that one left behind may hold its pipe open

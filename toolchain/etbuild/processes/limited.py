@@ -16,9 +16,10 @@ from typing import Any
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import last_line
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.processes import forked, memory
+from etbuild.processes import forked
 from etbuild.processes.build_status import how_it_ended
-from etbuild.processes.process_state import stream_to
+from etbuild.surroundings import memory
+from etbuild.surroundings.process_state import stream_to
 
 SECONDS = 60.0
 """The processor time of a call. The largest tokenizers are read in ten seconds."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError
-from etbuild.files import artifacts
-from etbuild.processes import environment
 from etbuild.processes.forked import ChildFailed
+from etbuild.publishing import artifacts
+from etbuild.surroundings import environment
 
 _REQUEST, _ANSWER = "request", "answer"
 

@@ -82,7 +82,8 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     import subprocess
 
     from etbuild.files.scratch import remove_left
-    from etbuild.processes import environment, handover, sandbox
+    from etbuild.processes import handover, sandbox
+    from etbuild.surroundings import environment
 
     check_current_directory()
     environment.check_packages()

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from etbuild.model.module import named_tensors
 from etbuild.model.tied_weights import addresses
-from etbuild.processes.memory import give_back
+from etbuild.surroundings.memory import give_back
 
 _MOST_PENDING = 64 << 20  # bytes of quantized layers before their weights are freed: each search takes time
 

@@ -14,7 +14,7 @@ def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list
 
     Args:
         plan: The plan.
-        inputs: The result of `inputs.key.describe`.
+        inputs: The result of `key.key.describe`.
         lowering: The facts of the lowering.
         reported: The files of the tokenizer, and the report.
     """

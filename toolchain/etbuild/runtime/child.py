@@ -13,7 +13,7 @@ import torch
 from etbuild.errors import BuildError
 from etbuild.exception_text import last_line
 from etbuild.processes import forked
-from etbuild.processes.process_state import stream_to
+from etbuild.surroundings.process_state import stream_to
 
 
 def run(tasks: Mapping[str, Callable[[], Any]], at_once: int = 1) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from etbuild import backends
 from etbuild.errors import InputError, did_you_mean
 from etbuild.files import flatbuffer, json_file
-from etbuild.processes.library_output import library_messages_off
+from etbuild.surroundings.library_output import library_messages_off
 
 if TYPE_CHECKING:
     from etbuild.results import ProgramFile, ProgramMethod

@@ -17,7 +17,7 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.plan.step_plans import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.runtime import program_files
-from etbuild.steps import apart
+from etbuild.steps import children
 from etbuild.steps.compared_methods import NOT, ComparedMethods
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
 from etbuild.steps.witness import MORE_OR_LESS, SEARCHED, Witness, witnesses, write_calls
@@ -139,7 +139,7 @@ def _compare(
         if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
             notes, calls = programs()
         else:
-            notes, calls = apart.run_one(programs)
+            notes, calls = children.run_one(programs)
     return _joined(notes, witness.compare(calls))
 
 

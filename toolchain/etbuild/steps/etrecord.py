@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild.errors import BuildError
-from etbuild.files import artifacts, writing
+from etbuild.files import writing
 from etbuild.files.digests import file_digest
 from etbuild.files.scratch import temporary
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.source_lines import SourceLines, first_name
+from etbuild.publishing import artifacts
 from etbuild.steps.lower import lower
 from etbuild.steps.method_store import MethodStore
 from etbuild.steps.saved_export import LoweringJob

@@ -16,14 +16,14 @@ from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import Stage, StepContext, Watch
-from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.user_code import active_finder, importable
+from etbuild.key.toolchain import check_installed
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
-from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.steps import apart
+from etbuild.steps import children
 from etbuild.steps.create_module import create_module, packing_of_module
+from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ def export(
     try:
         with library_messages_off(), stdout_for_results():
             _import_torch(stage)
-        apart.run_one(
+        children.run_one(
             functools.partial(_export, export_plan, inputs, used, directory, stage, watch), [check, *meanwhile]
         )
     except Exception:
@@ -81,7 +81,7 @@ def _export(
     with library_messages_off(used.sources), stdout_for_results():
         from etbuild.export import archive
         from etbuild.export.provenance import graphs_numbered
-        from etbuild.processes.random_seeds import seed
+        from etbuild.surroundings.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, inputs.data.values(), watch), graphs_numbered(), notes.collected() as said:
@@ -155,7 +155,7 @@ def _constants(export_plan: ExportPlan) -> dict[str, object]:
 def _import_torch(stage: Stage) -> None:
     with stage("import PyTorch"), import_without_gc("torch"):
         from etbuild.export import archive  # noqa: F401
-        from etbuild.processes import arithmetic
+        from etbuild.surroundings import arithmetic
 
         arithmetic.leave_out_other_libraries()
 
@@ -182,7 +182,7 @@ def export_methods(
 ) -> dict[str, ExportedProgram]:
     """The exported program of each method, sorted by name.
 
-    If the programs contain their weights, `method_tensors.name_apart` renames those that differ between methods.
+    If the programs contain their weights, `method_tensors.rename_differing` renames those that differ between methods.
 
     Args:
         export_plan: What to export.
@@ -193,7 +193,7 @@ def export_methods(
     from etbuild.export.export_methods import export_method, load_method, prepare, transform
     from etbuild.export.line_traces import recorded
     from etbuild.export.written_buffers import check_overlaps
-    from etbuild.model.method_tensors import name_apart
+    from etbuild.model.method_tensors import rename_differing
 
     programs = {}
     for name, method in sorted(export_plan.methods.items()):
@@ -211,7 +211,7 @@ def export_methods(
     of_module = {name: program for name, program in programs.items() if export_plan.methods[name].program is None}
     check_overlaps(of_module, modules.overlaps)
     if export_plan.carries_content:
-        name_apart(programs, modules.recipe_of)
+        rename_differing(programs, modules.recipe_of)
     return programs
 
 

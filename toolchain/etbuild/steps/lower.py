@@ -19,11 +19,11 @@ from etbuild.files.writing import Artifact
 from etbuild.foreign_errors import wrap_system_errors
 from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.step_context import StepContext, silent
-from etbuild.inputs.toolchain import check_installed
+from etbuild.key.toolchain import check_installed
 from etbuild.lower import weight_sharing
 from etbuild.plan.step_plans import LowerPlan, MethodPlan, weights_names
 from etbuild.results import LoweringFacts, NonFiniteWeight
-from etbuild.steps import apart
+from etbuild.steps import children
 from etbuild.steps.executorch_imports import imports_of_executorch
 from etbuild.steps.facts import LOWERING_SCHEMA, write_json
 from etbuild.steps.lowering_options import LoweringOptions
@@ -80,15 +80,15 @@ def lower(
         BuildError: The methods cannot be lowered, or the program cannot be written.
     """
     several = len(job.plan.methods) > 1
-    apart = job.options.accelerate and on_emitted is None
+    one_by_one = job.options.accelerate and on_emitted is None
     reason = joint_lowering_reason(job.plan, job.export, several=several)
-    if apart and reason is None:
+    if one_by_one and reason is None:
         return merge(job, _lower_one_by_one(job, store), directory, store)
     with _opened(job) as (saved, context):
         job = _with_constants(job, saved)
         if on_emitted is not None:
             return _lower_together(job, saved, context, directory, store, on_emitted, reason)
-        return _lower_apart(job, saved, context, directory, store, reason)
+        return _lower_in_child(job, saved, context, directory, store, reason)
 
 
 def _lower_one_by_one(job: LoweringJob[MethodPlan], store: MethodStore) -> dict[str, Path]:
@@ -141,7 +141,7 @@ def _lower_methods(
         if len(directories) == 1 and not runs_code_of_others(job.plan, saved):
             task(*directories)()
         else:
-            apart.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
+            children.run({f"lowering {name}": task(name) for name in sorted(directories)}, at_once)
 
 
 def lower_templates(job: LoweringJob[MethodPlan], directory: Path, *, weights: bool) -> list[Path]:
@@ -285,7 +285,7 @@ def merge(
         reason = mutable_buffers.joint_lowering_reason(buffers)
         if reason is not None:
             print(f"note: all methods are lowered together, because {reason}", file=sys.stderr)
-            return _lower_apart(job, saved, context, directory, store, reason)
+            return _lower_in_child(job, saved, context, directory, store, reason)
         return write_program(job.plan, list(parts.values()), shard_of, context, directory, reasons, job.export.notes)
 
 
@@ -393,7 +393,7 @@ def _acceleration(options: LoweringOptions, directory: Path | None, notes: Notes
         yield
 
 
-def _lower_apart(
+def _lower_in_child(
     job: LoweringJob[LowerPlan],
     saved: SavedExport,
     context: StepContext,
@@ -406,7 +406,7 @@ def _lower_apart(
     together = functools.partial(_lower_together, job, saved, context, directory, store, reason=reason)
     if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
         return together()
-    return apart.run_one(together)
+    return children.run_one(together)
 
 
 def _lower_together(

@@ -32,7 +32,7 @@ def check_and_report(
 
     Args:
         plan: The plan.
-        described: The result of `inputs.key.describe`.
+        described: The result of `key.key.describe`.
         lowering: The facts of the lowering.
         inputs: The declared inputs, which contain the tokenizer.
         directory: An existing directory for `NAME.tokenizer`, `NAME.report.json` and `NAME.index.json`.

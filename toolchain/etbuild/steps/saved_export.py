@@ -15,10 +15,10 @@ from etbuild.inputs.sources import UsedSources, read_sources
 from etbuild.inputs.step_context import Stage, StepContext, Watch
 from etbuild.inputs.user_code import active_finder, importable
 from etbuild.plan.step_plans import LowerPlan, MethodPlan
-from etbuild.processes import arithmetic
 from etbuild.processes.import_without_gc import import_without_gc
-from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps.lowering_options import LoweringOptions
+from etbuild.surroundings import arithmetic
+from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
     import torch
@@ -124,7 +124,7 @@ def pytorch_imported(job: LoweringJob[MethodPlan]) -> Iterator[None]:
 def sources_importable(job: LoweringJob[MethodPlan], used: UsedSources) -> Iterator[StepContext]:
     """Lets sources be imported inside, after PyTorch."""
     from etbuild.export.provenance import graphs_numbered
-    from etbuild.processes.random_seeds import seed
+    from etbuild.surroundings.random_seeds import seed
 
     arithmetic.leave_out_other_libraries()
     seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export

@@ -22,10 +22,10 @@ from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.user_code import active_finder
 from etbuild.plan.step_plans import ComparePlan
-from etbuild.processes.process_state import undone
-from etbuild.steps import apart
+from etbuild.steps import children
 from etbuild.steps.compared_methods import ComparedMethods, weights_of_adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
+from etbuild.surroundings.process_state import undone
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -102,12 +102,12 @@ class Witness:
     ) -> None:
         self.used, self.examples = used, examples
         self._read_job, self._around = job, around
-        self._process: apart.Beside | None = None
+        self._process: children.Beside | None = None
 
     def start(self) -> None:
         """Starts a process that makes the model, unless there is one."""
         if self._process is None and witnesses(self._read_job().plan):
-            self._process = apart.Beside("making the model", self._run)
+            self._process = children.Beside("making the model", self._run)
 
     def compare(self, calls: Mapping[Path, Sequence[str]]) -> dict[str, str]:
         """Compares the model with exported methods. Returns notes, by method.
@@ -182,8 +182,8 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
     """Makes the model, and returns its methods by name."""
     from etbuild.comparison.eager import EagerMethod
     from etbuild.model import module
-    from etbuild.processes.random_seeds import seed
     from etbuild.steps.create_module import create_module
+    from etbuild.surroundings.random_seeds import seed
 
     plan = job.plan.exported
     seed(plan.model.seed)  # modules may draw numbers when they are imported

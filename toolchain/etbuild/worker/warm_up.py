@@ -1,7 +1,7 @@
 """Does the work that every build would do first, once before the process forks for each build.
 
 The process must have only one thread when it forks: a lock that another thread holds would stay locked in the fork
-forever. Operators run on one thread in every building process: see `processes.arithmetic`.
+forever. Operators run on one thread in every building process: see `surroundings.arithmetic`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from etbuild.accelerate.lowering import accelerated, importing
-from etbuild.inputs import step_files, toolchain
-from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.key import code, toolchain
+from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -41,20 +40,15 @@ def warm(verb: str) -> None:
     if verb in ("lower", "build"):
         _warm_lowering()
     if verb == "build":
-        step_files.remember()
+        code.remember()
     if verb in ("report", "build"):
         toolchain.toolchain()
 
 
 @functools.cache
 def _import_step(step: str) -> None:
-    """Imports the modules of the driver that the step needs for every program, and what they import.
-
-    They are named by their files: an `import` here would make them files of every step.
-    """
-    for file in step_files.of_steps([step]):
-        if file.endswith(".py"):
-            importlib.import_module(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    """Imports what a step needs for every program."""
+    importlib.import_module(f"etbuild.steps.{step}")
     gc.collect()
     gc.freeze()
 
@@ -70,12 +64,16 @@ def _warm_comparison() -> None:
     with _quiet_and_alone():
         import executorch.runtime  # noqa: F401
 
+        from etbuild.comparison import compare  # noqa: F401
+
         _import_step("compare")
 
 
 @functools.cache
 def _warm_lowering() -> None:
     """Lowers a tiny program. The first lowering of a process takes longer, to fill caches."""
+    from etbuild.accelerate.lowering import accelerated, importing
+
     with _quiet_and_alone(), importing():
         from etbuild.emit import emit_program  # noqa: F401
         from etbuild.lower import lower_methods

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from etbuild.errors import EtbuildError
-from etbuild.inputs import checkpoints, import_graph
-from etbuild.inputs.declared import Inputs
+from etbuild.inputs import checkpoints
+from etbuild.key import import_graph
+from etbuild.key.declared import Inputs
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import weights_names
 from etkit.authoring.changed_files import Changed

@@ -15,7 +15,7 @@ from etbuild.errors import BuildError, EtbuildError, InputError, Problem
 from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
 
 if TYPE_CHECKING:
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
     from etbuild.manifest import sections
     from etbuild.manifest.validate import Manifest
 
@@ -87,7 +87,7 @@ def by_name(paths: Sequence[Path]) -> dict[str, Path]:
 def _with(loaded: Manifest, given: Inputs, stem: str, path: Path) -> tuple[Manifest, Inputs]:
     """A program with another checkpoint, and its inputs. The checkpoint is declared below the name of the program,
     where no other file is."""
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
 
     model, program = loaded.data["model"], f"{loaded.data['name']}.{stem}"
     before = _checkpoint(model)

@@ -10,8 +10,8 @@ from etbuild.errors import InputError, format_path
 from etbuild.files.digests import digest
 from etbuild.files.json_diff import Change, changes, show
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES
-from etbuild.inputs.key import read_data
-from etbuild.inputs.step_files import OF_PROGRAMS
+from etbuild.key.code import OF_PROGRAMS
+from etbuild.key.key import read_data
 from etbuild.plan.plan import Plan
 from etbuild.results import BuildInputs, Digests, KeyInputs, Python, Toolchain
 

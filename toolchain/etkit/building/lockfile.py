@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from etbuild.errors import CheckError, InputError, format_path
-from etbuild.files import artifacts, json_file, regular_files
+from etbuild.files import json_file, regular_files
 from etbuild.files.json_diff import ABSENT, Change, changes, show
+from etbuild.publishing import artifacts
 from etbuild.results import Index, Lockfile
 from etkit.tables import size
 

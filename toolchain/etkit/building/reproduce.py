@@ -8,18 +8,19 @@ from pathlib import Path
 
 from etbuild.build import FirstBuild
 from etbuild.errors import BuildError, InputError
-from etbuild.files import artifacts, json_file
+from etbuild.files import json_file
 from etbuild.files.digests import canonical_json
 from etbuild.files.scratch import temporary
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.key import data_in_key
 from etbuild.inputs.sources import UsedSources
+from etbuild.key.declared import Inputs
+from etbuild.key.key import data_in_key
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
-from etbuild.processes import environment
+from etbuild.publishing import artifacts
 from etbuild.steps.method_store import WEIGHTS
+from etbuild.surroundings import environment
 from etkit.inspection.program_diff import first_difference
 
-# What must not reach the bytes. Threads and instructions are the same in every build: see `processes.arithmetic`.
+# What must not reach the bytes. Threads and instructions are the same in every build: see `surroundings.arithmetic`.
 _SURROUNDINGS = {
     "LC_ALL": "C",
     "LOGNAME": "someone-else",

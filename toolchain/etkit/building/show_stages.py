@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING
 
 from etbuild import notes, releases
 from etbuild.errors import Problem
-from etbuild.files.artifacts import whole_directory
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import used_sources
-from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
+from etbuild.key.declared import Inputs
+from etbuild.key.import_graph import used_sources
+from etbuild.key.key import data_in_key
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
-from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.publishing.artifacts import whole_directory
 from etbuild.steps.create_module import create_module
 from etbuild.steps.export import Modules, export_methods, prepare_methods, tensors_of
 from etbuild.steps.stages import STAGES
+from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
 if TYPE_CHECKING:
     import torch

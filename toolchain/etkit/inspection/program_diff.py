@@ -43,7 +43,7 @@ def facts(path: Path) -> Facts:
 
 
 def _of_file(path: Path) -> Facts:
-    from etbuild.processes.library_output import library_messages_off
+    from etbuild.surroundings.library_output import library_messages_off
 
     check_current_directory()
     with library_messages_off():

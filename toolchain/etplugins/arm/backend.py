@@ -14,7 +14,7 @@ from etbuild.backends.backend import BuiltInBackend, Context, Need, Options, Par
 from etbuild.backends.needs import extra
 from etbuild.extras import install_hint
 from etbuild.patching import replaced
-from etbuild.processes.library_output import shown_if_it_fails
+from etbuild.surroundings.library_output import shown_if_it_fails
 
 _TOSA_TOOLS = extra("ethos-u", "Arm's tosa-tools", "tosa_serializer")
 _DISTRIBUTIONS = ("ethos-u-vela", "ml-dtypes", "tosa-tools")

@@ -11,7 +11,7 @@ from etbuild.backends.backend import BuiltInBackend, Context, Options, Partition
 from etbuild.backends.needs import extra
 from etbuild.patching import replaced
 from etbuild.processes import forked
-from etbuild.processes.library_output import native_messages_off
+from etbuild.surroundings.library_output import native_messages_off
 
 _FOR_THIS_MACHINE = "for_this_machine"  # an option of the manifest, and a compile spec that only the driver reads
 

@@ -18,7 +18,7 @@ from etbuild.model.packed.integers import Integers
 from etbuild.model.packed.layout import Layout, Parts
 from etbuild.model.packed.packing import Packing
 from etbuild.model.tensor_files import TensorFile
-from etbuild.processes.memory import give_back
+from etbuild.surroundings.memory import give_back
 
 _LAYOUTS: Mapping[str, Callable[[Mapping[str, Any]], list[Layout]]] = {
     "awq": lambda _: [gptq.awq()],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import InputError
 from etbuild.files import json_file
-from etbuild.inputs.declared import Inputs
+from etbuild.key.declared import Inputs
 from etkit.authoring.first_manifest import weights_beside
 from etkit.authoring.first_manifest.first import CALIBRATE, LINEAR, First, program_name
 
@@ -41,12 +41,12 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
         InputError: The factory's module is not there.
         BuildError: The factory failed, or did not return a module that can be exported.
     """
-    from etbuild.inputs.import_graph import used_sources
     from etbuild.inputs.step_context import StepContext
     from etbuild.inputs.undeclared import watched_reads
     from etbuild.inputs.user_code import importable
+    from etbuild.key.import_graph import used_sources
     from etbuild.plan.plan import from_manifest
-    from etbuild.processes.library_output import stdout_for_results
+    from etbuild.surroundings.library_output import stdout_for_results
 
     if not re.fullmatch(_REFERENCE, reference):
         raise InputError.of(f"--factory {reference}: expected MODULE:CALLABLE", "for example model:create")

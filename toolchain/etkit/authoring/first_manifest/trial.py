@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from etbuild.errors import BuildError, EtbuildError, Problem, printable
 from etbuild.files.value_limits import MAX_DEPTH
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
-from etbuild.inputs.declared import Inputs
 from etbuild.inputs.given import Given
+from etbuild.key.declared import Inputs
 from etkit.authoring.first_manifest.first import First
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def _export(first: First, beside: Path, stage: Stage) -> None:
 
 
 def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
-    from etbuild.inputs.import_graph import used_sources
-    from etbuild.inputs.key import data_in_key
     from etbuild.inputs.undeclared import watched_reads
-    from etbuild.steps import apart
+    from etbuild.key.import_graph import used_sources
+    from etbuild.key.key import data_in_key
+    from etbuild.steps import children
     from etbuild.steps.export import export
 
     plan.check_backends()
@@ -108,7 +108,7 @@ def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
     with tempfile.TemporaryDirectory() as directory:
         export(plan.export_plan, inputs, used_sources(found, plan.export_plan), Path(directory), stage, watched_reads)
         if first.runner is not None:
-            apart.run_one(partial(_check_kernels, plan, Path(directory), inputs, stage))
+            children.run_one(partial(_check_kernels, plan, Path(directory), inputs, stage))
 
 
 def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> None:
@@ -123,7 +123,7 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
     Raises:
         BuildError: A kernel is missing, or a method cannot be lowered.
     """
-    from etbuild.processes.library_output import library_messages_off
+    from etbuild.surroundings.library_output import library_messages_off
 
     with library_messages_off():  # the imports write too
         from etbuild.emit import method_archive, runtime_limits
@@ -147,22 +147,22 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
 
 def _check_weights(first: First, beside: Path, stage: Stage) -> None:
     """Checks that the files with weights have the tensors of the model. Only their headers are read."""
-    from etbuild.inputs.import_graph import used_sources
-    from etbuild.steps import apart
+    from etbuild.key.import_graph import used_sources
+    from etbuild.steps import children
 
     if first.checkpoint is None or (first.checkpoint.endswith(GGUF_SUFFIX) and find_spec("gguf") is None):
         return
     plan, inputs = _plan(first, {}), Inputs(roots=[beside, *first.roots])
     used = used_sources(inputs, plan.export_plan)
     with stage("compare the weights"):
-        apart.run_one(partial(_match, plan, first.checkpoints, inputs, used))
+        children.run_one(partial(_match, plan, first.checkpoints, inputs, used))
 
 
 def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, used: UsedSources) -> None:
     from etbuild.inputs.step_context import StepContext
     from etbuild.inputs.undeclared import watched_reads
     from etbuild.inputs.user_code import importable
-    from etbuild.processes.library_output import library_messages_off, stdout_for_results
+    from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
     with library_messages_off(used.sources), stdout_for_results(), importable(used, [], watched_reads):
         from etbuild.model import module

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError
 from etbuild.files.weights_suffixes import WEIGHTS_SUFFIXES
-from etbuild.inputs.declared import Inputs
 from etbuild.inputs.given import is_file
+from etbuild.key.declared import Inputs
 from etkit.authoring.first_manifest.files import Files
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from etbuild.errors import EtbuildError
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES
-from etbuild.inputs.declared import Inputs
+from etbuild.key.declared import Inputs
 from etbuild.manifest import validate
 from etbuild.manifest.positions import locating
 from etbuild.plan.expectations import INPUTS
@@ -81,7 +81,7 @@ def sources(wanted: Wanted, manifest: Path) -> tuple[list[str], list[str]]:
 
     A module that is neither beside the manifest nor installed is in a library, which only the user knows.
     """
-    from etbuild.inputs.import_graph import used_sources
+    from etbuild.key.import_graph import used_sources
 
     try:
         used = used_sources(Inputs({}, {}, [manifest.parent]), wanted.plan.export_plan)

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _reasons(manifest: Path, options: argparse.Namespace, changed: Any) -> list[str]:
     """The changed files that the manifest's program and its variants may be made from."""
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
     from etbuild.manifest import validate
     from etbuild.manifest.positions import locating
     from etbuild.plan.plan import from_manifest

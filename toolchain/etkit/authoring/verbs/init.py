@@ -105,7 +105,7 @@ def _of_huggingface(options: argparse.Namespace) -> First:
 def _tried(first: First, options: argparse.Namespace) -> First:
     """The first manifest, after its export was tried."""
     from etbuild.cli.terminal import Progress
-    from etbuild.processes.library_output import native_log_off
+    from etbuild.surroundings.library_output import native_log_off
     from etkit.authoring.first_manifest import trial
 
     if package := trial.missing():

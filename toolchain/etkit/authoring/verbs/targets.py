@@ -45,7 +45,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the files, or prints how they would change."""
-    from etbuild.files.artifacts import replace
+    from etbuild.publishing.artifacts import replace
     from etkit.authoring.targets import update
 
     workspaces: dict[tuple[System, Path], list[Path]] = {}

@@ -38,9 +38,9 @@ from etkit.manifests import each_manifest, may_be_several
 if TYPE_CHECKING:
     from etbuild.build import BuildOptions, BuildResult
     from etbuild.files.writing import Artifact
-    from etbuild.inputs.declared import Inputs
     from etbuild.inputs.source_lines import SourceLines
     from etbuild.inputs.step_context import Stage
+    from etbuild.key.declared import Inputs
     from etbuild.manifest.validate import Manifest
     from etbuild.results import LoweringFacts
 
@@ -286,8 +286,8 @@ _NOTHING = {
 
 def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -> None:
     from etbuild.cli.terminal import Progress
-    from etbuild.files.artifacts import turn
     from etbuild.plan.plan import from_manifest
+    from etbuild.publishing.artifacts import turn
     from etkit.building.show_stages import stop_after
 
     plan = from_manifest(loaded.data)

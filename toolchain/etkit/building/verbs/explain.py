@@ -56,7 +56,8 @@ def _resolve(reference: str, options: argparse.Namespace) -> BuildInputs:
 
 def _of_manifest(path: Path, options: argparse.Namespace) -> BuildInputs:
     from etbuild.files import digests
-    from etbuild.inputs import checkpoints, import_graph, key
+    from etbuild.inputs import checkpoints
+    from etbuild.key import import_graph, key
     from etbuild.manifest import validate
     from etbuild.manifest.positions import locating
     from etbuild.model.tensor_digests import tensors_of_files

@@ -46,9 +46,9 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Builds, compares, and writes the stamp."""
     from etbuild.build import FirstBuild
-    from etbuild.files import artifacts
-    from etbuild.inputs.import_graph import used_sources
+    from etbuild.key.import_graph import used_sources
     from etbuild.plan.step_plans import ExportPlan, LowerPlan, read_plan
+    from etbuild.publishing import artifacts
     from etkit.building import reproduce
 
     export_plan = read_plan(options.export_plan, ExportPlan)

@@ -32,7 +32,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the facts of a file."""
-    from etbuild.processes.library_output import library_messages_off
+    from etbuild.surroundings.library_output import library_messages_off
 
     check_current_directory()
     if options.against is not None and options.html is None:
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         from etkit.inspection import blob_names, program_text
 
         if options.html is not None:
-            from etbuild.files import artifacts
+            from etbuild.publishing import artifacts
             from etkit.inspection.page import of_file
 
             artifacts.replace(options.html, of_file.page(options.file, options.against))

@@ -24,8 +24,9 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the page."""
-    from etbuild.files import artifacts, json_file
+    from etbuild.files import json_file
     from etbuild.inputs.source_lines import NO_LINES, SourceLines
+    from etbuild.publishing import artifacts
     from etbuild.steps.facts import read_lowering
     from etkit.inspection.page import content, render
 

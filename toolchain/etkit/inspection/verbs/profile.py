@@ -57,7 +57,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints where the time goes, and writes the page and the ETDump if asked for."""
-    from etbuild.processes.library_output import library_messages_off
+    from etbuild.surroundings.library_output import library_messages_off
 
     _check(options)
     options.restart()  # a crash of the runtime is then an error that says so
@@ -115,7 +115,7 @@ def _program(options: argparse.Namespace) -> Iterator[Path]:
 
 
 def _profile(options: argparse.Namespace, files: ProgramFiles, method: str, lowering: LoweringFacts | None) -> Profile:
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.inspection import etdump, profile
 
     warm_up = options.warm_up if options.warm_up is not None else 0 if options.dump is not None else 2
@@ -186,7 +186,7 @@ def _lines(program: Path) -> Any:
 def _write_page(path: Path, files: ProgramFiles, lowering: LoweringFacts | None, found: Profile) -> None:
     from dataclasses import replace
 
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.find_index import index_beside
     from etkit.inspection.page import of_build, of_file, render
 

@@ -32,7 +32,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the sums, or writes them."""
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.inspection import folder_sizes
 
     if (options.place is None) == (not options.programs):

@@ -29,7 +29,8 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the files and prints their paths."""
-    from etbuild.files import artifacts, json_file
+    from etbuild.files import json_file
+    from etbuild.publishing import artifacts
     from etkit.find_index import read_index
     from etkit.native.cpp import embed, wrapper
 

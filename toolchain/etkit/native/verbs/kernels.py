@@ -33,7 +33,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the files and prints their paths."""
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.native.kernels import registration
 
     made = registration.make(options.selection, options.functions)

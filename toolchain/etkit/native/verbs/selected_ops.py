@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     if available:
         kernel_sets.check(needed, available)
     if options.out is not None:
-        from etbuild.files.artifacts import replace
+        from etbuild.publishing.artifacts import replace
         from etkit.native.kernels import selected_operators
 
         replace(options.out, selected_operators.make(options.programs))

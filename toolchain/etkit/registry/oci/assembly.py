@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from etbuild.errors import BuildError
-from etbuild.files import artifacts, regular_files
+from etbuild.files import regular_files
 from etbuild.files.digests import file_digest
 from etbuild.files.scratch import write_error
 from etbuild.files.writing import Artifact
+from etbuild.publishing import artifacts
 from etkit.registry.oci.descriptors import Descriptor
 
 _BLOCK = 1 << 20

@@ -13,9 +13,10 @@ from typing import Any
 
 from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.extras import install_hint
-from etbuild.files import artifacts, json_file, writing
+from etbuild.files import json_file, writing
 from etbuild.files.digests import canonical_json
 from etbuild.foreign_errors import wrap_library_errors
+from etbuild.publishing import artifacts
 from etkit.registry.oci import assembly, package
 from etkit.registry.oci.descriptors import Descriptor
 from etkit.registry.oci.package import Package, Program

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from etbuild.errors import EtbuildError, InputError
-from etbuild.files import artifacts, json_file, writing
+from etbuild.files import json_file, writing
+from etbuild.publishing import artifacts
 from etkit.registry.oci import assembly, package
 from etkit.registry.oci.descriptors import INDEX, Descriptor, document
 from etkit.registry.oci.package import Package, PackageFiles

@@ -17,8 +17,8 @@ from typing import Any
 
 from etbuild.errors import BuildError, InputError, did_you_mean
 from etbuild.files import json_file, regular_files
-from etbuild.files.artifacts import is_artifact_name
 from etbuild.manifest import metadata
+from etbuild.publishing.artifacts import is_artifact_name
 from etbuild.results import ArtifactFacts, Index
 from etkit import find_index
 from etkit.building import lockfile

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etbuild.errors import InputError
-from etbuild.files import artifacts
 from etbuild.files.digests import file_digest
 from etbuild.files.scratch import salvage, temporary, write_error
+from etbuild.publishing import artifacts
 from etkit.registry.oci import assembly, dates, layout, package
 from etkit.registry.oci.attempts import OnBytes, Work
 from etkit.registry.oci.descriptors import Descriptor

@@ -42,7 +42,7 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the summary, and writes the checks."""
     from etbuild.errors import InputError
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.registry.oci import places, reference, summary
 
     if options.lockfiles is not None and options.junit is None:

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if wanted.tag or wanted.sha256:
         raise InputError.of(f"{wanted}: names one version", "write only REGISTRY/REPOSITORY")
 
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.registry.oci import history
 
     with registry_options.repository(options, wanted) as repository:

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the bill of materials, or attaches it."""
     if options.attach:
         return _attach(options)
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.registry.oci import bill_of_materials, package, places
 
     with places.opened(options.place, registry_options.access(options)) as place:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from etbuild.errors import InputError, did_you_mean
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import used_sources
-from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
+from etbuild.key.declared import Inputs
+from etbuild.key.import_graph import used_sources
+from etbuild.key.key import data_in_key
 from etbuild.plan.model_tests import TestPlan
 from etbuild.plan.plan import Plan
-from etbuild.processes.library_output import library_messages_off, stdout_for_results
-from etbuild.processes.random_seeds import seed
 from etbuild.runtime import arguments, child
+from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
+from etbuild.surroundings.random_seeds import seed
 
 if TYPE_CHECKING:
     from etbuild.results import ProgramMethod, Value

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 from etbuild import releases
 from etbuild.errors import EtbuildError, InputError, Positions
 from etbuild.files import json_file
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.import_graph import used_sources
-from etbuild.inputs.key import data_in_key
 from etbuild.inputs.step_context import Stage, StepContext, silent
-from etbuild.inputs.toolchain import check_installed
 from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
+from etbuild.key.declared import Inputs
+from etbuild.key.import_graph import used_sources
+from etbuild.key.key import data_in_key
+from etbuild.key.toolchain import check_installed
 from etbuild.manifest.positions import located
 from etbuild.plan.model_tests import TestPlan
 from etbuild.plan.plan import Plan
 from etbuild.processes.import_without_gc import import_without_gc
-from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.runtime.program_files import ProgramFiles
+from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 from etkit.running.testing.results import Result
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
         with options.stage("import ExecuTorch"), import_without_gc("executorch.exir"):
-            from etbuild.processes import arithmetic
-            from etbuild.processes.random_seeds import seed
+            from etbuild.surroundings import arithmetic
+            from etbuild.surroundings.random_seeds import seed
             from etkit.running.testing.cases import Tester
 
         arithmetic.leave_out_other_libraries()

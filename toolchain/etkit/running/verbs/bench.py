@@ -196,7 +196,7 @@ def _measure(
     runs: int,
 ) -> int:
     from etbuild.cli.terminal import Progress
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.running.benchmarking import plot, results
     from etkit.running.benchmarking import runs as measuring
     from etkit.running.benchmarking.runs import Timing

@@ -50,8 +50,8 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the bundled program, and lists its vectors."""
-    from etbuild.files import artifacts
     from etbuild.manifest.positions import locating
+    from etbuild.publishing import artifacts
 
     check_program(options)
     loaded, plan = load(options)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_flag, add_manifest, add_parser, add_value, count, settings
 from etbuild.errors import BuildError, EtbuildError, InputError, printable
-from etbuild.processes.process_state import stream_to
+from etbuild.surroundings.process_state import stream_to
 from etkit.building.verbs import build
 from etkit.running.generation.tokenizer_files import TEMPLATE, have_template, preferred
 
 if TYPE_CHECKING:
     from etbuild.files.writing import Artifact
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without tab and newline
 _TEXT, _ANSWER = 50, 512  # tokens

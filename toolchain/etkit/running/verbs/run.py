@@ -93,7 +93,7 @@ def _write(path: Path, outputs: list[Any]) -> None:
     import torch
     from safetensors.torch import save
 
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
 
     tensors: dict[str, torch.Tensor] = {
         f"output_{number}": torch.as_tensor(value).contiguous()

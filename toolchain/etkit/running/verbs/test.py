@@ -85,7 +85,7 @@ class _Tested:
 
 def run(options: argparse.Namespace) -> int:
     """Tests programs. Prints the results, and writes them as JUnit XML if asked for."""
-    from etbuild.files import artifacts
+    from etbuild.publishing import artifacts
     from etkit.running.testing import results
 
     programs = _programs(options)
@@ -128,12 +128,12 @@ def _programs(options: argparse.Namespace) -> Sequence[_Tested]:
 
 def _in_fork(options: argparse.Namespace, program: _Tested) -> list[Result]:
     """The results of one of several programs. Code of its model, and its errors, do not reach the next one."""
-    from etbuild.steps import apart
+    from etbuild.steps import children
     from etkit.running.testing.results import Result
 
     name = f"the tests of {program.plan.name}"
     try:
-        return apart.run({name: partial(_located, options, program, several=True)}, 1)[name]
+        return children.run({name: partial(_located, options, program, several=True)}, 1)[name]
     except EtbuildError as error:
         return [Result("build", "failed", str(error))]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from etbuild.errors import ATTRIBUTES_OF_SOURCES, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
-from etbuild.inputs.declared import Inputs
 from etbuild.inputs.sources import UsedSources, follow, locate
+from etbuild.key.declared import Inputs
 from etbuild.plan.step_plans import ExportPlan
 
 

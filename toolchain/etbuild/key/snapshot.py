@@ -18,7 +18,7 @@ from typing import TypeVar
 from etbuild.errors import BuildError
 from etbuild.files import digests, regular_files
 from etbuild.files.digests import FileState
-from etbuild.inputs.declared import Inputs
+from etbuild.key.declared import Inputs
 
 _RECENT_SECONDS = 600  # what was written later than this ago may be written again
 _QUIET_SECONDS = 0.1  # who has written a part of a file writes the next part sooner

@@ -12,10 +12,10 @@ from etbuild import backends
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.files.digests import digest, file_digest
 from etbuild.inputs.checkpoints import WEIGHTS, each_with_shards
-from etbuild.inputs.declared import Inputs
 from etbuild.inputs.sources import UsedSources
-from etbuild.inputs.step_files import OF_PROGRAMS, digest_of
-from etbuild.inputs.toolchain import toolchain
+from etbuild.key import code
+from etbuild.key.declared import Inputs
+from etbuild.key.toolchain import toolchain
 from etbuild.plan.plan import Plan
 from etbuild.version import VERSION
 
@@ -137,8 +137,7 @@ def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:
     Raises:
         InputError: A package that the sources import belongs to no distribution, so its version is unknown.
     """
-    parts = {step: plan.driver_parts(step, exports_again=True) for step in sorted(OF_PROGRAMS)}  # only the export knows
-    steps = {step: digest_of([step], parts[step], plan.plugins) for step in parts}
+    steps = {step: code.digest_of(step, plan.plugins_of(step)) for step in sorted(code.OF_PROGRAMS)}
     driver: Driver = {"version": VERSION, "sha256": digest(steps), "steps": steps}
     return {
         "schema": KEY_SCHEMA,

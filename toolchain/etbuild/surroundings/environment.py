@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from etbuild.errors import InputError
-from etbuild.processes import arithmetic
+from etbuild.surroundings import arithmetic
 
 FIXED = {
     "PYTHONHASHSEED": "0",  # otherwise a set of strings in a model has another order in each process

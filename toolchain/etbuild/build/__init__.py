@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild import notes
+from etbuild.build.pipeline import STEPS, Pipeline, Request
 from etbuild.errors import BuildError
-from etbuild.files.artifacts import publish, staging
 from etbuild.files.digests import digest, file_digest, hashed_once
 from etbuild.files.writing import Artifact
-from etbuild.inputs import checked_files, snapshot
-from etbuild.inputs.declared import Inputs
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import Stage
+from etbuild.key import checked_files, snapshot
+from etbuild.key.declared import Inputs
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
+from etbuild.publishing.artifacts import publish, staging
 from etbuild.report import tokenizer
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.method_store import with_weights
-from etbuild.steps.pipeline import STEPS, Pipeline, Request
 
 if TYPE_CHECKING:
     from etbuild.cache.store import Cache
@@ -169,7 +169,7 @@ def _cached(request: Request, directory: Path, stage: Stage, cache: Cache) -> Bu
 
 def _checked_by(request: Request) -> str:
     """What a program in the cache was checked with: all installed packages, and the code that compared it."""
-    return digest([request.environment, *request.driver_of("compare")])
+    return digest([request.environment, request.code_of("compare")])
 
 
 def _build(request: Request, directory: Path, options: BuildOptions) -> BuildResult:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError
-from etbuild.inputs import distributions
+from etbuild.key import distributions
 
 if TYPE_CHECKING:
     from etbuild.results import Python

@@ -19,7 +19,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 from etbuild.errors import InputError
-from etbuild.processes.environment import search_path
+from etbuild.surroundings.environment import search_path
 
 _INSTALL_SECONDS = 2.0  # the time an installer may take for the last files, plus the precision of file times
 _FOR_COMPILERS = (".h", ".hpp", ".cuh", ".cmake", ".pyi")

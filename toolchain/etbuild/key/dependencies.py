@@ -9,11 +9,11 @@ from pathlib import Path
 import etbuild
 from etbuild import backends
 from etbuild.errors import InputError
-from etbuild.inputs import distributions
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.key import data_in_key
 from etbuild.inputs.sources import UsedSources
-from etbuild.inputs.toolchain import toolchain
+from etbuild.key import distributions
+from etbuild.key.declared import Inputs
+from etbuild.key.key import data_in_key
+from etbuild.key.toolchain import toolchain
 from etbuild.plan.plan import Plan
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from etbuild.patching import replaced
-from etbuild.processes.process_state import stream_to, streams_kept, usable
+from etbuild.surroundings.process_state import stream_to, streams_kept, usable
 
 
 @contextlib.contextmanager

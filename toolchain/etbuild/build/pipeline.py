@@ -6,16 +6,18 @@ The verbs of the build rules call the same functions as the steps here, and have
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from etbuild import backends, notes
-from etbuild.errors import DocumentPath, EtbuildError
+from etbuild.errors import DocumentPath, EtbuildError, InputError
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import (
     CONSTANT_TENSORS,
@@ -28,18 +30,18 @@ from etbuild.export.layout import (
     WRITTEN,
     ExportFiles,
 )
-from etbuild.files.artifacts import scratch_in
 from etbuild.files.digests import digest, file_digest
 from etbuild.files.writing import Artifact
-from etbuild.inputs import snapshot, step_files
-from etbuild.inputs.declared import Inputs
-from etbuild.inputs.distributions import environment
-from etbuild.inputs.import_graph import used_sources
-from etbuild.inputs.key import KeyFiles, describe
 from etbuild.inputs.step_context import Stage, Watch
-from etbuild.inputs.toolchain import toolchain
+from etbuild.key import code, snapshot
+from etbuild.key.declared import Inputs
+from etbuild.key.distributions import environment
+from etbuild.key.import_graph import used_sources
+from etbuild.key.key import KeyFiles, describe
+from etbuild.key.toolchain import toolchain
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ComparePlan, ExportPlan, LowerPlan, MethodPlan
+from etbuild.publishing.artifacts import scratch_in
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.method_store import MethodStore
 
@@ -52,6 +54,25 @@ if TYPE_CHECKING:
 P = TypeVar("P", LowerPlan, ComparePlan)
 StepPlan = ExportPlan | MethodPlan | Plan
 """A plan of one step, or of all."""
+
+
+class _NoPythonInterface:
+    """Refuses to find the Python interface, for a model that would build with it while a step runs."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        """Finds nothing: other finders do."""
+        if name == "etbuild.api":
+            raise InputError.of("a model cannot use the Python interface of `etbuild`", "build with it elsewhere")
+
+
+@contextmanager
+def _without_python_interface() -> Iterator[None]:
+    finder = _NoPythonInterface()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 @dataclass(frozen=True)
@@ -97,12 +118,9 @@ class Request:
         """The key of the program."""
         return digest(self.described)
 
-    def driver_of(self, *steps: str) -> list[str]:
-        """The digests of the driver's files that steps run for this program: of one step, or of one that exports again
-        and the export."""
-        again = len(steps) > 1
-        parts = {step: self.plan.driver_parts(step, exports_again=again) for step in steps}
-        return [step_files.digest_of([step], parts[step], self.plan.plugins) for step in steps]
+    def code_of(self, step: str) -> str:
+        """The digest of the driver's code that a step runs for this program."""
+        return code.digest_of(step, self.plan.plugins_of(step))
 
 
 @dataclass(frozen=True)
@@ -195,48 +213,31 @@ class Pipeline:
         return "run"
 
     def _run(self, step: Step) -> None:
-        """Runs a step, which imports no module of the driver that its key lacks."""
+        """Runs a step."""
         if step.schema is None:
             step.run(self)
             return
         try:
-            with self._guarded(step.name):
+            with _without_python_interface():
                 step.run(self)
         except EtbuildError:
             self.request.files.check_unchanged()  # data that has changed may be why it failed
             raise
         self.request.files.check_unchanged()
 
-    def _guarded(self, step: str) -> AbstractContextManager[None]:
-        steps = [step, *self._exports_again]
-        again = len(steps) > 1
-        parts = {part for each in steps for part in self.request.plan.driver_parts(each, exports_again=again)}
-        return step_files.only(steps, parts)
-
     @cached_property
     def witness(self) -> Witness:
         """The process of the model, which the comparison needs. The export or the lowering starts it, if there are
         processors."""
-        with step_files.for_later_steps():
-            from etbuild.steps.witness import Witness
-
-        @contextmanager
-        def guarded() -> Iterator[None]:
-            with step_files.for_later_steps(), self._guarded("compare"):
-                yield
+        from etbuild.steps.witness import Witness
 
         job = partial(self.job, self.request.plan.compare_plan)
-        return Witness(job, self.request.files.used, self.export.directory / EXAMPLES, guarded)
+        return Witness(job, self.request.files.used, self.export.directory / EXAMPLES)
 
     def close(self) -> None:
         """Ends what still runs."""
         if "witness" in vars(self):
             self.witness.close()
-
-    @property
-    def _exports_again(self) -> list[str]:
-        """The export, if it is done and later steps have to export the methods again."""
-        return ["export"] if self.export.needs_reexport else []
 
     def key(self, schema: str, step: str, plan: StepPlan, reads: Mapping[str, object]) -> str:
         """The key of what a step writes: a part of the plan, the data that it names, the driver, and the toolchain."""
@@ -247,7 +248,7 @@ class Pipeline:
                 "environment": self.request.environment,
                 "plan": plan.to_json(),
                 "data": {name: described["data"][name] for name in self.data(plan)},
-                "driver": self.request.driver_of(step, *self._exports_again),
+                "driver": self.request.code_of(step),
                 "toolchain": {key: value for key, value in described["toolchain"].items() if key != "driver"},
                 **reads,
             }
@@ -282,8 +283,8 @@ class Pipeline:
 
         def key(content: Mapping[str, object]) -> str:
             packages = {key: value for key, value in request.described["toolchain"].items() if key != "driver"}
-            code = {"driver": request.driver_of("lower"), "toolchain": packages, "environment": request.environment}
-            return digest({"schema": "executorch-quantized-key/v1", **code, **content})
+            runs = {"driver": request.code_of("lower"), "toolchain": packages, "environment": request.environment}
+            return digest({"schema": "executorch-quantized-key/v1", **runs, **content})
 
         return KeptWeights(
             file,
@@ -374,22 +375,20 @@ def _compared(run: Pipeline) -> dict[str, object]:
 
 def _export(run: Pipeline) -> None:
     """Exports. Meanwhile this process imports what lowering needs, and the model is made for the comparison."""
+    from etbuild.steps.executorch_imports import imports_of_executorch
     from etbuild.steps.export import export
 
-    with step_files.for_later_steps():
-        from etbuild.steps.executorch_imports import imports_of_executorch
-
     request = run.request
-    imports = [step_files.for_later_steps()(part) for part in imports_of_executorch(run.options)]
+    imports = [*imports_of_executorch(run.options)]
     if request.plan.model.huggingface is not None:  # the comparison makes the model, too
-        imports.append(step_files.for_later_steps()(_import_transformers))
+        imports.append(_import_transformers)
     if request.plan.export_backends:  # quantizers need ExecuTorch too
         with run.stage("import ExecuTorch"):
             for part in imports:
                 part()
     if request.plan.compare_plan.weights or request.plan.export_plan.read_weights:
         # Of a model without files, nobody knows yet how much memory it takes a second time.
-        imports.append(step_files.for_later_steps()(run.witness.start))
+        imports.append(run.witness.start)
     plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []
     inputs = request.files.inputs.only(run.data(plan))
     export(plan, inputs, request.files.used, run.export.directory, run.stage, run.watch, meanwhile)
@@ -398,7 +397,7 @@ def _export(run: Pipeline) -> None:
 
 
 def _import_transformers() -> None:
-    from etbuild.processes.library_output import library_messages_off, stdout_for_results
+    from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
     with library_messages_off(), stdout_for_results(), suppress(ImportError):  # the export says what is missing
         import transformers.modeling_utils  # noqa: F401

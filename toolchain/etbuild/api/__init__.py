@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from etbuild.inputs.declared import Inputs
+    from etbuild.key.declared import Inputs
     from etbuild.results import ProgramMethod
     from etbuild.steps.reference import Reference
 
@@ -153,12 +153,12 @@ class Model:
     @contextmanager
     def _reference(self) -> Iterator[Reference]:
         """The model in PyTorch. It is valid inside."""
-        from etbuild.inputs.import_graph import used_sources
         from etbuild.inputs.step_context import StepContext
         from etbuild.inputs.undeclared import watched_reads
         from etbuild.inputs.user_code import importable
-        from etbuild.processes.random_seeds import seed
+        from etbuild.key.import_graph import used_sources
         from etbuild.steps.reference import Reference
+        from etbuild.surroundings.random_seeds import seed
 
         inputs = self._request.inputs()
         used = used_sources(inputs, self._plan.export_plan)
@@ -193,7 +193,7 @@ class BuildRequest:
 
     def inputs(self) -> Inputs:
         """The sources and data that the build may read."""
-        from etbuild.inputs.declared import Inputs
+        from etbuild.key.declared import Inputs
 
         return Inputs.named({}, self.data, self.roots)
 
@@ -308,8 +308,8 @@ class Program:
 
     def _loaded(self, method: str) -> Any:
         """The session, which has loaded the method."""
-        from etbuild.processes.library_output import native_log_off
         from etbuild.runtime.session import Session
+        from etbuild.surroundings.library_output import native_log_off
 
         if method not in self._loads:
             with native_log_off():

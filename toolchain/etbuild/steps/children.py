@@ -16,7 +16,7 @@ from etbuild.inputs.undeclared import add_unkeyed, ending_process, unkeyed
 from etbuild.inputs.user_code import errors_of_sources
 from etbuild.processes import forked
 from etbuild.processes.ending import flush
-from etbuild.processes.process_state import high_copy, stream_to
+from etbuild.surroundings.process_state import high_copy, stream_to
 
 T = TypeVar("T")
 

@@ -1,0 +1,157 @@
+"""Which of the driver's code the keys of steps hold."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etbuild import plugins
+from etbuild.cli import VERBS
+from etbuild.key import code
+
+TOOLCHAIN = Path(__file__).parents[2] / "toolchain"
+DRIVER = TOOLCHAIN / "etbuild"
+STEPS = ("plan", "export", "lower", "compare", "report")
+
+
+def rules() -> dict[str, Any]:
+    """The names of `steps.bzl` and of the table."""
+    names: dict[str, Any] = {"load": lambda *each: None}
+    for file in ("etbuild/step_packages.bzl", "steps.bzl"):
+        exec((TOOLCHAIN / file).read_text("utf-8"), names)
+    return names
+
+
+def test_the_table_names_packages_and_steps() -> None:
+    table = code.packages()
+    assert table == rules()["STEP_PACKAGES"]
+    assert len(table) <= 20
+    assert {step for steps in table.values() for step in steps} == set(rules()["STEPS"]) == set(STEPS)
+    for package in [*table, *rules()["COMMAND_LINE_PACKAGES"]]:
+        assert (DRIVER / package).is_dir(), package
+
+
+def test_comments_and_docstrings_are_no_code_and_all_else_is() -> None:
+    same = ['def f():\n    """One."""\n    return 1\n', '# A\ndef f():  # b\n    """Two\n\n    """\n\n    return (1)\n']
+    assert code.code_of(same[0]) == code.code_of(same[1])
+    others = ['f("""a""")', 'f("""a\n""")', 'f("""a\n\n""")', 'f("""a # b\n""")', 'f("a # b")', 'f(\n"""\na\n"""\n)']
+    others += ["f('\"')  # '", 'f(1)  # "', "f(2)", "f('#')", "f('# a')", 'f(\n"""\nb\n"""\n)', "if x:\n    f('a')"]
+    assert len({*map(code.code_of, others)}) == len(others)
+
+
+def digests() -> dict[str, str]:
+    """The digest of each step, for programs without plug-ins and with one."""
+    code._digest.cache_clear()
+    code._digest_of_package.cache_clear()
+    used = {"none": [], "vulkan": ["etplugins.vulkan"]}
+    return {f"{step} {name}": code.digest_of(step, each) for step in STEPS for name, each in used.items()}
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the driver, for whose code there are keys."""
+    for place in ("etbuild", "etplugins"):
+        shutil.copytree(TOOLCHAIN / place, tmp_path / place, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(code, "_PACKAGE", tmp_path / "etbuild")
+    monkeypatch.setattr(plugins, "ROOT", tmp_path)
+    (tmp_path / "etbuild/__pycache__").mkdir()
+    code._remembered.cache_clear()
+    yield tmp_path
+    for cache in (code._digest, code._digest_of_package, code._remembered):
+        cache.cache_clear()
+
+
+def test_an_edit_changes_the_keys_of_the_steps_that_run_the_package_and_no_others(copy: Path) -> None:
+    """One file of each package is edited."""
+    table, before = code.packages(), digests()
+    for file in sorted([copy / "etbuild/errors.py", *copy.glob("*/*/__init__.py")]):
+        content = file.read_bytes()
+        file.write_bytes(content + b"\n# A comment.\n")
+        assert digests() == before
+        file.write_bytes(content + b"\nEDITED = 1\n")
+        after = digests()
+        file.write_bytes(content)
+        changed = {key for key in before if before[key] != after[key]}
+        place, package = file.relative_to(copy).parts[:2]
+        if place == "etplugins":
+            assert changed == {f"{step} vulkan" for step in STEPS if package == "vulkan"}, file
+        else:
+            steps = table.get("" if package == "errors.py" else package, ())
+            assert changed == {f"{step} {used}" for step in steps for used in ("none", "vulkan")}, file
+
+
+def test_digests_are_remembered_until_a_file_changes(copy: Path) -> None:
+    before = digests()
+    remembered = copy / "etbuild/__pycache__/code.json"
+    written = remembered.read_bytes()
+    code._remembered.cache_clear()
+    assert digests() == before
+    assert remembered.read_bytes() == written
+    for text in ("", "{", "[]"):
+        remembered.write_text(text)
+        code._remembered.cache_clear()
+        assert digests() == before
+
+
+def top_level_imports(text: str) -> set[str]:
+    """The modules of the driver that a module imports as soon as it is imported itself, and names in them."""
+    found: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.update({node.module, *(f"{node.module}.{alias.name}" for alias in node.names)})
+    return found
+
+
+def driver_of_action(step: str) -> set[str]:
+    """The files of the driver that the actions of a step run."""
+    files = [path for kind in ("py", "json", "bzl") for path in TOOLCHAIN.glob(f"et*/**/*.{kind}")]
+    return set(rules()["files_of_step"]([path.relative_to(TOOLCHAIN).as_posix() for path in files], step))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path) -> None:
+    """Somebody may start it from bazel-bin by hand."""
+    driver = driver_of_action(step)
+    for name in driver:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(TOOLCHAIN / name, tmp_path / name)
+
+    def say(*arguments: str, expect: int) -> str:
+        command = [sys.executable, "-S", "-s", "-P", str(tmp_path / "etbuild/__main__.py"), *arguments]
+        done = subprocess.run(command, env={}, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == expect, done.stderr
+        return done.stdout + done.stderr
+
+    assert say("--help", expect=0).startswith("usage: etbuild ")
+    assert "Traceback" not in say(expect=2)
+    here = {verb for verb in VERBS if f"etbuild/cli/{verb}.py" in driver}
+    assert step in here
+    for verb in {"validate", "export", "build", step}:
+        if verb in here:
+            assert say(verb, "--help", expect=0).startswith(f"usage: etbuild {verb} ")
+        else:
+            assert say(verb, "--help", expect=2).startswith(f"error: there is no verb `{verb}`\n")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
+    """As soon as the verb and the step are imported."""
+    files = {path.relative_to(TOOLCHAIN).as_posix(): path for path in TOOLCHAIN.glob("et*/**/*.py")}
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in files}
+    waiting = ["etbuild.__main__", "etbuild.cli.main", f"etbuild.cli.{step}", f"etbuild.steps.{step}"]
+    waiting += ["etbuild.worker.server", "etbuild.worker.warm_up"]
+    found: set[str] = set()
+    while waiting:
+        if (module := waiting.pop()) not in found:
+            found.add(module)
+            waiting += top_level_imports(files[modules[module]].read_text("utf-8")) & modules.keys()
+    assert {modules[module] for module in found} - driver_of_action(step) == set()

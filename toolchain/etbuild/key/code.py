@@ -1,0 +1,126 @@
+"""The driver's code in keys: the packages that a step runs, as `step_packages.bzl` lists them, and plug-ins, all whole.
+
+Comments, docstrings and the form of the sources are no code. A digest is over syntax trees, and is the same for each
+version of Python whose trees are the same. To parse all sources takes a second, so digests of files are remembered.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from etbuild import plugins
+from etbuild.cache.store import default_directory
+from etbuild.errors import InputError
+from etbuild.files.digests import digest
+
+_PACKAGE = Path(__file__).parents[1]
+OF_PROGRAMS = frozenset(("export", "lower", "report"))
+"""The steps that make the files of a program. Planning is not one of them: what a plan says is in the key as it is."""
+
+
+@functools.cache
+def packages() -> dict[str, list[str]]:
+    """For each package of `etbuild` that steps run, these steps."""
+    text = (_PACKAGE / "step_packages.bzl").read_text("utf-8").partition("STEP_PACKAGES =")[2].partition("}")[0]
+    rows: dict[str, list[str]] = json.loads(text[: text.rindex(",")] + "}")  # it differs from JSON in the last comma
+    return rows
+
+
+def digest_of(step: str, used: Collection[str]) -> str:
+    """The digest of the code that a step runs.
+
+    Args:
+        step: Its name.
+        used: The packages of the plug-ins that the program uses in it.
+    """
+    return _digest(step, frozenset(used))
+
+
+@functools.cache
+def _digest(step: str, used: frozenset[str]) -> str:
+    directories = {package: _PACKAGE / package for package, steps in packages().items() if step in steps}
+    directories |= {plugin.package: plugin.directory for plugin in plugins.with_used(used)}
+    return digest({name: _digest_of_package(directories[name]) for name in sorted(directories)})
+
+
+def remember() -> None:
+    """Digests all packages now, for a process that lives long: its modules stay what they are when a file changes."""
+    for directory in [*map(_PACKAGE.joinpath, packages()), *(each.directory for each in plugins.plugins().values())]:
+        _digest_of_package(directory)
+
+
+@functools.cache
+def _digest_of_package(directory: Path) -> str:
+    below = "*" if directory == _PACKAGE else "**/*"  # the package itself: the modules beside its packages
+    files = sorted(path for kind in ("py", "json") for path in directory.glob(f"{below}.{kind}"))
+    known = _remembered()
+    before = len(known)
+    found = digest({path.relative_to(directory).as_posix(): _digest_of_file(path, known) for path in files})
+    if len(known) > before:
+        _keep(known)
+    return found
+
+
+def _digest_of_file(path: Path, known: dict[str, str]) -> str:
+    status = path.stat()
+    row = f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    if row not in known:
+        text = path.read_text("utf-8")
+        known[row] = hashlib.sha256((code_of(text) if path.suffix == ".py" else text).encode()).hexdigest()
+    return known[row]
+
+
+def code_of(source: str) -> str:
+    """The syntax tree of a Python source without docstrings, as text. Sources with other code have other texts."""
+    tree = ast.parse(source)
+    _remove_texts(tree)
+    return ast.dump(tree)
+
+
+def _remove_texts(node: ast.AST) -> None:
+    """Removes statements that are only a text, such as docstrings, from a node and from all statements in it."""
+    for field, below in ast.iter_fields(node):
+        if isinstance(below, list) and below and isinstance(below[0], ast.stmt | ast.excepthandler | ast.match_case):
+            kept = [each for each in below if not (isinstance(each, ast.Expr) and _is_text(each.value))]
+            setattr(node, field, kept)
+            for each in kept:
+                _remove_texts(each)
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _places() -> Iterator[Path]:
+    """Where digests of files are remembered: beside the bytecode of these files, else in the user's cache."""
+    yield _PACKAGE / "__pycache__" / "code.json"
+    with suppress(InputError):
+        yield default_directory() / "code.json"
+
+
+@functools.cache
+def _remembered() -> dict[str, str]:
+    for place in _places():
+        with suppress(OSError, ValueError):
+            known = json.loads(place.read_text("utf-8"))
+            if isinstance(known, dict):
+                return known
+    return {}
+
+
+def _keep(known: Mapping[str, str]) -> None:
+    """Writes what the next process need not compute. Rows of files that are gone are left out."""
+    there = {row: sha256 for row, sha256 in known.items() if Path(row.rsplit(" ", 4)[0]).exists()}
+    for place in _places():
+        unfinished = place.with_name(f"{place.name}.{os.getpid()}")
+        with suppress(OSError):
+            unfinished.write_text(json.dumps(there), "utf-8")
+            unfinished.replace(place)
+            return

@@ -1,0 +1,30 @@
+"""Which packages of the driver each step runs. A step's key holds their code, and its action has their files.
+
+A package without a row surrounds the steps: it can make a step fail, and gives no value to what a step writes. It is in no
+key. `""` are the modules beside the packages. Tests hold that steps import no other packages, and that no package gets more
+rows than it needs. Plug-ins have no rows: a step runs those that the program uses.
+"""
+
+STEP_PACKAGES = {
+    "": ["compare", "export", "lower", "plan", "report"],
+    "accelerate": ["compare", "export", "lower"],
+    "backends": ["compare", "export", "lower", "plan", "report"],
+    "comparison": ["compare"],
+    "emit": ["lower"],
+    "export": ["compare", "export", "lower"],
+    "files": ["compare", "export", "lower", "plan", "report"],
+    "inputs": ["compare", "export", "lower", "report"],
+    "lower": ["lower"],
+    "manifest": ["compare", "export", "lower", "plan", "report"],
+    "model": ["compare", "export", "lower"],
+    "plan": ["compare", "export", "lower", "plan", "report"],
+    "quantize": ["compare", "export", "lower"],
+    "report": ["report"],
+    "runtime": ["compare"],
+    "schemas": ["plan"],
+    "steps": ["compare", "export", "lower", "plan", "report"],
+    "surroundings": ["compare", "export", "lower", "plan", "report"],
+}
+
+# What runs builds on the command line: no action has it.
+COMMAND_LINE_PACKAGES = ["api", "build", "cmake"]
