@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -64,6 +63,8 @@ def plugins() -> dict[str, Plugin]:
 
 
 def _read(file: Path, package: str) -> Plugin:
+    import json  # `etbuild --version` needs none
+
     content = json.loads(file.read_text("utf-8"))
     uses, listed = tuple(content.get("uses", ())), content.get("help", {})
     return Plugin(package, content["description"], content["provides"], uses, listed)
