@@ -41,6 +41,26 @@ executorch_lock(
 """
 
 load(
+    "//rules:kernels.bzl",
+    _executorch_kernels_test = "executorch_kernels_test",
+    _executorch_selected_ops = "executorch_selected_ops",
+)
+load(
+    "//rules:package.bzl",
+    _executorch_package = "executorch_package",
+    _executorch_push = "executorch_push",
+    _executorch_size_report = "executorch_size_report",
+)
+load(
+    "//rules:program.bzl",
+    _executorch_checkpoints = "executorch_checkpoints",
+    _executorch_library = "executorch_library",
+    _executorch_lock = "executorch_lock",
+    _executorch_named_data = "executorch_named_data",
+    _executorch_program = "executorch_program",
+    _executorch_programs = "executorch_programs",
+)
+load(
     "//rules:providers.bzl",
     _ExecutorchExportInfo = "ExecutorchExportInfo",
     _ExecutorchLibraryInfo = "ExecutorchLibraryInfo",
@@ -48,34 +68,23 @@ load(
     _ExecutorchProgramInfo = "ExecutorchProgramInfo",
     _ExecutorchProgramInputsInfo = "ExecutorchProgramInputsInfo",
 )
-load("//rules/private:benchmark.bzl", _executorch_benchmark = "executorch_benchmark")
-load("//rules/private:checkpoints.bzl", _executorch_checkpoints = "executorch_checkpoints")
-load("//rules/private:library.bzl", _executorch_library = "executorch_library")
-load("//rules/private:lock.bzl", _executorch_lock = "executorch_lock")
-load("//rules/private:named_data.bzl", _executorch_named_data = "executorch_named_data")
-load("//rules/private:package.bzl", _executorch_package = "executorch_package")
-load("//rules/private:program.bzl", _PROGRAM_ATTRS = "PROGRAM_ATTRS")
-load("//rules/private:programs.bzl", _executorch_program = "executorch_program", _executorch_programs = "executorch_programs")
-load("//rules/private:push.bzl", _executorch_push = "executorch_push")
 load(
-    "//rules/private:selected_ops.bzl",
-    _executorch_kernels_test = "executorch_kernels_test",
-    _executorch_selected_ops = "executorch_selected_ops",
+    "//rules:test.bzl",
+    _executorch_benchmark = "executorch_benchmark",
+    _executorch_program_test = "executorch_program_test",
+    _executorch_program_test_suite = "executorch_program_test_suite",
 )
-load("//rules/private:size_report.bzl", _executorch_size_report = "executorch_size_report")
-load("//rules/private:test.bzl", _executorch_program_test = "executorch_program_test")
-load("//rules/private:test_suite.bzl", _executorch_program_test_suite = "executorch_program_test_suite")
-load("//toolchain:py_toolchain.bzl", _executorch_py_toolchain = "executorch_py_toolchain")
-load("//toolchain:toolchain.bzl", _executorch_toolchain = "executorch_toolchain")
+load(
+    "//rules:toolchain.bzl",
+    _executorch_py_toolchain = "executorch_py_toolchain",
+    _executorch_toolchain = "executorch_toolchain",
+)
 
 ExecutorchExportInfo = _ExecutorchExportInfo
 ExecutorchLibraryInfo = _ExecutorchLibraryInfo
 ExecutorchLoweredInfo = _ExecutorchLoweredInfo
 ExecutorchProgramInfo = _ExecutorchProgramInfo
 ExecutorchProgramInputsInfo = _ExecutorchProgramInputsInfo
-
-# The attributes of executorch_program, for rules of your own that call the functions of actions.bzl.
-PROGRAM_ATTRS = _PROGRAM_ATTRS
 
 executorch_benchmark = _executorch_benchmark
 executorch_checkpoints = _executorch_checkpoints

@@ -29,12 +29,12 @@ ExecutorchProgramInfo = provider(
 )
 
 ExecutorchProgramInputsInfo = provider(
-    doc = "What a program was built from. `executorch_program` provides it. A rule of your own that provides this and " +
-          "`ExecutorchProgramInfo` can be the `program` of `executorch_program_test` and `executorch_benchmark`.",
+    doc = "What a program was built from. `executorch_program` provides it. A rule of your own that gives this and " +
+          "`ExecutorchProgramInfo` of a program on can be the `program` of `executorch_program_test` and `executorch_benchmark`.",
     fields = {
-        "inputs": "struct: the result of `program_inputs` of actions.bzl.",
+        "inputs": "struct: the sources, weights and other files, by the names that the manifest and the sources use for them.",
         "manifest": "File: the manifest.",
-        "name": "string: the name of the program, the `name` of `plan_program`.",
+        "name": "string: the name of the program.",
         "parameters": "dict of string to string: the values of the manifest's parameters.",
         "variant": "string: the variant of the manifest; empty for the manifest without one.",
     },

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -15,15 +13,6 @@ PACKAGES = ("rules", "rules/private", "toolchain", "toolchain/etbuild")
 def bzl_files() -> list[str]:
     """Returns all .bzl files of the rules, as paths in the repository."""
     return sorted(str(path.relative_to(REPOSITORY)) for name in PACKAGES for path in (REPOSITORY / name).glob("*.bzl"))
-
-
-def calls(path: str, function: str) -> Iterator[ast.Call]:
-    """Returns the calls of a function that are statements at the top level of a file."""
-    for statement in ast.parse((REPOSITORY / path).read_text("utf-8")).body:
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            name = statement.value.func
-            if isinstance(name, ast.Name) and name.id == function:
-                yield statement.value
 
 
 def examples() -> dict[str, str]:

@@ -1,6 +1,5 @@
 """The macro executorch_py_toolchain: a toolchain with the Python packages of the workspace."""
 
-# buildifier: disable=bzl-visibility
 load("//rules/private:macros.bzl", "common_attributes", "helper_attributes")
 load(":drivers.bzl", "drivers")
 load(":python_of_build.bzl", "python_of_build")

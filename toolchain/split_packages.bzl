@@ -2,8 +2,8 @@
 Python libraries."""
 
 load("@rules_executorch_host//:host.bzl", "PY_INFOS")
+load("//rules/private:package_facts.bzl", "REQUIRED")
 load(":configuration.bzl", "PackagesInfo", "PythonInfo")
-load(":required.bzl", "REQUIRED")
 
 # The environment is that of the actions of the driver (//rules/private:driver.bzl). The tree has to be there: some executors
 # make only the directories above it. A PEX file names its Python in its first line.

@@ -1,6 +1,6 @@
 """The steps of a build that have a driver of their own, with the packages that they run: changes of others rebuild nothing."""
 
-load(":etbuild/step_packages.bzl", "COMMAND_LINE_PACKAGES", "STEP_PACKAGES")
+load(":etbuild/step_packages.bzl", "COMMAND_LINE_PACKAGES", "PLUGINS_OF_STEPS", "STEP_PACKAGES")
 
 # The verbs of their actions.
 STEPS = ["plan", "export", "lower", "compare", "report"]
@@ -26,6 +26,6 @@ def _is_needed(file, steps):
     place, _, path = file.partition("/")
     package = path.partition("/")[0] if "/" in path else ""
     if place != "etbuild":
-        return place == "etplugins"
+        return place == "etplugins" and PLUGINS_OF_STEPS.get(package, steps[0]) in steps
     around = package not in STEP_PACKAGES and package not in COMMAND_LINE_PACKAGES
     return around or bool([step for step in STEP_PACKAGES.get(package, []) if step in steps])

@@ -1,16 +1,31 @@
-"""Writes the reference pages in `docs/reference/` and the table of packages in ARCHITECTURE.md.
+"""Writes the schemas of manifests and plans and the types of a manifest's data, the reference pages in
+`docs/reference/`, the table of packages in ARCHITECTURE.md, and what rules load from the driver.
 
 `make reference`, or `python -m tools.write_reference`.
 """
 
 from __future__ import annotations
 
-from tools.reference import ARCHITECTURE, DIRECTORY, ROOT, pages
+from tools.reference import (
+    ARCHITECTURE,
+    DIRECTORY,
+    ROOT,
+    SCHEMAS,
+    SECTIONS,
+    fact_files,
+    pages,
+    schemas,
+)
 from tools.reference.packages import with_packages
 
 
 def main() -> None:
-    """Writes every page, and removes pages that no source produces any more."""
+    """Writes every file, and removes pages that no source produces any more."""
+    for name, text in schemas.schemas().items():
+        (SCHEMAS / name).write_text(text, "utf-8")
+    SECTIONS.write_text(schemas.types(), "utf-8")
+    for name, text in fact_files().items():  # the pages have what the rules load
+        (ROOT / name).write_text(text, "utf-8")
     written = pages()
     for path in DIRECTORY.rglob("*.md"):
         if path.relative_to(DIRECTORY).as_posix() not in written:

@@ -326,9 +326,9 @@ class Trial:
 
     def _compared(self, built: Pipeline) -> str | None:
         """The first words of what the comparison of a build says; None if it finds nothing."""
-        from etbuild.comparison.locate import Search
         from etbuild.errors import EtbuildError
         from etbuild.patching import replaced
+        from etplugins.comparison.locate import Search
 
         try:
             with replaced(Search, "run", lambda *search: "not searched"):  # it takes long, and finds no other faults
@@ -340,7 +340,7 @@ class Trial:
     @staticmethod
     def _files(built: Pipeline) -> Any:
         """The files that the runtime loads."""
-        from etbuild.steps.compare import Built
+        from etplugins.comparison.step import Built
 
         return Built.below(built.program, built.lowering).files
 
@@ -440,7 +440,7 @@ def prepare() -> None:
     torch.set_num_threads(1)
     logging.disable(logging.ERROR)  # PyTorch logs what cannot be computed, and arguments are tried
     from benchmarks.comparison import faults, oracle  # noqa: F401
-    from etbuild.steps import compare, export, lower  # noqa: F401
+    from etbuild.steps import export, lower  # noqa: F401
     from etbuild.steps.executorch_imports import imports_of_executorch
     from etbuild.steps.lowering_options import LoweringOptions
 

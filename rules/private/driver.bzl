@@ -5,6 +5,7 @@ load("//toolchain:steps.bzl", "STEPS")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":common.bzl", "ENVIRONMENT", "hint_arguments")
 load(":compat.bzl", "ETBUILD", "label_text", "memory_kwargs", "reserves_memory", "toolchain_kwargs")
+load(":facts.bzl", "RESOURCE_SETS")
 
 # The driver can be a persistent worker, and one process can run several actions at the same time.
 _WORKER = {
@@ -22,17 +23,7 @@ EXEC_GROUPS = {
 
 # The memory that Bazel reserves for an action that imports torch, in MB, by the values of the attribute `resource_set`. The names
 # are those of bazel-lib. The default is for small models, which need about 400 MB; Bazel would assume 250 MB.
-# buildifier: disable=unsorted-dict-items
-MEMORY = {
-    "default": 1500,
-    "mem_512m": 512,
-    "mem_1g": 1024,
-    "mem_2g": 2048,
-    "mem_4g": 4096,
-    "mem_8g": 8192,
-    "mem_16g": 16384,
-    "mem_32g": 32768,
-}
+MEMORY = dict({"default": 1500}, **RESOURCE_SETS)
 
 # Bazel takes only functions of the top level, and tells them nothing about the action but the number of its inputs.
 def _default(_os, _inputs):

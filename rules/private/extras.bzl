@@ -1,6 +1,6 @@
 """The check of the names of extras."""
 
-load(":packages_repository.bzl", "EXTRAS")
+load(":package_facts.bzl", "EXTRAS")
 load(":spelling.bzl", "nearest")
 
 def check_extras(extras, module = ""):

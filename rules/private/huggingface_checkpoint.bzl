@@ -1,9 +1,9 @@
 """The repository rule huggingface_checkpoint: files of a model from a hub, each pinned by its sha256."""
 
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "read_netrc", "use_netrc")
-load(":common.bzl", "GGUF_SUFFIX", "WEIGHTS_SUFFIXES")
 load(":compat.bzl", "unblocked")
 load(":downloads.bzl", "check_sha256")
+load(":facts.bzl", "GGUF_SUFFIX", "WEIGHTS_SUFFIXES")
 
 _BUILD = """\
 package(default_visibility = ["//visibility:public"])

@@ -9,23 +9,11 @@ Bazel fetches the packages again, which takes minutes, after an edit to this fil
 what it needs.
 """
 
-load("//toolchain:required.bzl", "REQUIRED")
 load(":downloads.bzl", "check_sha256")
+load(":package_facts.bzl", "EXTRAS", "REQUIRED", "VERSIONS")
 load(":platforms.bzl", "check_platform", "host_platform")
-load(":pythons.bzl", "VERSIONS", "about", "check_version", "pythons_on_path")
+load(":pythons.bzl", "about", "check_version", "pythons_on_path")
 load(":watch.bzl", "watch")
-
-# The extras in pyproject.toml. requirements-EXTRA.lock holds the packages that an extra adds to the lock.
-EXTRAS = [
-    "delta",
-    "ethos-u",
-    "gguf",
-    "huggingface",
-    "openvino",
-    "sbom",
-    "vgf",
-    "watch",
-]
 
 _LOCK = Label("//toolchain:requirements.lock")
 _LOCKS_OF_EXTRAS = {extra: Label("//toolchain:requirements-{}.lock".format(extra)) for extra in EXTRAS}

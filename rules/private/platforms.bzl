@@ -1,11 +1,6 @@
 """The kinds of machines that packages can be for, those of the locks, with the names that rules_python gives them."""
 
-# The constraints of each.
-PLATFORMS = {
-    "linux_aarch64": ["@platforms//os:linux", "@platforms//cpu:aarch64"],
-    "linux_x86_64": ["@platforms//os:linux", "@platforms//cpu:x86_64"],
-    "osx_aarch64": ["@platforms//os:macos", "@platforms//cpu:aarch64"],
-}
+load(":package_facts.bzl", "PLATFORMS")
 
 # The names of operating systems and processors, as Java and `uname` give them.
 _OS = {"linux": "linux", "mac os x": "osx"}

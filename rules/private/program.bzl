@@ -2,139 +2,96 @@
 
 load("@rules_executorch_toolchains//:toolchains.bzl", "TOOLCHAINS")
 load(
-    "//rules:actions.bzl",
-    "EXEC_GROUPS",
-    "TOOLCHAIN_TYPE",
-    "bundle_program",
-    "check_export",
-    "compare_program",
-    "etrecord_program",
-    "export_program",
-    "lower_program",
-    "lower_templates",
-    "page_program",
-    "plan_program",
-    "program_inputs",
-    "program_name",
-    "publish_export",
-    "publish_program",
-    "report_program",
-    "verify_program",
-)
-load(
     "//rules:providers.bzl",
     "ExecutorchExportInfo",
     "ExecutorchLoweredInfo",
     "ExecutorchProgramInfo",
     "ExecutorchProgramInputsInfo",
 )
+load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":actions.bzl", "BAZEL", "check", "program_inputs", "published_export", "published_program", "run_actions")
+load(":common.bzl", "BOTH_EXPORTS", "NOTHING_LOWERED", "attributes_error", "export_error", "name_with_variant")
 load(":compat.bzl", "RUNS_VALIDATIONS")
 load(":configuration.bzl", "configuration_of_program")
-load(":driver.bzl", "MEMORY")
-load(":library.bzl", "LIBRARIES", "covered_sources", "library_of", "python_library")
+load(":driver.bzl", "EXEC_GROUPS", "MEMORY", "toolchain_of")
+load(":facts.bzl", "INPUTS")
+load(":library.bzl", "LIBRARIES", "check_packages", "covered_sources", "library_of", "python_library")
+load(":names.bzl", "place", "repository_path")
+load(":program_actions.bzl", "actions_on_request", "compiles_weights", "export_actions", "program_actions", "template_actions")
 
-def manifest_name(ctx):
-    """Returns the name of the program in the manifest of a target; empty if it is that of the target."""
-    name, variant = ctx.attr.manifest_name, ctx.attr.variant
-    return "{}.{}".format(name, variant) if name and variant else name
-
-def _described(ctx):
-    """Declares the actions that plan and export the program of a target.
-
-    Returns:
-      (struct, struct, struct): the results of `program_inputs`, `plan_program` and `export_program`.
-    """
-    manifest = ctx.file.manifest
-    inputs = program_inputs(
-        manifest,
-        srcs = ctx.files.srcs,
-        libraries = [library_of(ctx, dep) for dep in ctx.attr.deps],
-        data = ctx.files.data,
-        weights = ctx.files.weights,
-        tokenizer = ctx.files.tokenizer,
-        adapters = ctx.files.adapters,
-        adapters_as = ctx.attr.adapters_as,
-        data_as = ctx.attr.data_as,
-        weights_as = ctx.attr.weights_as,
-    )
-    if ctx.attr.export and ctx.attr.lowered:
-        fail("write `export` or `lowered`: the target of `lowered` has the exported methods too", attr = "export")
-    other = ctx.attr.lowered or ctx.attr.export
-    shared = other[ExecutorchExportInfo] if other else None
-    plans = plan_program(
-        ctx,
-        program_name(ctx, ctx.attr.variant),
-        manifest,
-        methods = ctx.attr.methods,
-        backends = ctx.attr.backends,
-        named_data = ctx.attr.named_data,
-        sharded_named_data = ctx.attr.sharded_named_data,
-        variant = ctx.attr.variant,
-        parameters = ctx.attr.parameters,
-        export = shared,
+def _target(ctx):
+    """Returns what a target says, for `program_actions.bzl`, and fails if that is wrong."""
+    attributes = ctx.attr
+    manifest, variant = ctx.file.manifest, attributes.variant
+    inputs = program_inputs(ctx, manifest, [library_of(ctx, dep) for dep in attributes.deps])
+    check(BOTH_EXPORTS if attributes.export and attributes.lowered else None)
+    templates = attributes.lowered[ExecutorchLoweredInfo].templates if attributes.lowered else None
+    shared = attributes.lowered or attributes.export
+    target = struct(
+        name = name_with_variant(ctx.label.name, variant),
+        backends = attributes.backends,
+        export = shared[ExecutorchExportInfo] if shared else None,
+        input_names = {
+            attribute: [entry.name + ("/" if entry.file.is_directory else "") for entry in getattr(inputs, attribute)]
+            for attribute in INPUTS
+        },
         inputs = inputs,
-        manifest_name = manifest_name(ctx),
+        manifest = manifest,
+        manifest_name = attributes.manifest_name,
+        manifest_path = repository_path(manifest),
+        methods = attributes.methods,
+        named_data = attributes.named_data,
+        parameters = attributes.parameters,
+        sharded_named_data = attributes.sharded_named_data,
+        templates = templates,
+        variant = variant,
+        verify_reproducible = attributes.verify_reproducible,
     )
+    check(attributes_error(target))
+    check_packages(ctx.label, inputs.installed, toolchain_of(ctx, "export"))  # the first step that imports the sources
     if shared:
-        check_export(shared, plans, inputs)
-    return inputs, plans, shared or export_program(ctx, plans, inputs, apart = not RUNS_VALIDATIONS)
+        check(export_error(target, inputs.sources.to_list(), target.export.sources.to_list(), place))
+    check(NOTHING_LOWERED if templates == [] else None)
+    return target
 
 def _lowered_methods_impl(ctx):
-    inputs, plans, export = _described(ctx)
-    templates = lower_templates(ctx, plans, inputs, export)
-    return [DefaultInfo(files = depset(templates)), export, ExecutorchLoweredInfo(templates = templates)]
+    target = _target(ctx)
+    exported = export_actions(ctx, BAZEL, target)
+    made = template_actions(ctx, BAZEL, target, exported)
+    run_actions(ctx, target, exported.plans, exported.actions + made.actions)
+    return [DefaultInfo(files = depset(made.templates)), exported.export, ExecutorchLoweredInfo(templates = made.templates)]
 
 def _executorch_program_impl(ctx):
-    manifest = ctx.file.manifest
-    inputs, plans, export = _described(ctx)
-    templates = None
-    if ctx.attr.lowered:
-        templates = ctx.attr.lowered[ExecutorchLoweredInfo].templates
-        if not templates:
-            fail("a backend of this target compiles weights: leave out `lowered`", attr = "lowered")
-    lowered = lower_program(ctx, plans, inputs, export, apart = not RUNS_VALIDATIONS, templates = templates)
-    compared = compare_program(ctx, plans, inputs, export, lowered)
-    verified = [verify_program(ctx, plans, inputs, export, lowered)] if ctx.attr.verify_reproducible else []
-    required = verified + ([] if RUNS_VALIDATIONS else [compared])
-    reported = report_program(ctx, plans, export, lowered, inputs, required = required)
-
-    page = page_program(ctx, plans, export, lowered, reported)
-    exported = [export.directory] + export.exported_methods.values()
+    target = _target(ctx)
+    exported = export_actions(ctx, BAZEL, target)
+    made = program_actions(ctx, BAZEL, target, exported)
+    export, reported, lowered = exported.export, made.reported, made.lowered
+    shown = [export.directory] + export.exported_methods.values()
     if not RUNS_VALIDATIONS:
-        lowered = publish_program(ctx, plans, lowered, reported)
-        exported = publish_export(ctx, plans, export, reported)
-
-    bundled = bundle_program(
-        ctx,
-        plans,
-        manifest,
-        inputs,
-        lowered,
-        reported,
-        variant = ctx.attr.variant,
-        parameters = ctx.attr.parameters,
-    )
-    etrecord = etrecord_program(ctx, plans, inputs, export, lowered)
+        lowered = published_program(ctx, target, lowered, reported)
+        shown = published_export(ctx, target, export, reported)
+    more = actions_on_request(ctx, BAZEL, target, exported, lowered, reported)
+    run_actions(ctx, target, exported.plans, exported.actions + made.actions + more.actions)
     tokenizer = [reported.tokenizer] if reported.tokenizer else []
     shipped = [lowered.pte] + lowered.named_data.values() + tokenizer + [reported.index]
     return [
         DefaultInfo(files = depset(shipped), runfiles = ctx.runfiles(shipped)),
         OutputGroupInfo(
             # Bazel 5 and later always build this group, so the checks also run for someone who needs only the program.
-            _validation = depset([reported.report, compared]),
-            bundled = depset([bundled]),
-            etrecord = depset([etrecord]),
-            export = depset(exported),
+            _validation = depset([reported.report, made.compared]),
+            bundled = depset([more.bundled]),
+            etrecord = depset([more.etrecord]),
+            export = depset(shown),
             index = depset([reported.index]),
             named_data = depset(lowered.named_data.values()),
-            page = depset([page]),
+            page = depset([more.page]),
             pte = depset([lowered.pte]),
             report = depset([reported.report]),
             tokenizer = depset(tokenizer),
         ),
         covered_sources(ctx),
         export,
-        ExecutorchLoweredInfo(templates = lowered.templates if not plans.compiles_weights else []),
+        ExecutorchLoweredInfo(templates = [] if compiles_weights(target.backends) else lowered.templates),
         ExecutorchProgramInfo(
             backends = ctx.attr.backends,
             index = reported.index,
@@ -145,15 +102,15 @@ def _executorch_program_impl(ctx):
             tokenizer = reported.tokenizer,
         ),
         ExecutorchProgramInputsInfo(
-            inputs = inputs,
-            manifest = manifest,
-            name = plans.name,
+            inputs = target.inputs,
+            manifest = target.manifest,
+            name = target.name,
             parameters = ctx.attr.parameters,
             variant = ctx.attr.variant,
         ),
     ]
 
-PROGRAM_ATTRS = {
+_PROGRAM_ATTRS = {
     "adapters": attr.label_list(
         doc = "The files with the weights of the manifest's `model.adapters`, named as those of `data`. Only the action " +
               "that writes the program reads them, so new weights of an adapter lower no method. Their configurations " +
@@ -291,7 +248,7 @@ lowered_methods = rule(
     implementation = _lowered_methods_impl,
     cfg = configuration_of_program,
     doc = "Exports and lowers the methods of a program, for `lowered` of several programs. It has no program itself.",
-    attrs = dict(PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),
+    attrs = dict(_PROGRAM_ATTRS, **_CONFIGURATION_ATTRS),
     provides = [ExecutorchExportInfo, ExecutorchLoweredInfo],
     toolchains = [str(TOOLCHAIN_TYPE)],
     **EXEC_GROUPS
@@ -330,7 +287,7 @@ Output groups, for `--output_groups=GROUP`:
 - `etrecord`: the directory `mlp.etrecord` with an ETRecord of each method, for ExecuTorch's Inspector.
 - `export`: the exported methods, before they are lowered.
 """,
-    attrs = dict(PROGRAM_ATTRS, **_OWN_ATTRS),
+    attrs = dict(_PROGRAM_ATTRS, **_OWN_ATTRS),
     provides = [ExecutorchExportInfo, ExecutorchProgramInfo, ExecutorchProgramInputsInfo],
     toolchains = [str(TOOLCHAIN_TYPE)],
     **EXEC_GROUPS

@@ -1,7 +1,6 @@
 """The interpreters that can build the packages and run the driver."""
 
-# The supported versions, the preferred one first.
-VERSIONS = ["3.13", "3.12", "3.11"]
+load(":package_facts.bzl", "VERSIONS")
 
 # The file with the interpreters on the PATH, in @rules_executorch_host.
 PYTHONS_JSON = "pythons.json"

@@ -3,7 +3,8 @@
 It downloads nothing, and does not ask for the packages: Bazel reads it to choose a toolchain.
 """
 
-load(":platforms.bzl", "PLATFORMS", "host_platform")
+load(":package_facts.bzl", "PLATFORMS")
+load(":platforms.bzl", "host_platform")
 
 _BUILD = """\
 load("@rules_executorch//toolchain:drivers.bzl", "registered_toolchains", "toolchain_of_packages")

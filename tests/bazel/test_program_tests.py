@@ -48,18 +48,24 @@ executorch_benchmark(
     name = "bench",
     against = ":net",
     options = ["--calls=2"],
-    program = ":own",
+    program = ":shipped",
 )
 
-team_program(
+executorch_program(
     name = "own",
     srcs = ["model.py"],
     manifest = "own.yaml",
 )
 
+team_program(
+    name = "shipped",
+    card = "model.py",
+    program = ":own",
+)
+
 executorch_program_test(
     name = "own_test",
-    program = ":own",
+    program = ":shipped",
 )
 
 executorch_program_test_suite(

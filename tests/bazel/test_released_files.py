@@ -24,7 +24,7 @@ from tools import release
 SITE = REPOSITORY / "site" / VERSION
 README = (REPOSITORY / "README.md").read_text("utf-8")
 # The stubs stand for what Bazel 4 would download for its built-in packages.
-STUBS = ("bazel_skylib", "remote_coverage_tools", "rules_cc", "rules_java")
+STUBS = ("remote_coverage_tools", "rules_cc", "rules_java")
 WORKSPACE = """\
 load("@bazel_tools//tools/build_defs/repo:http.bzl", "http_archive")
 

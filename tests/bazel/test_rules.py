@@ -1,4 +1,4 @@
-"""The libraries of the .bzl files, and what every macro passes on."""
+"""What every macro passes on."""
 
 from __future__ import annotations
 
@@ -44,14 +44,6 @@ COMMON = {
     "visibility": ["//attributes:__subpackages__"],
 }
 NOT_OF_SUITES = ("exec_compatible_with", "exec_properties", "target_compatible_with")
-
-
-def test_libraries_of_the_bzl_files(checkout: Workspace) -> None:
-    checkout.build("//rules/...")
-
-
-def test_bazel_7_builds_libraries_of_the_bzl_files(checkout: Workspace, bazel7: Callable[..., Path]) -> None:
-    bazel7(checkout.directory, "build", "//rules/...")
 
 
 def test_bazel_7_loads_the_rules_without_globals_of_languages(checkout: Workspace, bazel7: Callable[..., Path]) -> None:

@@ -20,7 +20,6 @@ load(
     "ExecutorchProgramInfo",
     "ExecutorchProgramInputsInfo",
 )
-load("@rules_executorch//rules:actions.bzl", "program_inputs")
 
 def _stub_impl(ctx):
     file = ctx.actions.declare_file(ctx.label.name + ".cc")
@@ -40,7 +39,15 @@ def _stub_impl(ctx):
             sources = depset(),
         ),
         ExecutorchProgramInputsInfo(
-            inputs = program_inputs(file),
+            inputs = struct(
+                adapters = [],
+                data = [],
+                installed = depset(),
+                source_files = depset(),
+                sources = depset(),
+                tokenizer = [],
+                weights = [],
+            ),
             manifest = file,
             name = ctx.label.name,
             parameters = {},
@@ -60,12 +67,6 @@ def _stub_impl(ctx):
 stub = rule(implementation = _stub_impl)
 """
 """What a page says the reader has already: a target that stands for a program, a library of C++, and a file."""
-MANIFEST = """\
-schema: executorch-model/v1
-name: net
-model: {factory: "model:create"}
-methods: {forward: {example_inputs: [{shape: [1, 8]}]}}
-"""
 ELSEWHERE = re.compile(
     r'"(?:@(?!rules_executorch|platforms|bazel_tools)(\w+))?//(?!conditions|visibility)([\w/-]*):?([\w.-]*)"'
 )
@@ -204,16 +205,3 @@ def test_options_of_bazelrc(snippet: Snippet, checkout: Workspace) -> None:
     options = [word for line in snippet.text.splitlines() for word in line.split()[1:]]
     done = checkout.bazel("canonicalize-flags", "--for_command=build", "--", *options)
     assert done.returncode == 0, f"{snippet.place}: {done.stderr}"
-
-
-def test_a_rule_of_the_user_declares_one_action(checkout: Workspace) -> None:
-    [snippet] = [each for each in of("defs.bzl") if "program_plan = rule(" in each.text]
-    checkout.write("documented/defs.bzl", continued(snippet))
-    checkout.write("documented/net.yaml", MANIFEST)
-    checkout.write(
-        "documented/BUILD", 'load(":defs.bzl", "program_plan")\n\nprogram_plan(name = "net", manifest = "net.yaml")\n'
-    )
-    assert checkout.build("//documented:net").mnemonics == ["ExecutorchPlan"]
-    assert checkout.output("documented/net.plan.json").read_text().startswith("{")
-    for name in ("defs.bzl", "net.yaml", "BUILD"):
-        (checkout.directory / "documented" / name).unlink()

@@ -14,8 +14,6 @@ import starlark
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 API = Path(__file__).with_name("api.star")
-RULES = sorted((REPOSITORY / "rules/buck2").glob("*.bzl"))
-SHARED = REPOSITORY / "rules/private/common.bzl"
 _LIBRARY = starlark.LibraryExtension
 _EXTENSIONS = [_LIBRARY.StructType, _LIBRARY.RecordType, _LIBRARY.Typing, _LIBRARY.Json]
 _PUBLIC = re.findall(r"^(?:def )?([A-Za-z]\w*)(?: = |\()", API.read_text("utf-8"), re.MULTILINE)
@@ -147,7 +145,7 @@ class Buck2:
             if label == "api":
                 return self.api
             if label.endswith("rules:defs.bzl"):  # the examples' BUILD files load Bazel's
-                label = "//rules/buck2:defs.bzl"
+                label = "//contrib/buck2:defs.bzl"
             package, _, name = label.rpartition("//")[2].partition(":") if "//" in label else ("", "", label[1:])
             return self.load(f"{package}/{name}" if "//" in label else f"{path.rpartition('/')[0]}/{name}")
 

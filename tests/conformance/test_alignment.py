@@ -18,8 +18,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etbuild.errors import InputError
+from etbuild.guard.undeclared import watched_reads
 from etbuild.inputs.sources import read_sources
-from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest

@@ -26,8 +26,8 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     """Two methods, lowered as the driver lowers them, for a backend that returns debug handles."""
     import torch
 
+    from etbuild.guard.undeclared import watched_reads
     from etbuild.inputs.sources import read_sources
-    from etbuild.inputs.undeclared import watched_reads
     from etbuild.inputs.user_code import importable
     from etbuild.lower import lower_methods
     from etbuild.plan.plan import from_manifest

@@ -36,7 +36,7 @@ from torchao.utils import unwrap_tensor_subclass
 
 from tests.conformance.upstream_limits import DEEDS, DOCUMENTED, LIMITS, NOT_REPORTED, UpstreamLimit
 
-ETBUILD = Path(__file__).parents[2] / "toolchain/etbuild"
+TOOLCHAIN = Path(__file__).parents[2] / "toolchain"
 REPORT = r"https://github\.com/pytorch/(executorch|pytorch|ao)/(issues|pull)/\d+"
 X = torch.arange(8.0).reshape(2, 4) - 3
 IMAGE = torch.ones(1, 3, 8, 8)
@@ -679,6 +679,6 @@ def test_the_table_is_whole() -> None:
     for limit in LIMITS:
         assert limit.deed in DEEDS
         assert (limit.where == "") == (limit.deed == DOCUMENTED)
-        assert (ETBUILD / limit.where).exists()
+        assert (TOOLCHAIN / limit.file).exists()
         assert re.fullmatch(r"(executorch|torch|torchao): \S+", limit.source)
         assert limit.report == NOT_REPORTED or re.fullmatch(REPORT, limit.report)

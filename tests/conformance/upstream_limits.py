@@ -29,8 +29,8 @@ class UpstreamLimit:
         name: Its name in tests and on the page.
         what: The limit, in one sentence.
         deed: What the driver does about it: a key of `DEEDS`.
-        where: The module that does it, relative to `etbuild`, which can go or shrink when the limit is gone. Empty if
-            none does.
+        where: The module that does it, relative to `etbuild` or with its plug-in, which can go or shrink when the limit
+            is gone. Empty if none does.
         source: The project, and its source that has the limit.
         report: An issue or a pull request that is about it, or `NOT_REPORTED`.
     """
@@ -41,6 +41,11 @@ class UpstreamLimit:
     where: str
     source: str
     report: str
+
+    @property
+    def file(self) -> str:
+        """The module that does it, relative to `toolchain`."""
+        return self.where if self.where.startswith("etplugins/") else f"etbuild/{self.where}"
 
 
 LIMITS = (
@@ -267,7 +272,7 @@ LIMITS = (
         "`Module` in C++, and so `TextLLMRunner`, gives each method its own memory unless it is told otherwise: "
         "methods do not share a cache.",
         ERROR,
-        "manifest/runners.py",
+        "etplugins/transformers/runners.py",
         "executorch: extension/module/module.h",
         f"{_PULLS}/17719",
     ),
@@ -528,7 +533,7 @@ LIMITS = (
         "A statically quantized method with a dynamic batch may compute wrong numbers when it is called with a larger "
         "batch than before.",
         ERROR,
-        "steps/compare.py",
+        "etplugins/comparison/step.py",
         "executorch: backends/xnnpack/runtime",
         NOT_REPORTED,
     ),

@@ -30,9 +30,8 @@ import torch
 from safetensors.torch import save_file
 
 from etbuild.cli import main
-from etbuild.inputs import readable_places
+from etbuild.guard import landlock, readable_places
 from etbuild.key import checked_files, distributions
-from etbuild.processes import landlock
 from etbuild.worker.warm_up import warm
 from tests.helpers.manifests import HEAD
 

@@ -93,6 +93,10 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/plugins.py": _core(*_integration("backends")),
     "toolchain/etplugins/": _core(*_integration("backends"), "conformance/test_named_data_of_backends.py"),
     "toolchain/etplugins/coreml/": _core(*_integration("backends"), "conformance/test_coreml.py"),
+    "toolchain/etplugins/transformers/": _core(
+        *_integration("chat", "complex_pairs", "encoder_decoders", "experts", "huggingface", "image_text", "init"),
+        *_integration("known_values", "language_models", "runner_contract", "state_caches", "tasks", "text_checks"),
+    ),
     "toolchain/etbuild/build/": _core(
         *_integration("local_cache", "separate_methods", "variants", "verify_reproducible")
     ),
@@ -103,7 +107,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/cli/etrecord.py": _tool(*_integration("bundle"), *_bazel("build")),
     "toolchain/etbuild/cli/validate.py": _tool(*_integration("init")),
     "toolchain/etbuild/cmake/": _tool(*_integration("cmake", "kernels_library")),
-    "toolchain/etbuild/comparison/": _core(
+    "toolchain/etplugins/comparison/": _core(
         *_integration("comparison", "compared_outputs", "eager_model", "mutations", "program_tests"),
         *_integration("quantized_faults"),
     ),
@@ -118,7 +122,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/exception_text.py": _core(*_integration("errors", "source_lines")),
     "toolchain/etbuild/export/": _core(
         *_integration("constant_methods", "custom_ops", "entries", "inputs", "kinds_of_modules", "pt2_files"),
-        *_integration("runner_contract", "several_modules", "source_lines", "steps"),
+        *_integration("several_modules", "source_lines", "steps"),
     ),
     "toolchain/etbuild/extras.py": _core(*_integration("huggingface")),
     "toolchain/etbuild/files/": _core(
@@ -127,9 +131,8 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/folding.py": _core(*_integration("errors")),
     "toolchain/etbuild/notes.py": _core(*_integration("local_cache")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),
-    "toolchain/etbuild/inputs/": _core(
-        *_integration("native_readers", "seeds", "sources", "surroundings"), *_faults("staleness")
-    ),
+    "toolchain/etbuild/guard/": _core(*_integration("native_readers", "sources"), *_faults("staleness")),
+    "toolchain/etbuild/inputs/": _core(*_integration("seeds", "sources", "surroundings"), *_faults("staleness")),
     "toolchain/etbuild/json_schema.py": _core(),
     "toolchain/etbuild/lower/": _core(
         *_integration("branches", "core_operators", "lowering", "mutable_buffers", "passes", "runtime_limits"),
@@ -231,13 +234,13 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/py_toolchain.bzl": _RULES,
     "toolchain/python_driver.bzl": _RULES,
     "toolchain/python_of_build.bzl": _RULES,
-    "toolchain/required.bzl": _BUILDER,
     "toolchain/runfiles.bzl": _RULES,
     "toolchain/split_packages": _RULES,
     "toolchain/steps.bzl": _RULES,
     "toolchain/toolchain.bzl": _RULES,
     "rules/": _RULES,
-    "rules/buck2/": Row(whole=("buck2/", *_bazel("buck2"))),
+    "rules/private/package_facts.bzl": _BUILDER,
+    "contrib/buck2/": Row(whole=("buck2/", *_bazel("buck2"))),
     "schemas/": _core(*_integration("errors")),
     ".bazelignore": _RULES,
     ".bazelrc": _RULES,

@@ -200,7 +200,7 @@ def _reads(test: str, page: str) -> bool:
 def starlark_file(snippet: Snippet) -> str:
     """Returns which kind of file a block of Starlark is a part of."""
     text = f"{snippet.before}\n{snippet.text}"
-    if "rules/buck2:" in text:
+    if "contrib/buck2:" in text:
         return "BUCK"
     if re.search(r"^(bazel_dep|executorch\.\w+|module)\(|= use_(extension|repo_rule)\(", text, re.MULTILINE):
         return "MODULE.bazel"

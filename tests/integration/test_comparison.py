@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.export import export
 
-from etbuild.comparison import accuracy, compare, locate
+from etplugins.comparison import accuracy, compare, locate
 
 from .conftest import Build
 

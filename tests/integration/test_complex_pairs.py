@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from etbuild.errors import BuildError
-from etbuild.model.complex_pairs import as_pairs
+from etplugins.transformers.complex_pairs import as_pairs
 
 QUERIES = torch.randn(2, 5, 4, 2, generator=torch.Generator().manual_seed(0))
 ANGLES = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))

@@ -6,7 +6,7 @@ import contextlib
 
 import torch
 
-from etbuild.model.known_values import KnownValues
+from etplugins.transformers.known_values import KnownValues
 
 
 class Windows(torch.nn.Module):

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 
 from etbuild.errors import BuildError
-from etbuild.inputs import undeclared
-from etbuild.processes import forked, landlock
+from etbuild.guard import landlock, undeclared
+from etbuild.processes import forked
 
 pytestmark = pytest.mark.skipif(not landlock.version(), reason="the kernel has no Landlock")
 

@@ -22,9 +22,9 @@ from etbuild.errors import InputError
 from etbuild.export import custom_ops, pt2_file
 from etbuild.export.export_methods import load_method
 from etbuild.export.pt2_strings import UnsafePt2, _operator
+from etbuild.guard.undeclared import watched_reads
 from etbuild.inputs.sources import read_sources
 from etbuild.inputs.step_context import StepContext
-from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.key.declared import Inputs
 from etbuild.plan.parts import CustomOps

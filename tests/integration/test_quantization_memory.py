@@ -113,7 +113,7 @@ def test_parameters_that_are_loaded_are_not_drawn() -> None:
     pytest.importorskip("transformers")
     from transformers import initialization
 
-    from etbuild.model.empty_parameters import parameters_left_empty
+    from etplugins.transformers.empty_parameters import parameters_left_empty
 
     before = dict(initialization.TORCH_INIT_FUNCTIONS), torch.nn.init.normal_
     parameter, buffer = torch.nn.Parameter(torch.zeros(4)), torch.zeros(4)

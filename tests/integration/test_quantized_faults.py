@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etbuild.steps import compare
+from etplugins.comparison import step
 
 from .conftest import Build
 
@@ -94,7 +94,7 @@ METHODS = {
 
 @pytest.mark.parametrize("backend", METHODS)
 def test_each_fault_fails_the_build(backend: str, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "_where", lambda *_: "")  # the search lowers each method several times
+    monkeypatch.setattr(step, "_where", lambda *_: "")  # the search lowers each method several times
     methods = "".join(
         f'  {name}: {{entry: forward, example_inputs: [{{factory: "model:image"}}]}}\n'
         for name in METHODS[backend].split()

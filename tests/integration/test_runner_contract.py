@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from etbuild.errors import InputError
-from etbuild.export import runner_contract
 from etbuild.key.declared import Inputs
 from etbuild.plan.plan import from_manifest
+from etplugins.transformers import runner_contract
 
 transformers = pytest.importorskip("transformers")
 

@@ -14,8 +14,8 @@ import torch
 
 from etbuild.errors import BuildError, InputError
 from etbuild.key.declared import Inputs
-from etbuild.model import other_mixtures, position_tables
-from etbuild.plan.parts import ConfigFile, DecoderCache, HuggingFace
+from etbuild.plan.parts import ConfigFile, DecoderCache, HuggingFace, ModuleSource
+from etplugins.transformers import other_mixtures, position_tables
 from tests.helpers.language_models import CONFIGS, STATES, VOCABULARY, model, transformers
 from tests.helpers.random_tokens import tokens
 
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 CALLS = [0, 7, 8, 9, 20, 23]
 
 
-def with_cache(made: Any, directory: Path, kind: str | None) -> Any:
+def with_cache(made: Any, directory: Path, kind: Any) -> Any:
     """The same model with a cache in its buffers."""
-    from etbuild.model import huggingface
+    from etplugins.transformers import huggingface
 
     made.config.save_pretrained(directory)
     cache = DecoderCache(max_length=64, max_seq_length=16, kind=kind)
@@ -43,7 +43,7 @@ def with_cache(made: Any, directory: Path, kind: str | None) -> Any:
         normalize=False,
     )
     context: Any = SimpleNamespace(inputs=Inputs(roots=[directory]))
-    cached = huggingface.create(wanted, 0, context).eval()
+    cached = huggingface.create(ModuleSource(huggingface=wanted), context).eval()
     cached.load_state_dict(made.state_dict())
     return cached
 
@@ -200,7 +200,7 @@ def test_layers_of_another_form_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("asked", [[0], [0, 1]])
 def test_a_state_that_no_recurrence_takes_is_an_error(asked: list[int]) -> None:
     """A mixer that computes its recurrence without it would begin with zeros in each call."""
-    from etbuild.model.state_cache import StateCache, states_only
+    from etplugins.transformers.state_cache import StateCache, states_only
 
     cache = StateCache([states_only(), states_only()])
 

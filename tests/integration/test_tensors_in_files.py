@@ -17,8 +17,6 @@ from safetensors.torch import load_file, save_file
 from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis, PerGroup, quantize_
 from torchao.utils import unwrap_tensor_subclass
 
-from etbuild.comparison import graph
-from etbuild.comparison.graph import Graph
 from etbuild.errors import BuildError
 from etbuild.export import archive, computed_weights
 from etbuild.export.kept_weights import KeptWeights
@@ -28,6 +26,8 @@ from etbuild.model import spilled_tensors, written_tensors
 from etbuild.model.stored_tensors import StoredTensors
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.publishing.artifacts import scratch_in
+from etplugins.comparison import graph
+from etplugins.comparison.graph import Graph
 
 TENSORS = {
     **{str(dtype): torch.arange(6.0).view(2, 3).to(dtype) for dtype in written_tensors._NAMES if dtype.itemsize > 1},

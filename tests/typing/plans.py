@@ -41,5 +41,5 @@ def plans_do_not_change(lower: LowerPlan) -> None:
 
 def fields_have_types() -> None:
     NamedData(("*",), "1", False)  # type: ignore[arg-type]
-    NamedData(("*",))  # type: ignore[call-arg]
+    NamedData()  # type: ignore[call-arg]
     NamedData(("*",), None, False, shard=1)  # type: ignore[call-arg]

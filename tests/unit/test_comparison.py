@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from etbuild.manifest.sections import Manifest, Method
+from etbuild.plan.plan import from_manifest
 from tools import write_comparison
 from tools.write_comparison import PAGE, filled
 
@@ -33,3 +35,11 @@ def test_another_result_is_another_page(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "llm.json").write_text(json.dumps(figures), "utf-8")
     monkeypatch.setattr(write_comparison, "_RESULTS", tmp_path)
     assert "| 12346 |" in filled(PAGE.read_text("utf-8"))
+
+
+def test_its_code_is_in_the_key_of_its_step_and_in_no_other() -> None:
+    """What makes the bytes of a program does not depend on what compares it."""
+    method: Method = {"example_inputs": [{"shape": [1, 8]}], "partitioners": [{"backend": "xnnpack", "options": {}}]}
+    manifest: Manifest = {"name": "net", "model": {"factory": "model:create"}, "methods": {"forward": method}}
+    plan, steps = from_manifest(manifest), ("plan", "export", "lower", "compare", "report")
+    assert [step for step in steps if "etplugins.comparison" in plan.plugins_of(step)] == ["compare"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.cli import main
-from etbuild.processes import landlock
+from etbuild.guard import landlock
 from etkit.authoring import installation
 
 _IMPORTS = installation._IMPORTS

@@ -174,7 +174,7 @@ def objects(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 # Objects of a plan whose keys are names of the user's, so that any key is read.
-BY_NAME = {"checks", "constant_methods", "dynamic_kwargs_shapes", "kwargs", "options", "propagate_device_config"}
+BY_NAME = {"constant_methods", "dynamic_kwargs_shapes", "kwargs", "options"}
 
 
 def test_a_plan_with_a_key_that_nobody_reads_is_refused(tmp_path: Path) -> None:

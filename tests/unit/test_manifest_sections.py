@@ -1,86 +1,117 @@
-"""The types of a checked manifest have the keys of its schema."""
+"""The schemas of manifests and plans, and the types of a manifest's data, are those that classes of plans describe."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_type_hints, is_typeddict
+from typing import Annotated, Any
 
 import pytest
 
-from etbuild.manifest import sections
-
-SCHEMA = json.loads((Path(__file__).parents[2] / "schemas/model.schema.json").read_text("utf-8"))
-# The place of each type in a manifest; `*` is any name or index.
-PLACES = {
-    "TextCheck": "checks.text",
-    "Manifest": "",
-    "Model": "model",
-    "HuggingFace": "model.huggingface",
-    "Cache": "model.huggingface.cache",
-    "Dense": "model.huggingface.dense.*",
-    "Checkpoint": "model.weights.*",
-    "Adapter": "model.adapters.*",
-    "Recipe": "recipe",
-    "Parameter": "parameters.*",
-    "Method": "methods.*",
-    "ExampleInput": "methods.*.example_inputs.*",
-    "BackendEntry": "methods.*.partitioners.*",
-    "Quantize": "methods.*.quantize",
-    "Torchao": "methods.*.quantize.torchao.*",
-    "Pt2e": "methods.*.quantize.pt2e",
-    "Calibration": "methods.*.quantize.pt2e.calibration",
-    "Defaults": "defaults",
-    "NamedData": "named_data.*",
-    "Metadata": "metadata",
-    "Executorch": "executorch",
-    "Checks": "checks",
-    "Compare": "checks.compare",
-    "CompareMethod": "checks.compare.methods.*",
-    "Metric": "checks.metric.*",
-    "Tests": "tests",
-    "TestsOfMethod": "tests.methods.*",
-    "Case": "tests.cases.*",
-    "Call": "tests.cases.*.calls.*",
-}
-# Keys that only the driver writes, when it completes a manifest.
-WRITTEN_BY_TASKS = {"ExampleInput": {"of_model", "length"}}
-TYPES = {
-    name for name, value in vars(sections).items() if is_typeddict(value) and value.__module__ == sections.__name__
-}
+from etbuild.files.digests import canonical_json
+from etbuild.plan import manifest_forms
+from etbuild.plan.part import PLAN_ONLY, Part, Says
+from etbuild.plan.plan import Plan, from_manifest
+from etbuild.plan.step_plans import read_plan
+from tools.reference import SCHEMAS, SECTIONS, schemas
 
 
-def alternatives(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A schema, and what it refers to and consists of."""
-    yield schema
-    if "$ref" in schema:
-        yield from alternatives(SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")])
-    for kind in ("anyOf", "oneOf", "allOf"):
-        for part in schema.get(kind, []):
-            yield from alternatives(part)
+def test_the_schemas_are_current() -> None:
+    for name, text in schemas.schemas().items():
+        assert (SCHEMAS / name).read_text("utf-8") == text, f"run `make reference`: schemas/{name} is not current"
 
 
-def below(schemas: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    keys = ("additionalProperties", "items") if name == "*" else ()
-    found = [schema[key] for schema in schemas for key in keys if isinstance(schema.get(key), dict)]
-    found += [schema["properties"][name] for schema in schemas if name in schema.get("properties", {})]
-    return [each for schema in found for each in alternatives(schema)]
+def test_the_types_of_sections_are_current() -> None:
+    assert SECTIONS.read_text("utf-8") == schemas.types(), f"run `make reference`: {SECTIONS.name} is not current"
 
 
-def properties(place: str) -> set[str]:
-    schemas = [*alternatives(SCHEMA)]
-    for name in place.split(".") if place else ():
-        schemas = below(schemas, name)
-    return {key for schema in schemas for key in schema.get("properties", {})}
+NET: Any = {"schema": "executorch-model/v1", "name": "net", "model": {"factory": "net:create"}}
 
 
-@pytest.mark.parametrize("name", sorted(TYPES - {"Dim"}))
-def test_a_type_has_the_keys_of_its_schema(name: str) -> None:
-    keys = set(get_type_hints(getattr(sections, name)))
-    assert keys - WRITTEN_BY_TASKS.get(name, set()) == properties(PLACES[name]), PLACES[name]
+class Lamp(Part, section="WrittenLamp", short="color", also=str, maxProperties=3):
+    """A lamp. For example `red`.
+
+    Attributes:
+        color: What it looks
+            like. For example `red`, `"#f00"`.
+        watts: How bright it is.
+        place: Where the manifest has it.
+    """
+
+    _LEFT_OUT = ("watts",)
+
+    color: str
+    watts: Annotated[int, Says(minimum=1)] | None = None
+    lenses: Annotated[tuple[float, ...], Says(one=True)] = ()
+    place: Annotated[str, PLAN_ONLY] = "ceiling"
 
 
-def test_a_dimension_has_the_keys_of_its_schema() -> None:
-    """Dynamic shapes have the form of their inputs, so a dimension has no place of its own."""
-    assert set(get_type_hints(sections.Dim)) == SCHEMA["$defs"]["dim"]["properties"].keys()
+def test_a_class_describes_a_section_and_its_part_of_a_plan() -> None:
+    of_manifest = {
+        "type": "object",
+        "required": ["color"],
+        "additionalProperties": False,
+        "properties": {
+            "color": {"description": "What it looks like.", "examples": ["red", "#f00"], "type": "string"},
+            "watts": {"description": "How bright it is.", "type": "integer", "minimum": 1},
+            "lenses": {
+                "anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}],
+                "default": [],
+            },
+        },
+        "maxProperties": 3,
+    }
+    assert schemas.of_manifest(Lamp) == {"anyOf": [{"type": "string"}, of_manifest]}
+    assert schemas.of_plan(Lamp) == {
+        "type": "object",
+        "required": ["color", "lenses", "place"],
+        "additionalProperties": False,
+        "properties": {
+            "color": {"type": "string"},
+            "watts": {"type": "integer", "minimum": 1},
+            "lenses": {"type": "array", "items": {"type": "number"}},
+            "place": {"type": "string"},
+        },
+    }
+    assert Lamp.from_json("red") == Lamp("red")
+    assert Lamp.from_json({"color": "red", "lenses": 2}).to_json() == {
+        "color": "red",
+        "lenses": [2],
+        "place": "ceiling",
+    }
+
+
+def test_a_plan_has_the_checks_as_the_manifest_has_them(tmp_path: Path) -> None:
+    limits: dict[str, Any] = {"tolerance": {"rtol": 0.1}, "ranges": [None, [0, 1.5]]}
+    checks: Any = {
+        "max_memory_bytes": {"forward": 1},
+        "min_delegated": 0.5,
+        "compare": {"methods": {"forward": limits}},
+    }
+    method: Any = {"example_inputs": [{"shape": [1]}, {"shape": [2]}], "partitioners": ["xnnpack"]}
+    manifest: Any = {**NET, "methods": {"forward": method}, "checks": checks, "metadata": {"authors": ["a"]}}
+    plan = from_manifest(manifest)
+    (tmp_path / "plan.json").write_bytes(canonical_json(plan.to_json()))
+    assert read_plan(tmp_path / "plan.json", Plan) == plan
+
+
+@pytest.mark.parametrize("name", ["model", "plan"])
+def test_each_definition_is_used(name: str) -> None:
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
+    used = set(json.dumps(schema).split('"#/$defs/')[1:])
+    named = {each.partition('"')[0] for each in used}
+    documents = (
+        {"plan", "exportPlan", "methodPlan", "lowerPlan", "comparePlan", "positions"} if name == "plan" else set()
+    )
+    assert schema["$defs"].keys() - named == documents - named
+
+
+def test_every_key_of_a_manifest_has_a_description() -> None:
+    schema = json.loads((SCHEMAS / "model.schema.json").read_text("utf-8"))
+    assert schema["properties"].keys() == set(manifest_forms.Manifest._FIELDS)
+    waiting = [schema, *schema["$defs"].values()]
+    while waiting:
+        node = waiting.pop()
+        for key, value in node.get("properties", {}).items():
+            assert "description" in value or "$ref" in value, key
+            waiting.append(value)

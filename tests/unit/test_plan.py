@@ -329,6 +329,12 @@ OF_VULKAN = {"forward": {**METHODS["forward"], "partitioners": ["vulkan"]}}
 PLUGINS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "none": ({}, set(), set()),
     "backend": ({"methods": OF_VULKAN}, set(), {"etplugins.vulkan"}),
+    "huggingface": (
+        {"model": {"huggingface": {"config": "config.json", "class": "AutoModel"}}},
+        {"etplugins.transformers"},
+        {"etplugins.transformers"},
+    ),
+    "runner": ({"runner": "executorch-llm/v1"}, {"etplugins.transformers"}, {"etplugins.transformers"}),
 }
 """For each kind of program, what it adds to a manifest, and the plug-ins that its export and its lowering use."""
 
@@ -338,4 +344,5 @@ def test_a_program_uses_the_plugins_that_it_needs_and_no_others(kind: str) -> No
     keys, of_export, of_lowering = PLUGINS_OF_PROGRAMS[kind]
     plan = from_manifest({"name": "net", "model": {"factory": "model:create"}, "methods": METHODS, **keys})  # type: ignore[typeddict-item]
     assert plan.plugins_of("export") == of_export
-    assert plan.plugins_of("lower") == plan.plugins_of("compare") == of_lowering
+    assert plan.plugins_of("lower") == of_lowering
+    assert plan.plugins_of("compare") == {*of_lowering, "etplugins.comparison"}

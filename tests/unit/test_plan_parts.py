@@ -45,7 +45,6 @@ def test_a_part_does_not_change() -> None:
     ("values", "named"),
     [
         ((), {}),
-        ((("*",),), {}),
         ((("*",), None, False, 1), {}),
         ((("*",), None, False), {"tag": 1}),
         ((("*",), None, False), {"shard_size": 1}),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.reference import ARCHITECTURE, DIRECTORY, ROOT, markdown, pages
+from tools.reference import ARCHITECTURE, DIRECTORY, ROOT, fact_files, markdown, pages
 from tools.reference.packages import with_packages
 from tools.reference.python_names import PUBLIC
 from tools.reference.starlark import Loader
@@ -27,6 +27,11 @@ def test_the_pages_are_current(update_golden: bool) -> None:
     for name, text in pages().items():
         assert committed.pop(name, None) == text, f"run `make reference`: docs/reference/{name} is not current"
     assert not committed, "run `make reference`: no source produces these pages any more"
+
+
+def test_the_rules_load_what_the_driver_knows() -> None:
+    for path, text in fact_files().items():
+        assert (ROOT / path).read_text("utf-8") == text, f"run `make reference`: {path} is not current"
 
 
 def test_the_packages_in_the_architecture_are_those_of_the_driver() -> None:
@@ -74,12 +79,11 @@ def test_a_private_file_is_loaded_with_what_it_loads(tmp_path: Path) -> None:
     (tmp_path / "rules/attributes.bzl").write_text('ATTRS = {"srcs": attr.label_list(doc = "Sour" + "ces.")}\n')
     (tmp_path / "rules/defs.bzl").write_text(
         '"""A file."""\nload(":attributes.bzl", _A = "ATTRS")\nbuild = rule(doc = "Builds.", attrs = dict(_A))\n'
-        "\n# Two\n# lines.\nATTRS = _A\n"
+        "ATTRS = _A\n"
     )
     module = Loader(tmp_path).load(tmp_path / "rules/defs.bzl")
     assert module.doc == "A file."
     assert set(module.names) == {"build", "ATTRS"}
-    assert module.comments == {"ATTRS": "Two\nlines."}
     assert module.names["build"].arguments["attrs"]["srcs"].doc == "Sources."
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomllib
@@ -15,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 import locks
 import update_lock
+from tools.reference.starlark import Loader
 
 REPOSITORY = Path(__file__).parents[2]
 TOOLCHAIN = REPOSITORY / "toolchain"
@@ -29,12 +31,9 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", lock.read_text(), re.MULTILINE))
 
 
-def listed(file: str, name: str, brackets: str) -> list[str]:
-    """The first text of each line of a list or of a dict in a Starlark file."""
-    first, last = map(re.escape, brackets)
-    found = re.search(rf"^{name} = {first}\n(.*?)^{last}", (REPOSITORY / file).read_text(), re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return re.findall(r'^ *"(.+?)"', found[1], re.MULTILINE)
+def package_facts() -> dict[str, Any]:
+    """What the rules know about packages."""
+    return Loader(REPOSITORY).load(REPOSITORY / "rules/private/package_facts.bzl").names
 
 
 def test_every_extra_has_its_lock() -> None:
@@ -42,24 +41,12 @@ def test_every_extra_has_its_lock() -> None:
     assert locks == extras() | OTHERS
 
 
-def test_the_repository_rule_has_every_extra() -> None:
-    assert listed("rules/private/packages_repository.bzl", "EXTRAS", "[]") == sorted(extras())
+def test_the_lock_has_what_the_driver_depends_on() -> None:
+    assert {*package_facts()["REQUIRED"]} <= pins(TOOLCHAIN / "requirements.lock").keys()
 
 
-def test_the_rules_ask_for_what_the_driver_depends_on() -> None:
-    """Of a user's own lock, and of the packages of a workspace."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    names = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
-    assert listed("toolchain/required.bzl", "REQUIRED", "[]") == sorted(names)
-    assert names <= pins(TOOLCHAIN / "requirements.lock").keys()
-
-
-def test_the_rules_know_the_platforms_of_the_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = {"arm64": "aarch64", "darwin": "osx"}
-    named = [[values["sys_platform"], values["platform_machine"]] for values in update_lock.PLATFORMS.values()]
-    names = sorted("_".join(ours.get(part, part) for part in parts) for parts in named)
-    assert listed("rules/private/platforms.bzl", "PLATFORMS", "{}") == names
-    for name in names:
+def test_the_platforms_of_the_rules_are_those_of_the_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in package_facts()["PLATFORMS"]:
         monkeypatch.setattr(locks, "ENVIRONMENT", {})
         locks.use_platform(name)
     with pytest.raises(SystemExit, match="unknown platform: osx_x86_64"):

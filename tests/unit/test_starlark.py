@@ -1,68 +1,21 @@
-"""The documentation of the Starlark files has an example for each rule. Each bzl_library lists all files that it
-loads."""
+"""The Starlark files: their documentation has an example for each rule, and they check what a target says."""
 
 from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from etbuild import backends
-from etbuild.cli.options import RESOURCE_SETS
-from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
-from etbuild.manifest import validate
 from etbuild.plan.expectations import INPUTS
 from etkit.building import checkpoints
+from tools.reference.rules import TOPICS
 from tools.reference.starlark import Loader
 
-from ..starlark_files import REPOSITORY, bzl_files, calls, examples
-
-
-def path_of(label: str, package: str) -> str:
-    """Returns the path of `//package:name` or `:name`. For a target, the path has no suffix. Labels of other
-    repositories stay as they are."""
-    if label.startswith("@"):
-        return label
-    named, _, name = label.rpartition(":")
-    return f"{named.removeprefix('//') or package}/{name}"
-
-
-def libraries() -> dict[str, dict[str, Any]]:
-    """Returns the arguments of each bzl_library by its path."""
-    return {
-        f"{package}/{arguments['name']}": {
-            "srcs": [path_of(label if ":" in label else f":{label}", package) for label in arguments["srcs"]],
-            "deps": [path_of(label, package) for label in arguments.get("deps", [])],
-        }
-        for package in ("rules", "rules/private")
-        for call in calls(f"{package}/BUILD", "bzl_library")
-        for arguments in [{word.arg: ast.literal_eval(word.value) for word in call.keywords}]
-    }
-
-
-def test_each_file_is_in_one_library() -> None:
-    sources = [path for library in libraries().values() for path in library["srcs"]]
-    assert sorted(path for path in sources if not path.startswith("@")) == bzl_files()
-
-
-def test_a_library_depends_on_what_its_files_load() -> None:
-    known = libraries()
-    for name, library in known.items():
-        loaded = {
-            path_of(ast.literal_eval(call.args[0]), str(PurePosixPath(path).parent))
-            for path in library["srcs"]
-            if not path.startswith("@")
-            for call in calls(path, "load")
-        }
-        assert loaded == {path for dep in library["deps"] for path in known[dep]["srcs"]}, name
-
-
-def test_no_package_that_every_build_reads_needs_skylib() -> None:
-    assert "bazel_skylib" not in (REPOSITORY / "toolchain/BUILD").read_text()
+from ..starlark_files import REPOSITORY, bzl_files, examples
 
 
 def test_no_file_that_users_load_needs_what_bazel_9_has_no_longer() -> None:
@@ -76,24 +29,23 @@ def test_no_file_that_users_load_needs_what_bazel_9_has_no_longer() -> None:
         assert [name for name in names if gone.fullmatch(name)] == [], path
 
 
-def test_each_public_rule_has_an_example_with_its_load_line() -> None:
-    defs = (REPOSITORY / "rules/defs.bzl").read_text()
-    found = examples()
-    for path, name in re.findall(r'^load\("//([^"]+)", .*_(executorch_\w+) = ', defs, re.MULTILINE):
-        example = found[path.replace(":", "/")]
-        assert re.search(rf'load\("@rules_executorch//rules:defs.bzl", .*"{name}"', example), name
-        assert f"{name}(" in example
+def test_defs_is_the_sum_of_the_topics() -> None:
+    loader = Loader(REPOSITORY)
+    known = {name for path in TOPICS for name in loader.load(REPOSITORY / "rules" / path).names}
+    names = loader.load(REPOSITORY / "rules/defs.bzl").names
+    assert {name for name in names if name.startswith("executorch_")} == known
 
 
-def test_the_rules_and_the_driver_refuse_the_same_tags() -> None:
-    tree = ast.parse((REPOSITORY / "rules/private/common.bzl").read_text("utf-8"))
-    assigned = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
-    assert tuple(ast.literal_eval(assigned["_NOT_TAGS"])) == validate.OTHER_OUTPUTS
+@pytest.mark.parametrize("path", TOPICS)
+def test_each_public_rule_has_an_example_with_its_load_line(path: str) -> None:
+    found = examples().values()
+    for name in Loader(REPOSITORY).load(REPOSITORY / "rules" / path).names:
+        load = re.compile(rf'load\(\s*"@rules_executorch//rules:defs.bzl",[^)]*"{name}"')
+        assert any(load.search(example) and f"{name}(" in example for example in found), name
 
 
 def test_the_rules_reserve_what_the_driver_advises() -> None:
     names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/driver.bzl").names
-    assert names["MEMORY"] == {"default": 1500, **RESOURCE_SETS}
     assert names["_RESERVES"].keys() == names["MEMORY"].keys()
     for name, reserves in names["_RESERVES"].items():
         assert reserves("linux", 3) == {"cpu": 1, "memory": names["MEMORY"][name]}
@@ -114,29 +66,15 @@ def test_the_packages_of_a_model_are_looked_for_in_the_toolchain_that_imports_it
     assert [chosen(verb, []) for verb in ("export", "plan", "page", None)] == ["export", "plan", "default", "default"]
     assert chosen("export", ["@platforms//os:linux"]) == "default"
     assert 'check_packages(ctx.label, inputs.installed, toolchain_of(ctx, "export"))' in (
-        (REPOSITORY / "rules/actions.bzl").read_text("utf-8")
+        (REPOSITORY / "rules/private/program.bzl").read_text("utf-8")
     )
 
 
-def test_the_rules_and_the_driver_have_the_same_attributes_with_files() -> None:
-    tree = ast.parse((REPOSITORY / "rules/private/common.bzl").read_text("utf-8"))
-    assigned = [each for each in tree.body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "INPUTS"]
-    (table,) = (each.value for each in assigned)
-    assert isinstance(table, ast.Dict)
-    assert [ast.literal_eval(key) for key in table.keys if key is not None] == list(INPUTS)
-
-
-def test_the_rules_and_the_driver_have_the_same_backends_that_compile_without_weights() -> None:
-    compiles_weights = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names["compiles_weights"]
-    assert not compiles_weights([])
-    for name, backend in backends.BACKENDS.items():
-        assert compiles_weights([name]) != backend.compiles_templates, name
-
-
-def test_the_rules_and_the_driver_know_the_same_files_with_weights() -> None:
-    names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names
-    assert sorted(names["WEIGHTS_SUFFIXES"]) == sorted((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES))
-    assert names["GGUF_SUFFIX"] == GGUF_SUFFIX
+def test_only_some_backends_compile_without_weights() -> None:
+    compiles_weights = (
+        Loader(REPOSITORY).load(REPOSITORY / "rules/private/program_actions.bzl").names["compiles_weights"]
+    )
+    assert [compiles_weights(each) for each in ([], ["portable", "xnnpack"], ["xnnpack", "openvino"])] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,10 @@ def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path)
 
     assert say("--help", expect=0).startswith("usage: etbuild ")
     assert "Traceback" not in say(expect=2)
-    here = {verb for verb in VERBS if f"etbuild/cli/{verb}.py" in driver}
+    verbs = {**{verb: f"etbuild/cli/{verb}.py" for verb in VERBS}, "compare": "etplugins/comparison/verb.py"}
+    here = {verb for verb, file in verbs.items() if file in driver}
     assert step in here
-    for verb in {"validate", "export", "build", step}:
+    for verb in {"validate", "export", "build", "compare", step}:
         if verb in here:
             assert say(verb, "--help", expect=0).startswith(f"usage: etbuild {verb} ")
         else:
@@ -147,7 +148,8 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
     """As soon as the verb and the step are imported."""
     files = {path.relative_to(TOOLCHAIN).as_posix(): path for path in TOOLCHAIN.glob("et*/**/*.py")}
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in files}
-    waiting = ["etbuild.__main__", "etbuild.cli.main", f"etbuild.cli.{step}", f"etbuild.steps.{step}"]
+    names = (f"etbuild.cli.{step}", f"etbuild.steps.{step}", "etplugins.comparison.verb", "etplugins.comparison.step")
+    waiting = ["etbuild.__main__", "etbuild.cli.main", *(names[2:] if step == "compare" else names[:2])]
     waiting += ["etbuild.worker.server", "etbuild.worker.warm_up"]
     found: set[str] = set()
     while waiting:

@@ -393,7 +393,7 @@ def test_a_manifest_can_be_a_link(package: Path) -> None:
 def test_buck2_has_files_and_rules_of_its_own(package: Path) -> None:
     (package.parent / ".buckconfig").touch()
     after = generated(package, None, "--buck2", name="BUCK")
-    assert after == LOAD.replace("rules:", "rules/buck2:") + NEW
+    assert after == LOAD.replace("rules:", "contrib/buck2:") + NEW
     assert not (package / "BUILD").exists()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from etbuild.errors import BuildError
-from etbuild.inputs import readable_places, undeclared
+from etbuild.guard import readable_places, undeclared
 from etbuild.processes import forked
 
 

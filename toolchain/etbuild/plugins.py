@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from etbuild.errors import InputError
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parents[1]
 PLACES = ("etplugins", "etkit")
 """The packages whose directories are plug-ins: what builds need, and what people use around builds."""
 FILE = "plugin.json"
+DRIVER = tuple(f"{ROOT / package}/" for package in ("etbuild", *PLACES))
+"""The directories of the driver's own modules. Each ends with a separator."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,14 @@ def load(of_group: str, name: str) -> Any:
     if plugin is None:
         raise InputError.of(f"no plug-in provides the {of_group.replace('_', ' ')} `{name}`")
     module, _, attribute = plugin.provides[of_group][name].partition(":")
-    _import_place(module.partition(".")[0])
-    imported = importlib.import_module(module)
+    imported = import_module(module)
     return getattr(imported, attribute) if attribute else imported
+
+
+def import_module(name: str) -> ModuleType:
+    """Imports a module of a plug-in."""
+    _import_place(name.partition(".")[0])
+    return importlib.import_module(name)
 
 
 def _import_place(name: str) -> None:

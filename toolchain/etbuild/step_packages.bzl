@@ -9,7 +9,6 @@ STEP_PACKAGES = {
     "": ["compare", "export", "lower", "plan", "report"],
     "accelerate": ["compare", "export", "lower"],
     "backends": ["compare", "export", "lower", "plan", "report"],
-    "comparison": ["compare"],
     "emit": ["lower"],
     "export": ["compare", "export", "lower"],
     "files": ["compare", "export", "lower", "plan", "report"],
@@ -25,6 +24,9 @@ STEP_PACKAGES = {
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
 }
+
+# The plug-ins that only one step runs: the actions of others do not have them.
+PLUGINS_OF_STEPS = {"comparison": "compare"}
 
 # What runs builds on the command line: no action has it.
 COMMAND_LINE_PACKAGES = ["api", "build", "cmake"]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.reference import backend_options, command_line, limits, manifest, python_names, rules
+from tools.reference import backend_options, command_line, facts, limits, manifest, python_names, rules
 from tools.reference.markdown import placed
 
 ROOT = Path(__file__).parents[2]
+SCHEMAS = ROOT / "schemas"
+SECTIONS = ROOT / "toolchain" / "etbuild" / "manifest" / "sections.py"
 DIRECTORY = ROOT / "docs" / "reference"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 
@@ -27,3 +29,8 @@ def pages() -> dict[str, str]:
         **rules.pages(ROOT),
     }
     return {name: placed(name, text) for name, text in written.items()}
+
+
+def fact_files() -> dict[str, str]:
+    """Returns what the build rules load from the driver, by the path of the file in the repository."""
+    return facts.files(ROOT)

@@ -9,7 +9,7 @@ from tests.helpers.patched_packages import UPSTREAM
 from tools.reference.markdown import page as markdown_page
 from tools.reference.markdown import table
 
-_CODE = "../../toolchain/etbuild/"
+_CODE = "../../toolchain/"
 
 
 def page() -> str:
@@ -29,7 +29,7 @@ def _blocks() -> Iterator[str]:
         (
             limit.what,
             limit.deed,
-            f"[`{limit.where}`]({_CODE}{limit.where})" if limit.where else "",
+            f"[`{limit.where}`]({_CODE}{limit.file})" if limit.where else "",
             _source(limit.source),
             _report(limit),
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import tomllib
 
+from etbuild import plugins
 from tools.reference.markdown import first_sentence, table
 
 _TABLE = re.compile(r"(?<=<!-- packages -->\n).*?(?=<!-- /packages -->)", re.DOTALL)
@@ -25,7 +27,21 @@ def with_packages(architecture: str, root: Path) -> str:
         ]
         blocks.append(f"**`{name}`**: {_summary(directory / '__init__.py')}")
         blocks.append(table(("layer", "package", "what it does"), rows))
+    blocks.append(f"**Plug-ins**: {_summary(root / 'toolchain' / 'etplugins' / '__init__.py')}")
+    blocks.append(table(("plug-in", "provides", "what it is"), list(_plugins())))
     return _TABLE.sub(lambda _: "{}\n".format("\n\n".join(blocks)), architecture)
+
+
+def _plugins() -> Iterator[tuple[str, str, str]]:
+    """A row for each plug-in, and one for all that are nothing but backends."""
+    found = plugins.plugins().values()
+    backends = [plugin for plugin in found if plugin.provides.keys() == {"backend"}]
+    for plugin in found:
+        if plugin not in backends:
+            provided = "; ".join(f"{group}: {', '.join(names)}" for group, names in plugin.provides.items())
+            yield f"`{plugin.name}`", provided, plugin.description
+    names = ", ".join(f"`{plugin.name}`" for plugin in backends)
+    yield names, "backend", "Backends of hardware, each with the schemas of its options."
 
 
 def _layers(root: Path) -> dict[str, list[list[str]]]:
@@ -34,7 +50,7 @@ def _layers(root: Path) -> dict[str, list[list[str]]]:
     return {
         contract["containers"][0]: [layer.split(" | ") for layer in reversed(contract["layers"])]
         for contract in reversed(contracts)
-        if contract["type"] == "layers" and contract.get("exhaustive")
+        if contract.get("containers") == ["etbuild"]
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from etbuild.cli import main
 from tools.reference.python_names import PUBLIC
-from tools.reference.rules import attributes
+from tools.reference.rules import TOPICS, attributes
 from tools.reference.starlark import Loader
 
 _FORMATS = ("model", "index", "report", "lock", "package", "policy", "delta")
@@ -50,7 +50,8 @@ def _rules(root: Path) -> Iterator[str]:
         for name, value in loader.load(path).names.items():
             if not name.startswith("_"):
                 yield f"{path.name} {name}"
-                yield from (f"{path.name} {name}.{attribute}" for attribute in attributes(name, value))
+                if path.name not in TOPICS:  # `defs.bzl` has them
+                    yield from (f"{path.name} {name}.{attribute}" for attribute in attributes(name, value))
 
 
 def _python() -> Iterator[str]:

@@ -28,7 +28,9 @@ from tools.reference.markdown import page as markdown_page
 from tools.reference.starlark import Call, Loader
 
 _SOURCE = "the docstrings of rules/*.bzl"
-_ORDER = ("defs.bzl", "providers.bzl", "cc.bzl", "repositories.bzl", "extensions.bzl", "actions.bzl")
+_ORDER = ("defs.bzl", "providers.bzl", "cc.bzl", "repositories.bzl", "extensions.bzl")
+TOPICS = ("program.bzl", "test.bzl", "package.bzl", "kernels.bzl", "toolchain.bzl")
+"""The files that `defs.bzl` is the sum of."""
 _DEFAULTS: dict[str, Any] = {"bool": False, "int": 0, "string": ""}
 _KINDS = {
     "rule": "Rule",
@@ -45,27 +47,20 @@ class _File:
 
     Attributes:
         name: Its name.
-        doc: Its docstring.
+        doc: Its docstring. That of `defs.bzl` ends with the files by topic.
         names: What it defines, by name. A provider is part of `providers.bzl`, though `defs.bzl` has it too.
-        comments: The comment above a name, for names that have one.
     """
 
     name: str
     doc: str
     names: dict[str, Any]
-    comments: dict[str, str]
 
     @property
     def page(self) -> str:
         return f"rules/{Path(self.name).stem}.md"
 
-    def constants(self) -> list[str]:
-        """The names that the index describes."""
-        return [name for name, value in self.names.items() if _kind(name, value) == "Constant"]
-
     def about(self, name: str) -> list[str]:
-        found = [*_public(name, self.names[name], f"@rules_executorch//rules:{self.name}"), self.comments.get(name, "")]
-        return [block for block in found if block]
+        return [block for block in _public(name, self.names[name], f"@rules_executorch//rules:{self.name}") if block]
 
     def whole(self) -> list[str]:
         """The content of the page of the file."""
@@ -88,7 +83,7 @@ def pages(root: Path) -> dict[str, str]:
         if file.fits:
             written[file.page] = markdown_page(file.name, _SOURCE, file.whole())
             continue
-        for name in file.names.keys() - file.constants():
+        for name in file.names:
             written[file.page_of(name)] = markdown_page(name, _SOURCE, file.about(name))
     return written
 
@@ -96,23 +91,31 @@ def pages(root: Path) -> dict[str, str]:
 def _files(root: Path) -> list[_File]:
     loader = Loader(root)
     modules = {name: loader.load(root / "rules" / name) for name in _ORDER}
-    forgotten = {path.name for path in (root / "rules").glob("*.bzl")} - set(_ORDER)
+    forgotten = {path.name for path in (root / "rules").glob("*.bzl")} - {*_ORDER, *TOPICS}
     if forgotten:
         raise LookupError(f"add {', '.join(forgotten)} to _ORDER in {Path(__file__).name}")
     providers = modules["providers.bzl"].names
     return [
         _File(
             name,
-            module.doc,
+            module.doc + (_by_topic(loader, root) if name == "defs.bzl" else ""),
             {
                 each: value
                 for each, value in module.names.items()
                 if not each.startswith("_") and (name == "providers.bzl" or each not in providers)
             },
-            module.comments,
         )
         for name, module in modules.items()
     ]
+
+
+def _by_topic(loader: Loader, root: Path) -> str:
+    modules = {name: loader.load(root / "rules" / name) for name in TOPICS}
+    rows = [
+        (f"`{name}`", ", ".join(f"`{each}`" for each in module.names if each[0] != "_"))
+        for name, module in modules.items()
+    ]
+    return f"\n\nA build that needs one topic can load the file of it instead:\n\n{table(('file', 'names'), rows)}"
 
 
 def _index(files: list[_File]) -> Iterator[str]:
@@ -125,27 +128,21 @@ def _index(files: list[_File]) -> Iterator[str]:
             [
                 (link(name, anchor, file.page_of(name)), _kind(name, value).lower(), _said(file, name))
                 for name, value in file.names.items()
-                if file.fits or name not in file.constants()
             ],
         )
-        for name in [] if file.fits else file.constants():
-            yield f"### {name}"
-            yield from file.about(name)
 
 
 def _said(file: _File, name: str) -> str:
     value = _rule_behind(name, file.names[name])
     doc = (inspect.getdoc(value) or "") if isinstance(value, FunctionType) else getattr(value, "doc", "")
-    return first_sentence(doc or file.comments.get(name, ""))
+    return first_sentence(doc)
 
 
 def _kind(name: str, value: Any) -> str:
     value = _rule_behind(name, value)
     if isinstance(value, FunctionType):
         return "Macro" if next(_parameters(value), "") == "name" else "Function"
-    if isinstance(value, Call):
-        return _KINDS[value.function]
-    return "Constant"
+    return _KINDS[value.function]
 
 
 def _public(name: str, value: Any, file: str) -> Iterator[str]:
@@ -155,7 +152,7 @@ def _public(name: str, value: Any, file: str) -> Iterator[str]:
         yield f"{_kind(name, value)}.\n\n{load}"
         yield signature("starlark", f"{name}({', '.join(_parameters(value))})", f"{file}:{name}")
         yield docstring(inspect.getdoc(value) or "", "starlark")
-    elif isinstance(value, Call) and value.function == "module_extension":
+    elif value.function == "module_extension":
         yield "Module extension."
         yield fence("starlark", f'{name} = use_extension("{file}", "{name}")')
         yield fence_indented(value.doc, "starlark")
@@ -163,14 +160,10 @@ def _public(name: str, value: Any, file: str) -> Iterator[str]:
             yield f"### {name}.{tag}"
             yield fence_indented(tag_class.doc, "starlark")
             yield _attributes(tag_class)
-    elif isinstance(value, Call):
+    else:
         yield f"{_KINDS[value.function]}.\n\n{load}"
         yield fence_indented(value.doc, "starlark")
         yield _fields(value) if value.function == "provider" else _attributes(value)
-    else:
-        yield f"Constant.\n\n{load}"
-        if isinstance(value, dict):
-            yield f"Keys: {', '.join(f'`{key}`' for key in value)}."
 
 
 def attributes(name: str, value: Any) -> list[str]:
@@ -178,8 +171,6 @@ def attributes(name: str, value: Any) -> list[str]:
     value = _rule_behind(name, value)
     if isinstance(value, FunctionType):
         return [each for each in inspect.signature(value).parameters if each not in ("args", "kwargs")]
-    if not isinstance(value, Call):
-        return []
     if value.function == "module_extension":
         tags = value.arguments["tag_classes"].items()
         return [f"{tag}.{key}" for tag, tag_class in tags for key in tag_class.arguments.get("attrs", {})]

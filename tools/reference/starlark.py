@@ -6,7 +6,6 @@ loaded are replaced by functions that only record their arguments. Implementatio
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +33,10 @@ class Module:
     Attributes:
         doc: Its docstring.
         names: Its global values by name, without the values that it loads from other files.
-        comments: The comment above the assignment of a name, for names that have one.
     """
 
     doc: str
     names: dict[str, Any]
-    comments: dict[str, str]
 
 
 _RECORDED = ("aspect", "module_extension", "provider", "repository_rule", "rule", "tag_class", "transition")
@@ -56,11 +53,6 @@ def _record(function: str) -> Callable[..., Call]:
 
 def _label(text: str) -> str:
     return text
-
-
-def _comments(source: str) -> dict[str, str]:
-    found = re.finditer(r"^((?:#.*\n)+)(\w+) = ", source, re.MULTILINE)
-    return {match[2]: re.sub(r"^# ?", "", match[1], flags=re.MULTILINE).strip() for match in found}
 
 
 def _bazel() -> dict[str, Any]:
@@ -121,10 +113,9 @@ class Loader:
 
             names["load"] = load
             provided |= {"load", "__builtins__", "__doc__"}
-            source = path.read_text("utf-8")
-            exec(compile(source, str(path), "exec"), names)
+            exec(compile(path.read_text("utf-8"), str(path), "exec"), names)
             own = {name: value for name, value in names.items() if name not in provided}
-            self.loaded[path] = Module(str(names.get("__doc__") or ""), own, _comments(source))
+            self.loaded[path] = Module(str(names.get("__doc__") or ""), own)
         return self.loaded[path]
 
     def _path(self, label: str, where: Path) -> Path:

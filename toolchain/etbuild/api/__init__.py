@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from etbuild.key.declared import Inputs
     from etbuild.results import ProgramMethod
-    from etbuild.steps.reference import Reference
+    from etbuild.steps.prepared_model import PreparedModel
 
 
 def load(
@@ -131,8 +131,8 @@ class Model:
             BuildError: The model or a factory failed.
         """
         self._check(method)
-        with self._reference() as reference:
-            positional, _ = reference.methods[method]
+        with self._prepared() as prepared:
+            positional, _ = prepared.inputs[method]
             return positional
 
     def exported_program(self, method: str) -> ExportedProgram:
@@ -143,28 +143,28 @@ class Model:
             BuildError: The model cannot be exported.
         """
         self._check(method)
-        with self._reference() as reference:
-            return reference.exported(method)
+        with self._prepared() as prepared:
+            return prepared.exported(method)
 
     def _check(self, method: str) -> None:
         if method not in self._plan.methods:
             raise InputError.of(f"{self.name} has no method `{method}`", did_you_mean(method, self.methods))
 
     @contextmanager
-    def _reference(self) -> Iterator[Reference]:
+    def _prepared(self) -> Iterator[PreparedModel]:
         """The model in PyTorch. It is valid inside."""
+        from etbuild.guard.undeclared import watched_reads
         from etbuild.inputs.step_context import StepContext
-        from etbuild.inputs.undeclared import watched_reads
         from etbuild.inputs.user_code import importable
         from etbuild.key.import_graph import used_sources
-        from etbuild.steps.reference import Reference
+        from etbuild.steps.prepared_model import PreparedModel
         from etbuild.surroundings.random_seeds import seed
 
         inputs = self._request.inputs()
         used = used_sources(inputs, self._plan.export_plan)
         seed(self._plan.export_plan.model.seed)  # modules may draw numbers when they are imported
         with importable(used, inputs.data.values(), watched_reads):
-            yield Reference.of_plan(self._plan, StepContext(inputs))
+            yield PreparedModel.of_plan(self._plan, StepContext(inputs))
 
 
 @dataclass(frozen=True)

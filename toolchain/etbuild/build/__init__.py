@@ -173,7 +173,7 @@ def _checked_by(request: Request) -> str:
 
 
 def _build(request: Request, directory: Path, options: BuildOptions) -> BuildResult:
-    from etbuild.inputs.undeclared import unkeyed
+    from etbuild.guard.undeclared import unkeyed
     from etbuild.processes import forked
 
     forked.loaded.clear()  # what an earlier build of this process has imported
@@ -193,7 +193,7 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
             whole = "cached" not in {*steps.values(), *pipeline.methods.values()}
             checked = pipeline.program / _CHECKED
             checked_files.record(checked, _checked_by(request), request.files.used.packages, whole, request.began)
-            shutil.copyfile(pipeline.comparison, pipeline.program / _COMPARED)
+            shutil.copyfile(pipeline.compared, pipeline.program / _COMPARED)
             names = [*(artifact.file for artifact in pipeline.artifacts), _CHECKED, _COMPARED]
             options.cache.store("program", request.key, pipeline.program, names)
         *artifacts, index = pipeline.artifacts

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from etbuild import backends, notes
+from etbuild import backends, notes, plugins
 from etbuild.errors import DocumentPath, EtbuildError, InputError
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import (
@@ -49,11 +49,39 @@ if TYPE_CHECKING:
     from etbuild.cache.store import Cache
     from etbuild.results import KeyInputs, LoweringFacts
     from etbuild.steps.saved_export import LoweringJob
-    from etbuild.steps.witness import Witness
 
 P = TypeVar("P", LowerPlan, ComparePlan)
 StepPlan = ExportPlan | MethodPlan | Plan
 """A plan of one step, or of all."""
+
+
+class Comparison(Protocol):
+    """The comparison of a program with its model, which a plug-in provides as the step `compare`.
+
+    It is made with a function that returns the job, with the sources of the model, and with the file of the example
+    inputs that the export saves. It may have a process of its own, which makes the model. What the function returns may
+    change until the comparison runs.
+    """
+
+    def start(self) -> None:
+        """Starts its process, unless it runs: it takes long to import what a model needs."""
+
+    def run(self, directory: Path, lowering: LoweringFacts, scratch: Path, result: Path) -> None:
+        """Compares, and ends its process.
+
+        Args:
+            directory: The directory of the program and its named data.
+            lowering: The facts of the lowering.
+            scratch: An existing empty directory, which the process may read.
+            result: The file to write, in the form of a validation's result of Buck2.
+
+        Raises:
+            InputError: A declared input is missing or does not fit.
+            BuildError: The program cannot be loaded, or computes something else.
+        """
+
+    def close(self) -> None:
+        """Ends its process, if it runs."""
 
 
 class _NoPythonInterface:
@@ -184,7 +212,7 @@ class Pipeline:
         return facts.read_lowering(self.program / f"{self.request.plan.name}.lowering.json")
 
     @property
-    def comparison(self) -> Path:
+    def compared(self) -> Path:
         """The result of the comparison."""
         return self.directory / "comparison" / "comparison.json"
 
@@ -192,7 +220,7 @@ class Pipeline:
         """Runs a step, or takes what it writes from the cache, and prints its notes. Returns `run` or `cached`."""
         how = self._written(step)
         if step.name == "compare":
-            notes.show_of_comparison(self.comparison)
+            notes.show_of_comparison(self.compared)
         return how
 
     def _written(self, step: Step) -> str:
@@ -226,18 +254,16 @@ class Pipeline:
         self.request.files.check_unchanged()
 
     @cached_property
-    def witness(self) -> Witness:
-        """The process of the model, which the comparison needs. The export or the lowering starts it, if there are
-        processors."""
-        from etbuild.steps.witness import Witness
-
-        job = partial(self.job, self.request.plan.compare_plan)
-        return Witness(job, self.request.files.used, self.export.directory / EXAMPLES)
+    def comparison(self) -> Comparison:
+        """The comparison. The export or the lowering starts its process, if there are processors."""
+        job, used = partial(self.job, self.request.plan.compare_plan), self.request.files.used
+        comparison: Comparison = plugins.load("step", "compare")(job, used, self.export.directory / EXAMPLES)
+        return comparison
 
     def close(self) -> None:
         """Ends what still runs."""
-        if "witness" in vars(self):
-            self.witness.close()
+        if "comparison" in vars(self):
+            self.comparison.close()
 
     def key(self, schema: str, step: str, plan: StepPlan, reads: Mapping[str, object]) -> str:
         """The key of what a step writes: a part of the plan, the data that it names, the driver, and the toolchain."""
@@ -268,7 +294,7 @@ class Pipeline:
     @property
     def watch(self) -> Watch:
         """Refuses what the sources read and no key covers. The driver itself reads what the cache has."""
-        from etbuild.inputs.undeclared import watched_reads
+        from etbuild.guard.undeclared import watched_reads
 
         return partial(watched_reads, given=[] if self.cache is None else [self.cache.directory])
 
@@ -300,7 +326,7 @@ class Pipeline:
         Raises:
             BuildError: A file has changed since the build began.
         """
-        from etbuild.inputs.undeclared import unkeyed
+        from etbuild.guard.undeclared import unkeyed
 
         assert self.cache is not None
         with unkeyed() as reasons:
@@ -388,12 +414,12 @@ def _export(run: Pipeline) -> None:
                 part()
     if request.plan.compare_plan.weights or request.plan.export_plan.read_weights:
         # Of a model without files, nobody knows yet how much memory it takes a second time.
-        imports.append(run.witness.start)
+        imports.append(run.comparison.start)
     plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []
     inputs = request.files.inputs.only(run.data(plan))
     export(plan, inputs, request.files.used, run.export.directory, run.stage, run.watch, meanwhile)
     if run.export.needs_reexport:  # the process of the model may need what exports
-        run.witness.close()
+        run.comparison.close()
 
 
 def _import_transformers() -> None:
@@ -411,19 +437,15 @@ def _lower(run: Pipeline) -> None:
     directory.mkdir()
     store = MethodStore(directory) if run.cache is None else _CachedMethods(run, run.cache, directory)
     if run.options.jobs > 1:  # it takes long to import what a model needs
-        run.witness.start()
+        run.comparison.start()
     lower(run.job(plan), run.program, store)
 
 
 def _compare(run: Pipeline) -> None:
     """Compares the program with its model."""
-    from etbuild.steps.compare import Built, compare
-
-    job, built = run.job(run.request.plan.compare_plan), Built.below(run.program, run.lowering)
     scratch = run.directory / "compared"  # below a directory that the process of the model may read
     scratch.mkdir()
-    compare(job, run.witness, built, scratch, run.comparison)
-    run.witness.close()
+    run.comparison.run(run.program, run.lowering, scratch, run.compared)
 
 
 def _report(run: Pipeline) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from etbuild import plugins
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.files.digests import digest
 from etbuild.inputs.given import Given
@@ -88,12 +89,7 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
     if isinstance(example, FileExample):
         return _tensor_from_file(example, path, context.inputs)
     if isinstance(example, ModelExample):
-        from etbuild.model import encoder_decoder, image_text, single_call
-
-        if example.of_model in ("image", "sound"):
-            return single_call.example(module, example, path)
-        is_image = example.of_model in ("pixel_values", "embeddings")
-        return image_text.example(module, example, path) if is_image else encoder_decoder.example(module, example, path)
+        return plugins.load("example_input", example.of_model)(module, example, path)
     with wrap_user_error(path, "making the example input"):
         return _filled(example, getattr(torch, example.dtype), path)
 
@@ -204,12 +200,12 @@ class DynamicShapes:
         self.leaves: list[tuple[tuple[Any, ...] | None, DocumentPath]] = []
         shapes_path: DocumentPath = (*path, "dynamic_shapes")
         self.positional = tuple(
-            self._convert(shapes, value, (*shapes_path, index))
+            zip_tree(shapes, value, self._shape, (*shapes_path, index))
             for index, (shapes, value) in enumerate(zip(method.dynamic_shapes, arguments, strict=True))
         )
         shapes_path = (*path, "dynamic_kwargs_shapes")
         self.keyword = {
-            name: self._convert(method.dynamic_kwargs_shapes[name], value, (*shapes_path, name))
+            name: zip_tree(method.dynamic_kwargs_shapes[name], value, self._shape, (*shapes_path, name))
             for name, value in keywords.items()
         }
 
@@ -223,34 +219,21 @@ class DynamicShapes:
             return None
         return dict(inspect.signature(forward).bind(*self.positional, **self.keyword).arguments)
 
-    def _convert(self, shapes: Shapes, value: Any, path: DocumentPath) -> Any:
-        if isinstance(value, (list, tuple)):
-            if shapes is not None and (not isinstance(shapes, tuple) or len(shapes) != len(value)):
-                raise self._misfit(f"the input is a {type(value).__name__} of {len(value)}", path)
-            parts = [None] * len(value) if shapes is None else shapes
-            return type(value)(
-                self._convert(part, element, (*path, index))
-                for index, (part, element) in enumerate(zip(parts, value, strict=True))
-            )
-        if isinstance(value, dict):
-            by_key = {} if shapes is None else shapes
-            if not isinstance(by_key, dict) or by_key.keys() - value:
-                raise self._misfit(f"the input is a mapping of {', '.join(value)}", path)
-            return {key: self._convert(by_key.get(key), part, (*path, key)) for key, part in value.items()}
+    def _shape(self, shapes: Shapes, value: Any, path: DocumentPath) -> tuple[Any, ...] | None:
         shape = None if shapes is None else self._tensor_shape(shapes, value, path)
         self.leaves.append((shape, path))
         return shape
 
     def _tensor_shape(self, entries: Shapes, value: Any, path: DocumentPath) -> tuple[Any, ...]:
         if not isinstance(value, torch.Tensor):
-            raise self._misfit(f"the input is {type(value).__name__}, which has no dimensions", path)
+            raise _misfit(f"the input is {type(value).__name__}, which has no dimensions", path)
         if not isinstance(entries, tuple):
-            raise self._misfit("the input is a tensor", path)
+            raise _misfit("the input is a tensor", path)
         dims = [entry for entry in entries if entry is None or isinstance(entry, Dim)]
         if len(dims) < len(entries):
-            raise self._misfit("the input is a tensor", path)
+            raise _misfit("the input is a tensor", path)
         if len(dims) != value.dim():
-            raise self._misfit(f"{len(dims)} entries for an input of {value.dim()} dimensions", path)
+            raise _misfit(f"{len(dims)} entries for an input of {value.dim()} dimensions", path)
         return tuple(torch.export.Dim.STATIC if dim is None else self._dim(dim) for dim in dims)
 
     def _dim(self, dim: Dim) -> Any:
@@ -276,9 +259,39 @@ class DynamicShapes:
         """The size of a dimension as the manifest states it."""
         return self._texts[id(dim)]
 
-    @staticmethod
-    def _misfit(message: str, path: DocumentPath) -> InputError:
-        return InputError.at(path, message, "write dynamic shapes in the structure of the input")
+
+def zip_tree(
+    shapes: Shapes, value: Any, of_leaf: Callable[[Shapes, Any, DocumentPath], Any], path: DocumentPath
+) -> Any:
+    """Calls a function for each value of an input that contains no others, with the shapes that belong to it.
+
+    Args:
+        shapes: The dynamic shapes of the input.
+        value: The input.
+        of_leaf: It takes the shapes, the value, and the place of the shapes.
+        path: The place of the shapes of the whole input.
+
+    Returns:
+        The results, in the form of the input.
+
+    Raises:
+        InputError: The structure of the shapes differs from that of the input.
+    """
+    if isinstance(value, (list, tuple)):
+        if shapes is not None and (not isinstance(shapes, (list, tuple)) or len(shapes) != len(value)):
+            raise _misfit(f"the input is a {type(value).__name__} of {len(value)}", path)
+        parts = enumerate(zip(shapes or [None] * len(value), value, strict=True))
+        return type(value)(zip_tree(*pair, of_leaf, (*path, index)) for index, pair in parts)
+    if isinstance(value, dict):
+        by_key = {} if shapes is None else shapes
+        if not isinstance(by_key, dict) or by_key.keys() - value:
+            raise _misfit(f"the input is a mapping of {', '.join(value)}", path)
+        return {key: zip_tree(by_key.get(key), part, of_leaf, (*path, key)) for key, part in value.items()}
+    return of_leaf(shapes, value, path)
+
+
+def _misfit(message: str, path: DocumentPath) -> InputError:
+    return InputError.at(path, message, "write dynamic shapes in the structure of the input")
 
 
 def dimension_names(method: ExportMethod) -> set[str]:
@@ -305,16 +318,16 @@ def with_batch(shapes: Shapes, value: Any) -> Shapes:
     Returns:
         The dynamic shapes. All added dimensions are one dimension, of any size from 1.
     """
-    if isinstance(value, torch.Tensor) and value.dim():
-        dims = shapes if isinstance(shapes, tuple) and shapes else (None,) * value.dim()
-        return (dims[0] or Dim("dynamic_batch_size", 1, None, 1, 1, 0), *dims[1:])
-    if isinstance(value, (list, tuple)):
-        parts = shapes if isinstance(shapes, tuple) and shapes else (None,) * len(value)
-        return tuple(with_batch(part, element) for part, element in zip(parts, value, strict=True))
-    if isinstance(value, dict):
-        by_key = shapes if isinstance(shapes, dict) else {}
-        return {key: with_batch(by_key.get(key), part) for key, part in value.items()}
-    return shapes
+    batched: Shapes = zip_tree(shapes, value, _with_batch, ())
+    return batched
+
+
+def _with_batch(shapes: Shapes, value: Any, path: DocumentPath) -> Shapes:
+    del path
+    if not isinstance(value, torch.Tensor) or not value.dim():
+        return shapes
+    dims = shapes if isinstance(shapes, tuple) and shapes else (None,) * value.dim()
+    return (dims[0] or Dim("dynamic_batch_size", 1, None, 1, 1, 0), *dims[1:])
 
 
 def in_signature_order(entry: Callable[..., Any], keywords: dict[str, object], path: DocumentPath) -> dict[str, object]:

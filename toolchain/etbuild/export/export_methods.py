@@ -329,7 +329,7 @@ def _quantization(prepared: PreparedMethod) -> Quantization | None:
     if of_recipe is None or not of_recipe.quantizers:
         hint = "add a quantizer: `quantizers: [xnnpack]`"
         raise InputError.at(path, "the recipe has no quantizers", hint)
-    return from_recipe(of_recipe, pt2e or Pt2e((), None, None, {}), arguments, path, context)
+    return from_recipe(of_recipe, pt2e or Pt2e(), arguments, path, context)
 
 
 @contextlib.contextmanager

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from etbuild.inputs.readable_places import DRIVER
 from etbuild.key import distributions
 from etbuild.key.toolchain import check_installed, distributions_of
+from etbuild.plugins import DRIVER
 
 
 def record(path: Path, environment: str, packages: Iterable[str], whole: bool, since: int) -> None:

@@ -23,7 +23,8 @@ from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.lower import runtime_kernels
 from etbuild.lower.size_bounds import SizeBounds
-from etbuild.plan.parts import MemoryPlanning, Names
+from etbuild.plan.kinds import Names
+from etbuild.plan.parts import MemoryPlanning
 from etbuild.plan.step_plans import MethodPlan
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def backend_config(
         **settings.fields(),
         "memory_planning_pass": _memory_planning(lower_plan, also_written, bounds),
         "sym_shape_eval_pass": bounds,
-        "to_out_var_pass": ToOutVarPass(**settings.to_out_var_pass),
+        "to_out_var_pass": ToOutVarPass(**settings.to_out_var_pass.fields()),
         "propagate_device_config": _propagate_device_config(lower_plan),
         "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
     }
@@ -139,12 +140,7 @@ def _started_from_recipe(lower_plan: MethodPlan, fields: dict[str, object]) -> t
 
 def _propagate_device_config(lower_plan: MethodPlan) -> dict[str, PropagateDeviceConfig]:
     setting = lower_plan.executorch.propagate_device_config
-    return {
-        method: PropagateDeviceConfig(
-            **{key: value.get(method, False) if isinstance(value, dict) else value for key, value in setting.items()}
-        )
-        for method in lower_plan.methods
-    }
+    return {method: PropagateDeviceConfig(**setting.of_method(method).fields()) for method in lower_plan.methods}
 
 
 class LoopMemoryPlanning(MemoryPlanningPass):  # type: ignore[misc]

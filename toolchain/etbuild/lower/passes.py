@@ -15,7 +15,7 @@ from torch.fx.passes.infra.pass_manager import PassManager
 
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.inputs.user_code import load_callable, wrap_user_error
-from etbuild.plan.parts import Names
+from etbuild.plan.kinds import Names
 from etbuild.plan.step_plans import MethodPlan
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from etbuild.errors import DocumentPath, Problem, did_you_mean
 from etbuild.manifest.sections import Adapter, Manifest, Method, Model
@@ -12,11 +12,6 @@ OF_LAYER = "adapters"
 
 _PATH: DocumentPath = ("model", "adapters")
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # what PEFT's `save_pretrained` writes
-
-
-def methods(adapters: Iterable[str]) -> dict[str, Method]:
-    """The methods of a language model with these adapters, if the manifest has none."""
-    return {"forward": {}, **{f"forward_{name}": {"adapter": name} for name in adapters}}
 
 
 def files(model: Model) -> dict[str, Adapter]:

@@ -7,15 +7,14 @@ A dimension has a name and a range. The size of a derived dimension is a multipl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from etbuild.errors import COMPARED, DocumentPath, Problem, did_you_mean, unknown
 from etbuild.manifest.sections import Dim, ExampleInput, Shapes
 
-CONTAINERS = ("list", "tuple", "dict")
-INPUTS = ("shape", "factory", "file", "value", *CONTAINERS)
+INPUTS = ("shape", "factory", "file", "value", "list", "tuple", "dict")
 """The keys that say what an example input is."""
 _DERIVED = re.compile(r"(?:(\d+) ?\* ?)?([A-Za-z_]\w*?)(?: ?([+-]) ?(\d+))?", re.ASCII)
 
@@ -54,21 +53,24 @@ def normalized(shapes: Shapes, named: dict[str, Dim]) -> Shapes:
         name, times, plus = _parsed(shapes["dim"])
         derived = {} if (times, plus) == (1, 0) else {"times": times, "plus": plus}
         return {**named[name], "dim": name, **derived}
-    if isinstance(shapes, list):
-        reduced = [normalized(part, named) for part in shapes]
-        return reduced if any(part is not None for part in reduced) else None
-    if isinstance(shapes, dict):
-        by_key = {key: normalized(part, named) for key, part in shapes.items()}
-        return by_key if any(part is not None for part in by_key.values()) else None
-    return None
+    if shapes is None:
+        return None
+    by_key = {key: normalized(part, named) for key, part in _entries_of(shapes)}
+    if all(part is None for part in by_key.values()):
+        return None
+    return by_key if isinstance(shapes, dict) else [*by_key.values()]
 
 
 def named_dims(shapes: Shapes) -> dict[str, Dim]:
     """The named dimensions in the dynamic shapes of a method, which give derived ones their range."""
     if is_dim(shapes):
         return _ranged(shapes) if "max" in shapes else {}
-    elements = shapes.values() if isinstance(shapes, dict) else shapes or ()
-    return {name: dim for part in elements for name, dim in named_dims(part).items()}
+    return {name: dim for _, part in _entries_of(shapes) for name, dim in named_dims(part).items()}
+
+
+def _entries_of(shapes: Shapes) -> Iterable[tuple[int | str, Shapes]]:
+    """The parts of dynamic shapes, by index or key."""
+    return shapes.items() if isinstance(shapes, dict) else enumerate(shapes or ())
 
 
 def _ranged(dim: Dim) -> dict[str, Dim]:
@@ -166,7 +168,7 @@ class Check:
         if is_dim(shapes):
             yield from self._of_dim(shapes, None, path)
         elif shapes is not None:
-            for key, part in shapes.items() if isinstance(shapes, dict) else enumerate(shapes):
+            for key, part in _entries_of(shapes):
                 yield from self._of_factory(part, (*path, key))
 
     def _of_tensor(self, sizes: list[int] | None, dims: list[Shapes], path: DocumentPath) -> Iterator[Problem]:

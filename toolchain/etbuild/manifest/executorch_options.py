@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etbuild.errors import DocumentPath, Problem, unknown
-from etbuild.manifest.sections import Manifest, Method
+from etbuild.manifest.sections import Manifest, MemoryPlanning, Method
 
 _WITHOUT_EFFECT = {
     "emit_stacktrace": (True, "exports have no stack traces, since stack traces hold paths of the machine"),
@@ -35,7 +35,7 @@ def check(data: Manifest, methods: dict[str, Method]) -> Iterator[Problem]:
 
 def _check_memory(data: Manifest, methods: dict[str, Method]) -> Iterator[Problem]:
     executorch, sharing = data.get("executorch", {}), data.get("share_mutable_buffers", False)
-    places: dict[DocumentPath, dict[str, str | bool | int]] = {
+    places: dict[DocumentPath, MemoryPlanning] = {
         ("executorch", "memory_planning"): executorch.get("memory_planning", {}),
         **{("methods", name, "memory_planning"): method.get("memory_planning", {}) for name, method in methods.items()},
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from etbuild.errors import Problem, unknown
 from etbuild.manifest import adapters
 from etbuild.manifest.sections import Metadata, Model
+from etbuild.manifest.weights import checkpoints
 
 TITLE = "org.opencontainers.image.title"
 """The annotation that holds a name: that of a program, or of a file. `oras` restores files by it."""
@@ -26,9 +27,7 @@ def check(metadata: Metadata, model: Model) -> Iterator[Problem]:
         if label in keys:
             message = f"the annotation `{label}` cannot be a label"
             yield Problem(message, ("metadata", "labels", label), f"it is made from {keys[label]}", at_key=True)
-    weights = model.get("weights", [])
-    entries = weights if isinstance(weights, list) else [weights]
-    files = {entry if isinstance(entry, str) else entry["file"] for entry in entries}
+    files = {checkpoint["file"] for checkpoint in checkpoints(model).values()}
     files |= {entry.get("weights", "") for entry in adapters.files(model).values()}
     for name, hint in unknown(metadata.get("weights_licenses", {}), files):
         message = f"`{name}` is not one of the files of `model.weights`, or of an adapter"

@@ -1,97 +1,22 @@
-"""The types of a manifest that fits its schema, one for each section of `model.schema.json`.
+"""The types of a manifest's data, one for each section: `make reference` writes them from `etbuild.plan`.
 
-A test compares them with the schema. A key that the schema requires is there, and any other one may be missing.
+A key that the schema requires is there, and any other one may be missing.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 Options = dict[str, Any]
 """Values that users choose: keyword arguments of a callable, options of a backend, a Hugging Face configuration."""
 Number = int | float
-Tolerance = dict[str, Number]
 Ranges = list[list[Number] | None]
 Shapes = Any
 """Dynamic shapes, in the form of their input: None, a `Dim`, or a list or a mapping of dynamic shapes."""
 
 
-class Cache(TypedDict, total=False):
-    """`model.huggingface.cache`."""
-
-    max_length: int
-    max_seq_length: int
-    kind: str
-
-
-class Dense(TypedDict, total=False):
-    """An entry of `model.huggingface.dense`."""
-
-    in_features: int
-    out_features: int
-    bias: bool
-    activation: str
-    residual: bool
-
-
-HuggingFace = TypedDict(
-    "HuggingFace",
-    {
-        "task": str,
-        "class": str,
-        "config": str | Options,
-        "generation_config": str | Options,
-        "attention": str,
-        "logits": str,
-        "max_source_length": int,
-        "pooling": str,
-        "dense": list[Dense],
-        "normalize": bool,
-        "cache": Cache,
-    },
-    total=False,
-)
-
-
-class Checkpoint(TypedDict, total=False):
-    """An entry of `model.weights` with rules."""
-
-    file: str
-    key: str
-    rename: dict[str, str]
-    ignore: list[str]
-    optional: list[str]
-
-
-class Adapter(TypedDict):
-    """An entry of `model.adapters`."""
-
-    config: str
-    weights: str
-
-
-class Model(TypedDict, total=False):
-    """`model`."""
-
-    factory: str
-    huggingface: HuggingFace
-    kwargs: Options
-    seed: int
-    weights: str | Checkpoint | list[str | Checkpoint]
-    dtype: str
-    adapters: dict[str, str | Adapter]
-    modules: list[str]
-
-
-class Recipe(TypedDict, total=False):
-    """`recipe` with arguments."""
-
-    name: str
-    kwargs: Options
-
-
 class ExampleInput(TypedDict, total=False):
-    """An input of a method. Only tasks write `of_model` and `length`."""
+    """`methods.NAME.example_inputs[N]`."""
 
     shape: list[int]
     dtype: str
@@ -109,152 +34,47 @@ class ExampleInput(TypedDict, total=False):
     length: int
 
 
-class Dim(TypedDict, total=False):
-    """A dynamic dimension."""
+class Call(TypedDict, total=False):
+    """`tests.cases.NAME.calls[N]`."""
 
-    dim: str
-    min: int
-    max: int
-    multiple_of: int
-
-
-class BackendEntry(TypedDict, total=False):
-    """A partitioner or a quantizer with options."""
-
-    backend: str
-    options: Options
+    method: str
+    inputs: list[ExampleInput]
+    kwargs: dict[str, ExampleInput]
 
 
-Partitioners = list[str | BackendEntry]
+class Case(TypedDict, total=False):
+    """`tests.cases.NAME`."""
+
+    method: str
+    inputs: list[ExampleInput]
+    kwargs: dict[str, ExampleInput]
+    calls: list[Call]
 
 
-class Torchao(TypedDict, total=False):
-    """An entry of `quantize.torchao`."""
+class Tolerance(TypedDict, total=False):
+    """`checks.compare.tolerance`."""
 
-    config: str
-    group_size: int | None
-    scales: str
-    fitting: bool
-    kwargs: Options
-    modules: list[str]
-    layers: list[str]
+    atol: Number
+    rtol: Number
+    of_largest: Number
 
 
-class Calibration(TypedDict, total=False):
-    """`quantize.pt2e.calibration`."""
-
-    file: str
-    keys: list[str]
-    factory: str
-    kwargs: Options
-
-
-class Pt2e(TypedDict, total=False):
-    """`quantize.pt2e`."""
-
-    quantizers: Partitioners
-    calibration: Literal["example_inputs"] | Calibration
-    qat: str
-    passes: dict[str, list[str]]
-
-
-class Quantize(TypedDict, total=False):
-    """`quantize` of a method, or of `defaults`."""
-
-    torchao: list[Torchao]
-    pt2e: Pt2e
-
-
-class Method(TypedDict, total=False):
-    """An entry of `methods`."""
-
-    entry: str
-    adapter: str
-    example_inputs: list[ExampleInput]
-    example_kwargs: dict[str, ExampleInput]
-    dynamic_shapes: list[Shapes]
-    dynamic_kwargs_shapes: dict[str, Shapes]
-    program: str
-    strict: bool
-    quantize: Quantize | None
-    partitioners: Partitioners
-    memory_planning: dict[str, str | bool | int]
-
-
-class Defaults(TypedDict, total=False):
-    """`defaults`."""
-
-    partitioners: Partitioners | dict[str, Partitioners]
-    strict: bool
-    quantize: Quantize | None
-
-
-class NamedData(TypedDict, total=False):
-    """An entry of `named_data`."""
-
-    parameters: list[str]
-    shard_size: int
-
-
-class Metadata(TypedDict, total=False):
-    """`metadata`."""
-
-    version: str
-    license: str
-    weights_licenses: dict[str, str]
-    authors: list[str]
-    description: str
-    labels: dict[str, str]
-
-
-class Executorch(TypedDict, total=False):
-    """`executorch`."""
-
-    memory_planning: dict[str, str | bool | int]
-    sym_shape_eval_pass: str
-    to_out_var_pass: dict[str, bool]
-    propagate_device_config: dict[str, bool | dict[str, bool]]
-    dynamic_memory_planning_mode: str
-    emit_stacktrace: bool
-    extract_delegate_segments: bool
-    segment_alignment: int
-    constant_tensor_alignment: int
-    delegate_alignment: int
-    remove_view_copy: bool
-    external_mutable_weights: bool
-    emit_mutable_buffer_names: bool
-    do_quant_fusion_and_const_prop: bool
-    run_reinplace_pass: bool
-    reinplace_extra_ops: list[str]
-    enable_non_cpu_memory_planning: bool
-
-
-class CompareMethod(TypedDict, total=False):
-    """An entry of `checks.compare.methods`."""
+class TestsOfMethod(TypedDict, total=False):
+    """`tests.methods.NAME`."""
 
     tolerance: Tolerance
-    ranges: Ranges
-    leave_out: str
+    random: int
+    ranges: list[list[Number] | None]
 
 
-class Compare(TypedDict, total=False):
-    """`checks.compare`."""
+class Tests(TypedDict, total=False):
+    """`tests`."""
 
     tolerance: Tolerance
-    leave_out: str
-    work: int
-    methods: dict[str, CompareMethod]
-
-
-class Metric(TypedDict, total=False):
-    """An entry of `checks.metric`."""
-
-    factory: str
-    data: str
-    kwargs: Options
-    min: Number
-    max: Number
-    max_change: Number
+    random: int
+    seed: int
+    methods: dict[str, TestsOfMethod]
+    cases: dict[str, Case]
 
 
 class TextCheck(TypedDict, total=False):
@@ -267,6 +87,34 @@ class TextCheck(TypedDict, total=False):
     max_divergence: Number
     min_same_choices: Number
     min_equal_tokens: int
+
+
+class Metric(TypedDict, total=False):
+    """`checks.metric[N]`."""
+
+    factory: str
+    data: str
+    kwargs: Options
+    min: Number
+    max: Number
+    max_change: Number
+
+
+class CompareMethod(TypedDict, total=False):
+    """`checks.compare.methods.NAME`."""
+
+    tolerance: Tolerance
+    ranges: list[list[Number] | None]
+    leave_out: str
+
+
+class Compare(TypedDict, total=False):
+    """`checks.compare`."""
+
+    tolerance: Tolerance
+    leave_out: str
+    work: int
+    methods: dict[str, CompareMethod]
 
 
 class Checks(TypedDict, total=False):
@@ -287,46 +135,284 @@ class Checks(TypedDict, total=False):
     text: TextCheck
 
 
-class TestsOfMethod(TypedDict, total=False):
-    """An entry of `tests.methods`."""
+class Report(TypedDict, total=False):
+    """`report`."""
 
-    tolerance: Tolerance
-    random: int
-    ranges: Ranges
-
-
-class Call(TypedDict, total=False):
-    """An entry of `tests.cases.NAME.calls`."""
-
-    method: str
-    inputs: list[ExampleInput]
-    kwargs: dict[str, ExampleInput]
+    operators: bool
+    blobs: bool
 
 
-class Case(Call, total=False):
-    """An entry of `tests.cases`: one call, or several."""
+class MemoryPlanning(TypedDict, total=False):
+    """`methods.NAME.memory_planning`."""
 
-    calls: list[Call]
+    memory_planning_algo: str
+    allow_lifetime_and_storage_overlap: bool
+    alloc_graph_input: bool
+    alloc_graph_output: bool
+    alloc_mutable_buffers: bool
+    alignment: int
 
 
-class Tests(TypedDict, total=False):
-    """`tests`."""
+class PropagateDevice(TypedDict, total=False):
+    """`executorch.propagate_device_config`."""
 
-    tolerance: Tolerance
-    random: int
-    seed: int
-    methods: dict[str, TestsOfMethod]
-    cases: dict[str, Case]
+    skip_h2d_for_method_inputs: bool | dict[str, bool]
+    skip_d2h_for_method_outputs: bool | dict[str, bool]
+
+
+class ToOutVarPass(TypedDict, total=False):
+    """`executorch.to_out_var_pass`."""
+
+    ignore_to_out_var_failure: bool
+
+
+class Executorch(TypedDict, total=False):
+    """`executorch`."""
+
+    to_out_var_pass: ToOutVarPass
+    propagate_device_config: PropagateDevice
+    extract_delegate_segments: bool
+    segment_alignment: int
+    constant_tensor_alignment: int
+    delegate_alignment: int
+    sym_shape_eval_pass: str
+    remove_view_copy: bool
+    external_mutable_weights: bool
+    emit_mutable_buffer_names: bool
+    do_quant_fusion_and_const_prop: bool
+    run_reinplace_pass: bool
+    reinplace_extra_ops: list[str]
+    enable_non_cpu_memory_planning: bool
+    memory_planning: MemoryPlanning
+    dynamic_memory_planning_mode: str
+    emit_stacktrace: bool
+
+
+class EdgeCompile(TypedDict, total=False):
+    """`edge_compile`."""
+
+    check_ir_validity: bool
+    skip_dim_order: bool
+    core_aten_ops_exception_list: list[str]
+    preserve_ops: list[str]
+
+
+class Passes(TypedDict, total=False):
+    """`passes`."""
+
+    edge: list[str]
+    edge_manager: list[str]
+    executorch: list[str]
+    aten: list[str]
+
+
+class Metadata(TypedDict, total=False):
+    """`metadata`."""
+
+    version: str
+    license: str
+    weights_licenses: dict[str, str]
+    authors: list[str]
+    description: str
+    labels: dict[str, str]
+
+
+class CustomOps(TypedDict, total=False):
+    """`custom_ops`."""
+
+    libraries: list[str]
+    modules: list[str]
+
+
+class NamedData(TypedDict, total=False):
+    """`named_data.NAME`."""
+
+    parameters: list[str]
+    shard_size: int
+
+
+class Constant(TypedDict, total=False):
+    """`constant_methods.NAME`."""
+
+    factory: str
+    kwargs: Options
+
+
+class QuantizePasses(TypedDict, total=False):
+    """`methods.NAME.quantize.pt2e.passes`."""
+
+    pre_prepare: list[str]
+    post_prepare: list[str]
+    pre_convert: list[str]
+    post_convert: list[str]
+
+
+class Calibration(TypedDict, total=False):
+    """`methods.NAME.quantize.pt2e.calibration`."""
+
+    file: str
+    keys: list[str]
+    factory: str
+    kwargs: Options
+
+
+class BackendEntry(TypedDict, total=False):
+    """`methods.NAME.quantize.pt2e.quantizers[N]`."""
+
+    backend: str
+    options: Options
+
+
+class Pt2e(TypedDict, total=False):
+    """`methods.NAME.quantize.pt2e`."""
+
+    quantizers: list[str | BackendEntry]
+    calibration: str | Calibration
+    qat: str
+    passes: QuantizePasses
+
+
+class Torchao(TypedDict, total=False):
+    """`methods.NAME.quantize.torchao[N]`."""
+
+    config: str
+    modules: list[str]
+    layers: list[str]
+    group_size: int | None
+    kwargs: Options
+    scales: str
+    fitting: bool
+
+
+class Quantize(TypedDict, total=False):
+    """`methods.NAME.quantize`."""
+
+    torchao: list[Torchao]
+    pt2e: Pt2e
+
+
+class Defaults(TypedDict, total=False):
+    """`defaults`."""
+
+    partitioners: list[str | BackendEntry] | dict[str, list[str | BackendEntry]]
+    strict: bool
+    quantize: Quantize | None
+
+
+class Dim(TypedDict, total=False):
+    """`methods.NAME.dynamic_shapes[N]`."""
+
+    dim: str
+    min: int
+    max: int
+    multiple_of: int
+
+
+class Method(TypedDict, total=False):
+    """`methods.NAME`."""
+
+    program: str
+    entry: str
+    strict: bool
+    quantize: Quantize | None
+    example_inputs: list[ExampleInput]
+    example_kwargs: dict[str, ExampleInput]
+    dynamic_shapes: list[Shapes]
+    dynamic_kwargs_shapes: dict[str, Shapes]
+    adapter: str
+    partitioners: list[str | BackendEntry]
+    memory_planning: MemoryPlanning
 
 
 class Parameter(TypedDict, total=False):
-    """An entry of `parameters`."""
+    """`parameters.NAME`."""
 
     type: str
     default: object
     min: Number
     max: Number
     values: list[object]
+
+
+class Recipe(TypedDict, total=False):
+    """`recipe`."""
+
+    name: str
+    kwargs: Options
+
+
+class Adapter(TypedDict):
+    """`model.adapters.NAME`."""
+
+    config: str
+    weights: str
+
+
+class Checkpoint(TypedDict, total=False):
+    """`model.weights[N]`."""
+
+    file: str
+    key: str
+    rename: dict[str, str]
+    ignore: list[str]
+    optional: list[str]
+
+
+class Dense(TypedDict, total=False):
+    """`model.huggingface.dense[N]`."""
+
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+    residual: bool
+
+
+class Cache(TypedDict, total=False):
+    """`model.huggingface.cache`."""
+
+    max_length: int
+    kind: str
+    max_seq_length: int
+
+
+class ConfigFile(TypedDict, total=False):
+    """`model.huggingface.config`."""
+
+    file: str
+    set: Options
+
+
+HuggingFace = TypedDict(
+    "HuggingFace",
+    {
+        "class": str,
+        "config": Options | str,
+        "cache": Cache,
+        "max_source_length": int,
+        "pooling": str,
+        "dense": list[Dense],
+        "normalize": bool,
+        "task": str,
+        "attention": str,
+        "logits": str,
+        "generation_config": Options | str,
+    },
+    total=False,
+)
+
+
+class Model(TypedDict, total=False):
+    """`model`."""
+
+    factory: str
+    huggingface: HuggingFace
+    kwargs: Options
+    seed: int
+    modules: list[str]
+    dtype: str
+    weights: str | Checkpoint | list[str | Checkpoint]
+    adapters: dict[str, str | Adapter]
 
 
 class Manifest(TypedDict, total=False):
@@ -342,14 +428,17 @@ class Manifest(TypedDict, total=False):
     defaults: Defaults
     constant_methods: dict[str, object]
     named_data: dict[str, NamedData]
-    custom_ops: dict[str, list[str]]
+    custom_ops: CustomOps
     runner: str
     tokenizer: str | list[str]
     metadata: Metadata
     share_mutable_buffers: bool
-    passes: dict[str, list[str]]
-    edge_compile: dict[str, bool | list[str]]
+    passes: Passes
+    edge_compile: EdgeCompile
     executorch: Executorch
-    report: dict[str, bool]
+    report: Report
     checks: Checks
     tests: Tests
+
+
+Partitioners = list[str | BackendEntry]

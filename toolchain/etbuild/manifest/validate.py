@@ -20,17 +20,18 @@ from etbuild.manifest import (
     example_inputs,
     executorch_options,
     fitting,
-    language_model,
     metadata,
     model_tests,
     parameters,
-    runners,
+    plugin_sections,
     sections,
     variants,
     yaml_document,
 )
 from etbuild.manifest.parameters import mapping
+from etbuild.manifest.torchao_configs import TORCHAO_CONFIGS
 from etbuild.manifest.variants import Merged
+from etbuild.manifest.weights import checkpoints
 from etbuild.manifest.yaml_document import Document
 
 _BEGINS = "a manifest starts with `schema: executorch-model/v1`"
@@ -41,7 +42,6 @@ _OTHER_SUFFIXES = (
 )
 """Types of other files. Any other name without a known type may be that of a folder, such as `Qwen2.5-0.5B`."""
 _LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # the first 100 characters are shown
-TORCHAO_CONFIGS = ("8da4w", "8da8w", "int4", "int8", "packed")
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _problems(data: Any) -> Iterator[Problem]:
         hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
         yield Problem("the key `methods` is missing", (), hint)
     broken = {problem.path for problem in found if problem.path}
-    yield from fitting.other_problems(data, broken, lambda part: _cross_checks(language_model.completed(part)))
+    yield from fitting.other_problems(data, broken, lambda part: _cross_checks(plugin_sections.completed(part)))
 
 
 def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
@@ -191,11 +191,10 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
     model, defaults, methods = data.get("model", {}), data.get("defaults", {}), data.get("methods", {})
     if "model" not in data and not (methods and all("program" in method for method in methods.values())):
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
-    yield from language_model.check(data)
     yield from adapters.check(data, _check_input_name)
     for name in model.get("adapters", {}):
         yield from _check_tag(name, ("model", "adapters", name))
-    yield from runners.check(data)
+    yield from plugin_sections.check(data, _check_input_name)
     yield from _check_tokenizer(data)
     yield from metadata.check(data.get("metadata", {}), model)
     if "model" in data:
@@ -221,21 +220,18 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
 
 def _check_model(model: sections.Model) -> Iterator[Problem]:
     yield from _check_origin(model)
-    weights = model.get("weights", [])
-    for index, entry in enumerate(weights if isinstance(weights, list) else [weights]):
-        path: DocumentPath = ("model", "weights", index) if isinstance(weights, list) else ("model", "weights")
-        yield from _check_checkpoint(entry, path, "huggingface" in model)
+    for path, checkpoint in checkpoints(model).items():
+        yield from _check_checkpoint(checkpoint, path, "huggingface" in model)
 
 
-def _check_checkpoint(entry: str | sections.Checkpoint, path: DocumentPath, of_transformers: bool) -> Iterator[Problem]:
-    """Checks an entry of `weights`: the name of a checkpoint, or a mapping with rules."""
-    if isinstance(entry, dict):
-        for pattern, renamed in entry.get("rename", {}).items():
-            if pattern.count("*") != renamed.count("*"):
-                message = f"`{pattern}` and `{renamed}` do not have the same number of `*`"
-                hint = 'each `*` stands for the same text in both: {"model.*": "*"}'
-                yield Problem(message, (*path, "rename", pattern), hint)
-    name, path = (entry, path) if isinstance(entry, str) else (entry["file"], (*path, "file"))
+def _check_checkpoint(checkpoint: sections.Checkpoint, path: DocumentPath, of_transformers: bool) -> Iterator[Problem]:
+    """Checks an entry of `weights`. `path` is the place that names its file."""
+    for pattern, renamed in checkpoint.get("rename", {}).items():
+        if pattern.count("*") != renamed.count("*"):
+            message = f"`{pattern}` and `{renamed}` do not have the same number of `*`"
+            hint = 'each `*` stands for the same text in both: {"model.*": "*"}'
+            yield Problem(message, (*path[:-1], "rename", pattern), hint)
+    name = checkpoint["file"]
     yield from _check_input_name(name, path)
     if not name.endswith(INDEX_SUFFIXES) and name.lower().endswith(_OTHER_SUFFIXES):
         hint = f"known: {', '.join((*WEIGHTS_SUFFIXES, *INDEX_SUFFIXES, GGUF_SUFFIX))}, and folders"
@@ -260,15 +256,9 @@ def _check_origin(model: sections.Model) -> Iterator[Problem]:
         got = " and ".join(f"`{key}`" for key in origins) or "none of them"
         message = f"a model needs one of `factory` and `huggingface`; this one has {got}"
         yield Problem(message, ("model",), "for example factory: model:create")
-    elif "huggingface" in model:
-        if "kwargs" in model:
-            path: DocumentPath = ("model", "kwargs")
-            yield Problem("`kwargs` goes with `factory`, not with `huggingface`", path, "use `config`", at_key=True)
-        path, huggingface = ("model", "huggingface"), model["huggingface"]
-        yield from _check_config(huggingface.get("config", {}), (*path, "config"))
-        settings = huggingface.get("generation_config")
-        if isinstance(settings, str):
-            yield from _check_input_name(settings, (*path, "generation_config"))
+    elif "huggingface" in model and "kwargs" in model:
+        message = "`kwargs` goes with `factory`, not with `huggingface`"
+        yield Problem(message, ("model", "kwargs"), "use `config`", at_key=True)
 
 
 def _check_tokenizer(data: sections.Manifest) -> Iterator[Problem]:
@@ -287,20 +277,6 @@ def _check_tokenizer(data: sections.Manifest) -> Iterator[Problem]:
         hint = "choose another name for the tag"
         message = "the shards of this tag would go to the directory of the tokenizer"
         yield Problem(message, ("named_data", "tokenizer"), hint, at_key=True)
-
-
-def _check_config(config: str | sections.Options, path: DocumentPath) -> Iterator[Problem]:
-    """Checks a configuration: the name of a file, or a mapping. A mapping with `file` may only have `set` beside it."""
-    if isinstance(config, str):
-        yield from _check_input_name(config, path)
-    elif "file" in config:
-        for key, _ in unknown(config, ("file", "set")):
-            hint = "write `set: {" + key + ": ...}` to change a key of the file"
-            yield Problem(f"`{key}` does not go with `file`", (*path, key), hint, at_key=True)
-        yield from _check_input_name(config["file"], (*path, "file"))
-    elif "set" in config:
-        message = "`set` goes with `file`, which is missing"
-        yield Problem(message, (*path, "set"), "write the keys themselves, or add `file: config.json`", at_key=True)
 
 
 def _check_input_name(name: str, path: DocumentPath) -> Iterator[Problem]:
@@ -493,7 +469,7 @@ def _check_torchao(entry: sections.Torchao, path: DocumentPath) -> Iterator[Prob
             if key in entry:
                 hint = "remove it: the checkpoint says how its weights are packed, and other layers go to later entries"
                 yield Problem(f"`{key}` does not go with `packed`", (*path, key), hint, at_key=True)
-    elif entry.get("fitting") and entry.get("group_size", None if "8" in config[-2:] else 32) is None:
+    elif entry.get("fitting") and entry.get("group_size", TORCHAO_CONFIGS[config]) is None:
         message = "every layer is fitting if the whole row shares a scale"
         yield Problem(message, (*path, "fitting"), "set `group_size`, or remove `fitting`", at_key=True)
     elif "embedding" in entry.get("layers", []) and "da" in config:
@@ -544,8 +520,7 @@ def _check_constant_methods(constants: dict[str, object], methods: Collection[st
 
 
 OTHER_OUTPUTS = ("etrecord", "export", "pte")
-"""What follows the program's name in the names of the program and of the directory that build rules export to. The
-rules have the same list."""
+"""What follows the program's name in the names of the program and of the directory that build rules export to."""
 
 
 def _check_tag(tag: str, path: DocumentPath) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Makes the module from its factory or configuration, and prepares it for the export."""
+"""Makes the module, and prepares it for the export."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from etbuild.errors import BuildError, Problem
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
+from etbuild.model.module_sources import maker_of
 from etbuild.model.tensor_bytes import FLOATING, row_major
 from etbuild.model.tied_weights import overlapping
 from etbuild.plan.parts import ModuleSource
@@ -26,24 +27,22 @@ _QUANTIZED = re.compile(r"torch\.ao\.nn(\.intrinsic)?\.quantized\b")
 
 
 def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> torch.nn.Module:
-    """Makes the module from its factory or Hugging Face configuration. `for_inference` puts it into `eval()` mode, when
+    """Makes the module from its factory, or as a plug-in does. `for_inference` puts it into `eval()` mode, when
     its weights are loaded.
 
     If all methods come from exported programs, there is no source, and the module is empty.
 
     Args:
-        source: The factory or configuration, with its arguments and seed.
+        source: Where the module comes from, with arguments and seed.
         context: The declared inputs of the step, which contain the factory.
         loaded: Whether checkpoints replace the content of all parameters, so that it does not matter here.
 
     Raises:
-        InputError: The configuration is wrong.
+        InputError: The source is wrong, such as a configuration.
         BuildError: The factory failed, or did not return a module that can be exported.
     """
-    if source.huggingface is not None:
-        from etbuild.model import huggingface
-
-        return huggingface.create(source.huggingface, source.seed, context, source.dtype, loaded)
+    if (maker := maker_of(source)) is not None:
+        return maker.create(source, context, loaded)
     if source.factory is None:
         return torch.nn.Module()
     module = _call_factory(source, source.factory)

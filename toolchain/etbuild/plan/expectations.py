@@ -22,26 +22,36 @@ class InputAttribute:
 
     Attributes:
         read_by: Who reads the files, for messages.
+        actions: The actions of build rules that read them: `export`, `template` (lowers methods without weights),
+            `program` (writes or runs the program) and `report`.
         names: Returns the names of these files in a plan, each with its place in the manifest.
         others: Other attributes that may list the files instead.
+        renamed: Whether the rule has an attribute `NAME_as` for files under other names.
     """
 
     read_by: str
+    actions: tuple[str, ...]
     names: Callable[[Plan], Mapping[str, DocumentPath]]
     others: tuple[str, ...] = ()
+    renamed: bool = True
 
 
 INPUTS: Mapping[str, InputAttribute] = {
-    "data": InputAttribute("the export reads", lambda plan: plan.export_plan.data_names),
-    "weights": InputAttribute("lowering reads", lambda plan: weights_names(plan.lower_plan.weights), ("data",)),
+    "data": InputAttribute(
+        "the export reads", ("export", "template", "program"), lambda plan: plan.export_plan.data_names
+    ),
+    "weights": InputAttribute(
+        "lowering reads", ("program",), lambda plan: weights_names(plan.lower_plan.weights), ("data",)
+    ),
     "adapters": InputAttribute(
         "the step that writes the program reads",
+        ("program",),
         lambda plan: adapter_files(plan.lower_plan.adapters, "weights"),
         ("data",),
     ),
-    "tokenizer": InputAttribute("the last step copies", lambda plan: plan.tokenizer_names),
+    "tokenizer": InputAttribute("the last step copies", ("report",), lambda plan: plan.tokenizer_names, renamed=False),
 }
-"""The attributes of the rule that hold files, besides sources. The rules have the same table."""
+"""The attributes of the rule that hold files, besides sources. `make reference` writes them for the rules."""
 
 
 def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Annotated
 
 from etbuild.errors import DocumentPath
 from etbuild.manifest.model_tests import TEXT, metrics
-from etbuild.manifest.sections import Case, Checks, Manifest, Options, Tests
-from etbuild.plan.part import Part
+from etbuild.manifest.sections import Case, Checks, Manifest, Tests
+from etbuild.plan.kinds import CallableName, InputName, Options, Positive
+from etbuild.plan.part import PLAN_ONLY, Part, Says
 from etbuild.plan.parts import (
     Example,
     FileExample,
@@ -57,48 +59,56 @@ class CallSpec(Part):
             yield from leaves_of(example, (*self.path, "kwargs", name))
 
 
-class Metric(Part):
-    """A number that a callable of the declared sources computes with the program, and its limits.
+class Metric(Part, definition="metric"):
+    """A number that a callable computes with the program: `factory(program, data, **kwargs)`.
+    `program.method(NAME)(*inputs)` calls a method and returns its outputs as a list of tensors. For example `{factory:
+    "eval:top1", data: validation.safetensors, min: 0.71}`.
 
     Attributes:
         path: Its place in the manifest.
-        factory: The callable, as `module:callable`.
-        data: The name of the declared input that it reads; None if there is none.
-        kwargs: Its keyword arguments.
-        min: The smallest value that passes; None for no limit.
-        max: The largest value that passes; None for no limit.
-        max_change: The largest difference to the value of the model without quantization; None for no limit.
+        factory: The callable in the declared sources. It returns a number. For example `"eval:top1"`.
+        data: Name of a declared input; the callable gets its path, a `pathlib.Path`. Without it, the callable gets
+            None. For example `validation.safetensors`.
+        kwargs: Keyword arguments of `factory`. For example `{count: 100}`.
+        min: The smallest value that passes. For example `0.71`.
+        max: The largest value that passes. For example `12.5`.
+        max_change: The largest difference to the value of the model in eager PyTorch without quantization. For example
+            `0.01`.
     """
 
-    path: DocumentPath
-    factory: str
-    data: str | None = None
+    path: Annotated[DocumentPath, PLAN_ONLY]
+    factory: CallableName
+    data: InputName | None = None
     kwargs: Options = {}
     min: float | None = None
     max: float | None = None
-    max_change: float | None = None
+    max_change: Positive | None = None
 
 
-class TextTest(Part):
+class TextTest(Part, section="TextCheck"):
     """A text on which a language model is compared with transformers.
 
     Attributes:
-        file: The name of the declared input.
-        tokens: How many tokens at its beginning are read.
-        max_perplexity: The largest perplexity of the program; None for no limit, here and below.
-        max_perplexity_change: How much larger than that of transformers it may be, as a part of it.
-        max_divergence: The largest mean divergence from the probabilities of transformers, in nats.
-        min_same_choices: The smallest part of the tokens whose most likely next token is the same.
-        min_equal_tokens: The smallest number of equal tokens that continue the beginning of the text.
+        file: Name of a declared input: a text in UTF-8. For example `held_out.txt`.
+        tokens: How many tokens at the beginning of the text are read. For example `4096`.
+        max_perplexity: The largest perplexity of the program on the text. For example `12.5`.
+        max_perplexity_change: How much larger the perplexity of the program may be than that of transformers, as a part
+            of it: 0.05 is 5 percent. For example `0.05`.
+        max_divergence: The largest mean divergence (Kullback-Leibler, in nats) of the program's probabilities of the
+            next token from those of transformers. For example `0.05`.
+        min_same_choices: For which part of the tokens the program finds the same next token the most likely one, at
+            least. For example `0.95`.
+        min_equal_tokens: How many tokens the program and transformers continue the beginning of the text with in the
+            same way, at least. Both write 32 tokens, always the most likely one. For example `32`.
     """
 
-    file: str
-    tokens: int = 512
-    max_perplexity: float | None = None
-    max_perplexity_change: float | None = None
-    max_divergence: float | None = None
-    min_same_choices: float | None = None
-    min_equal_tokens: int | None = None
+    file: InputName
+    tokens: Annotated[int, Says(minimum=2, maximum=10_000_000)] = 512
+    max_perplexity: Annotated[float, Says(minimum=1)] | None = None
+    max_perplexity_change: Positive | None = None
+    max_divergence: Positive | None = None
+    min_same_choices: Annotated[float, Says(minimum=0, maximum=1)] | None = None
+    min_equal_tokens: Annotated[int, Says(minimum=0, maximum=32)] | None = None
 
 
 class TestPlan(Part):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
-from etbuild.manifest import adapters, example_inputs, language_model
-from etbuild.manifest.sections import Checkpoint, Executorch, HuggingFace, Manifest, Method, Pt2e, Quantize, Recipe
+from etbuild.manifest import adapters, example_inputs, plugin_sections, weights
+from etbuild.manifest.sections import Checkpoint, HuggingFace, Manifest, Method, Pt2e, Quantize, Recipe
 from etbuild.plan import parts
 
 TEST_CHECKS = ("max_error", "min_sqnr", "metric", "text")
@@ -23,7 +23,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
     Writes the manifest's `defaults` into each method. Sorts mappings by key, so that a factory gets its `kwargs` in
     the same order whatever order the manifest has. The classes of a plan have the other defaults.
     """
-    manifest = language_model.normalized(manifest)
+    manifest = plugin_sections.normalized(manifest)
     model = manifest.get("model", {})
     entry: Method = {"entry": "forward"} if "huggingface" in model else {}
     tokenizer = manifest.get("tokenizer", [])
@@ -33,7 +33,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
         "model": {
             **model,
             "huggingface": _huggingface(model["huggingface"]) if "huggingface" in model else None,
-            "weights": _weights(model.get("weights", [])),
+            "weights": [_checkpoint(checkpoint) for checkpoint in weights.checkpoints(model).values()],
             "modules": sorted(model.get("modules", [])),
             "adapters": adapters.files(model),
         },
@@ -41,17 +41,19 @@ def normalized(manifest: Manifest) -> dict[str, object]:
         "recipe": _recipe(manifest),
         "constant_methods": manifest.get("constant_methods", {}),
         "named_data": {
-            tag: {"parameters": sorted(entry["parameters"]), "shard_size": entry.get("shard_size")}
+            tag: {**entry, "parameters": sorted(entry["parameters"])}
             for tag, entry in manifest.get("named_data", {}).items()
         }
         | {
-            name: {"parameters": [f"*{adapters.OF_LAYER}.{name}.lora_?"], "shard_size": None, "adapter": True}
+            name: {"parameters": [f"*{adapters.OF_LAYER}.{name}.lora_?"], "adapter": True}
             for name in model.get("adapters", {})
         },
         "custom_ops": manifest.get("custom_ops", {}),
         "passes": manifest.get("passes", {}),
         "edge_compile": _sorted_operators(manifest.get("edge_compile", {})),
-        "executorch": _executorch(manifest.get("executorch", {})),
+        "executorch": _sorted_operators(
+            {key: value for key, value in manifest.get("executorch", {}).items() if key in parts.Executorch._FIELDS}
+        ),
         "share_mutable_buffers": manifest.get("share_mutable_buffers", False),
         "report": manifest.get("report", {}),
         "checks": {name: value for name, value in manifest.get("checks", {}).items() if name not in TEST_CHECKS},
@@ -61,15 +63,9 @@ def normalized(manifest: Manifest) -> dict[str, object]:
     return dict(json.loads(canonical_json(plan)))
 
 
-def _weights(weights: str | Checkpoint | list[str | Checkpoint]) -> list[object]:
-    return [_checkpoint(entry) for entry in (weights if isinstance(weights, list) else [weights])]
-
-
-def _checkpoint(entry: str | Checkpoint) -> object:
-    """The name of a checkpoint, or a mapping with rules."""
-    if isinstance(entry, str):
-        return entry
-    return {key: sorted(value) if isinstance(value, list) else value for key, value in entry.items()}
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, object]:
+    """A checkpoint with sorted lists of patterns."""
+    return {key: sorted(value) if isinstance(value, list) else value for key, value in checkpoint.items()}
 
 
 def _huggingface(huggingface: HuggingFace) -> dict[str, object]:
@@ -80,19 +76,6 @@ def _huggingface(huggingface: HuggingFace) -> dict[str, object]:
         same = [("kind", "static"), ("max_seq_length", cache["max_length"])]
         written["cache"] = {key: value for key, value in cache.items() if (key, value) not in same}
     return written
-
-
-def _executorch(given: Executorch) -> dict[str, object]:
-    options = {key: value for key, value in given.items() if key in parts.Executorch._FIELDS}
-    return {
-        **_sorted_operators(options),
-        "to_out_var_pass": {"ignore_to_out_var_failure": False, **given.get("to_out_var_pass", {})},
-        "propagate_device_config": {
-            "skip_h2d_for_method_inputs": False,
-            "skip_d2h_for_method_outputs": False,
-            **given.get("propagate_device_config", {}),
-        },
-    }
 
 
 def _sorted_operators(options: Mapping[str, object]) -> dict[str, object]:
@@ -128,7 +111,7 @@ def _recipe(manifest: Manifest) -> dict[str, object] | None:
     said = {"edge_compile": {*manifest.get("edge_compile", {})}, "executorch": {*manifest.get("executorch", {})}}
     if any("memory_planning" in method for method in manifest["methods"].values()):
         said["executorch"].add("memory_planning")
-    return {"kwargs": {}, **written, "said": {key: sorted(fields) for key, fields in said.items()}}
+    return {**written, "said": {key: sorted(fields) for key, fields in said.items()}}
 
 
 def _decided(name: str, manifest: Manifest) -> list[str]:
@@ -147,10 +130,4 @@ def _quantize(quantize: Quantize | None) -> object:
 
 def _pt2e(pt2e: Pt2e) -> dict[str, object]:
     calibration = pt2e.get("calibration", "example_inputs" if "quantizers" in pt2e else None)  # None: the recipe's
-    return {
-        "quantizers": [],
-        "qat": None,
-        **pt2e,
-        "calibration": {} if calibration == "example_inputs" else calibration,
-        "passes": {hook: pt2e.get("passes", {}).get(hook, []) for hook in parts.QUANTIZE_HOOKS},
-    }
+    return {**pt2e, "calibration": {} if calibration == "example_inputs" else calibration}

@@ -22,6 +22,38 @@ P = TypeVar("P", bound="Part")
 Reader = Callable[[Any], Any]
 
 
+class Says:
+    """What the schema of manifests says of a type, in addition to the type: `Annotated[int, Says(minimum=1)]`.
+
+    Args:
+        name: The name of its definition in the schema; None to write it where it is used.
+        text: Its description, which may end with examples, as those of fields do.
+        written: The type that manifests have in its place, or the name of its class; None for the type itself.
+        one: Whether a list may be written as its only entry.
+        plan: The schema of its JSON in a plan; None for the one that follows from the type.
+        keywords: Keywords of the schema.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        text: str = "",
+        *,
+        written: Any = None,
+        one: bool = False,
+        plan: Mapping[str, Any] | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.name, self.text, self.written, self.one, self.plan = name, text, written, one, plan
+        self.keywords = keywords
+
+
+PLAN_ONLY = Says()
+"""Says of a field that manifests do not have it."""
+DRIVER_ONLY = Says()
+"""Says of a field that only the driver writes into a manifest, when it completes one."""
+
+
 @dataclass_transform(frozen_default=True)
 class Part:
     """A plan or a part of one. It is immutable, and equal to another part of its class with equal fields.
@@ -32,6 +64,19 @@ class Part:
 
     As JSON, a part is an object with a key for each field, unless its class says otherwise. The type of a field says
     how its JSON is read: lists become tuples, and objects parts. `Annotated` names a function for another type.
+
+    The classes are also the description of manifests: `make reference` writes from them the schemas of manifests and
+    of plans, and the types of a manifest's data (`manifest.sections`). The first paragraph of a docstring describes a
+    section, and `Attributes` its keys. A description may end with examples: "For example `1`, `[2, 3]`."
+
+    Args of a subclass:
+        section: The name of its type in `manifest.sections`; by default that of the class.
+        definition: The name of its definition in the schema of manifests; None to write it where it is used.
+        short: The field that stands for all of it, if manifests may write a text in place of an object.
+        also: The type of that text, or of another one that stands for the object.
+        needs: The keys that a manifest must have; by default the fields without a default.
+        is_open: Why a manifest may have other keys too; None if it may not.
+        keywords: Keywords of its schema.
     """
 
     _FIELDS: ClassVar[tuple[str, ...]] = ()
@@ -39,8 +84,19 @@ class Part:
     _LEFT_OUT: ClassVar[tuple[str, ...]] = ()
     """Fields that JSON leaves out while they have their default, so that manifests that do not use them keep their
     key."""
+    _KEYS: ClassVar[Mapping[str, str]] = {}
+    """The keys of JSON that are not the names of their fields, which Python reserves."""
+    _EITHER: ClassVar[tuple[str, ...]] = ()
+    """Fields that JSON may leave out in favour of another one."""
+    _PLAN: ClassVar[Mapping[str, Any]] = {}
+    """More keywords of its schema in plans. With `type`, they are all of it."""
+    _SHORT: ClassVar[str | None] = None
+    _MANIFEST: ClassVar[Mapping[str, Any]] = {}
+    """The arguments of the class itself."""
 
-    def __init_subclass__(cls, kw_only: bool = False) -> None:  # `kw_only` is for type checkers
+    def __init_subclass__(cls, kw_only: bool = False, short: str | None = None, **manifest: Any) -> None:
+        del kw_only  # it is for type checkers
+        cls._SHORT, cls._MANIFEST = short or cls._SHORT, manifest
         own = [name for name, kind in inspect.get_annotations(cls).items() if not kind.startswith("ClassVar")]
         cls._FIELDS = tuple(dict.fromkeys([*cls._FIELDS, *own]))
         cls._DEFAULTS = {**cls._DEFAULTS, **{name: vars(cls)[name] for name in own if name in vars(cls)}}
@@ -91,23 +147,32 @@ class Part:
         Raises:
             ValueError: It has a key that is no field.
         """
-        readers = cls._readers()
-        for key in document:
-            if key not in readers:
+        if cls._SHORT is not None and isinstance(document, str):
+            document = {cls._SHORT: document}
+        fields, given = cls._readers(), {}
+        for key, value in document.items():
+            if key not in fields:
                 raise ValueError(f"`{key}` is not a key of `{cls.__name__}`")
-        return cls(**{name: readers[name](value) for name, value in document.items()})
+            name, read = fields[key]
+            given[name] = read(value)
+        return cls(**given)
 
     @classmethod
     @functools.cache
-    def _readers(cls) -> dict[str, Reader]:
-        kinds = {name: kind for base in reversed(cls.__mro__) for name, kind in _kinds(base).items()}
-        return {name: _reader(kinds[name]) for name in cls._FIELDS}
+    def _readers(cls) -> dict[str, tuple[str, Reader]]:
+        kinds = cls.kinds()
+        return {cls._KEYS.get(name, name): (name, _reader(kinds[name])) for name in cls._FIELDS}
+
+    @classmethod
+    def kinds(cls) -> dict[str, Any]:
+        """The types of all fields, by name."""
+        return {name: kind for base in reversed(cls.__mro__) for name, kind in _kinds(base).items()}
 
     def to_json(self) -> Any:
         """The part as JSON data, the reverse of `from_json`."""
         fields = self.fields().items()
         left_out = {name for name, value in fields if name in self._LEFT_OUT and value == self._DEFAULTS[name]}
-        return {name: _json(value) for name, value in fields if name not in left_out}
+        return {self._KEYS.get(name, name): _json(value) for name, value in fields if name not in left_out}
 
 
 def _json(value: Any) -> Any:
@@ -129,7 +194,9 @@ def _reader(kind: Any) -> Reader:
     they are."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return cast("Reader", arguments[1])
+        own = [each for each in arguments[1:] if not isinstance(each, Says)]
+        read = cast("Reader", own[0]) if own else _reader(arguments[0])
+        return read if not any(each.one for each in arguments[1:] if isinstance(each, Says)) else _of_one(read)
     if origin in (Union, UnionType):
         kinds = [each for each in arguments if each is not NoneType]
         read = _reader(kinds[0]) if len(kinds) == 1 else _same
@@ -141,6 +208,10 @@ def _reader(kind: Any) -> Reader:
         read = _reader(arguments[1])
         return lambda value: {key: read(part) for key, part in value.items()}
     return kind.from_json if isinstance(kind, type) and issubclass(kind, Part) else _same
+
+
+def _of_one(read: Reader) -> Reader:
+    return lambda value: read(value if isinstance(value, (list, tuple)) else [value])
 
 
 def _same(value: Any) -> Any:

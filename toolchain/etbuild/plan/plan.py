@@ -13,11 +13,13 @@ from typing import Annotated
 from etbuild import backends, plugins
 from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
-from etbuild.manifest.runners import RUNNER_CONSTANTS
 from etbuild.manifest.sections import Checks, Manifest, Metadata
+from etbuild.plan.kinds import FileStem, Identifier, Names, ProgramName
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
+from etbuild.plan.part import Says
 from etbuild.plan.parts import (
     BackendEntry,
+    Compare,
     CustomOps,
     EdgeCompile,
     Executorch,
@@ -27,9 +29,9 @@ from etbuild.plan.parts import (
     Method,
     MethodComparison,
     Model,
+    ModelExample,
     ModuleSource,
     NamedData,
-    Names,
     Passes,
     Recipe,
     RecipeCall,
@@ -45,15 +47,17 @@ from etbuild.plan.step_plans import (
     weights_names,
 )
 
-_COMPARED_WORK = 200_000_000  # as model.schema.json says
-
 
 def from_manifest(manifest: Manifest) -> Plan:
     """The plan of a checked manifest."""
     return Plan.from_json(normalized(manifest))
 
 
-Constant = Annotated[object, lambda value: FactoryCall.from_json(value) if isinstance(value, dict) else value]
+Constant = Annotated[
+    FactoryCall | object,
+    lambda value: FactoryCall.from_json(value) if isinstance(value, dict) else value,
+    Says(plan={"if": {"type": "object"}, "then": {"$ref": "#/$defs/factoryCall"}}),
+]
 
 
 class Plan(Lowered):
@@ -82,12 +86,12 @@ class Plan(Lowered):
     DEFINITION = "plan#plan"
     _LEFT_OUT = ("metadata", "runner", "tokenizer")
 
-    name: str
+    name: ProgramName
     model: Model
-    methods: dict[str, Method]
+    methods: dict[Identifier, Method]
     recipe: Recipe | None
     constant_methods: dict[str, Constant]
-    named_data: dict[str, NamedData]
+    named_data: dict[FileStem, NamedData]
     custom_ops: CustomOps
     passes: Passes
     edge_compile: EdgeCompile
@@ -120,14 +124,18 @@ class Plan(Lowered):
     def plugins_of(self, step: str) -> frozenset[str]:
         """The packages of the plug-ins that a step uses for this program. The export uses only some of the backends."""
         named = self.export_backends if step == "export" else self.used_backends
-        used = [*self._provided, *(("backend", name) for name in backends.of_driver(named))]
+        used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 
     @property
     def _provided(self) -> list[tuple[str, str]]:
         """What each step of this program uses of plug-ins, besides backends: groups and names."""
-        return []
+        inputs = (leaf for method in self.methods.values() for leaf, _ in method.leaves(()))
+        used = [("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)]
+        used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
+        used += [("runner", self.runner)] if self.runner is not None else []
+        return used
 
     @cached_property
     def export_plan(self) -> ExportPlan:
@@ -152,8 +160,7 @@ class Plan(Lowered):
 
     @property
     def _runner(self) -> Runner | None:
-        said = tuple(name for name in RUNNER_CONSTANTS if name in self.constant_methods)
-        return None if self.runner is None else Runner(self.runner, said)
+        return None if self.runner is None else Runner(self.runner, tuple(sorted(self.constant_methods)))
 
     @property
     def _lowering_callables(self) -> set[str]:
@@ -184,7 +191,7 @@ class Plan(Lowered):
         """The part that the comparison depends on, in addition to the program and the exported methods."""
         given = self.checks.get("compare", {})
         comparisons = {name: MethodComparison.of_manifest(given, name) for name in self.methods}
-        work = given.get("work", _COMPARED_WORK)
+        work = given.get("work", Compare.work)
         return self.lower_plan.as_part(ComparePlan, work=work, comparisons=comparisons, exported=self.export_plan)
 
     @cached_property

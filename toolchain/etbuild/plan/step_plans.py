@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from etbuild import backends
 from etbuild.errors import DocumentPath, InputError
+from etbuild.plan.kinds import FileStem, Identifier, Names, ProgramName
 from etbuild.plan.part import Part
 from etbuild.plan.parts import (
     BackendEntry,
@@ -30,7 +31,6 @@ from etbuild.plan.parts import (
     MethodComparison,
     ModuleSource,
     NamedData,
-    Names,
     Recipe,
     RecipeCall,
     Runner,
@@ -206,13 +206,13 @@ class ExportPlan(Document):
     model: ModuleSource
     weights: bool
     read_weights: Weights
-    methods: dict[str, ExportMethod]
+    methods: dict[Identifier, ExportMethod]
     custom_ops: CustomOps
     recipe: RecipeCall | None
     passes: Names
     constant_methods: dict[str, FactoryCall]
     lowering_callables: Names
-    adapters: dict[str, str] = {}
+    adapters: dict[Identifier, str] = {}
     runner: Runner | None = None
 
     @cached_property
@@ -274,9 +274,9 @@ class MethodPlan(Lowered, kw_only=True):
 
     weights: Weights
     cast: bool = False
-    methods: dict[str, LowerMethod]
+    methods: dict[Identifier, LowerMethod]
     recipe: Recipe | None
-    named_data: dict[str, NamedData]
+    named_data: dict[FileStem, NamedData]
     custom_ops: CustomOps
     edge_compile: EdgeCompile
     passes: LowerPasses
@@ -303,7 +303,7 @@ class MethodPlan(Lowered, kw_only=True):
         """The plan for lowering this method by itself. It leaves out what is read when methods become a program."""
         return self.as_part(MethodPlan).replace(
             methods={name: self.methods[name]},
-            memory_planning={name: self.memory_planning[name]},
+            memory_planning={name: self.memory_planning.get(name, MemoryPlanning())},
             executorch=self.executorch.of_method(name),
         )
 
@@ -321,9 +321,9 @@ class LowerPlan(MethodPlan, kw_only=True):
     _NOT_READ: ClassVar[tuple[str, ...]] = ("schema",)
     _LEFT_OUT = (*MethodPlan._LEFT_OUT, "adapters")
 
-    name: str
+    name: ProgramName
     constant_methods: dict[str, object]
-    adapters: dict[str, str] = {}
+    adapters: dict[Identifier, str] = {}
 
     @cached_property
     def weights_names(self) -> dict[str, DocumentPath]:
@@ -349,7 +349,7 @@ class ComparePlan(LowerPlan):
     DEFINITION = "plan#comparePlan"
 
     work: int
-    comparisons: dict[str, MethodComparison]
+    comparisons: dict[Identifier, MethodComparison]
     exported: ExportPlan
 
     @cached_property

@@ -175,7 +175,7 @@ def _passes(pt2e: Pt2e, path: DocumentPath) -> dict[str, list[UserCallable]]:
 
     return {
         hook: [call(reference, (*path, "passes", hook, index)) for index, reference in enumerate(references)]
-        for hook, references in pt2e.passes.items()
+        for hook, references in pt2e.passes.of_hooks().items()
     }
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from etbuild.inputs.undeclared import add_unkeyed, ending_process, unkeyed
+from etbuild.guard.undeclared import add_unkeyed, ending_process, unkeyed
 from etbuild.inputs.user_code import errors_of_sources
 from etbuild.processes import forked
 from etbuild.processes.ending import flush

@@ -132,15 +132,10 @@ def packing_notes(root: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
 
 def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Given) -> dict[str, object]:
     """The constant methods that the runner of the program asks for, and those of the model's task."""
-    if export_plan.runner is None:
-        if export_plan.model.huggingface is None:
-            return {}
-        from etbuild.model import single_call
+    from etbuild.model.module_sources import maker_of
 
-        return single_call.constants(root, export_plan.model.huggingface)
-    from etbuild.export import runner_contract
-
-    return runner_contract.constants(export_plan, root, inputs)
+    maker = maker_of(export_plan.model)
+    return {} if maker is None else maker.constants(export_plan, root, inputs)
 
 
 def _constants(export_plan: ExportPlan) -> dict[str, object]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from etbuild import plugins
 from etbuild.key import code, toolchain
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
@@ -64,9 +65,9 @@ def _warm_comparison() -> None:
     with _quiet_and_alone():
         import executorch.runtime  # noqa: F401
 
-        from etbuild.comparison import compare  # noqa: F401
-
-        _import_step("compare")
+        plugin = plugins.group("step")["compare"]
+        for file in plugin.directory.glob("*.py"):
+            plugins.import_module(f"{plugin.package}.{file.stem}")
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import glob
 import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from etbuild.manifest.validate import Manifest
 
 _SUFFIXES = (*INDEX_SUFFIXES, *WEIGHTS_SUFFIXES, GGUF_SUFFIX)
+CHARACTERS = f"{string.ascii_letters}{string.digits}_-"
+"""The characters of the name of a checkpoint. Others become `_`."""
 _SHOWN = 3  # an error of several programs names at most this many
 
 
@@ -76,7 +79,7 @@ def by_name(paths: Sequence[Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
         name = path.resolve().parent.name if one_name else path.name.removesuffix(_kind(path.name))
-        stem = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+        stem = re.sub(f"[^{CHARACTERS}]", "_", name)
         if stem in found:
             message = f"--weights: the programs of {found[stem]} and {path} would both be called NAME.{stem}"
             raise InputError.of(message, "rename one of them")

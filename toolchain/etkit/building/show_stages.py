@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from etbuild import notes, releases
 from etbuild.errors import Problem
+from etbuild.guard.undeclared import watched_reads
 from etbuild.inputs.step_context import Stage, StepContext
-from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.key.declared import Inputs
 from etbuild.key.import_graph import used_sources

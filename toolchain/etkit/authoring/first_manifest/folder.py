@@ -14,11 +14,11 @@ from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.given import is_file
-from etbuild.manifest.tasks import TASKS
 from etbuild.model.packed import formats
 from etkit.authoring.first_manifest.files import CONFIG_BYTES, Files, read_json
 from etkit.authoring.first_manifest.first import PACKED, First, program_name
 from etkit.authoring.first_manifest.kinds import Methods, methods_of_kind, why_unknown
+from etplugins.transformers.tasks import TASKS
 
 _INDEX_BYTES = json_file.MAX_BYTES
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` writes them; with `.index.json` if split

@@ -6,18 +6,17 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from etbuild.manifest.tasks import TASKS, refusal
 from etkit.authoring.first_manifest import image_size, sentence_transformers, sound_length
 from etkit.authoring.first_manifest.files import Files, positive
 from etkit.authoring.first_manifest.first import CALIBRATE, QUANTIZE
 from etkit.running.generation.tokenizer_files import RUNNERS, SETTINGS, have_template
+from etplugins.transformers.families import family, refusal
+from etplugins.transformers.tasks import TASKS
 
 _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
 _LONGEST_TEXT = 512  # tokens; of an encoder, and of the decoder of a model that has both
-_SEQ2SEQ = ("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5")  # these are tried
 _CHANNELS, _IMAGE = 3, 224  # of an image, if the configuration does not say it
-_WHISPER = "WhisperForConditionalGeneration"
 _WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders and decoders that write text
 
 
@@ -142,9 +141,7 @@ def _tokenizer(files: Files, runner: str | None) -> tuple[list[str], list[str]]:
 def _longest_text(config: dict[str, Any]) -> int:
     """The largest number of tokens that an encoder takes."""
     length = positive(config.get("max_position_embeddings")) or _LONGEST_TEXT
-    if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        length -= 2  # their positions begin after that of the padding
-    return length
+    return length - family(config.get("model_type")).reserved_positions
 
 
 def _embedder(kind: str, found: sentence_transformers.Embedder, config: dict[str, Any], files: Files) -> Methods:
@@ -283,7 +280,6 @@ def why_unknown(config: dict[str, Any]) -> str:
 
 def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods | None:
     """The methods of a model of this class. None if the class is not known here, such as one with several inputs."""
-    model_type = config.get("model_type")
     found = sentence_transformers.read(files.folder)
     if found is not None:
         return _embedder(kind, found, config, files)
@@ -292,12 +288,11 @@ def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods 
         return _single_call(task, config, files)
     if "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")):
         return _text("text-generation", config, files)
-    if (model_type == "whisper" and kind == _WHISPER) or model_type in ("moonshine", "moonshine_streaming"):
-        return _text("speech-to-text", config, files)
     if _sees_images(config):
         return _text("image-text-to-text", {**config, **config.get("text_config", {})}, files)
-    if model_type in _SEQ2SEQ and kind.endswith(_WRITERS):
-        return _text("seq2seq", config, files)
+    writes = family(config.get("model_type")).writes
+    if writes is not None and kind.endswith(_WRITERS):
+        return _text(writes, config, files)
     if config.get("is_encoder_decoder") is True or any(
         key.endswith("_config") and key != "quantization_config" for key in config
     ):

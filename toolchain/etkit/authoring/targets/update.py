@@ -64,7 +64,7 @@ BAZEL = System(
     "@rules_executorch//rules:defs.bzl",
     ("MODULE.bazel", "REPO.bazel", "WORKSPACE", "WORKSPACE.bazel"),
 )
-BUCK2 = System(("BUCK.v2", "BUCK"), "BUCK", "@rules_executorch//rules/buck2:defs.bzl", (".buckroot", ".buckconfig"))
+BUCK2 = System(("BUCK.v2", "BUCK"), "BUCK", "@rules_executorch//contrib/buck2:defs.bzl", (".buckroot", ".buckconfig"))
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from etbuild.errors import InputError, did_you_mean
+from etbuild.guard.undeclared import watched_reads
 from etbuild.inputs.step_context import Stage, StepContext
-from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.key.declared import Inputs
 from etbuild.key.import_graph import used_sources
@@ -56,8 +56,8 @@ def of_manifest(
 
 
 def _of_reference(plan: Plan, tests: TestPlan, context: StepContext, sizes: Mapping[str, int]) -> dict[str, list[Any]]:
-    from etbuild.steps.reference import MethodCall, Reference
     from etkit.running.testing import random_inputs
+    from etkit.running.testing.reference import MethodCall, Reference
 
     examples = Reference.of_plan(plan, context).methods
     methods = plan.export_plan.methods

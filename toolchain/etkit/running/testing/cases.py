@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.comparison import accuracy
-from etbuild.comparison.locate import Search, WrongCall
 from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, Problem, format_path
 from etbuild.export import example_values
 from etbuild.inputs.source_lines import SourceLines
@@ -30,9 +28,11 @@ from etbuild.plan.plan import Plan
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session, unavailable
-from etbuild.steps.reference import MethodCall, Reference
 from etkit.running.testing import layers, random_inputs, text_scores
+from etkit.running.testing.reference import MethodCall, Reference
 from etkit.running.testing.results import Result
+from etplugins.comparison import accuracy
+from etplugins.comparison.locate import Search, WrongCall
 
 if TYPE_CHECKING:
     from etkit.running.testing.run import TestOptions

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from etbuild.comparison import accuracy
 from etbuild.inputs.source_lines import Line, SourceLines, first_name
 from etbuild.inputs.user_code import active_finder
-from etbuild.steps.reference import MethodCall, Reference
+from etkit.running.testing.reference import MethodCall, Reference
+from etplugins.comparison import accuracy
 
 _SHOWN = 5
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from etbuild.comparison import random_values
 from etbuild.errors import InputError
 from etbuild.plan.model_tests import MethodTests
 from etbuild.plan.parts import Dim, ExportMethod
-from etbuild.steps.reference import Inputs
+from etbuild.steps.prepared_model import Inputs
+from etplugins.comparison import random_values
 
 _UNLIMITED = 4  # a dimension without a largest size is tested with this many times the size of the example
 _LARGEST = 2**31

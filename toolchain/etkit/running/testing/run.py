@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from etbuild import releases
 from etbuild.errors import EtbuildError, InputError, Positions
 from etbuild.files import json_file
+from etbuild.guard.undeclared import watched_reads
 from etbuild.inputs.step_context import Stage, StepContext, silent
-from etbuild.inputs.undeclared import watched_reads
 from etbuild.inputs.user_code import importable
 from etbuild.key.declared import Inputs
 from etbuild.key.import_graph import used_sources

@@ -23,10 +23,10 @@ from etbuild.manifest.model_tests import TEXT
 from etbuild.plan.model_tests import TextTest
 from etbuild.plan.plan import Plan
 from etbuild.runtime.program_files import ProgramFiles
-from etbuild.steps.reference import language_model
 from etkit.running.generation.decoder import Decoder
 from etkit.running.generation.runner_tokenizer import with_tokenizer
 from etkit.running.generation.tokenizer_files import preferred
+from etplugins.transformers.reference import language_model
 
 _WINDOW = 256  # tokens
 _CONTINUED = 32  # tokens

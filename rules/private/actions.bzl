@@ -1,0 +1,208 @@
+"""Declares the actions of `program_actions.bzl` in Bazel, and gives them the files of a target."""
+
+load("//rules:providers.bzl", "ExecutorchExportInfo")
+load("//toolchain:steps.bzl", "STEPS")
+load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":common.bzl", "import_paths_error", "inputs_error")
+load(":compat.bzl", "RUNS_VALIDATIONS", "label_text")
+load(":driver.bzl", "driver_arguments", "run_driver")
+load(":facts.bzl", "INPUTS")
+load(":library.bzl", "data_of", "installed_of")
+load(":names.bzl", "named_as", "named_beside", "place")
+load(":program_actions.bzl", "artifacts", "path_argument")
+
+def check(error):
+    """Fails if there is an error.
+
+    Args:
+      error: (attribute, what is wrong), or None.
+    """
+    if error:
+        fail(error[1], attr = error[0])
+
+def _declare(ctx, name, dir = False):
+    return ctx.actions.declare_directory(name) if dir else ctx.actions.declare_file(name)
+
+# What `program_actions.bzl` needs of Bazel.
+BAZEL = struct(declare = _declare, export_info = ExecutorchExportInfo, runs_validations = RUNS_VALIDATIONS)
+
+def program_inputs(ctx, manifest, libraries):
+    """Gives each input file of a target the name that the manifest and the sources use for it.
+
+    Args:
+      ctx: the context of the rule.
+      manifest: File, the manifest. Names are relative to its directory.
+      libraries: list of ExecutorchLibraryInfo, the libraries that the sources import. Their data is data of the program,
+        unless another attribute has the file.
+
+    Returns:
+      struct with these fields. A named file is a struct(name, file).
+
+      - `sources`: depset of named files, the sources, including those of the libraries.
+      - `source_files`: depset of File, the same files.
+      - `installed`: depset, the Python packages that the libraries need.
+      - `data`, `weights`, `tokenizer`, `adapters`: lists of named files.
+    """
+    renamed = {attribute: getattr(ctx.attr, attribute + "_as") for attribute, row in INPUTS.items() if row.renamed}
+    files = {
+        attribute: named_beside(getattr(ctx.files, attribute), manifest) + named_as(renamed.get(attribute, {}), attribute + "_as")
+        for attribute in INPUTS
+    }
+    known = {entry.file: True for named in files.values() for entry in named}
+    of_libraries = [file for file in data_of(libraries).to_list() if file not in known]
+    files["data"] = files["data"] + named_beside(of_libraries, manifest)
+    own = named_beside(ctx.files.srcs, manifest)
+    named = struct(
+        installed = installed_of(libraries),
+        source_files = depset(ctx.files.srcs, transitive = [library.files for library in libraries]),
+        sources = depset(own, transitive = [library.sources for library in libraries]),
+        **files
+    )
+    check(inputs_error(own, named, [attribute for attribute, names in renamed.items() if names], place))
+    check(import_paths_error(named.sources.to_list(), place))
+    return named
+
+def _directory(file):
+    return file.dirname
+
+def _source_argument(source):
+    return "--source={}={}".format(source.name, source.file.path)
+
+def _data_argument(data):
+    return "--data={}={}".format(data.name, data.file.path)
+
+_NAMED = {"--data": _data_argument, "--source": _source_argument}
+
+def _add(arguments, item):
+    """Adds an argument of an action to Args."""
+    if type(item) == "string":
+        arguments.add(item)
+    elif hasattr(item, "named"):
+        arguments.add_all(item.named, map_each = _NAMED[item.option])
+    elif item.parent:
+        arguments.add_all([item.file], map_each = _directory, expand_directories = False)
+    else:
+        arguments.add_all([item.file], format_each = item.prefix.replace("%", "%%") + "%s", expand_directories = False)
+
+def _files(item, target):
+    """Returns the files of an argument, and the depsets of such files."""
+    if type(item) == "string":
+        return [], []
+    if not hasattr(item, "named"):
+        return [item.file], []
+    if item.option == "--source":
+        return [], [target.inputs.source_files]
+    return [entry.file for entry in item.named], []
+
+def _messages(ctx, target, action, positions):
+    """Returns the arguments that let the messages of an action name lines, and the file with unused inputs or None.
+
+    The files with the lines are inputs, and the action lists them for Bazel as unused when it succeeds: a line that moves
+    does not run it again. Remote caches know no unused inputs, so the flag `//toolchain:lines` can leave them out.
+    """
+    if not action.messages or not ctx.toolchains[TOOLCHAIN_TYPE].lines:
+        return [], None
+    unused = ctx.actions.declare_file("{}.{}.unused_inputs".format(target.name, action.messages))
+    arguments = [path_argument("--positions=", positions), path_argument("--unused-inputs=", unused)]
+    return arguments + ([path_argument("--lines=", action.lines)] if action.lines else []), unused
+
+def run_actions(ctx, target, plans, actions):
+    """Declares actions.
+
+    Args:
+      ctx: the context of the rule.
+      target: struct, what the target says.
+      plans: struct of `export_actions`.
+      actions: list of struct.
+    """
+    for action in actions:
+        messages, unused = _messages(ctx, target, action, plans.positions)
+        outputs = action.outputs + ([unused] if unused else [])
+        arguments = driver_arguments(ctx, action.arguments[0])
+        inputs, transitive = action.more_inputs, []
+        for item in action.arguments[1:] + messages:
+            _add(arguments, item)
+            files, depsets = _files(item, target)
+            inputs = inputs + [file for file in files if file not in outputs]
+            transitive = transitive + depsets
+        run_driver(
+            ctx,
+            arguments,
+            inputs = depset(inputs, transitive = transitive),
+            outputs = outputs,
+            unused_inputs_list = unused,
+            mnemonic = "Executorch" + action.kind.capitalize(),
+            verb = action.kind if action.kind in STEPS else None,
+            progress = action.progress,
+            torch = action.torch,
+            worker = action.worker,
+        )
+
+# Copies files and directories: SOURCE TARGET SOURCE TARGET ... A directory in a sandbox holds links.
+_COPY = """\
+set -eu
+while [ $# -gt 0 ]; do
+  if [ -d "$1" ]; then mkdir -p "$2"; cp -RL "$1/." "$2"; else cp -L "$1" "$2"; fi
+  shift 2
+done
+"""
+
+def published_program(ctx, target, lowered, reported):
+    """Declares ExecutorchPublish, which copies a program that has passed its checks.
+
+    Only Bazel 4 needs it: it runs no validation actions, so that a rule could use a program that fails a check.
+
+    Args:
+      ctx: the context of the rule.
+      target: struct, what the target says.
+      lowered: struct of `program_actions`.
+      reported: struct of `program_actions`.
+
+    Returns:
+      `lowered`, with the copies of the program and its named data.
+    """
+    pte, named_data = artifacts(ctx, BAZEL, target)
+    copies = [(lowered.pte, pte)] + [(lowered.named_data[tag], copy) for tag, copy in named_data.items()]
+    _publish(ctx, copies, reported, "program")
+    return struct(
+        computed = lowered.computed,
+        facts = lowered.facts,
+        named_data = named_data,
+        pte = pte,
+        templates = lowered.templates,
+    )
+
+def published_export(ctx, target, export, reported):
+    """Declares ExecutorchPublish, which copies the exported methods of a program that has passed its checks.
+
+    Only Bazel 4 needs it, as it needs `published_program`. The other actions read the methods themselves.
+
+    Args:
+      ctx: the context of the rule.
+      target: struct, what the target says.
+      export: ExecutorchExportInfo.
+      reported: struct of `program_actions`.
+
+    Returns:
+      list of File, the copies.
+    """
+    start = target.name + ".export"
+    copies = [(export.directory, _declare(ctx, start, dir = True))] + [
+        (file, _declare(ctx, "{}.{}.pt2".format(start, method)))
+        for method, file in export.exported_methods.items()
+    ]
+    _publish(ctx, copies, reported, "export")
+    return [copy for _, copy in copies]
+
+def _publish(ctx, copies, reported, what):
+    arguments = ctx.actions.args()
+    for source, copy in copies:
+        arguments.add_all([source, copy], expand_directories = False)
+    ctx.actions.run_shell(
+        command = _COPY,
+        arguments = [arguments],
+        inputs = [source for source, _ in copies] + [reported.report],
+        outputs = [copy for _, copy in copies],
+        mnemonic = "ExecutorchPublish",
+        progress_message = "Copying the checked {} of {}".format(what, label_text(ctx.label)),
+    )

@@ -1,0 +1,57 @@
+"""What plug-ins do with their keys of a manifest.
+
+A plug-in provides a `manifest_section` for a key of `model`, such as `huggingface`, and a `runner` for a contract of
+runners, such as `executorch-llm/v1`: a function that yields the problems of a completed manifest with this contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from etbuild import plugins
+from etbuild.errors import DocumentPath, Problem
+from etbuild.manifest.sections import Manifest
+
+CheckName = Callable[[str, DocumentPath], Iterator[Problem]]
+"""Yields the problems of the name of a declared input at a place."""
+
+
+class Section(Protocol):
+    """What a plug-in does with its key of `model`. The manifest has the key."""
+
+    def completed(self, manifest: Manifest) -> Manifest:
+        """The manifest with what the section stands for, such as methods. It fits its schema and may be wrong."""
+
+    def check(self, manifest: Manifest, check_name: CheckName) -> Iterator[Problem]:
+        """Yields the problems of a completed manifest that a schema cannot find."""
+
+    def normalized(self, manifest: Manifest) -> Manifest:
+        """A checked manifest, completed, and with what the section asks for but does not say."""
+
+
+def completed(manifest: Manifest) -> Manifest:
+    """The manifest with what the sections of plug-ins stand for."""
+    for section in _sections(manifest):
+        manifest = section.completed(manifest)
+    return manifest
+
+
+def check(manifest: Manifest, check_name: CheckName) -> Iterator[Problem]:
+    """Yields the problems that plug-ins find in a completed manifest."""
+    for section in _sections(manifest):
+        yield from section.check(manifest, check_name)
+    if "runner" in manifest:
+        yield from plugins.load("runner", manifest["runner"])(manifest)
+
+
+def normalized(manifest: Manifest) -> Manifest:
+    """A checked manifest, completed, and with what the sections of plug-ins ask for but do not say."""
+    for section in _sections(manifest):
+        manifest = section.normalized(manifest)
+    return manifest
+
+
+def _sections(manifest: Manifest) -> list[Section]:
+    model, group = manifest.get("model", {}), "manifest_section"
+    return [plugins.load(group, key) for key in plugins.group(group) if key in model]

@@ -1,0 +1,182 @@
+"""The model in eager PyTorch, quantized as its program and without quantization: what a program is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from etbuild.export import saved_examples
+from etbuild.export.export_methods import root_of
+from etbuild.inputs.step_context import StepContext
+from etbuild.inputs.user_code import wrap_user_error
+from etbuild.plan.parts import Dim, ExportMethod, Shapes
+from etbuild.plan.plan import Plan
+from etbuild.steps.prepared_model import Inputs, PreparedModel, made
+from etplugins.comparison.calls import UNLIMITED
+from etplugins.comparison.graph import arguments, copied, outputs_of
+
+
+@dataclass(frozen=True)
+class MethodCall:
+    """A call with its inputs.
+
+    Attributes:
+        method: The method's name.
+        inputs: The positional inputs, and the keyword inputs by name.
+    """
+
+    method: str
+    inputs: Inputs
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The inputs in the order in which the program takes them."""
+        leaves: list[Any] = pytree.tree_leaves(self.inputs, is_leaf=lambda value: value is None)
+        return leaves
+
+
+class Reference:
+    """The model of a plan in eager PyTorch. Calls change its state: make those of a case in a child process."""
+
+    def __init__(self, plan: Plan, root: torch.nn.Module, context: StepContext) -> None:
+        """Prepares the methods of a model.
+
+        Args:
+            plan: The plan, whose methods may be quantized.
+            root: The module with its weights.
+            context: The declared inputs.
+
+        Raises:
+            InputError: The inputs do not fit a method.
+            BuildError: Preparing or quantizing a method failed.
+        """
+        self._plan, self._root, self.context = plan.export_plan, root, context
+        self._as_planned = PreparedModel.of_module(self._plan, root, context)
+        self._prepared = self._as_planned.prepared
+        for one in self._prepared.values():
+            if one.quantized is not None:
+                one.quantized.recompile()  # the export takes the graph, whose code a pass may have left as it was
+
+    @classmethod
+    def of_plan(cls, plan: Plan, context: StepContext) -> Reference:
+        """Makes the module of a plan, reads its weights, and prepares its methods."""
+        return cls(plan, made(plan, context), context)
+
+    @property
+    def methods(self) -> dict[str, Inputs]:
+        """The example inputs of each method, by name."""
+        return self._as_planned.inputs
+
+    def planned(self, name: str) -> ExportMethod:
+        """A method in the export plan, with its dynamic shapes: those of an exported program come from its file."""
+        method = self._plan.methods[name]
+        if name not in self._files:
+            return method
+        positional, keywords = _shapes_of(self._files[name])
+        return method.replace(dynamic_shapes=positional, dynamic_kwargs_shapes=keywords)
+
+    def is_quantized(self, name: str) -> bool:
+        """Whether the plan or its recipe quantizes a method."""
+        method = self._plan.methods[name]
+        return method.program is None and (method.quantize is not None or "quantize" in method.from_recipe)
+
+    def keeps_state(self, name: str) -> bool:
+        """Whether a method may write to a buffer."""
+        module = self._files_as_modules.get(name, self._root)
+        return next(module.buffers(), None) is not None
+
+    def module(self, name: str) -> torch.nn.Module:
+        """The module that has a method; the default one for an exported program from a file."""
+        return self._prepared[name].module if name in self._prepared else self._root
+
+    def run(self, calls: Sequence[MethodCall]) -> list[list[Any]]:
+        """The outputs of calls, one after the other, as lists of tensors and numbers.
+
+        Raises:
+            BuildError: The model failed. The error names its line.
+        """
+        return [self._call(self._as_planned, call) for call in calls]
+
+    def run_float(self, calls: Sequence[MethodCall]) -> list[list[Any]]:
+        """The same without quantization."""
+        return [self._call(self._float, call) for call in calls]
+
+    def state(self, name: str) -> dict[str, torch.Tensor]:
+        """The buffers of a method, by name, with their values of now."""
+        graph = self._prepared[name].quantized if name in self._prepared else None
+        module = self._files_as_modules[name] if name in self._files else graph if graph is not None else self._root
+        return {key: buffer.detach().clone() for key, buffer in module.named_buffers()}
+
+    def exported(self, name: str, quantized: bool = True, passes: bool = True) -> ExportedProgram:
+        """Exports a method, with its weights. Its nodes have the lines of the sources.
+
+        Args:
+            name: The method's name.
+            quantized: Whether it is quantized as the plan says.
+            passes: Whether the passes of the manifest change it.
+        """
+        return (self._as_planned if quantized else self._float).exported(name, passes=passes)
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether the manifest has passes over exported methods."""
+        return bool(self._plan.passes)
+
+    def prepare_float(self) -> None:
+        """Prepares the methods without quantization, before the child processes that run them begin."""
+        _ = self._float
+
+    @cached_property
+    def _float(self) -> PreparedModel:
+        """The model without quantization."""
+        methods = {
+            name: method.replace(
+                quantize=None, from_recipe=tuple(each for each in method.from_recipe if each != "quantize")
+            )
+            for name, method in self._plan.methods.items()
+        }
+        return PreparedModel.of_module(self._plan.replace(methods=methods), self._root, self.context)
+
+    @property
+    def _files(self) -> dict[str, ExportedProgram]:
+        return self._as_planned.files
+
+    @cached_property
+    def _files_as_modules(self) -> dict[str, torch.nn.Module]:
+        return {name: program.module(check_guards=False) for name, program in self._files.items()}
+
+    def _call(self, model: PreparedModel, call: MethodCall) -> list[Any]:
+        positional, keywords = pytree.tree_map(copied, call.inputs)
+        path = ("methods", call.method)
+        with torch.no_grad(), wrap_user_error(path, f"running `{call.method}`"):
+            if call.method in self._files:
+                return outputs_of(self._files_as_modules[call.method](*positional, **keywords))
+            with model.modules.of(call.method):
+                one = model.prepared[call.method]
+                run: Callable[..., Any] = one.quantized if one.quantized is not None else root_of(one)
+                return outputs_of(run(*positional, **keywords))
+
+
+def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, Shapes]]:
+    """The dynamic shapes of the inputs of an exported program: positional ones, and those by name.
+
+    Each dynamic size is a symbol: programs in which sizes are computed from others cannot be lowered.
+    """
+
+    def dim(size: int | torch.SymInt) -> Dim | None:
+        if isinstance(size, int):
+            return None
+        limits = program.range_constraints[size.node.expr]
+        most = int(limits.upper) if bool(limits.upper < UNLIMITED) else None
+        return Dim(str(size), int(limits.lower), most, 1, 1, 0)
+
+    def shape(value: Any) -> Shapes:
+        return tuple(map(dim, value.shape)) if isinstance(value, torch.Tensor) else None
+
+    return arguments(program, [*map(shape, saved_examples.inputs_of_graph(program))])

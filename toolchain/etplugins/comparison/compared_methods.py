@@ -1,0 +1,123 @@
+"""Reads exported methods with their weights and example inputs, to compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etbuild.accelerate.lowering import accelerated
+from etbuild.inputs.step_context import StepContext
+from etbuild.plan.step_plans import ComparePlan
+from etbuild.steps.saved_export import LoweringJob, load_methods, open_content
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+    from etbuild.export.read_archive import Content, SavedExport
+    from etplugins.comparison.compare import ComparedMethod
+
+NOT = "was not compared with PyTorch:"
+"""Begins a note about a method, before the reason."""
+_LARGE = 1 << 20  # bytes: it would take longer to read a smaller weight for each call than to keep it
+
+
+@dataclass(frozen=True)
+class ComparedMethods:
+    """The exported methods of a program, as they are compared.
+
+    Attributes:
+        job: The export, and how it was lowered.
+        saved: The export.
+        context: What every step needs.
+        examples: The example inputs that the export saved.
+        content: The parameters and buffers by name, which are read when they are asked for.
+        adapters: Those of adapters.
+        programs: The methods, if their export is without them and they were exported again.
+    """
+
+    job: LoweringJob[ComparePlan]
+    saved: SavedExport
+    context: StepContext
+    examples: Path
+    content: Content | None
+    adapters: dict[str, torch.Tensor]
+    programs: dict[str, ExportedProgram]
+
+    @classmethod
+    def read(
+        cls, job: LoweringJob[ComparePlan], saved: SavedExport, context: StepContext, examples: Path
+    ) -> ComparedMethods:
+        """Opens the weights, or exports with them: once, and not in each child process."""
+        if saved.export_plan is not None:
+            from etbuild.steps.export import export_with_weights
+
+            _, programs = export_with_weights(saved.export_plan, context, job.plan.weights, job.plan.adapters)
+            for program in programs.values():  # the export has stand-ins for the weights of adapters: buffers
+                program.constants.update(weights_of_adapters(job, program.constants.keys()))
+            return cls(job, saved, context, examples, None, {}, programs)
+        content = open_content(job, saved)
+        return cls(job, saved, context, examples, content, weights_of_adapters(job, content.keys()), {})
+
+    def methods(self, names: list[str], *, whole: bool = False) -> tuple[list[ComparedMethod], dict[str, str]]:
+        """The methods with their weights and example inputs; and those that cannot be compared, with a note.
+
+        Args:
+            names: The names of the methods.
+            whole: Whether the programs hold all of their weights. If not, large ones are read where they are needed.
+        """
+        from torch.export.graph_signature import OutputKind
+
+        from etbuild.export import saved_examples
+        from etplugins.comparison.compare import ComparedMethod
+
+        methods, skipped = list[ComparedMethod](), dict[str, str]()
+        large: Mapping[str, torch.Tensor] = {}
+        loaded = self.programs
+        if self.content is not None:
+            content = self.content
+            if not whole:
+                large = content.only(self._large())
+                content = content.only(content.keys() - large.keys())
+            with accelerated() if self.job.options.accelerate else nullcontext():
+                in_memory = {**content.loaded(), **self.adapters}
+                loaded = load_methods(self.saved, in_memory, names)
+        for name in names:
+            program = loaded[name]
+            leaves = (
+                saved_examples.of_program(program)
+                if self.programs
+                else saved_examples.read(self.examples, name, program)
+            )
+            if any(spec.kind == OutputKind.GRADIENT_TO_PARAMETER for spec in program.graph_signature.output_specs):
+                skipped[name] = f"{NOT} it trains, and a program also returns the gradients"
+            elif leaves is None:
+                skipped[name] = f"{NOT} its example inputs have a dtype that safetensors cannot hold"
+            else:
+                methods.append(ComparedMethod(name, program, leaves, self.job.plan.comparisons[name], large))
+        return methods, skipped
+
+    def _large(self) -> set[str]:
+        """The names of large weights that no method changes, and that can be read again for each call."""
+        from etbuild.model.tensor_facts import first_name
+
+        if self.saved.packing is not None:
+            return set()  # to unpack them takes longer than a call
+        changed = {first_name(entry) for entry in self.saved.tensors if entry.name in self.saved.written}
+        return {
+            entry.name
+            for entry in self.saved.tensors
+            if entry.nbytes >= _LARGE and first_name(entry) not in changed and entry.name not in self.adapters
+        }
+
+
+def weights_of_adapters(job: LoweringJob[ComparePlan], names: Collection[str]) -> dict[str, torch.Tensor]:
+    """The weights of adapters among the names of parameters and buffers."""
+    if not job.plan.adapters:
+        return {}
+    from etbuild.model import adapter_weights
+
+    return adapter_weights.read(job.plan.adapters, names, job.inputs)

@@ -1,0 +1,124 @@
+"""Compares exported methods with the model in eager PyTorch, in calls that another comparison has made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.utils._pytree import TreeSpec
+
+from etbuild.errors import EtbuildError
+from etbuild.exception_text import summary
+from etbuild.plan.parts import Tolerance
+from etplugins.comparison import accuracy, quantized
+from etplugins.comparison.compare import FIRST, Call, Comparison, Wrong
+from etplugins.comparison.eager import EagerMethod
+from etplugins.comparison.graph import is_quantized
+from etplugins.comparison.hints import states
+
+
+@dataclass(frozen=True)
+class ExportedForm:
+    """What a comparison with the model needs to know of an exported method.
+
+    Attributes:
+        inputs: How its inputs belong together.
+        is_quantized: Whether it has operators that quantize.
+        has_states: Whether it changes buffers.
+    """
+
+    inputs: TreeSpec
+    is_quantized: bool
+    has_states: bool
+
+    @classmethod
+    def of(cls, program: ExportedProgram) -> ExportedForm:
+        """The form of a method."""
+        return cls(program.call_spec.in_spec, is_quantized(program), bool(states(program)))
+
+
+class ModelComparison:
+    """Calls the model as exported methods were called.
+
+    Args:
+        eager: The methods of the model, by name.
+        forms: The exported methods, by name. All share their state.
+        tolerances: How far an element may be from the expected one, by method; None for the default.
+        calibrated: The methods whose quantization has ranges that a calibration has found.
+        exported: Makes a comparison of these methods, to judge a difference.
+
+    Attributes:
+        notes: What was left out of the comparison of a method, by its name.
+        losses: What the quantization of a method costs, by its name.
+    """
+
+    def __init__(
+        self,
+        eager: Mapping[str, EagerMethod],
+        forms: Mapping[str, ExportedForm],
+        tolerances: Mapping[str, Tolerance | None],
+        calibrated: Collection[str],
+        exported: Callable[[], Comparison],
+    ) -> None:
+        self._eager, self._forms, self._tolerances = dict(eager), forms, tolerances
+        self._calibrated, self._make = calibrated, exported
+        self.notes: dict[str, str] = {}
+        self.losses: dict[str, str] = {}
+
+    def first_wrong(self, calls: Sequence[Call]) -> Wrong | None:
+        """Makes calls until an exported method differs from the model. Returns the wrong call; None if all are right.
+
+        In these calls, the program has computed what the exported methods compute.
+        """
+        for number, (name, label, leaves, exported) in enumerate(calls, 1):
+            expected = self._outputs(name, label, leaves)
+            if expected is None:
+                continue
+            if self._forms[name].is_quantized:
+                wrong = self._wrong_quantization(calls[:number], expected) if label == FIRST else None
+            else:
+                found = accuracy.wrong_outputs(exported, expected, self._tolerances[name], False)
+                differs = "\n".join(found)
+                wrong = self._exported.wrong_export(calls[:number], expected, differs) if found else None
+            if wrong is not None:
+                return wrong
+        return None
+
+    @cached_property
+    def _exported(self) -> Comparison:
+        return self._make()
+
+    def _outputs(self, name: str, label: str, leaves: Sequence[Any]) -> list[Any] | None:
+        """What the model computes; None if it does not take the inputs."""
+        if name not in self._eager:
+            return None
+        try:
+            return self._eager[name].call(self._forms[name].inputs, leaves)
+        except EtbuildError:
+            raise
+        except Exception as error:  # noqa: BLE001 - code of the model: it may refuse values that an exported graph takes
+            has_state = any(form.has_states for form in self._forms.values())
+            if label == FIRST or has_state:  # which may be half changed
+                del self._eager[name]
+                self.notes[name] = f"in part: the model itself fails in {label}: {summary(error)}"
+            return None
+
+    def _wrong_quantization(self, calls: Sequence[Call], in_float: list[Any]) -> Wrong | None:
+        """Judges what the quantization of a method changes: the model computes in float what the method rounds.
+
+        It looks at the example inputs only, since others may be outside of the ranges for which the method is
+        quantized. A wrong calibration spoils the outputs. Weights of 4 bits may do so too, and nothing is wrong then. A
+        tolerance in the manifest allows any loss.
+        """
+        name, _, leaves, rounded = calls[-1]
+        found = quantized.loss(in_float, rounded) if quantized.says_something(leaves) else None
+        if found is None:
+            return None
+        self.losses[name] = quantized.shown(found)
+        problem = quantized.problem(found)
+        if problem is None or name not in self._calibrated or self._tolerances[name] is not None:
+            return None
+        return Wrong(name, problem, leaves, {}, [(each[0], each[2]) for each in calls[:-1]], blames="quantization")

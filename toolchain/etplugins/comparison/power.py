@@ -1,0 +1,144 @@
+"""Measures what compared calls can show: whether a weight or an input that is wrong would have changed an output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from etbuild.export.written_buffers import readers
+from etbuild.plan.parts import Tolerance
+from etplugins.comparison import accuracy
+from etplugins.comparison.graph import Graph, buffers, is_quantized
+
+_CALLS = 6  # of the method, from the first one on: later ones have large numbers, whose rounding hides weights
+_OTHERS = 4  # values of an input, from other calls
+_VERIFIED = 8  # weights that are changed, the least important first
+_CHANGE = 0.1  # of a weight
+_LARGE = 100.0  # times its largest element: only what nothing depends on is not moved by this
+_WEAK = 0.1  # of what a tolerance allows: changes whose estimated effect is less are tried
+
+
+class Power:
+    """What some calls of a method show.
+
+    Args:
+        program: The exported method.
+        weights: The parameters that it does not hold itself, by name.
+        calls: The inputs of its calls, one after the other.
+        tolerance: How far an element may be from the expected one; None for the default.
+    """
+
+    def __init__(
+        self,
+        program: ExportedProgram,
+        weights: Mapping[str, torch.Tensor],
+        calls: Sequence[list[Any]],
+        tolerance: Tolerance | None,
+    ) -> None:
+        self._program, self._weights, self._calls, self._all = program, weights, calls[:_CALLS], calls
+        self._tolerance, self._quantized = tolerance, is_quantized(program)
+        self._expected = self._outputs({}, self._calls)
+
+    def unproved(self) -> list[str]:
+        """What may be wrong without anyone noticing: names of parameters, and inputs by number, for messages.
+
+        A parameter is named if its change by a tenth moves no output beyond the tolerance. One whose value cannot
+        matter is not named: a softmax takes no notice of what is added to all of its inputs.
+        """
+        parameters = self._parameters()
+        effects = self._effects(parameters) if parameters else {}
+        weak = sorted((name for name in effects if effects[name] < _WEAK), key=lambda name: effects[name])[:_VERIFIED]
+        found = [name for name in weak if self._is_unproved(name, parameters[name], effects[name])]
+        return [*found, *(f"input {index}" for index in self._inputs() if not self._input_matters(index))]
+
+    def _parameters(self) -> dict[str, torch.Tensor]:
+        """The parameters that the graph reads, by name. Quantized ones have no gradient."""
+        content = {**self._program.state_dict, **self._weights}
+        users = {node.name: node.users for node in self._program.graph.find_nodes(op="placeholder")}
+        return {
+            str(spec.target): content[str(spec.target)].detach()
+            for spec in self._program.graph_signature.input_specs
+            if spec.kind == InputKind.PARAMETER and users[spec.arg.name] and not self._quantized
+            and content[str(spec.target)].is_floating_point()
+        }  # fmt: skip
+
+    def _effects(self, parameters: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        """How far a change of each parameter moves the outputs, as a share of what is allowed; one pass backwards."""
+        inputs = {name: value.clone().requires_grad_() for name, value in parameters.items()}
+        generator = torch.Generator().manual_seed(0)
+        total, allowed = torch.zeros((), dtype=torch.float64), 0.0
+        with torch.enable_grad():
+            for value in self._outputs(inputs, self._calls):
+                if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+                    continue
+                signs = torch.randint(0, 2, value.shape, generator=generator) * 2 - 1
+                limit = self._allowed(value.detach().double(), value.dtype)
+                total = total + (value.double() / limit.clamp(min=1e-30) * signs).nan_to_num(0, 0, 0).sum()
+                allowed += value.numel()
+        if not total.requires_grad:
+            return dict.fromkeys(parameters, 0.0)
+        found = torch.autograd.grad(total, [*inputs.values()], allow_unused=True)
+        return {
+            name: 0.0 if slope is None or not slope.any() else _moved(slope, parameters[name]) / allowed**0.5
+            for name, slope in zip(inputs, found, strict=True)
+        }
+
+    def _allowed(self, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """How far each element of an output may be from the expected one."""
+        known = accuracy.default_tolerance(value.to(dtype), self._quantized)
+        tolerance = known if self._tolerance is None else self._tolerance
+        sizes = value.abs().nan_to_num(0, 0, 0)
+        return tolerance.atol + tolerance.rtol * sizes + tolerance.of_largest * sizes.max()
+
+    def _is_unproved(self, name: str, value: torch.Tensor, effect: float) -> bool:
+        size = float(value.abs().max()) or 1.0
+        if self._moves({name: value + _CHANGE * torch.where(value == 0, size, value)}):
+            return False
+        return effect == 0 or self._moves({name: value + _LARGE * size})
+
+    def _inputs(self) -> list[int]:
+        """The inputs of which the graph reads more than the form."""
+        names = [
+            spec.arg.name for spec in self._program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT
+        ]
+        nodes = {node.name: node for node in self._program.graph.find_nodes(op="placeholder")}
+        return [
+            index
+            for index, name in enumerate(names)
+            if isinstance(self._calls[0][index], torch.Tensor)
+            and any(user.op != "output" for user in readers(nodes[name]))
+        ]
+
+    def _input_matters(self, index: int) -> bool:
+        """Whether another value of an input, from another call, changes an output."""
+        for number, leaves in enumerate(self._calls):
+            others = [each[index] for each in self._all if each[index].shape == leaves[index].shape]
+            for other in [each for each in others if not torch.equal(each, leaves[index])][:_OTHERS]:
+                changed = [*leaves[:index], other, *leaves[index + 1 :]]
+                if self._moves({}, [*self._calls[:number], changed, *self._calls[number + 1 :]]):
+                    return True
+        return False
+
+    def _moves(self, replaced: Mapping[str, torch.Tensor], calls: Sequence[list[Any]] | None = None) -> bool:
+        """Whether an output is beyond the tolerance with other parameters or inputs. If PyTorch refuses them, it is."""
+        try:
+            actual = self._outputs(replaced, self._calls if calls is None else calls)
+        except Exception:  # noqa: BLE001 - operators raise any exception
+            return True
+        return bool(accuracy.wrong_outputs(actual, self._expected, self._tolerance, self._quantized))
+
+    def _outputs(self, replaced: Mapping[str, torch.Tensor], calls: Sequence[list[Any]]) -> list[Any]:
+        """The outputs of all calls, which begin with fresh state."""
+        state = buffers(self._program, self._weights.keys())
+        graph = Graph(self._program, state, self._weights, replaced=replaced)
+        return [value for leaves in calls for value in graph.call(leaves)[0]]
+
+
+def _moved(slope: torch.Tensor, value: torch.Tensor) -> float:
+    size = float(value.abs().max()) or 1.0
+    change = _CHANGE * torch.where(value == 0, size, value)
+    return float((slope.double() * change).square().sum().sqrt())

@@ -1,0 +1,287 @@
+"""Compares a program with its model and its exported methods: the runtime must compute what PyTorch computes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from etbuild import backends
+from etbuild.errors import BuildError, InputError, Problem
+from etbuild.exception_text import hints, summary
+from etbuild.files import writing
+from etbuild.files.digests import canonical_json
+from etbuild.inputs.sources import UsedSources
+from etbuild.inputs.step_context import StepContext
+from etbuild.plan.step_plans import ComparePlan
+from etbuild.results import FileHead, LoweringFacts, ProgramFile
+from etbuild.runtime import program_files
+from etbuild.steps import children
+from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
+from etplugins.comparison.compared_methods import NOT, ComparedMethods
+from etplugins.comparison.witness import MORE_OR_LESS, SEARCHED, Witness, witnesses, write_calls
+
+if TYPE_CHECKING:
+    from etbuild.export.read_archive import SavedExport
+    from etbuild.runtime.program_files import ProgramFiles
+    from etplugins.comparison.compare import ComparedMethod, Wrong
+
+RESULT = "comparison.json"
+_LARGEST_BYTES = 1 << 31
+"""Of files and planned memory: the runtime takes as much again, beside what the build has."""
+_LEAVE_OUT = "if the application has kernels of its own, `checks.compare` can leave the method out with a reason"
+CALLS = "calls"
+"""The name of the file for the witness."""
+
+
+class CompareStep:
+    """The step `compare` of a build, as `etbuild.build.pipeline.Comparison` says."""
+
+    def __init__(self, job: Callable[[], LoweringJob[ComparePlan]], used: UsedSources, examples: Path) -> None:
+        self._job, self._witness = job, Witness(job, used, examples)
+
+    def start(self) -> None:
+        """Starts the process of the model."""
+        self._witness.start()
+
+    def run(self, directory: Path, lowering: LoweringFacts, scratch: Path, result: Path) -> None:
+        """Compares. Errors are those of `compare`."""
+        compare(self._job(), self._witness, Built.below(directory, lowering), scratch, result)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process of the model."""
+        self._witness.close()
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a lowering made.
+
+    Attributes:
+        lowering: The facts of the lowering.
+        program: The `.pte`.
+        named_data: The `.ptd` files, by their names without a directory.
+    """
+
+    lowering: LoweringFacts
+    program: Path
+    named_data: Mapping[str, Path]
+
+    @classmethod
+    def below(cls, directory: Path, lowering: LoweringFacts) -> Built:
+        """A program and its named data in a directory."""
+        program, *named_data = (directory / artifact["file"] for artifact in lowering["artifacts"])
+        return cls(lowering, program, {path.name: path for path in named_data})
+
+    @property
+    def size(self) -> int:
+        """The size of all files, in bytes."""
+        return sum(artifact["size"] for artifact in self.lowering["artifacts"])
+
+    @property
+    def files(self) -> ProgramFiles:
+        """The files that the runtime loads.
+
+        Raises:
+            InputError: A file is missing.
+        """
+        program, *named_data = self.lowering["artifacts"]
+        head: FileHead = {"file": program["file"], "size": program["size"], "sha256": program["sha256"]}
+        facts: ProgramFile = {"kind": "program", **head, **self.lowering["program"]}
+        names = [Path(artifact["file"]).name for artifact in named_data]
+        missing = [name for name in names if name not in self.named_data]
+        if missing:
+            raise InputError.of(f"{self.program.name} needs {missing[0]}, which `--named-data` does not name")
+        return program_files.ProgramFiles(self.program, tuple(self.named_data[name] for name in names), facts)
+
+
+def compare(job: LoweringJob[ComparePlan], witness: Witness, built: Built, scratch: Path, result: Path) -> None:
+    """Compares each method that the runtime here can run. Writes a note about the others.
+
+    Args:
+        job: The export, and how it was lowered.
+        witness: The process of the model, which may have started.
+        built: The program.
+        scratch: An existing empty directory, for files that are only needed meanwhile.
+        result: The file to write, in the form of a validation's result of Buck2.
+
+    Raises:
+        InputError: A declared input is missing or does not fit.
+        BuildError: The program cannot be loaded, or computes something else. The error names the method, the output,
+            and the operator where the difference begins.
+    """
+    left_out = _left_out(job.plan, built)
+    if left_out.keys() != job.plan.methods.keys():
+        wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
+        left_out = {**left_out, **_compare(job, witness, built, wanted, scratch)}
+    notes = [f"`{name}` {what}" for name, what in sorted(left_out.items())]
+    message = {"message": "\n".join(notes)} if notes else {}
+    said = canonical_json({"version": 1, "data": {"status": "success", **message}})
+    writing.write(result.parent, result.name, "comparison", said)
+
+
+def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
+    """The methods that cannot be compared, each with what a note says."""
+    found = {}
+    limits = {
+        limit["method"]: limit["what"]
+        for limit in reversed(built.lowering["runtime_limits"])
+        if not program_files.has_own_kernel(limit["operator"])
+    }
+    for name in plan.methods:
+        method, settings = built.lowering["program"]["methods"][name], plan.comparisons[name]
+        elsewhere = sorted(
+            each for each in method["delegates"] if not backends.loads_everywhere(each, plan.used_backends)
+        )
+        if settings.leave_out is not None:
+            found[name] = settings.leave_out
+        elif elsewhere:
+            found[name] = f"the build cannot run {elsewhere[0]}"
+        elif name in limits:
+            found[name] = f"the runtime here cannot run all of it: {limits[name]}"
+        elif not plan.memory_planning[name].alloc_mutable_buffers:
+            found[name] = "the application has the memory for its buffers"
+        elif built.size + sum(method["memory"]) > _LARGEST_BYTES:
+            found[name] = f"the program and its memory take more than {_LARGEST_BYTES >> 30} GB"
+    return {name: f"{NOT} {why}" for name, why in found.items()}
+
+
+def _compare(
+    job: LoweringJob[ComparePlan], witness: Witness, built: Built, wanted: list[str], scratch: Path
+) -> dict[str, str]:
+    """Compares the program with the exported methods, and these with the model. Returns notes, by method."""
+    if job.options.jobs > 1:
+        witness.start()
+    with opened_export(job, witness.used) as (saved, context):
+        programs = functools.partial(_compare_programs, job, saved, context, witness.examples, built, wanted, scratch)
+        if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
+            notes, calls = programs()
+        else:
+            notes, calls = children.run_one(programs)
+    return _joined(notes, witness.compare(calls))
+
+
+def _joined(notes: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """Notes by method. A method may have several."""
+    both = {name: f"{notes[name]}; it {others[name]}" for name in notes.keys() & others.keys()}
+    return {**notes, **others, **both}
+
+
+def _compare_programs(
+    job: LoweringJob[ComparePlan],
+    saved: SavedExport,
+    context: StepContext,
+    examples: Path,
+    built: Built,
+    wanted: list[str],
+    scratch: Path,
+) -> tuple[dict[str, str], dict[Path, list[str]]]:
+    """Compares the program with its exported methods. Methods that share state are compared together.
+
+    Returns:
+        Notes, by method; and files with the calls for the witness, each with the methods that are called there.
+    """
+    from etbuild.runtime import child
+    from etplugins.comparison.compare import Wrong
+
+    load_custom_ops(job.plan, context)
+    files, exported = built.files, ComparedMethods.read(job, saved, context, examples)
+    groups = [wanted] if files.shares_state else [[name] for name in wanted]
+    with job.stage(f"compare {', '.join(wanted)}"):
+        directories = {scratch / str(number): names for number, names in enumerate(groups)}
+        tasks = {
+            f"comparing {', '.join(names)}": functools.partial(_first_wrong, exported, names, files, directory)
+            for directory, names in directories.items()
+        }
+        try:
+            found: list[_Found] = [*child.run(tasks, job.options.jobs).values()]
+        except BuildError as error:
+            raise BuildError([_explained(problem, wanted, built.lowering) for problem in error.problems]) from error
+    wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
+    if wrong:
+        raise BuildError([_problem(exported, each, search=number < SEARCHED) for number, each in enumerate(wrong)])
+    notes = {name: what for each in found for name, what in each["notes"].items()}
+    return notes, {file: names for directory, names in directories.items() if (file := directory / CALLS).exists()}
+
+
+def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts) -> Problem:
+    """A problem with its method, if the runtime has ended the process.
+
+    The hint names weights that are not finite: a backend may refuse them without saying so.
+    """
+    ended = [name for name in methods if not problem.path and f"comparing {name}" in problem.message]
+    path = ("methods", ended[0]) if ended else problem.path
+    weights = ", ".join(sorted(lowering["non_finite"]))
+    more = f"these weights have elements that are NaN or infinite: {weights}" if weights else None
+    return replace(problem, path=path, hint=hints(problem.hint, more))
+
+
+class _Found(TypedDict):
+    """What a child process found: the fields of a wrong call, and what was left out, by method."""
+
+    wrong: dict[str, Any] | None
+    notes: dict[str, str]
+
+
+def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFiles, scratch: Path) -> _Found:
+    """The first wrong call as plain values, and what was left out. Runs in a child process: the runtime may crash.
+
+    If all calls are right, it writes them for the witness.
+    """
+    from etplugins.comparison.compare import CannotRun, Comparison
+
+    group, skipped = exported.methods(names)
+    if not group:
+        return {"wrong": None, "notes": skipped}
+    of_group = {method.name: files.method(method.name) for method in group}
+    scratch.mkdir()
+    try:
+        only = replace(files, facts={**files.facts, "methods": of_group})
+        comparison = Comparison(group, only, scratch, exported.job.options.jobs)
+        wrong = comparison.first_wrong(exported.job.plan.work)
+    except CannotRun as error:
+        return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{NOT} {error}")}}
+    except InputError as error:  # the runtime here may lack what its libraries need of the machine
+        message = "; ".join(problem.message for problem in error.problems)  # the text of the error is in no key
+        return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{NOT} {message}")}}
+    if wrong is not None:
+        return {"wrong": vars(wrong), "notes": {}}
+    notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
+    if of_group.keys() & witnesses(exported.job.plan):
+        notes = _joined(notes, write_calls(scratch / CALLS, group, comparison.calls))
+    return {"wrong": None, "notes": {**skipped, **notes}}
+
+
+def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:
+    where: str | None = f"the operator was searched for only in the first {SEARCHED} wrong methods"
+    if wrong.blames == "layout":
+        where = None
+    elif search:
+        (method,), _ = exported.methods([wrong.method], whole=True)
+        where = _where(exported.job, method, wrong)
+    otherwise = _LEAVE_OUT if wrong.blames == "runtime" else MORE_OR_LESS
+    return Problem(wrong.problem, ("methods", wrong.method), hints(where, otherwise))
+
+
+def _where(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong) -> str:
+    """Where the difference begins, for people."""
+    from etbuild.inputs.source_lines import first_name, shown
+    from etplugins.comparison.graph import is_quantized
+
+    if wrong.overflows is not None:
+        (node,) = (each for each in method.program.graph.nodes if each.name == wrong.overflows)
+        line = shown(job.export.lines.of_node(method.name, first_name(node)))
+        said = f"the first result that is not finite is that of `{node.target}` (node `{node.name}`)"
+        return "\n".join([said, *(line or "").splitlines()])
+    with job.stage(f"search `{method.name}` for the operator that is wrong"):
+        from etplugins.comparison.locate import Search, WrongCall
+
+        program, tolerance = method.program, method.settings.tolerance
+        call = WrongCall(method.name, program, wrong.leaves, wrong.state, tolerance, is_quantized(program))
+        try:
+            return Search(job.plan, call, job.export.lines).run()
+        except Exception as error:  # noqa: BLE001 - whatever happens while it searches, the program is wrong
+            return f"the search for the operator failed: {summary(error)}"

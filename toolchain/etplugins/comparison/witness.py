@@ -1,0 +1,272 @@
+"""The witness of a comparison: the model as its user has it in eager PyTorch, in a process of its own.
+
+Its code may change anything in its process. The process begins while methods are exported or lowered, since it takes
+long to import what a model needs; then it waits for the calls in which the program has computed what the exported
+methods compute.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import BuildError, Problem
+from etbuild.exception_text import hints, summary
+from etbuild.inputs.sources import UsedSources
+from etbuild.inputs.step_context import StepContext, silent
+from etbuild.inputs.user_code import active_finder
+from etbuild.plan.step_plans import ComparePlan
+from etbuild.steps import children
+from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
+from etbuild.surroundings.process_state import undone
+from etplugins.comparison.compared_methods import ComparedMethods, weights_of_adapters
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from etplugins.comparison.compare import Call, ComparedMethod, Comparison, Wrong
+    from etplugins.comparison.eager import EagerMethod
+
+MORE_OR_LESS = "`checks.compare` can allow more, or leave the method out with a reason"
+"""The last hint of an error about a comparison."""
+SEARCHED = 2
+"""Wrong methods that are searched: the cause is often the same, and a search takes long."""
+_LARGE = 1 << 30  # bytes of declared files: a larger model is made when others have ended, which need memory too
+_BRANCHES = (
+    "a branch on `torch.compiler.is_exporting()`, `is_compiling()` or `training`, state that only Python sees, weights "
+    "that are read before they are loaded, or a factory that makes another model each time are the usual causes"
+)
+
+
+def write_calls(file: Path, methods: Sequence[ComparedMethod], calls: Sequence[Call]) -> dict[str, str]:
+    """Writes the calls of methods that share state, for the witness. Returns notes by method, if it cannot.
+
+    Args:
+        file: The file.
+        methods: The methods. A structure of their inputs may have classes of the model.
+        calls: The calls. The program has computed in them what the exported methods compute.
+    """
+    import torch
+
+    from etplugins.comparison.model import ExportedForm
+
+    try:
+        forms = pickle.dumps({method.name: ExportedForm.of(method.program) for method in methods})
+        torch.save({"forms": forms, "calls": calls}, file)
+    except Exception as error:  # noqa: BLE001 - classes of the model may raise anything
+        file.unlink(missing_ok=True)
+        why = f"was not compared with the model: its calls cannot be written: {summary(error)}"
+        return {method.name: why for method in methods}
+    return {}
+
+
+def witnesses(plan: ComparePlan) -> list[str]:
+    """The methods of which the model can speak. Those from files have no model; a recipe, or a training for
+    quantization, changes the weights."""
+    return [
+        name
+        for name in plan.methods
+        if plan.comparisons[name].leave_out is None
+        and (method := plan.exported.methods[name]).program is None
+        and (method.pt2e is None or method.pt2e.qat is None)
+        and "quantize" not in method.from_recipe
+    ]
+
+
+class Witness:
+    """The process of the model.
+
+    Args:
+        job: Returns the export, and what to compare. The export may not be there yet when the process starts.
+        used: The sources that the model comes from.
+        examples: The example inputs that the export saves.
+
+    Attributes:
+        used: The sources.
+        examples: The example inputs.
+    """
+
+    def __init__(self, job: Callable[[], LoweringJob[ComparePlan]], used: UsedSources, examples: Path) -> None:
+        self.used, self.examples = used, examples
+        self._read_job = job
+        self._process: children.Beside | None = None
+
+    def start(self) -> None:
+        """Starts a process that makes the model, unless there is one."""
+        if self._process is None and witnesses(self._read_job().plan):
+            self._process = children.Beside("making the model", self._run)
+
+    def compare(self, calls: Mapping[Path, Sequence[str]]) -> dict[str, str]:
+        """Compares the model with exported methods. Returns notes, by method.
+
+        Args:
+            calls: Files that `write_calls` wrote, each with the methods that are called there.
+
+        Raises:
+            InputError: A declared input is missing or does not fit.
+            BuildError: The model cannot be made, or computes something else.
+        """
+        job = self._read_job()
+        known = witnesses(job.plan)
+        names = [name for called in calls.values() for name in called if name in known]
+        if not names:
+            return {}
+        with job.stage(f"compare {', '.join(sorted(names))} with the model"):
+            self.start()
+            assert self._process is not None, "it has started"
+            self._process.result()
+            self._process.give([*calls])
+            notes: dict[str, str] = self._process.result()
+            return notes
+
+    def close(self) -> None:
+        """Ends the process, if it runs."""
+        if self._process is not None:
+            self._process.end()
+        self._process = None
+
+    def _run(self) -> Generator[None, list[Path], dict[str, str]]:
+        """Runs in the process. What its contexts check when they end belongs to the result."""
+        job = self._job()
+        with pytorch_imported(job), sources_importable(job, self.used) as context:
+            load_custom_ops(job.plan, context)
+            is_large = sum(path.stat().st_size for path in job.inputs.data.values()) > _LARGE
+            eager = None if is_large else _eager_methods(job, context)
+            calls = yield
+            job = self._job()
+            active_finder().lines = job.export.lines
+            known = _Known(job, context, self.examples)
+            return _compared(known, eager or _eager_methods(job, context), calls)
+
+    def _job(self) -> LoweringJob[ComparePlan]:
+        """What the process reads now. Only its parent tells of stages."""
+        return replace(self._read_job(), stage=silent)
+
+
+@dataclass
+class _Known:
+    """What the process has read.
+
+    Attributes:
+        job: The export, and what to compare.
+        context: What every step needs.
+        examples: The example inputs that the export saved.
+    """
+
+    job: LoweringJob[ComparePlan]
+    context: StepContext
+    examples: Path
+
+    @cached_property
+    def exported(self) -> ComparedMethods:
+        """The exported methods, which only a difference needs."""
+        from etbuild.export import read_archive
+
+        return ComparedMethods.read(self.job, read_archive.read(self.job.export), self.context, self.examples)
+
+
+def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[str, EagerMethod]:
+    """Makes the model, and returns its methods by name."""
+    from etbuild.model import module
+    from etbuild.steps.create_module import create_module
+    from etbuild.surroundings.random_seeds import seed
+    from etplugins.comparison.eager import EagerMethod
+
+    plan = job.plan.exported
+    seed(plan.model.seed)  # modules may draw numbers when they are imported
+    with undone():  # what is read later may have a path below the current directory
+        root = create_module(plan, context, job.plan.weights, floats=True, in_place=True)
+    tensors = module.named_tensors(root)
+    for name, content in weights_of_adapters(job, tensors.keys()).items():
+        tensors[name].copy_(content)
+
+    def applied(adapter: str | None) -> AbstractContextManager[object]:
+        if not plan.adapters:
+            return nullcontext()
+        from etbuild.model import adapters
+
+        return adapters.applied(root, adapter)
+
+    return {
+        name: EagerMethod(root, plan.methods[name].entry, functools.partial(applied, plan.methods[name].adapter))
+        for name in witnesses(job.plan)
+    }
+
+
+def _compared(known: _Known, eager: Mapping[str, EagerMethod], files: Sequence[Path]) -> dict[str, str]:
+    """Compares in child processes: calls change the state of the model."""
+    from etbuild.runtime import child
+    from etplugins.comparison.compare import Wrong
+
+    tasks = {
+        f"comparing with the model ({number})": functools.partial(_first_wrong, known, eager, file)
+        for number, file in enumerate(files)
+    }
+    found = [*child.run(tasks, known.job.options.jobs).values()]
+    wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
+    if wrong:
+        raise BuildError([_problem(known, eager, each, search=number < SEARCHED) for number, each in enumerate(wrong)])
+    return {name: what for each in found for name, what in each["notes"].items()}
+
+
+def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) -> dict[str, Any]:
+    """The first call in which an exported method differs from the model, as plain values, and notes by method."""
+    import torch
+
+    from etplugins.comparison.model import ModelComparison
+
+    given = torch.load(file, weights_only=True)
+    forms = pickle.loads(given["forms"])  # this build has written it
+
+    def exported() -> Comparison:
+        from etplugins.comparison.compare import Comparison
+
+        return Comparison(known.exported.methods(sorted(forms))[0])
+
+    tolerances = {name: settings.tolerance for name, settings in known.job.plan.comparisons.items()}
+    calibrated = {name for name, method in known.job.plan.exported.methods.items() if method.pt2e is not None}
+    comparison = ModelComparison(eager, forms, tolerances, calibrated, exported)
+    wrong = comparison.first_wrong(given["calls"])
+    notes = {name: f"was compared with the model {what}" for name, what in comparison.notes.items()}
+    for name, loss in comparison.losses.items():
+        notes.setdefault(name, f"is quantized: {loss} against the float model")
+    return {"wrong": None if wrong is None else vars(wrong), "notes": notes}
+
+
+def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, search: bool) -> Problem:
+    where: str | None = f"the cause was searched for only in the first {SEARCHED} wrong methods"
+    if wrong.blames == "quantization":
+        where = None
+    elif search:
+        (method,), _ = known.exported.methods([wrong.method], whole=True)
+        where = _where(known.job, method.program, eager[wrong.method], wrong)
+    return Problem(wrong.problem, ("methods", wrong.method), hints(where, MORE_OR_LESS))
+
+
+def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: EagerMethod, wrong: Wrong) -> str:
+    """Where the exported method leaves the model, for people."""
+    from etbuild.runtime import child
+    from etplugins.comparison.graph import with_state
+
+    graph, spec = with_state(program, wrong.state), program.call_spec.in_spec
+
+    def find() -> str | None:
+        for _, leaves in wrong.earlier:
+            eager.call(spec, leaves)
+        return eager.different_module(spec, graph, wrong.leaves)
+
+    with job.stage(f"search the model for what `{wrong.method}` exports otherwise"):
+        try:
+            found: str | None = child.result("the model", find)
+        except Exception as error:  # noqa: BLE001 - whatever happens while it searches, the export is wrong
+            return f"the search for the module failed: {summary(error)}"
+    passes = "; or `passes.aten` changes what it computes" if job.plan.exported.passes else ""
+    cause = f"{_BRANCHES}{passes}"
+    first = "the first submodule whose output the exported method does not compute is"
+    return cause if found is None else f"{first} {found}: {cause}"

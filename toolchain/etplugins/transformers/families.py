@@ -1,0 +1,87 @@
+"""What has to be known of a family of models beyond its configuration. Each row is here because something was tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Family:
+    """The models of a `model_type`.
+
+    Attributes:
+        towers: The `model_type` of its towers for images that `image-text-to-text` knows, the default of transformers
+            first. Towers that are missing are not tried, or have a prompt with tokens inside of an image.
+        no_images: Why `image-text-to-text` does not take it, as far as it is known.
+        looks_ahead: Whether the tokens of an image attend to each other in both directions.
+        drops_black_images: Whether `get_image_features` drops images with only zeros, so that the number of tokens
+            would depend on values.
+        no_static_cache: Why its decoder, which follows an encoder, cannot have a static cache.
+        writes: The task of its class that writes text after an encoder, for a first manifest.
+        reserved_positions: How many positions stand in its table before that of the first token.
+    """
+
+    towers: tuple[str, ...] = ()
+    no_images: str = ""
+    looks_ahead: bool = False
+    drops_black_images: bool = False
+    no_static_cache: str = ""
+    writes: str | None = None
+    reserved_positions: int = 0
+
+
+_TILES = "an image becomes a number of tiles that follows from its size, with tokens between them"
+_SEQ2SEQ, _SPEECH = Family(writes="seq2seq"), Family(writes="speech-to-text")
+_PADDED = Family(reserved_positions=2)  # the first positions are those of padding
+
+FAMILIES = {
+    # Images and text.
+    "gemma3": Family(("siglip_vision_model",), looks_ahead=True),
+    "glm4v": Family(("glm4v_vision",)),
+    "idefics3": Family(("idefics3_vision",), drops_black_images=True),
+    "internvl": Family(("internvl_vision",)),
+    "lfm2_vl": Family(("siglip2_vision_model",)),
+    "llava": Family(("clip_vision_model", "siglip_vision_model")),
+    "llava_next": Family(no_images=_TILES),
+    "llava_onevision": Family(no_images=_TILES),
+    "mllama": Family(no_images="its decoder attends to images apart from the text (cross-attention)"),
+    "paligemma": Family(
+        no_images="a prompt attends to its image and to itself in both directions, and the runner gives it in parts"
+    ),
+    "qwen2_5_vl": Family(("qwen2_5_vl_vision",)),
+    "qwen2_vl": Family(("qwen2_vl_vision",)),
+    "qwen3_5": Family(("qwen3_5_vision",)),
+    "qwen3_vl": Family(("qwen3_vl_vision",)),
+    "qwen3_vl_moe": Family(("qwen3_vl_moe_vision",)),
+    "smolvlm": Family(("smolvlm_vision",), drops_black_images=True),
+    # An encoder, and a decoder of text.
+    **dict.fromkeys(("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5"), _SEQ2SEQ),
+    **dict.fromkeys(("moonshine", "moonshine_streaming", "whisper"), _SPEECH),
+    "fsmt": Family(no_static_cache="counts positions itself, and would begin again with each call"),
+    "led": Family(no_static_cache="makes no mask for a single token, and would read an empty cache"),
+    "prophetnet": Family(no_static_cache="attends to n-grams with masks of its own, which do not fit a static cache"),
+    # Encoders of text.
+    **dict.fromkeys(("camembert", "mpnet", "roberta", "xlm-roberta"), _PADDED),
+}
+
+
+def family(kind: object) -> Family:
+    """The family of a `model_type`, which need not be in the table."""
+    return FAMILIES.get(str(kind), Family())
+
+
+def refusal(kind: str, tower: str | None) -> tuple[str, str] | None:
+    """Why `image-text-to-text` does not take a model, with what it takes. None if it takes the model.
+
+    Args:
+        kind: The `model_type` of the model.
+        tower: That of its tower for images; None for the default of transformers.
+    """
+    found = family(kind)
+    if not found.towers:
+        why = f": {found.no_images}" if found.no_images else ""
+        known = ", ".join(name for name, each in FAMILIES.items() if each.towers)
+        return f"`{kind}` is not among the models for images that this task knows{why}", known
+    if tower is None or tower in found.towers:
+        return None
+    return f"the tower `{tower}` of `{kind}` is not among those that this task knows", ", ".join(found.towers)

@@ -1,0 +1,180 @@
+"""Makes a module from a Hugging Face configuration and a class of `transformers`.
+
+Nothing is downloaded. The module's inputs and results are tensors, so that only the export needs `transformers`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from etbuild.errors import BuildError, InputError
+from etbuild.exception_text import first_cause
+from etbuild.extras import install_hint
+from etbuild.foreign_errors import from_exception
+from etbuild.inputs.given import Given
+from etbuild.inputs.step_context import StepContext
+from etbuild.inputs.user_code import wrap_user_error
+from etbuild.model.module import set_methods
+from etbuild.plan.parts import ModuleSource
+from etbuild.plan.step_plans import ExportPlan
+from etbuild.surroundings.random_seeds import seed
+from etplugins.transformers import tasks
+from etplugins.transformers.empty_parameters import parameters_left_empty
+from etplugins.transformers.huggingface_config import PATH as _PATH
+from etplugins.transformers.huggingface_config import is_auto, make_config, nearest
+
+_NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
+def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> torch.nn.Module:
+    """Makes the module with random weights. Parameters have the names that `save_pretrained` writes.
+
+    Args:
+        source: The class, the configuration, what the task needs, the seed for the random weights, and their dtype.
+        context: The declared inputs of the step, which may contain the configuration.
+        loaded: Whether all parameters are loaded afterwards, so that their content here does not matter.
+
+    Raises:
+        InputError: The class or a key of the configuration is unknown, or the configuration's file cannot be read.
+        BuildError: `transformers` is missing, or refuses the configuration.
+    """
+    settings = source.huggingface
+    assert settings is not None, "the model is one of transformers"
+    transformers = _import()
+    from etplugins.transformers import (  # these import transformers
+        decoder_cache,
+        dense,
+        encoder_decoder,
+        experts,
+        image_text,
+        single_call,
+    )
+
+    cls = _class(transformers, settings.model_class)
+    seed(source.seed)
+    with wrap_user_error((*_PATH, "config"), f"making a `{settings.model_class}` of the configuration"):
+        config = make_config(transformers, cls, settings.config, context.inputs)
+        if settings.task == "image-text-to-text":
+            image_text.check(config)
+        with parameters_left_empty() if loaded else nullcontext():
+            model = _model(cls, config, decoder_cache.attention(config, settings), source.dtype)
+            dense.add(model, settings.dense)
+        experts.choose(model)
+        if settings.task is not None and tasks.TASKS[settings.task].outputs:
+            set_methods(model, **single_call.add(model, settings))
+        elif settings.cache is None:
+            _return_tensors(model)
+        elif settings.task in ("seq2seq", "speech-to-text"):
+            set_methods(model, **encoder_decoder.add(model, settings, settings.cache))
+        elif settings.task == "image-text-to-text":
+            set_methods(model, **image_text.add(model, settings, settings.cache))
+        else:
+            set_methods(model, forward=decoder_cache.add(model, settings, settings.cache))
+    return model
+
+
+def constants(export_plan: ExportPlan, module: torch.nn.Module, inputs: Given) -> dict[str, object]:
+    """The constant methods of the runner's contract; without a runner, those of the task.
+
+    Args:
+        export_plan: The export plan. Its model is one of transformers.
+        module: The model.
+        inputs: The declared inputs, which may contain the settings for generating text.
+
+    Raises:
+        InputError: The ids of the tokens that end a text are unknown, or a token is not in the vocabulary.
+    """
+    from etplugins.transformers import runner_contract, single_call
+
+    settings = export_plan.model.huggingface
+    assert settings is not None, "the model is one of transformers"
+    if export_plan.runner is None:
+        return single_call.constants(module, settings)
+    return runner_contract.constants(export_plan, module, inputs)
+
+
+def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> Any:
+    """Makes the model with random weights. If `attention` or `dtype` is None, transformers chooses it.
+
+    Raises BuildError if the model cannot have ExecuTorch's attention, and KeyError or ValueError if transformers cannot
+    make a model of this configuration.
+    """
+    make = functools.partial(cls.from_config, trust_remote_code=False) if is_auto(cls) else cls._from_config
+    if dtype is not None:
+        make = functools.partial(make, dtype=getattr(torch, dtype))
+    if attention != "custom_sdpa":
+        return make(config) if attention is None else make(config, attn_implementation=attention)
+    from etplugins.transformers import custom_attention
+
+    custom_attention.register()
+    attention_setting: Any = custom_attention.NAME
+    if "vision_config" in config.sub_configs:  # ExecuTorch's operators need a cache, which an encoder lacks
+        attention_setting = {"text_config": attention_setting}
+    original = copy.deepcopy(config)  # transformers writes the attention into the configuration
+    try:
+        return make(config, attn_implementation=attention_setting)
+    except (KeyError, ValueError) as error:
+        if not _works_otherwise(make, original):
+            raise  # the attention is not the cause
+        raise custom_attention.unsupported("transformers allows it no other attention") from error
+
+
+def _works_otherwise(make: Callable[..., Any], config: Any) -> bool:
+    """Whether transformers makes the model with an attention of its own choice. The weights take no memory."""
+    try:
+        with torch.device("meta"):
+            make(config)
+    except Exception:  # noqa: BLE001 - the caller raises the error of its own attempt
+        return False
+    return True
+
+
+def _import() -> ModuleType:
+    os.environ.update(_NO_NETWORK)  # transformers reads these when it is imported
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        message = f"`huggingface` needs transformers, which cannot be imported: {error}"
+        raise BuildError.at(_PATH, message, install_hint("huggingface")) from None
+
+
+def _class(transformers: ModuleType, name: str) -> Any:
+    """The class of `transformers` with this name. Raises InputError if there is no such class of models, and BuildError
+    if its module cannot be imported."""
+    names = [word for word in dir(transformers) if "Model" in word or "For" in word]
+    try:
+        model_class = getattr(transformers, name, None) if name in names else None
+    except (ImportError, RuntimeError) as error:  # from a package that transformers imports, such as torchvision
+        hint = "the cause may be a package that transformers uses if it is installed: fix or remove that package"
+        raise from_exception(
+            first_cause(error), BuildError, (*_PATH, "class"), f"transformers cannot import `{name}`", hint
+        ) from error
+    if model_class is None or not (is_auto(model_class) or hasattr(model_class, "_from_config")):
+        raise InputError.at((*_PATH, "class"), f"transformers has no model `{name}`", nearest(name, names))
+    return model_class
+
+
+def _return_tensors(model: Any) -> None:
+    """Makes the module return its results as a tuple, because a program cannot return the classes of transformers.
+
+    Also turns off the cache, which would be among the results.
+    """
+    if getattr(model.config, "use_cache", False):
+        model.config.use_cache = False
+    original = type(model).forward
+
+    @functools.wraps(original)
+    def forward(self: Any, *inputs: Any, **keywords: Any) -> tuple[Any, ...]:
+        results = original(self, *inputs, **keywords, return_dict=True)
+        return tuple(value for value in results.to_tuple() if value is not None)
+
+    set_methods(model, forward=forward)

@@ -1,0 +1,206 @@
+"""`model.huggingface` in a manifest: what a task and a cache fill in, and the checks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from etbuild.errors import DocumentPath, Problem, unknown
+from etbuild.manifest.plugin_sections import CheckName
+from etbuild.manifest.sections import Cache, HuggingFace, Manifest, Method, Options
+from etplugins.transformers import tasks
+
+CUSTOM_SDPA = "custom_sdpa"
+CUSTOM_KINDS = ("custom", "ring", "quantized")
+"""The caches that hold keys and values as `llama::custom_sdpa` takes them."""
+
+_OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"  # registers ExecuTorch's operators for language models
+_FEATURES = "feature-extraction"
+_WITH_LENGTH = ("tokens", "sound")
+_PATH: DocumentPath = ("model", "huggingface")
+
+
+def completed(manifest: Manifest) -> Manifest:
+    """The manifest with what its task writes: the class of the model, and methods with their inputs."""
+    model = manifest.get("model", {})
+    huggingface = model.get("huggingface", {})
+    if "task" not in huggingface:
+        return manifest
+    task, methods = tasks.TASKS[huggingface["task"]], manifest.get("methods")
+    if not methods and "forward" in task.entries and "adapters" in model:
+        methods = {"forward": {}, **{f"forward_{name}": {"adapter": name} for name in model["adapters"]}}
+    huggingface = {"class": task.model_class, **({} if task.outputs else {"logits": "last"}), **huggingface}
+    methods = tasks.completed(methods, task, huggingface)
+    return {**manifest, "model": {**model, "huggingface": huggingface}, "methods": methods}
+
+
+def normalized(manifest: Manifest) -> Manifest:
+    """A checked manifest with what its model and its task ask for, but do not say: the attention of a cache, and the
+    operators of both."""
+    manifest = completed(manifest)
+    model = manifest.get("model", {})
+    huggingface = model.get("huggingface", {})
+    kind = huggingface.get("cache", {}).get("kind")
+    if huggingface.get("attention") != CUSTOM_SDPA and kind not in CUSTOM_KINDS:
+        return manifest
+    cache: Cache = {**huggingface["cache"], "kind": kind or CUSTOM_KINDS[0]}
+    operators = manifest.get("custom_ops", {})
+    modules = operators.get("modules", [])
+    return {
+        **manifest,
+        "model": {**model, "huggingface": {**huggingface, "attention": CUSTOM_SDPA, "cache": cache}},
+        "custom_ops": {**operators, "modules": [*modules, *({_OPERATORS} - set(modules))]},
+    }
+
+
+def check(data: Manifest, check_name: CheckName) -> Iterator[Problem]:
+    """Yields the problems of a model's task, cache, attention and configuration. The manifest is completed."""
+    huggingface = data["model"]["huggingface"]
+    yield from _check_model(huggingface)
+    yield from _check_methods(data.get("methods", {}), huggingface)
+    yield from _check_config(huggingface.get("config", {}), (*_PATH, "config"), check_name)
+    settings = huggingface.get("generation_config")
+    if isinstance(settings, str):
+        yield from check_name(settings, (*_PATH, "generation_config"))
+
+
+def _check_config(config: str | Options, path: DocumentPath, check_name: CheckName) -> Iterator[Problem]:
+    """Checks a configuration: the name of a file, or a mapping. A mapping with `file` may only have `set` beside it."""
+    if isinstance(config, str):
+        yield from check_name(config, path)
+    elif "file" in config:
+        for key, _ in unknown(config, ("file", "set")):
+            hint = "write `set: {" + key + ": ...}` to change a key of the file"
+            yield Problem(f"`{key}` does not go with `file`", (*path, key), hint, at_key=True)
+        yield from check_name(config["file"], (*path, "file"))
+    elif "set" in config:
+        message = "`set` goes with `file`, which is missing"
+        yield Problem(message, (*path, "set"), "write the keys themselves, or add `file: config.json`", at_key=True)
+
+
+def _check_model(huggingface: HuggingFace) -> Iterator[Problem]:
+    cache, attention = huggingface.get("cache", {}), huggingface.get("attention")
+    task = tasks.of(huggingface)
+    if "class" not in huggingface:
+        hint = "name the class, such as LlamaForCausalLM; or write `task: text-generation`"
+        yield Problem("the key `class` is missing", _PATH, hint)
+    if task is not None and task.outputs:
+        yield from _check_single_call(huggingface)
+    elif "cache" not in huggingface:
+        hint = "add `cache: {max_length: 512}`"
+        if task is not None:
+            yield Problem(f"`task: {huggingface['task']}` needs a `cache`", (*_PATH, "task"), hint)
+        elif "logits" in huggingface:
+            yield Problem(f"`logits: {huggingface['logits']}` goes with a `cache`", (*_PATH, "logits"), hint)
+        if task is None and attention == CUSTOM_SDPA:
+            yield Problem(f"`attention: {attention}` goes with a `cache`", (*_PATH, "attention"), hint)
+    yield from _check_pooling(huggingface)
+    kind = cache.get("kind", "custom" if "attention" in huggingface else "static")
+    yield from _check_source_length(huggingface)
+    if task is not None and task.has_encoder:
+        yield from _check_encoder_decoder(huggingface)
+    elif attention == CUSTOM_SDPA and kind == "static":
+        hint = "write `kind: custom`"
+        yield Problem("`attention: custom_sdpa` does not read a `static` cache", (*_PATH, "cache", "kind"), hint)
+    elif "kind" in cache and kind in CUSTOM_KINDS and attention not in (None, CUSTOM_SDPA):
+        hint = "remove `attention`, or write `kind: static`"
+        yield Problem(f"`attention: {attention}` does not read a `{kind}` cache", (*_PATH, "attention"), hint)
+    longest, held = cache.get("max_seq_length"), cache.get("max_length")
+    if longest is not None and held is not None and longest > held:
+        path = (*_PATH, "cache", "max_seq_length")
+        yield Problem(f"a call of {longest} tokens does not fit into a cache of {held}", path, f"write {held} or less")
+    if kind == "ring" and longest is None:
+        hint = f"such as `max_seq_length: {128 if held is None else min(128, held)}`"
+        message = "a `ring` holds a window and the tokens of one call, so it needs `max_seq_length`"
+        yield Problem(message, (*_PATH, "cache"), hint)
+
+
+def _check_single_call(huggingface: HuggingFace) -> Iterator[Problem]:
+    """Checks that the model of a task without a cache has none, and nothing that goes with one."""
+    for key in ("cache", "logits"):
+        if key in huggingface:
+            message = f"`{key}` goes with tasks that write text: `task: {huggingface['task']}` is done in one call"
+            yield Problem(message, (*_PATH, key), f"remove `{key}`", at_key=True)
+    if huggingface.get("attention") == CUSTOM_SDPA:
+        message = f"`task: {huggingface['task']}` does not compute with `custom_sdpa`, which attends to a cache"
+        yield Problem(message, (*_PATH, "attention"), "remove `attention`, or write `attention: sdpa`")
+
+
+def _check_pooling(huggingface: HuggingFace) -> Iterator[Problem]:
+    """Checks that what is made of the features of tokens goes with their task."""
+    for key in ("pooling", "dense", "normalize"):
+        if key in huggingface and huggingface.get("task") != _FEATURES:
+            yield Problem(f"`{key}` goes with `task: {_FEATURES}`", (*_PATH, key), at_key=True)
+    layers = huggingface.get("dense", [])
+    for index, (before, layer) in enumerate(itertools.pairwise(layers), start=1):
+        given, taken = before["out_features"], layer["in_features"]
+        if given != taken:
+            message = f"the layer takes {taken} features, and the one before gives {given}"
+            yield Problem(message, (*_PATH, "dense", index, "in_features"), f"write {given}")
+
+
+def _check_source_length(huggingface: HuggingFace) -> Iterator[Problem]:
+    """Checks that the length of what an encoder takes is there if it is needed, and only where it is read."""
+    task, has = tasks.of(huggingface), "max_source_length" in huggingface
+    if task is not None and task.takes == "tokens" and not has:
+        hint = "add `max_source_length: 512`: the largest number of tokens that the encoder takes"
+        yield Problem(f"`task: {huggingface['task']}` needs `max_source_length`", (*_PATH, "task"), hint)
+    elif has and (task is None or task.takes not in _WITH_LENGTH):
+        *others, last = (f"`{name}`" for name, each in tasks.TASKS.items() if each.takes in _WITH_LENGTH)
+        message = f"`max_source_length` goes with the tasks {', '.join(others)} and {last}"
+        yield Problem(message, (*_PATH, "max_source_length"), at_key=True)
+
+
+def _check_encoder_decoder(huggingface: HuggingFace) -> Iterator[Problem]:
+    """Checks the keys of a model with an encoder and a decoder."""
+    cache, task = huggingface.get("cache", {}), huggingface["task"]
+    if cache.get("kind", "static") != "static":
+        hint = "remove `kind`"
+        message = f"`task: {task}` has a `static` cache, not a `{cache['kind']}` one"
+        yield Problem(message, (*_PATH, "cache", "kind"), hint)
+    elif huggingface.get("attention") == CUSTOM_SDPA:
+        hint = "remove `attention`, or write `attention: sdpa`"
+        yield Problem(f"`task: {task}` does not compute with `custom_sdpa`", (*_PATH, "attention"), hint)
+
+
+def _check_methods(methods: dict[str, Method], huggingface: HuggingFace) -> Iterator[Problem]:
+    """Checks that each method has an entry of the task, and that no call is longer than the model is made for."""
+    task = tasks.of(huggingface)
+    for name, method in methods.items():
+        if "program" in method:
+            continue
+        entry = method.get("entry", "forward")
+        if task is not None and entry not in task.entries.values():
+            entries = " or ".join(f"`entry: {each}`" for each in task.entries.values())
+            message = f"`task: {huggingface['task']}` writes {' and '.join(f'`{each}`' for each in task.entries)}"
+            hint = f"name the method like one of them, or write {entries}"
+            yield Problem(message, ("methods", name), hint, at_key=True)
+            continue
+        for index, longest, key in _limits(entry, huggingface):
+            yield from _check_lengths(method, index, longest, key, ("methods", name))
+
+
+def _limits(entry: str, huggingface: HuggingFace) -> Iterator[tuple[int, int, str]]:
+    """The inputs of an entry whose second dimension has a limit: their index, the limit, and the key that raises it."""
+    longest, source = tasks.longest_call(huggingface), huggingface.get("max_source_length")
+    task = tasks.of(huggingface)
+    if entry in ("forward", "decode") and longest is not None:
+        yield 0, longest, "max_seq_length"
+    if entry == "forward" and task is not None and task.takes == "tokens" and source is not None:
+        yield 0, source, "max_source_length"
+    if entry in ("encode", "decode") and huggingface.get("task") == "seq2seq" and source is not None:
+        yield (0 if entry == "encode" else 1), source, "max_source_length"
+
+
+def _check_lengths(method: Method, index: int, longest: int, key: str, path: DocumentPath) -> Iterator[Problem]:
+    """Checks that an input, given by its index, is not longer than the model is made for. `key` is the key of the
+    manifest that says the largest number of tokens."""
+    places: dict[DocumentPath, object] = {
+        ("example_inputs", index, "shape", 1): method.get("example_inputs"),
+        ("dynamic_shapes", index, 1, "max"): method.get("dynamic_shapes"),
+    }
+    for place, inputs in places.items():
+        length = tasks.at(inputs, place[1:])
+        if isinstance(length, int) and length > longest:
+            message = f"a call of {length} tokens is longer than {longest}"
+            yield Problem(message, (*path, *place), f"write {longest} or less, or a larger `{key}`")

@@ -1,0 +1,176 @@
+"""Gives a model that takes all of its input in one call an entry `forward` that returns the results of its task.
+
+`forward` takes the same inputs as in the class, by position or keyword. It returns the tensors of the class's output
+that `Task.outputs` names. As the manifest says, the features of `feature-extraction` are pooled, go through dense
+layers, and are normalized.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from etbuild.errors import DocumentPath, InputError
+from etbuild.plan.parts import HuggingFace, ModelExample
+from etplugins.transformers import dense, tasks
+from etplugins.transformers.huggingface_config import PATH
+
+_INPUT_NAMES = {"tokens": "tokens", "image": "an image", "sound": "a sound"}
+"""The input of a task, in the words of messages."""
+_FEATURE_SIZES = ("feature_projection_input_dim", "num_mel_bins")
+"""The keys of configurations for the features in a frame of a sound."""
+
+Entries = dict[str, Callable[..., tuple[torch.Tensor, ...]]]
+
+
+def add(model: Any, settings: HuggingFace) -> Entries:
+    """Prepares a model for calls that have all of its input.
+
+    Args:
+        model: The model. It is changed in place: its cache is turned off.
+        settings: The model in the plan. Its task has outputs.
+
+    Returns:
+        The new methods for the class of the model, by name.
+
+    Raises:
+        InputError: The input of the model does not fit its task, or the manifest has more tokens than the model takes.
+    """
+    assert settings.task is not None
+    task, original = tasks.TASKS[settings.task], type(model).forward
+    _check(model, settings, task)
+    if getattr(model.config, "use_cache", False):
+        model.config.use_cache = False
+
+    @functools.wraps(original)
+    def forward(self: Any, *inputs: Any, **keywords: Any) -> tuple[torch.Tensor, ...]:
+        if settings.pooling is not None and (inputs[1:] or "attention_mask" in keywords):
+            _refuse_padding()
+        results = original(self, *inputs, **keywords, return_dict=True)
+        values = [getattr(results, name, None) for name in task.outputs]
+        if any(value is None for value in values):
+            _refuse_class(self, settings, task)
+        return tuple(_pooled(self, value, settings) for value in values)
+
+    return {"forward": forward}
+
+
+def _pooled(model: Any, features: torch.Tensor, settings: HuggingFace) -> torch.Tensor:
+    """The features of a text, [1, hidden], from the features of its tokens, [1, seq, hidden], as the manifest says."""
+    pools: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
+        "mean": lambda states: states.mean(dim=1),
+        "cls": lambda states: states[:, 0],
+        "last": lambda states: states[:, -1],
+    }
+    pooled = dense.apply(model, pools.get(settings.pooling, lambda states: states)(features), settings.dense)
+    return torch.nn.functional.normalize(pooled, dim=-1) if settings.normalize else pooled
+
+
+def _check(model: Any, settings: HuggingFace, task: tasks.Task) -> None:
+    name, input_name = type(model).__name__, model.main_input_name
+    path: DocumentPath = (*PATH, "task")
+    if (task.takes == "tokens") != (input_name == "input_ids"):
+        message = f"`{name}` takes `{input_name}`, and `task: {settings.task}` gives it {_INPUT_NAMES[task.takes]}"
+        raise InputError.at(path, message)
+    if task.outputs == ("last_hidden_state",) and model.config.is_encoder_decoder:
+        message = f"`{name}` is an encoder and a decoder, and `task: {settings.task}` calls one of them"
+        raise InputError.at(path, message, "name the class of the encoder, such as T5EncoderModel")
+    limit = _longest_text(model)
+    if (
+        task.takes == "tokens"
+        and settings.max_source_length is not None
+        and limit is not None
+        and settings.max_source_length > limit
+    ):
+        message = f"max_source_length {settings.max_source_length} is more than the {limit} tokens that `{name}` takes"
+        raise InputError.at((*PATH, "max_source_length"), message, f"write {limit} or less")
+
+
+def _longest_text(model: Any) -> int | None:
+    """The largest number of tokens that have positions; None if the model has no limit.
+
+    A table of positions may have an entry for padding, as RoBERTa's. Positions begin after that entry.
+    """
+    config = model.config.get_text_config()
+    limit = getattr(config, "max_position_embeddings", None)
+    for name, layer in model.named_modules():
+        if name.rpartition(".")[2] == "position_embeddings" and isinstance(layer, torch.nn.Embedding):
+            reserved = 0 if layer.padding_idx is None else layer.padding_idx + 1
+            return int(layer.num_embeddings) - reserved
+    return limit if type(limit) is int and limit > 0 else None
+
+
+def _refuse_padding() -> None:
+    message = "the task pools the features of every token, so that `forward` takes no mask of padding"
+    raise InputError.at((*PATH, "pooling"), message, "give it tokens only, or write `pooling: none`")
+
+
+def _refuse_class(model: Any, settings: HuggingFace, task: tasks.Task) -> None:
+    missing = " and ".join(f"`{name}`" for name in task.outputs)
+    message = f"`task: {settings.task}` returns {missing}, which the output of `{type(model).__name__}` lacks"
+    raise InputError.at((*PATH, "class"), message, f"leave out `class`: it is then `{task.model_class}`")
+
+
+def constants(model: Any, settings: HuggingFace) -> dict[str, object]:
+    """The constant methods of a task: `get_labels` or `get_blank_id`.
+
+    `get_labels` has the names of the labels in the order of their scores, as JSON. `get_blank_id` is the token that
+    separates other tokens in the output of a CTC model.
+
+    Args:
+        model: The model.
+        settings: The model in the plan.
+    """
+    task = None if settings.task is None else tasks.TASKS[settings.task]
+    if task is None or not task.outputs:
+        return {}
+    blank = getattr(model.config, "pad_token_id", None)
+    if task.takes == "sound" and type(blank) is int:
+        return {"get_blank_id": blank}
+    names = model.config.id2label
+    labels = [str(names.get(number, f"LABEL_{number}")) for number in range(max(names, default=-1) + 1)]
+    return {"get_labels": json.dumps(labels, ensure_ascii=False)} if task.has_labels else {}
+
+
+def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> torch.Tensor:
+    """An example input with zeros: an image or a sound.
+
+    Args:
+        model: The model.
+        example_plan: The input in the plan.
+        path: The document path of the input.
+
+    Raises:
+        InputError: Neither the configuration nor the manifest says the shape of the input.
+    """
+    shape = _image(model.config) if example_plan.of_model == "image" else _sound(model, example_plan.length)
+    if shape is None:
+        shape_to_write = "[1, 3, HEIGHT, WIDTH]" if example_plan.of_model == "image" else "[1, SAMPLES]"
+        described = _INPUT_NAMES[example_plan.of_model]
+        message = f"the configuration of `{type(model).__name__}` does not say the shape of {described}"
+        hint = f"write `methods: {{forward: {{example_inputs: [{{shape: {shape_to_write}}}]}}}}`"
+        hint += "" if example_plan.of_model == "image" else ", or `max_source_length`"
+        raise InputError.at(path[:2], message, hint)
+    return torch.zeros(shape, dtype=model.dtype)
+
+
+def _image(config: Any) -> tuple[int, ...] | None:
+    """The shape of an image; None if the configuration does not say its size."""
+    config = getattr(config, "vision_config", config)
+    size = getattr(config, "image_size", None)
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return None if size is None else (1, getattr(config, "num_channels", 3), height, width)
+
+
+def _sound(model: Any, length: int | None) -> tuple[int, ...] | None:
+    """The shape of a sound: `length` samples, or `length` frames of features; None if a size is unknown."""
+    if length is None or model.main_input_name == "input_values":
+        return None if length is None else (1, length)
+    configs = (model.config, getattr(model.config, "encoder_config", None))
+    sizes = (getattr(config, key, None) for config in configs for key in _FEATURE_SIZES)
+    size = next((feature_size for feature_size in sizes if feature_size is not None), None)
+    return None if size is None else (1, length, size)

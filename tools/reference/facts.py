@@ -1,0 +1,114 @@
+"""Makes the files with what the build rules and the driver both know: Python has it, and the rules load it from here.
+
+The packages have a file of their own: an edit to a file that the repository rule of the packages loads fetches them
+again, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import tomllib
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import update_lock
+from etbuild import backends
+from etbuild.cli.options import RESOURCE_SETS
+from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
+from etbuild.manifest.validate import OTHER_OUTPUTS
+from etbuild.plan.expectations import INPUTS
+from etkit.building.checkpoints import CHARACTERS
+
+_OF_PROGRAMS = '''\
+"""What the rules and the driver both know about programs. `make reference` writes this file; do not edit."""
+
+# The attributes of a program that hold files besides sources. `reads` has the actions that read them: `export`,
+# `template` (lowers methods without weights), `program` (writes or runs the program) and `report`. If `renamed`, there
+# is an attribute `NAME_as`.
+# buildifier: disable=unsorted-dict-items
+INPUTS = {inputs}
+
+# The backends that compile a method without its weights.
+TEMPLATES = {templates}
+
+# `NAME.TAG` is another output for each of these, so they cannot be tags.
+NOT_TAGS = {not_tags}
+
+# The suffixes of files with weights.
+WEIGHTS_SUFFIXES = {weights_suffixes}
+GGUF_SUFFIX = {gguf_suffix}
+
+# What the name of a checkpoint in the name of a program consists of.
+CHARACTERS = {characters}
+
+# The memory that a target can reserve, in MB, by the values of its attribute `resource_set`.
+# buildifier: disable=unsorted-dict-items
+RESOURCE_SETS = {resource_sets}
+'''
+_OF_PACKAGES = '''\
+"""What the rules and the driver both know about packages. `make reference` writes this file; do not edit."""
+
+# The packages that the driver needs, without those that these need: `dependencies` of pyproject.toml.
+REQUIRED = {required}
+
+# The extras in pyproject.toml. requirements-EXTRA.lock holds the packages that an extra adds to the lock.
+EXTRAS = {extras}
+
+# The supported versions of Python, the preferred one first.
+VERSIONS = {versions}
+
+# The constraints of each kind of machine that packages can be for, by the name that rules_python gives it.
+PLATFORMS = {platforms}
+'''
+_RULES_PYTHON = {"arm64": "aarch64", "darwin": "osx"}
+_CONSTRAINTS = {"osx": "macos"}
+
+
+def files(root: Path) -> dict[str, str]:
+    """Returns the content of each file by its path in the repository."""
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    return {"rules/private/facts.bzl": _of_programs(), "rules/private/package_facts.bzl": _of_packages(project)}
+
+
+def _of_programs() -> str:
+    rows = {name: f"struct(reads = {json.dumps(row.actions)}, renamed = {row.renamed})" for name, row in INPUTS.items()}
+    return _OF_PROGRAMS.format(
+        inputs=_dict(rows),
+        templates=_list(sorted(name for name, each in backends.BACKENDS.items() if each.compiles_templates)),
+        not_tags=_list(OTHER_OUTPUTS),
+        weights_suffixes=_list((*INDEX_SUFFIXES, *WEIGHTS_SUFFIXES)),
+        gguf_suffix=json.dumps(GGUF_SUFFIX),
+        characters=json.dumps(CHARACTERS),
+        resource_sets=_dict({name: str(size) for name, size in RESOURCE_SETS.items()}),
+    )
+
+
+def _of_packages(project: Mapping[str, Iterable[str]]) -> str:
+    platforms = {
+        "_".join(_RULES_PYTHON.get(values[each], values[each]) for each in ("sys_platform", "platform_machine"))
+        for values in update_lock.PLATFORMS.values()
+    }
+    return _OF_PACKAGES.format(
+        required=_list(sorted(canonicalize_name(Requirement(text).name) for text in project["dependencies"])),
+        extras=_list(sorted(project["optional-dependencies"])),
+        versions=_list(sorted(update_lock.PYTHONS, key=Version, reverse=True)),
+        platforms=_dict({name: _constraints(name) for name in sorted(platforms)}),
+    )
+
+
+def _constraints(platform: str) -> str:
+    system, _, processor = platform.partition("_")
+    kinds = (f"os:{_CONSTRAINTS.get(system, system)}", f"cpu:{processor}")
+    return json.dumps([f"@platforms//{each}" for each in kinds])
+
+
+def _list(items: Iterable[str]) -> str:
+    return "[\n" + "".join(f"    {json.dumps(item)},\n" for item in items) + "]"
+
+
+def _dict(items: Mapping[str, str]) -> str:
+    return "{\n" + "".join(f"    {json.dumps(name)}: {value},\n" for name, value in items.items()) + "}"
