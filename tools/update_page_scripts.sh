@@ -1,9 +1,9 @@
 #!/bin/sh
-# update_page_scripts.sh: fetches the libraries of the page (toolchain/etkit/page/scripts) with npm. A package with another
+# update_page_scripts.sh: fetches the libraries of the page (toolchain/etkit/inspection/page/scripts) with npm. A package with another
 # digest than the one here is an error.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-scripts=$here/../toolchain/etkit/page/scripts
+scripts=$here/../toolchain/etkit/inspection/page/scripts
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"

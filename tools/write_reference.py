@@ -1,12 +1,12 @@
-"""Writes the reference pages in `docs/reference/`, the table of packages in ARCHITECTURE.md, the completion of shells,
-what the build rules load from the driver, and the description of manifests: two schemas and `manifest.sections`.
+"""Writes the reference pages in `docs/reference/`, the table of packages in ARCHITECTURE.md, what the build rules load
+from the driver, and the description of manifests: two schemas and `manifest.sections`.
 
 `make reference`, or `python -m tools.write_reference`.
 """
 
 from __future__ import annotations
 
-from tools.reference import ARCHITECTURE, COMPLETIONS, DIRECTORY, ROOT, completion_files, fact_files, pages, schemas
+from tools.reference import ARCHITECTURE, DIRECTORY, ROOT, fact_files, pages, schemas
 from tools.reference.packages import with_packages
 
 
@@ -21,9 +21,6 @@ def main() -> None:
     for name, text in written.items():
         (DIRECTORY / name).parent.mkdir(parents=True, exist_ok=True)
         (DIRECTORY / name).write_text(text, "utf-8")
-    COMPLETIONS.mkdir(exist_ok=True)
-    for name, text in completion_files().items():
-        (COMPLETIONS / name).write_text(text, "utf-8")
     ARCHITECTURE.write_text(with_packages(ARCHITECTURE.read_text("utf-8"), ROOT), "utf-8")
 
 

@@ -45,7 +45,7 @@ sys.path[:0] = [str(HERE.parent), str(ROOT)]
 from measure import Usage, command, compile_driver, seconds, usage  # noqa: E402
 
 from benchmarks.llm.builds import BUILDS, FLOAT32  # noqa: E402
-from etkit.benchmarking.intervals import FEWEST, Interval, signed_rank  # noqa: E402
+from etkit.running.benchmarking.intervals import FEWEST, Interval, signed_rank  # noqa: E402
 
 SHAPES = {file.stem: file for file in sorted((HERE / "shapes").glob("*.json"))}
 REAL_SIZES = ("qwen2_5", "llama3_2")  # 0.5 and 1.2 billion parameters

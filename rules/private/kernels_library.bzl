@@ -5,7 +5,7 @@ load(":cc_helpers.bzl", "cc_library_rule", "group")
 load(":driver.bzl", "driver_arguments", "run_driver")
 load(":macros.bzl", "helper_attributes")
 
-# The names of the files in toolchain/etkit/kernels/registration.py.
+# The names of the files in toolchain/etkit/native/kernels/registration.py.
 _SOURCE = "RegisterCodegenUnboxedKernelsEverything.cpp"
 _HEADERS = ["NativeFunctions.h", "selected_op_variants.h"]
 

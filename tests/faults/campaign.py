@@ -24,7 +24,7 @@ from pathlib import Path
 
 from etbuild.cache.store import Cache
 from etbuild.surroundings.environment import FIXED
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 from . import injected
 from .projects import MODEL, artifacts

@@ -18,7 +18,7 @@ import pytest
 from etbuild.cache.store import Cache
 from etbuild.files import writing
 from etbuild.publishing import artifacts
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 from .injected import fail, kill, places, run, tree
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.cache.store import Cache
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 from .projects import artifacts, build, command, write_project
 

@@ -18,7 +18,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 from .campaign import Campaign, places, published
 from .disk import Disk

@@ -17,7 +17,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.errors import BuildError, InputError
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 from .disk import Disk
 from .injected import tree

@@ -13,7 +13,7 @@ from etbuild.files import digests
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from etbuild.plan.positions import positions_to_json
-from etkit.analysis import lockfile
+from etkit.building import lockfile
 from tests.conftest import MANIFESTS, variant
 from tests.helpers import packed
 from tests.unit.indexes import make_index
@@ -156,7 +156,7 @@ def _text(content: str) -> bytes:
 
 def _documents() -> list[bytes]:
     """The documents of a package."""
-    from etkit.oci import package
+    from etkit.registry.oci import package
     from tests.helpers.builds import write_build
 
     with tempfile.TemporaryDirectory() as directory:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from etbuild.plan.plan import Plan
     from etbuild.plan.step_plans import ExportPlan, MethodPlan
     from etbuild.results import Index
-    from etkit.oci.descriptors import Descriptor
-    from etkit.oci.package import Package
+    from etkit.registry.oci.descriptors import Descriptor
+    from etkit.registry.oci.package import Package
 
 Target = Callable[[bytes], None]
 _NO_MODEL: dict[str, Any] = {"sources": {}, "data": {}, "packages": []}
@@ -60,7 +60,7 @@ def _sound_index() -> Index:
 
 @functools.cache
 def _sound_facts() -> dict[str, Any]:
-    from etkit.analysis import program_diff
+    from etkit.inspection import program_diff
 
     return program_diff.facts(_file("sound.index.json", json.dumps(_sound_index()).encode()))
 
@@ -176,7 +176,9 @@ def fuzz_lines(data: bytes) -> None:
 
 def fuzz_index(data: bytes) -> None:
     """An index: explained, compared with another and locked."""
-    from etkit.analysis import explanation, find_index, lockfile, program_diff
+    from etkit import find_index
+    from etkit.building import explanation, lockfile
+    from etkit.inspection import program_diff
 
     path = _file("net.index.json", data)
     with _only_our_errors():
@@ -191,7 +193,7 @@ def fuzz_index(data: bytes) -> None:
 
 def fuzz_report(data: bytes) -> None:
     """A report that an index lists."""
-    from etkit.analysis import program_diff
+    from etkit.inspection import program_diff
 
     _file("built/net.report.json", data)
     index, digest = _sound_index(), hashlib.sha256(data).hexdigest()
@@ -203,7 +205,7 @@ def fuzz_report(data: bytes) -> None:
 
 @functools.cache
 def _sound_package() -> Package:
-    from etkit.oci import package
+    from etkit.registry.oci import package
     from tests.helpers.builds import write_build
 
     return package.make([write_build(_directory() / "packed", "net", pte=b"old program" * 9)], {}).package
@@ -211,7 +213,7 @@ def _sound_package() -> Package:
 
 def fuzz_package(data: bytes) -> None:
     """Each document of a package in turn, and the index of a layout."""
-    from etkit.oci import layout, package
+    from etkit.registry.oci import layout, package
 
     sound = _sound_package()
 
@@ -234,7 +236,7 @@ def fuzz_package(data: bytes) -> None:
 
 def fuzz_delta(data: bytes) -> None:
     """A delta, applied to programs that it may be for."""
-    from etkit.oci import delta
+    from etkit.registry.oci import delta
 
     place = _file("delta/delta.json", data).parent
     with _only_our_errors():
@@ -243,8 +245,8 @@ def fuzz_delta(data: bytes) -> None:
 
 def fuzz_patch(data: bytes) -> None:
     """A patch of a program."""
-    from etkit.oci import delta
-    from etkit.oci.descriptors import Descriptor
+    from etkit.registry.oci import delta
+    from etkit.registry.oci.descriptors import Descriptor
 
     size = int.from_bytes(data[24:32], "little")
     with _only_our_errors():
@@ -253,7 +255,7 @@ def fuzz_patch(data: bytes) -> None:
 
 def fuzz_policy(data: bytes) -> None:
     """A policy, asked about a program."""
-    from etkit.oci import policy
+    from etkit.registry.oci import policy
 
     with _only_our_errors():
         policy.check(policy.read(_file("policy.yaml", data)), [(_sound_index(), ["https://ci.example.com/1"])])
@@ -261,7 +263,7 @@ def fuzz_policy(data: bytes) -> None:
 
 def fuzz_docker_config(data: bytes) -> None:
     """Docker's config.json, asked for a login."""
-    from etkit.oci import logins
+    from etkit.registry.oci import logins
 
     with mock.patch.dict(os.environ, DOCKER_CONFIG=str(_file("docker/config.json", data).parent)):
         for registry in ("registry.example.com", "docker.io"):
@@ -271,7 +273,7 @@ def fuzz_docker_config(data: bytes) -> None:
 
 def fuzz_lock(data: bytes) -> None:
     """A lockfile."""
-    from etkit.analysis import lockfile
+    from etkit.building import lockfile
 
     with _only_our_errors():
         lockfile.check(_file("net.lock.json", data), lockfile.lock(_sound_index()), "update it")
@@ -333,7 +335,7 @@ def fuzz_work_protocol(data: bytes) -> None:
 def fuzz_pte(data: bytes) -> None:
     """A program."""
     from etbuild.runtime import program_files
-    from etkit.kernels import program_kernels
+    from etkit.native.kernels import program_kernels
 
     with _only_our_errors():
         program_kernels.read(_file("kernels.pte", data))
@@ -350,7 +352,7 @@ def fuzz_ptd(data: bytes) -> None:
 def fuzz_etdump(data: bytes) -> None:
     """The events of a device, as the profile of a method."""
     from etbuild.files.instructions import Instruction
-    from etkit.analysis import etdump, profile
+    from etkit.inspection import etdump, profile
 
     method = [Instruction("XnnpackBackend", "delegate"), Instruction("aten::cumsum.out", "operator")]
     subject = profile.Subject("net.pte", "forward", method, profile.Origins())
@@ -362,18 +364,18 @@ def fuzz_etdump(data: bytes) -> None:
 
 def _describe(name: str, data: bytes) -> None:
     from etbuild.files import program_file
-    from etkit.analysis import inspection, program_diff
+    from etkit.inspection import program_diff, program_text
 
     path = _file(name, data)
     with _only_our_errors():
         facts = program_file.describe(path)
         json.dumps(facts)
-        assert all(line.isprintable() for line in inspection.text(facts).split("\n"))
+        assert all(line.isprintable() for line in program_text.text(facts).split("\n"))
     with _only_our_errors():
         found = program_diff.facts(path)
         list(program_diff.text(program_diff.compare(found, found)))
         if facts["kind"] == "program":
-            from etkit.page import content, of_file
+            from etkit.inspection.page import content, of_file
 
             content.of_program(facts, *of_file.graphs(path))
 
@@ -415,8 +417,8 @@ def fuzz_adapter_config(data: bytes) -> None:
 def fuzz_model_config(data: bytes) -> None:
     """The configuration of a model of Hugging Face, for its first manifest. The manifest has to be valid."""
     from etbuild.manifest import validate
-    from etkit import first_manifest
-    from etkit.first_manifest import trial
+    from etkit.authoring import first_manifest
+    from etkit.authoring.first_manifest import trial
 
     folder = _file("model/config.json", data).parent
     first = None

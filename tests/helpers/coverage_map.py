@@ -76,12 +76,6 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/__init__.py": _core(*_integration("python_interface")),
     "toolchain/etbuild/__main__.py": _core(*_integration("surroundings")),
     "toolchain/etbuild/accelerate/": _core(*_integration("acceleration", "acceleration_of_others", "determinism")),
-    "toolchain/etkit/analysis/": _imported(
-        *_integration("diff", "inspect", "profile", "variants", "verify_reproducible"), *_bazel("packages")
-    ),
-    "toolchain/etkit/analysis/cache_upkeep.py": _tool(
-        *_integration("local_cache"), *_faults("file_faults", "many_builds")
-    ),
     "toolchain/etbuild/api/": _imported(*_integration("python_interface")),
     "toolchain/etbuild/backends/": _core(
         *_integration("backends", "recipes", "third_party_backend"), "conformance/test_named_data_of_backends.py"
@@ -103,7 +97,6 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("chat", "complex_pairs", "encoder_decoders", "experts", "huggingface", "image_text", "init"),
         *_integration("known_values", "language_models", "runner_contract", "state_caches", "tasks", "text_checks"),
     ),
-    "toolchain/etkit/benchmarking/": _tool(*_integration("bench"), *_bazel("program_tests")),
     "toolchain/etbuild/build/": _core(
         *_integration("local_cache", "separate_methods", "variants", "verify_reproducible")
     ),
@@ -111,48 +104,13 @@ COVERED_BY: Mapping[str, Row] = {
         *_integration("local_cache"), *_faults("file_faults", "flipped_bytes", "many_builds", "real_builds")
     ),
     "toolchain/etbuild/cli/": _core(*_integration("steps", "errors", "python_interface")),
-    "toolchain/etkit/cli/affected.py": _tool(*_bazel("packages")),
-    "toolchain/etkit/cli/apply.py": _tool("registry/"),
-    "toolchain/etkit/cli/bench.py": _tool(*_integration("bench"), *_bazel("program_tests")),
-    "toolchain/etkit/cli/bundle.py": _tool(*_integration("bundle")),
-    "toolchain/etkit/cli/cache.py": _tool(*_integration("local_cache")),
-    "toolchain/etkit/cli/ci_summary.py": _tool(*_integration("pipelines")),
-    "toolchain/etkit/cli/cpp.py": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
-    "toolchain/etkit/cli/completion.py": _tool(),
-    "toolchain/etkit/cli/doctor.py": _tool(),
-    "toolchain/etkit/cli/delta.py": _tool("registry/"),
-    "toolchain/etkit/cli/diff.py": _tool(*_integration("diff", "pipelines")),
     "toolchain/etbuild/cli/etrecord.py": _tool(*_integration("bundle"), *_bazel("build")),
-    "toolchain/etkit/cli/explain.py": _tool(*_integration("local_cache")),
-    "toolchain/etkit/cli/targets.py": _tool(*_bazel("rules")),
-    "toolchain/etkit/cli/generate.py": _tool(*_integration("language_models", "image_text", "encoder_decoders")),
-    "toolchain/etkit/cli/history.py": _tool(*_REGISTRY),
-    "toolchain/etkit/cli/init.py": _tool(*_integration("init")),
-    "toolchain/etkit/cli/inspect.py": _tool(*_integration("inspect", "readme")),
-    "toolchain/etkit/cli/kernels.py": _tool(*_integration("kernels_library"), *_bazel("kernels_library")),
-    "toolchain/etkit/cli/lock.py": _tool(*_bazel("build", "second_workspace")),
-    "toolchain/etkit/cli/package.py": _tool(*_REGISTRY),
-    "toolchain/etkit/cli/page.py": _tool(*_integration("page"), *_bazel("build")),
-    "toolchain/etkit/cli/profile.py": _tool(*_integration("profile")),
-    "toolchain/etkit/cli/pull.py": _tool(*_REGISTRY),
-    "toolchain/etkit/cli/push.py": _tool(*_REGISTRY),
-    "toolchain/etkit/cli/registry_options.py": _tool(*_REGISTRY),
-    "toolchain/etkit/cli/reproduce.py": _tool(*_integration("verify_reproducible")),
-    "toolchain/etkit/cli/run.py": _tool(*_integration("python_interface")),
-    "toolchain/etkit/cli/sbom.py": _tool(*_REGISTRY),
-    "toolchain/etkit/cli/selected_ops.py": _tool(*_bazel("kernels")),
-    "toolchain/etkit/cli/sizes.py": _tool(*_bazel("program_tests")),
-    "toolchain/etkit/cli/test.py": _tool(*_integration("program_tests"), *_bazel("program_tests")),
     "toolchain/etbuild/cli/validate.py": _tool(*_integration("init")),
-    "toolchain/etkit/cli/verify.py": _tool(*_REGISTRY),
-    "toolchain/etkit/cli/watch.py": _tool(*_integration("watch")),
     "toolchain/etbuild/cmake/": _tool(*_integration("cmake", "kernels_library")),
     "toolchain/etplugins/comparison/": _core(
         *_integration("comparison", "compared_outputs", "eager_model", "mutations", "program_tests"),
         *_integration("quantized_faults"),
     ),
-    "toolchain/etkit/completions/": _tool(),
-    "toolchain/etkit/cpp/": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
     "toolchain/etbuild/emit/": _core(
         *_integration("branches", "executorch_options", "mutable_buffers", "named_data", "runtime_limits"),
         *_integration("separate_methods", "shards"),
@@ -170,15 +128,12 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/files/": _core(
         *_integration("inspect", "named_data", "programs_of_others", "shards"), *_faults("file_faults", "surroundings")
     ),
-    "toolchain/etkit/first_manifest/": _tool(*_integration("init")),
     "toolchain/etbuild/folding.py": _core(*_integration("errors")),
     "toolchain/etbuild/notes.py": _core(*_integration("local_cache")),
     "toolchain/etbuild/foreign_errors.py": _core(*_integration("errors")),
-    "toolchain/etkit/generation/": _tool(*_integration("chat", "language_models")),
     "toolchain/etbuild/guard/": _core(*_integration("native_readers", "sources"), *_faults("staleness")),
     "toolchain/etbuild/inputs/": _core(*_integration("seeds", "sources", "surroundings"), *_faults("staleness")),
     "toolchain/etbuild/json_schema.py": _core(),
-    "toolchain/etkit/kernels/": _tool(*_integration("kernels_library"), *_bazel("kernels", "kernels_library")),
     "toolchain/etbuild/lower/": _core(
         *_integration("branches", "core_operators", "lowering", "mutable_buffers", "passes", "runtime_limits"),
         *_integration("separate_methods"),
@@ -191,9 +146,6 @@ COVERED_BY: Mapping[str, Row] = {
         ),
         *_integration("known_values", "language_models", "packed_checkpoints", "tasks", "tensor_digests", "training"),
     ),
-    "toolchain/etkit/oci/": _tool(*_REGISTRY),
-    "toolchain/etkit/page/": _imported(*_integration("page", "profile")),
-    "toolchain/etbuild/kit.py": _core(*_integration("python_interface")),
     "toolchain/etbuild/patching.py": _core(*_integration("acceleration")),
     "toolchain/etbuild/plan/": _core(*_integration("local_cache", "separate_methods", "steps", "variants")),
     "toolchain/etbuild/processes/": _core(
@@ -219,13 +171,57 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/steps/": _core(
         *_integration("lowering", "recipes", "separate_methods", "steps"), *_faults("real_builds")
     ),
-    "toolchain/etkit/analysis/show_stages.py": _imported(*_integration("recipes")),
-    "toolchain/etkit/targets/": _tool(*_bazel("rules")),
-    "toolchain/etkit/testing/": _imported(
-        *_integration("bundle", "compared_outputs", "program_tests", "text_checks"), *_bazel("program_tests")
-    ),
     "toolchain/etbuild/version.py": _core(),
     "toolchain/etbuild/worker/": _core(*_integration("worker"), *_faults("worker_soak"), *_bazel("worker"), "remote/"),
+    # What people use around builds.
+    "toolchain/etkit/": _imported(
+        *_integration("diff", "inspect", "program_tests", "profile", "variants"), *_bazel("packages")
+    ),
+    "toolchain/etkit/py.typed": NOTHING,
+    "toolchain/etkit/authoring/": _tool(*_bazel("rules")),
+    "toolchain/etkit/authoring/affected.py": _tool(*_bazel("packages")),
+    "toolchain/etkit/authoring/changed_files.py": _tool(*_bazel("packages")),
+    "toolchain/etkit/authoring/first_manifest/": _tool(*_integration("init")),
+    "toolchain/etkit/authoring/installation.py": _tool(),
+    "toolchain/etkit/authoring/verbs/affected.py": _tool(*_bazel("packages")),
+    "toolchain/etkit/authoring/verbs/completion.py": _tool(),
+    "toolchain/etkit/authoring/verbs/doctor.py": _tool(),
+    "toolchain/etkit/authoring/verbs/init.py": _tool(*_integration("init")),
+    "toolchain/etkit/building/": _imported(
+        *_integration(
+            "errors", "local_cache", "python_interface", "recipes", "steps", "variants", "verify_reproducible"
+        ),
+        *_bazel("build", "second_workspace"),
+    ),
+    "toolchain/etkit/building/cache_upkeep.py": _tool(
+        *_integration("local_cache"), *_faults("file_faults", "many_builds")
+    ),
+    "toolchain/etkit/building/verbs/cache.py": _tool(*_integration("local_cache")),
+    "toolchain/etkit/building/verbs/explain.py": _tool(*_integration("local_cache")),
+    "toolchain/etkit/building/verbs/lock.py": _tool(*_bazel("build", "second_workspace")),
+    "toolchain/etkit/building/verbs/reproduce.py": _tool(*_integration("verify_reproducible")),
+    "toolchain/etkit/building/verbs/watch.py": _tool(*_integration("watch")),
+    "toolchain/etkit/inspection/": _imported(
+        *_integration("diff", "inspect", "page", "pipelines", "profile", "readme", "verify_reproducible"),
+        *_bazel("build", "program_tests"),
+    ),
+    "toolchain/etkit/inspection/page/": _imported(*_integration("page", "profile")),
+    "toolchain/etkit/native/cpp/": _tool(*_integration("cpp", "cmake"), *_bazel("cpp")),
+    "toolchain/etkit/native/": _tool(
+        *_integration("cpp", "cmake", "kernels_library"), *_bazel("cpp", "kernels", "kernels_library")
+    ),
+    "toolchain/etkit/native/kernels/": _tool(*_integration("kernels_library"), *_bazel("kernels", "kernels_library")),
+    "toolchain/etkit/registry/": _tool(*_REGISTRY),
+    "toolchain/etkit/running/": _tool(
+        *_integration("bench", "bundle", "chat", "encoder_decoders", "image_text", "language_models", "program_tests"),
+        *_integration("python_interface"),
+        *_bazel("program_tests"),
+    ),
+    "toolchain/etkit/running/benchmarking/": _tool(*_integration("bench"), *_bazel("program_tests")),
+    "toolchain/etkit/running/generation/": _tool(*_integration("chat", "language_models")),
+    "toolchain/etkit/running/testing/": _imported(
+        *_integration("bundle", "compared_outputs", "program_tests", "text_checks"), *_bazel("program_tests")
+    ),
     # What build systems run. The locks are the versions of everything else.
     "toolchain/requirements": EVERYTHING,
     "toolchain/update_lock.py": NOTHING,

@@ -6,7 +6,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from etkit.cpp import wrapper
+from etkit.native.cpp import wrapper
 
 _FOUND = util.find_spec("executorch")
 PACKAGE = Path(next(iter(_FOUND.submodule_search_locations or ()))) if _FOUND else Path()

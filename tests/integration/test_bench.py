@@ -21,8 +21,8 @@ from etbuild.cli import main
 from etbuild.runtime import program_files
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
-from etkit.benchmarking import results, workloads
-from etkit.benchmarking.workloads import Workload
+from etkit.running.benchmarking import results, workloads
+from etkit.running.benchmarking.workloads import Workload
 
 MODEL = """\
 import torch

@@ -89,7 +89,7 @@ def built(shared_directory: Path) -> Path:
 
 @pytest.fixture
 def decoder(built: Path) -> Iterator[Any]:
-    from etkit.generation.decoder import Decoder
+    from etkit.running.generation.decoder import Decoder
 
     with tempfile.TemporaryDirectory() as scratch:
         yield Decoder(program_files.read(built / "out/net.pte"), Path(scratch))
@@ -113,8 +113,8 @@ def expected(reader: Any, end: int, system: str | None, turns: list[str]) -> lis
 def test_a_conversation_has_the_tokens_of_transformers(
     name: str, system: str | None, decoder: Any, tmp_path: Path
 ) -> None:
-    from etkit.generation.chat_tokenizer import ChatTokenizer
-    from etkit.generation.conversation import Conversation
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.conversation import Conversation
 
     made = files(tmp_path, TEMPLATES[name])
     reader = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -145,8 +145,8 @@ def test_a_turn_that_continues_the_text_computes_only_what_is_new(decoder: Any) 
 
 def test_a_conversation_continues_in_the_cache(decoder: Any, tmp_path: Path) -> None:
     """Of a conversation whose answers the template leaves as they are, each token is computed once."""
-    from etkit.generation.chat_tokenizer import ChatTokenizer
-    from etkit.generation.conversation import Conversation
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.conversation import Conversation
 
     with ChatTokenizer(files(tmp_path, CHATML)) as reader:
         conversation = Conversation(decoder, reader, None, 0)
@@ -157,7 +157,7 @@ def test_a_conversation_continues_in_the_cache(decoder: Any, tmp_path: Path) -> 
 
 
 def test_a_temperature_draws_tokens() -> None:
-    from etkit.generation.conversation import chosen
+    from etkit.running.generation.conversation import chosen
 
     scores = torch.tensor([0.0, 3.0, 2.9])
     assert chosen(scores, 0) == 1
@@ -198,7 +198,7 @@ def test_the_index_has_the_template(built: Path) -> None:
 def test_a_template_that_cannot_be_used_is_an_error(
     template: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from etkit.generation import chat_tokenizer
+    from etkit.running.generation import chat_tokenizer
 
     monkeypatch.setattr(chat_tokenizer, "_RENDERING", 0.1)
     with pytest.raises(InputError) as raised, chat_tokenizer.ChatTokenizer(files(tmp_path, template)) as reader:
@@ -209,8 +209,8 @@ def test_a_template_that_cannot_be_used_is_an_error(
 
 
 def test_a_conversation_that_does_not_fit_and_an_answer_that_is_cut_are_said(decoder: Any, tmp_path: Path) -> None:
-    from etkit.generation.chat_tokenizer import ChatTokenizer
-    from etkit.generation.conversation import Conversation
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.conversation import Conversation
 
     with ChatTokenizer(files(tmp_path, CHATML)) as reader:
         conversation = Conversation(decoder, reader, None, 0)
@@ -225,7 +225,7 @@ def test_a_conversation_that_does_not_fit_and_an_answer_that_is_cut_are_said(dec
 
 
 def test_other_tokens_than_those_of_the_runner_are_noted(tmp_path: Path) -> None:
-    from etkit.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
 
     with ChatTokenizer(files(tmp_path, CHATML)) as reader:
         assert reader.note_on_runner([{"role": "user", "content": "hi"}]) is None
@@ -260,7 +260,7 @@ def test_a_hostile_tokenizer_is_an_error_of_one_line(
     how: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Panics of Rust are no subclass of `Exception`, and Rust prints them itself; without memory it aborts."""
-    from etkit.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
 
     changes, message = HOSTILE[how]
     made = files(tmp_path, CHATML)
@@ -274,7 +274,7 @@ def test_a_hostile_tokenizer_is_an_error_of_one_line(
 
 
 def test_a_tokenizer_of_the_runner_has_limits_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from etkit.generation.runner_tokenizer import check
+    from etkit.running.generation.runner_tokenizer import check
 
     files(tmp_path, None)
     file = tmp_path / "tokenizer.json"

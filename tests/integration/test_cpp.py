@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from etbuild.cli import main
-from etkit.cpp import wrapper
-from etkit.cpp.wrapper import class_name, file_stem
+from etkit.native.cpp import wrapper
+from etkit.native.cpp.wrapper import class_name, file_stem
 from tests.conftest import of_example
 from tests.helpers.cpp_headers import COMPILE, PACKAGE
 from tests.helpers.runtime import run

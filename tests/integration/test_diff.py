@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import save
 
 from etbuild.cli import main
-from etkit.analysis.program_diff import first_difference
+from etkit.inspection.program_diff import first_difference
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 from .sharded_net import built, weights

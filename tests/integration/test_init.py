@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from etbuild.cli import main
 from etbuild.emit import runtime_limits
 from etbuild.manifest import validate
-from etkit.first_manifest import trial
+from etkit.authoring.first_manifest import trial
 from tests.conftest import EXAMPLES
 from tests.helpers import commands, packed
 from tests.helpers.http_server import Answer, serving

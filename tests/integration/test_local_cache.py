@@ -20,7 +20,7 @@ from etbuild.plan.plan import Plan
 from etbuild.report import checks
 from etbuild.results import CheckResult, LoweringFacts
 from etbuild.steps import export
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 from .conftest import MANIFEST, MODEL
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 MODEL = """\
 import torch

@@ -15,7 +15,7 @@ import pytest
 
 from etbuild.cli import main
 from etbuild.results import MethodGraph
-from etkit.page import content, render, treemap
+from etkit.inspection.page import content, render, treemap
 from tests.conftest import of_example
 from tests.helpers import browser
 from tests.helpers.browser import Browser

@@ -19,9 +19,9 @@ from etbuild import json_schema
 from etbuild.cli import main
 from etbuild.files.instructions import Instruction
 from etbuild.steps.lowering_options import LoweringOptions
-from etkit.analysis import etdump
-from etkit.analysis import profile as analysis
-from etkit.page import of_file, render
+from etkit.inspection import etdump
+from etkit.inspection import profile as analysis
+from etkit.inspection.page import of_file, render
 from tests.helpers import browser
 
 from .profiled_net import MANIFEST, MODEL, build_origins

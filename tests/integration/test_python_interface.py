@@ -19,7 +19,7 @@ from etbuild.cli import main
 from etbuild.errors import BuildError, CheckError, DocumentPath, EtbuildError, InputError, Position
 from etbuild.processes import request
 from etbuild.processes.forked import ChildFailed
-from etkit.cli import run
+from etkit.running.verbs import run
 from tests.helpers import commands
 from tests.helpers.manifests import one_method
 

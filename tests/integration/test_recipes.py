@@ -365,7 +365,7 @@ def test_two_commands_that_write_stages_take_turns(tmp_path: Path, monkeypatch: 
             pass
         return {}
 
-    monkeypatch.setattr("etkit.analysis.show_stages.stop_after", stop_after)
+    monkeypatch.setattr("etkit.building.show_stages.stop_after", stop_after)
     words = ["build", str(tmp_path / "net.yaml"), "--stop-after", "export", "-o", str(tmp_path / "out")]
     assert (main.main(words), asked, list((tmp_path / "out").iterdir())) == (0, ["export"], [])
 

@@ -13,7 +13,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 from tests.helpers import manifests
 from tests.helpers.reasons import comparable_file
 from tests.helpers.worker_client import Worker

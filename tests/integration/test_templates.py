@@ -27,7 +27,7 @@ from etbuild.lower.named_data import Blob
 from etbuild.lower.recipes import Ingredients, NoRecipe
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 from .conftest import Build, Outcome
 

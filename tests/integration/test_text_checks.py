@@ -13,7 +13,7 @@ import torch
 
 from etbuild.cli import main
 from etbuild.plan.model_tests import TextTest
-from etkit.testing import text_scores
+from etkit.running.testing import text_scores
 from tests.helpers.language_models import CACHES, LETTERS, project
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers

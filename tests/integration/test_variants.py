@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from etbuild.cli import main
-from etkit.analysis import find_index
+from etkit import find_index
 from tests.helpers.runtime import run
 
 MODEL = """\

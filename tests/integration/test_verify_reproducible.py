@@ -13,7 +13,7 @@ from etbuild.cache.store import Cache
 from etbuild.plan.step_plans import LowerPlan
 from etbuild.steps import lower
 from etbuild.steps.saved_export import LoweringJob
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 

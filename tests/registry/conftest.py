@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
-from etkit.oci import attempts, layout, package
+from etkit.registry.oci import attempts, layout, package
 from tests.helpers.builds import write_build
 
 from .servers import Registry, Relay, make_certificate

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 import tests.registry
-from etkit.analysis import lockfile
-from etkit.oci import attempts, registry
-from etkit.oci import layout as layouts
-from etkit.oci import reference as references
-from etkit.oci.descriptors import MANIFEST, Descriptor
-from etkit.oci.reference import Access
+from etkit.building import lockfile
+from etkit.registry.oci import attempts, registry
+from etkit.registry.oci import layout as layouts
+from etkit.registry.oci import reference as references
+from etkit.registry.oci.descriptors import MANIFEST, Descriptor
+from etkit.registry.oci.reference import Access
 from tests.helpers import commands
 
 from .conftest import BACKBONE, Run

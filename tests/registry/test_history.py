@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etkit.oci.dates import CREATED
+from etkit.registry.oci.dates import CREATED
 from tests.helpers.builds import make_report, write_build
 
 from .conftest import Run

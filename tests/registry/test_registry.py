@@ -13,8 +13,8 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
-from etkit.oci import dates, package
-from etkit.oci import layout as layouts
+from etkit.registry.oci import dates, package
+from etkit.registry.oci import layout as layouts
 
 from .conftest import BACKBONE, Run
 from .servers import PASSWORD, USER, Registry, Relay, Tokens, Wire, docker_config, skopeo

@@ -26,7 +26,7 @@ from etbuild.cache import entries
 from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etbuild.errors import InputError
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 
 KEY, OTHER = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))
 FILES = {"net.pte": b"program" * 100, "net.tag/shard.ptd": b"weights" * 300, "empty": b""}
@@ -295,7 +295,7 @@ CROWD = """\
 import random, shutil, sys
 from pathlib import Path
 from etbuild.cache.store import Cache
-from etkit.analysis import cache_upkeep
+from etkit.building import cache_upkeep
 import hashlib
 
 root, seed = Path(sys.argv[1]), int(sys.argv[2])

@@ -100,10 +100,14 @@ def test_a_commit_that_is_not_there_is_an_error(repository: Path) -> None:
     [
         ([], set(), set()),
         (["docs/speed.md"], set(), set()),
-        (["toolchain/etkit/cpp/embed.py"], {CPP}, set()),
-        (["toolchain/etkit/first_manifest/folder.py", "toolchain/etkit/oci/layout.py"], {INIT, REGISTRY}, set()),
+        (["toolchain/etkit/native/cpp/embed.py"], {CPP}, set()),
+        (
+            ["toolchain/etkit/authoring/first_manifest/folder.py", "toolchain/etkit/registry/oci/layout.py"],
+            {INIT, REGISTRY},
+            set(),
+        ),
         (["toolchain/etbuild/lower/passes.py"], set(), OTHERS),
-        (["toolchain/etbuild/lower/passes.py", "toolchain/etkit/cpp/embed.py"], {CPP}, OTHERS - {CPP}),
+        (["toolchain/etbuild/lower/passes.py", "toolchain/etkit/native/cpp/embed.py"], {CPP}, OTHERS - {CPP}),
         (["pyproject.toml"], set(), OTHERS),
         (["toolchain/requirements-gguf.lock"], OTHERS, set()),
         (["a new folder/file"], OTHERS, set()),
@@ -129,7 +133,7 @@ def test_the_tests_of_a_change(changed: list[str] | None, whole: set[str], sampl
 
 
 def test_a_run_says_what_it_leaves_out(repository: Path) -> None:
-    assert describe(select(repository, [CPP, "toolchain/etkit/oci/layout.py"]), "0123456789abcdef") == (
+    assert describe(select(repository, [CPP, "toolchain/etkit/registry/oci/layout.py"]), "0123456789abcdef") == (
         "changed since 0123456789ab: 1 test files run whole, and as many cases as --seconds allows: "
         "first those of 2 files about the change, then a sample of 0 others"
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
-from etkit.oci import summary
+from etkit.registry.oci import summary
 from tests.helpers.builds import make_report, write_build
 from tests.helpers.http_server import serving
 

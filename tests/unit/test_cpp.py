@@ -10,7 +10,7 @@ import pytest
 
 from etbuild.cli import main
 from etbuild.errors import InputError
-from etkit.cpp import embed, wrapper
+from etkit.native.cpp import embed, wrapper
 from tests.helpers.builds import make_report, write_build
 from tests.helpers.cpp_headers import TENSOR, header
 

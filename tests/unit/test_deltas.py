@@ -14,7 +14,7 @@ import bsdiff4
 import pytest
 
 from etbuild.cli import main
-from etkit.oci import delta
+from etkit.registry.oci import delta
 from tests.helpers.builds import write_build
 
 WEIGHTS = random.Random(0).randbytes(50_000)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from etbuild.errors import InputError
-from etkit.oci import logins
-from etkit.oci.logins import Login
+from etkit.registry.oci import logins
+from etkit.registry.oci.logins import Login
 
 HOST = "registry.example.com:5000"
 Write = Callable[[object], None]

@@ -11,7 +11,7 @@ import pytest
 
 from etbuild.cli import main
 from etbuild.guard import landlock
-from etkit.analysis import installation
+from etkit.authoring import installation
 
 _IMPORTS = installation._IMPORTS
 

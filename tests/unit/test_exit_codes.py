@@ -11,7 +11,7 @@ import pytest
 
 from etbuild.cache.store import Cache
 from etbuild.cli import main
-from etkit.oci import attempts
+from etkit.registry.oci import attempts
 from tests.fuzz.seeds import DIRECTORY
 from tests.helpers.builds import make_report, write_build
 from tests.helpers.http_server import Server

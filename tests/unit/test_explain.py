@@ -13,7 +13,7 @@ from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etbuild.files.json_diff import changes
 from etbuild.results import Driver, Index, Release
-from etkit.analysis import explanation
+from etkit.building import explanation
 from tests.helpers.snippets import snippets
 
 from .indexes import MANIFEST, edited, make_index, sha256

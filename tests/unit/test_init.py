@@ -17,7 +17,7 @@ from etbuild.cli import main
 from etbuild.errors import InputError
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
-from etkit.first_manifest import hub, trial
+from etkit.authoring.first_manifest import hub, trial
 from tests.helpers.snippets import ROOT
 
 SEVERAL = ("encoder_layers", "decoder_layers", "num_hidden_layers")

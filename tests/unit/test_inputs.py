@@ -18,7 +18,7 @@ from etbuild.key import import_graph, toolchain
 from etbuild.key.declared import Inputs
 from etbuild.key.key import KeyFiles, describe_inputs
 from etbuild.plan.plan import Plan, from_manifest
-from etkit.analysis import explanation
+from etkit.building import explanation
 
 
 def make_plan(factory: str = "model:create", modules: list[str] | None = None, weights: str | None = None) -> Plan:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from etkit.benchmarking import intervals
-from etkit.benchmarking.intervals import Verdict
+from etkit.running.benchmarking import intervals
+from etkit.running.benchmarking.intervals import Verdict
 
 
 @pytest.mark.parametrize(("count", "left_out"), [(6, 0), (8, 3), (10, 8), (12, 13), (20, 52), (25, 89)])

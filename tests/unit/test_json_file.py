@@ -20,7 +20,7 @@ from etbuild.files import digests, json_file, regular_files
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from etbuild.plan.step_plans import read_plan
-from etkit.analysis import find_index
+from etkit import find_index
 from tests.conftest import MANIFESTS, variant
 
 from .indexes import MANIFEST, edited, make_index

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from etbuild.cli import main
-from etkit.kernels.registration import DECLARATIONS, DTYPES, FILES, SOURCE
+from etkit.native.kernels.registration import DECLARATIONS, DTYPES, FILES, SOURCE
 
 FLOAT, HALF, LONG = "v1/6;0|6;0", "v1/5;0|5;0", "v1/4;0|4;0"
 

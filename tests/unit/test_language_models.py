@@ -18,8 +18,8 @@ from etbuild.plan.part import Part
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
 from etbuild.report.tokenizer import unknown_tokens
-from etkit.cli.generate import Text
-from etkit.generation.tokenizer_files import preferred
+from etkit.running.generation.tokenizer_files import preferred
+from etkit.running.verbs.generate import Text
 from tests.helpers import depth_estimation
 
 OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"

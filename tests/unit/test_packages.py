@@ -18,9 +18,9 @@ import pytest
 from etbuild.cli import main
 from etbuild.errors import EtbuildError, InputError
 from etbuild.plan.plan import from_manifest
-from etkit.analysis import lockfile
-from etkit.oci import layout, package, reference
-from etkit.oci.descriptors import MANIFEST, Descriptor, document
+from etkit.building import lockfile
+from etkit.registry.oci import layout, package, reference
+from etkit.registry.oci.descriptors import MANIFEST, Descriptor, document
 from tests.helpers.builds import write_build
 from tests.unit.indexes import MANIFEST as PROGRAM
 
@@ -659,7 +659,7 @@ def test_a_place_that_is_not_there_is_not_taken_for_a_registry(
 )
 def test_these_verbs_do_not_import_torch(arguments: list[str], tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom etbuild.cli.main import main\nfrom etkit.oci import attempts\n"
+        "import sys\nfrom etbuild.cli.main import main\nfrom etkit.registry.oci import attempts\n"
         "attempts.BACKOFF_SECONDS = 0.001\n"
         "assert main(sys.argv[1:]) == (1 if sys.argv[1] == 'pull' else 0)\n"
         "assert not {'torch', 'executorch', 'numpy'} & set(sys.modules)\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etkit.analysis import program_diff
+from etkit.inspection import program_diff
 
 
 def test_the_total_is_compared_only_if_both_are_known() -> None:

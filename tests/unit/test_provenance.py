@@ -12,9 +12,9 @@ import pytest
 
 from etbuild.cli import main
 from etbuild.errors import BuildError
-from etkit.oci import layout, package, provenance
-from etkit.oci import policy as policies
-from etkit.oci.descriptors import Descriptor, document
+from etkit.registry.oci import layout, package, provenance
+from etkit.registry.oci import policy as policies
+from etkit.registry.oci.descriptors import Descriptor, document
 from tests.helpers.builds import write_build
 from tests.unit.indexes import sha256
 

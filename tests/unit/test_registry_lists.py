@@ -9,9 +9,9 @@ from itertools import count
 import pytest
 
 from etbuild.errors import BuildError, InputError
-from etkit.oci import reference, registry
-from etkit.oci.descriptors import INDEX, MANIFEST, Descriptor
-from etkit.oci.reference import Access
+from etkit.registry.oci import reference, registry
+from etkit.registry.oci.descriptors import INDEX, MANIFEST, Descriptor
+from etkit.registry.oci.reference import Access
 from tests.helpers.http_server import Answer, serving
 
 PLACE = "/v2/a/b/tags/list"

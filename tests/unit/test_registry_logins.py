@@ -21,10 +21,10 @@ import pytest
 import requests
 
 from etbuild.errors import BuildError, EtbuildError, InputError
-from etkit.oci import attempts, reference, registry
-from etkit.oci.connection import Adapter
-from etkit.oci.descriptors import Descriptor
-from etkit.oci.reference import Access
+from etkit.registry.oci import attempts, reference, registry
+from etkit.registry.oci.connection import Adapter
+from etkit.registry.oci.descriptors import Descriptor
+from etkit.registry.oci.reference import Access
 from tests.helpers.http_server import Answer, Server, serving
 
 SECRET = base64.b64encode(b"user:secret").decode()

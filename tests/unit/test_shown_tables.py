@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from etkit.analysis import tables
+from etkit import tables
 
 from .indexes import make_index
 

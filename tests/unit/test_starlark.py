@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etbuild.plan.expectations import INPUTS
-from etkit.cli import checkpoints
+from etkit.building import checkpoints
 from tools.reference.rules import TOPICS
 from tools.reference.starlark import Loader
 

@@ -11,8 +11,8 @@ import pytest
 from etbuild.cli import main
 from etbuild.errors import Problem, printable, steers
 from etbuild.results import BlobSizes, FileHead, ProgramFile, ProgramMethod
-from etkit.analysis import inspection
-from etkit.analysis.tables import table
+from etkit.inspection import program_text
+from etkit.tables import table
 
 from .indexes import MANIFEST, edited, make_index
 
@@ -73,8 +73,8 @@ def test_names_in_programs() -> None:
         "bytes": sizes,
         "external_keys": [EVIL],
     }
-    assert is_clean(inspection.text(program))
-    assert is_clean(inspection.text({"kind": "named_data", **head, "named_data": {EVIL: 1}}))
+    assert is_clean(program_text.text(program))
+    assert is_clean(program_text.text({"kind": "named_data", **head, "named_data": {EVIL: 1}}))
     assert is_clean(table([("a", "b"), (EVIL, EVIL)]))
 
 

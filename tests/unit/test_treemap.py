@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from etbuild.results import BlobSizes, BlobWeights
-from etkit.page import treemap
-from etkit.page.treemap import Weight
+from etkit.inspection.page import treemap
+from etkit.inspection.page.treemap import Weight
 
 WEIGHTS = {
     name: Weight(tuple(name.split(".")), size, "read by forward")

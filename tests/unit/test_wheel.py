@@ -28,7 +28,8 @@ def test_the_wheel_is_the_same_in_other_surroundings(tmp_path: Path) -> None:
     assert {
         "etbuild/schemas/model.schema.json",
         "etbuild/py.typed",
-        "etkit/cli/build.py",
-        "etkit/completions/etbuild.bash",
-        "etkit/page/page.js",
+        "etkit/building/plugin.json",
+        "etkit/building/verbs/build.py",
+        "etkit/inspection/page/page.js",
+        "etkit/native/cpp/typed_program.h",
     } <= names

@@ -12,10 +12,9 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import json
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,6 +39,7 @@ class Plugin:
         provides: For each group, what it provides: names, each with its `module:object`, or with its module.
         uses: The packages of the plug-ins that it imports.
         imports: The packages of others that only its files of tensors need.
+        help: What the help of the command line lists: for each section, verbs, each with an example.
     """
 
     package: str
@@ -47,6 +47,7 @@ class Plugin:
     provides: Mapping[str, Mapping[str, str]]
     uses: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    help: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -67,9 +68,11 @@ def plugins() -> dict[str, Plugin]:
 
 
 def _read(file: Path, package: str) -> Plugin:
+    import json  # `etbuild --version` needs none
+
     content = json.loads(file.read_text("utf-8"))
     used, imported = (tuple(content.get(key, ())) for key in ("uses", "imports"))
-    return Plugin(package, content["description"], content["provides"], used, imported)
+    return Plugin(package, content["description"], content["provides"], used, imported, content.get("help", {}))
 
 
 @functools.cache

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.reference import backend_options, command_line, completions, facts, limits, manifest, python_names, rules
+from tools.reference import backend_options, command_line, facts, limits, manifest, python_names, rules
 from tools.reference.markdown import placed
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "docs" / "reference"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
-COMPLETIONS = ROOT / "toolchain" / "etkit" / "completions"
 
 
 def pages() -> dict[str, str]:
@@ -28,11 +27,6 @@ def pages() -> dict[str, str]:
         **rules.pages(ROOT),
     }
     return {name: placed(name, text) for name, text in written.items()}
-
-
-def completion_files() -> dict[str, str]:
-    """Returns the code that completes `etbuild` in each shell, by its file name."""
-    return completions.files()
 
 
 def fact_files() -> dict[str, str]:

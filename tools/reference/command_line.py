@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
 from etbuild.cli import main
-from etkit.cli import GROUPS
 from tools.reference.markdown import fence, link, table
 from tools.reference.markdown import page as markdown_page
 
@@ -55,7 +54,7 @@ def pages() -> dict[str, str]:
     """Returns a page for each group of verbs in the help, and their index."""
     parser = main.command_parser()
     verbs = _subparsers(parser)
-    groups = {**{title: list(several) for title, several in GROUPS.items()}, _OF_RULES: []}
+    groups = {**{title: list(several) for title, several in main.sections().items()}, _OF_RULES: []}
     groups[_OF_RULES] = [verb for verb in verbs if not any(verb in several for several in groups.values())]
     shared = _shared(verbs.values())
     written = {"command-line.md": _page("Command line", _index(parser, groups, shared))}

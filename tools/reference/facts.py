@@ -21,7 +21,7 @@ from etbuild.cli.options import RESOURCE_SETS
 from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
 from etbuild.manifest.validate import OTHER_OUTPUTS
 from etbuild.plan.expectations import INPUTS
-from etkit.cli.checkpoints import CHARACTERS
+from etkit.building.checkpoints import CHARACTERS
 
 _OF_PROGRAMS = '''\
 """What the rules and the driver both know about programs. `make reference` writes this file; do not edit."""

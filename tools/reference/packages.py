@@ -37,7 +37,7 @@ def _plugins() -> Iterator[tuple[str, str, str]]:
     found = plugins.plugins().values()
     backends = [plugin for plugin in found if plugin.provides.keys() == {"backend"}]
     for plugin in found:
-        if plugin not in backends and plugin.package.startswith("etplugins."):
+        if plugin not in backends:
             provided = "; ".join(f"{group}: {', '.join(names)}" for group, names in plugin.provides.items())
             yield f"`{plugin.name}`", provided, plugin.description
     names = ", ".join(f"`{plugin.name}`" for plugin in backends)
@@ -50,7 +50,7 @@ def _layers(root: Path) -> dict[str, list[list[str]]]:
     return {
         contract["containers"][0]: [layer.split(" | ") for layer in reversed(contract["layers"])]
         for contract in reversed(contracts)
-        if contract["type"] == "layers"
+        if contract.get("containers") == ["etbuild"]
     }
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli import main
-from etkit.cli import VERBS
 from tools.reference.python_names import PUBLIC
 from tools.reference.rules import TOPICS, attributes
 from tools.reference.starlark import Loader
@@ -62,7 +61,7 @@ def _python() -> Iterator[str]:
 def _command_line() -> Iterator[str]:
     for code, meaning in main.EXIT_CODES.items():
         yield f"exit code {code}: {meaning}"
-    for verb, parser in _verbs(main.command_parser(VERBS)):
+    for verb, parser in _verbs(main.command_parser([verb for listed in main.sections().values() for verb in listed])):
         yield f"command {verb}"
         for action in parser._actions:
             yield from (f"command {verb} {option}" for option in action.option_strings)

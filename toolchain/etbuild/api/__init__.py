@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from etbuild import kit
+from etbuild import plugins
 from etbuild.errors import InputError, did_you_mean
 from etbuild.plan.plan import Plan
 
@@ -294,11 +294,9 @@ class Program:
         Raises:
             InputError: A file is damaged, or the other one is not a program.
         """
-        of_file = kit.module("page.of_file")
-        if of_file is None:
-            raise InputError.of("the package etkit is not beside etbuild", "install the wheel, which has both")
+        write = plugins.load("page", "program")
         other = against._files.program if isinstance(against, Program) else against
-        return Page(of_file.page(self._files.program, None if other is None else Path(other)))
+        return Page(write(self._files.program, None if other is None else Path(other)))
 
     def _repr_html_(self) -> str:
         return self.page()._repr_html_()

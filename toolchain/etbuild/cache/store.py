@@ -12,7 +12,7 @@ An entry counts as damaged only if its content proves it. If the disk is full or
 Locks are the kernel's (flock), so a killed process releases them. Processes that read or write entries share
 `locks/gc`; garbage collection takes it exclusively. So garbage collection removes nothing in use.
 
-The directory itself may be a link. `etkit.analysis.cache_upkeep` counts, checks and removes entries.
+The directory itself may be a link. `etkit.building.cache_upkeep` counts, checks and removes entries.
 """
 
 from __future__ import annotations

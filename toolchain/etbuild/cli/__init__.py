@@ -5,5 +5,12 @@ import os
 
 _MODULES = ("validate", "plan", "export", "lower", "report", "etrecord", "runtime")
 VERBS = tuple(verb for verb in _MODULES if os.path.exists(f"{__path__[0]}/{verb}.py"))  # noqa: PTH110 - at each start
-"""The verbs whose modules are in this package: the driver of an action has few. All others are in `etkit.cli` and in
-plug-ins."""
+"""The verbs whose modules are in this package: the driver of an action has few. Plug-ins provide all others."""
+SECTIONS: dict[str, dict[str, str]] = {
+    "set up": {},
+    "build": {"validate": "etbuild validate model.yaml", "plan": "etbuild plan model.yaml"},
+    "look at a program": {},
+    "run and test": {},
+    "ship": {},
+}
+"""The sections of the help, in their order, with the verbs of this package that they list, each with an example."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
-from etbuild import kit
-from etbuild.cli import VERBS
+from etbuild import plugins
+from etbuild.cli import SECTIONS, VERBS
 from etbuild.errors import (
     INTERRUPTED,
     BuildError,
@@ -198,7 +198,7 @@ def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
     if verbs is None and not words[0].startswith("-"):
         manifest = words[0].endswith((".yaml", ".yml"))
         hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else None
-        hint = hint or did_you_mean(words[0], getattr(kit.module("cli"), "VERBS", VERBS))
+        hint = hint or did_you_mean(words[0], _examples() or VERBS)
         raise InputError.of(f"there is no verb `{words[0]}`", hint)
     parser = command_parser(verbs)
     _, left = parser.parse_known_args(words, options)
@@ -226,24 +226,24 @@ def _verbs(words: Sequence[str]) -> Sequence[str] | None:
     first = words[0] if words else ""
     if first in ("--version", "--cmake-prefix-path"):
         return []
-    return [first] if first in VERBS or first in (*_listed(), *getattr(kit.module("cli"), "HIDDEN", ())) else None
+    known = first in VERBS or first in plugins.group("verb") or first in plugins.group("hidden_verb")
+    return [first] if known else None
 
 
-def _groups() -> dict[str, dict[str, str]]:
-    """The verbs of users by what they are for, each with an example. Empty in an action."""
-    return getattr(kit.module("cli"), "GROUPS", {})
+def sections() -> dict[str, dict[str, str]]:
+    """The verbs that the help lists, by what they are for, each with an example.
 
-
-def _listed() -> Sequence[str]:
-    """The verbs that the help lists."""
-    from etbuild import plugins
-
-    people, builds = kit.module("cli"), (*VERBS, *plugins.group("verb"))
-    return builds if people is None else list(dict.fromkeys((*people.VERBS, *builds, *people.STEPS)))
+    After the verbs of the core, a section has those of the plug-in with most verbs in it, then those of the others.
+    """
+    found = {title: {verb: each[verb] for verb in each if verb in VERBS} for title, each in SECTIONS.items()}
+    of_plugins = [section for plugin in plugins.plugins().values() for section in plugin.help.items()]
+    for title, listed in sorted(of_plugins, key=lambda section: -len(section[1])):
+        found.setdefault(title, {}).update(listed)
+    return found
 
 
 def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Returns the parser of the command line, with these verbs or with all that its help lists."""
+    """Returns the parser of the command line, with these verbs, or with all but hidden ones."""
     codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     parser = _Parser(
         prog="etbuild",
@@ -259,24 +259,24 @@ def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParse
         nargs=0,
         help="print the directory in which CMake finds the package etbuild, and exit",
     )
-    registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=argparse.ArgumentParser)
-    examples = {verb: example for group in _groups().values() for verb, example in group.items()}
-    for verb in _listed() if verbs is None else verbs:
-        module = _module_of(verb)
+    registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_VerbParser)
+    for verb in dict.fromkeys((*_examples(), *VERBS, *plugins.group("verb"))) if verbs is None else verbs:
+        module = _module(verb)
         module.add(registered)
         registered.choices[verb].set_defaults(run=module.run)
-        if verb in examples:
-            registered.choices[verb].epilog = f"example: {examples[verb]}"
     return parser
 
 
-def _module_of(verb: str) -> Any:
-    from etbuild import plugins
+def _examples() -> dict[str, str]:
+    """The verbs that the help lists, each with its example."""
+    return {verb: example for listed in sections().values() for verb, example in listed.items()}
 
-    if verb in plugins.group("verb"):
-        return plugins.load("verb", verb)
-    package = "etbuild" if verb in VERBS else "etkit"
-    return importlib.import_module(f"{package}.cli.{verb.replace('-', '_')}")
+
+def _module(verb: str) -> ModuleType:
+    if verb in VERBS:
+        return importlib.import_module(f"etbuild.cli.{verb}")
+    module: ModuleType = plugins.load("verb" if verb in plugins.group("verb") else "hidden_verb", verb)
+    return module
 
 
 class _Parser(argparse.ArgumentParser):
@@ -286,19 +286,29 @@ class _Parser(argparse.ArgumentParser):
         """The help."""
         verbs = next(action for action in self._actions if isinstance(action, argparse._SubParsersAction))
         summaries = {action.dest: action for action in verbs._choices_actions}
-        sections = {
-            title: [summaries[verb] for verb in group if verb in summaries] for title, group in _groups().items()
+        shown = {
+            title: [summaries[verb] for verb in listed if verb in summaries] for title, listed in sections().items()
         }
-        sections["options"] = [action for action in self._actions if action is not verbs]
+        shown["options"] = [action for action in self._actions if action is not verbs]
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
-        for title, actions in sections.items():
+        for title, actions in shown.items():
             formatter.start_section(title)
             formatter.add_arguments(actions)
             formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()
+
+
+class _VerbParser(argparse.ArgumentParser):
+    """A parser of a verb, whose help ends with the verb's example."""
+
+    def format_help(self) -> str:
+        """The help."""
+        if example := _examples().get(self.prog.partition(" ")[2]):
+            self.epilog = f"example: {example}"
+        return super().format_help()
 
 
 class _PrintCMakePath(argparse.Action):

@@ -1,1 +1,0 @@
-"""Answers questions about finished builds: what differs between two builds, and why."""

@@ -1,0 +1,95 @@
+"""Which programs a change of files can reach."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator
+from pathlib import Path
+
+from etbuild.errors import EtbuildError
+from etbuild.inputs import checkpoints
+from etbuild.key import import_graph
+from etbuild.key.declared import Inputs
+from etbuild.plan.plan import Plan
+from etbuild.plan.step_plans import weights_names
+from etkit.authoring.changed_files import Changed
+
+_BUILD_FILES = ("BUILD", "BUILD.bazel")
+_EVERYWHERE = ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel", "MODULE.bazel.lock", ".bazelrc", ".bazelversion")
+
+
+def reasons(plan: Plan, manifest: Path, declared: Inputs, changed: Changed) -> list[str]:
+    """The changed files that a program may be made from, relative to the repository; empty if there are none.
+
+    A source that is gone counts if its package or module is one that the program imports, and a data file that is gone
+    if it has the name of a data file of the program. If the inputs of the program cannot be found, everything counts.
+
+    Args:
+        plan: The plan of the program.
+        manifest: Its manifest.
+        declared: Its inputs.
+        changed: The changed files.
+    """
+    files = changed.absolute()
+    try:
+        used = import_graph.used_sources(declared, plan.export_plan)
+        weights = checkpoints.with_shards(weights_names(plan.lower_plan.weights), declared)
+        data = {name: declared.find_data(name, where) for name, where in {**plan.data_names, **weights}.items()}
+    except EtbuildError:
+        return changed.files
+    roots = [root.resolve() for root in declared.roots]
+    read = {manifest, *used.sources.values(), *data.values(), *(root / name for root in roots for name in data)}
+    imported = {_top(name) for name in used.sources} | used.packages
+    gone = {path for path in files if not os.path.lexists(path) and imported & set(_tops(path, roots))}
+    found = (files & {os.path.normpath(place) for path in read for place in _places(path)}) | gone
+    return sorted(os.path.relpath(path, changed.root) for path in found)
+
+
+def _tops(path: str, roots: list[Path]) -> Iterator[str]:
+    """The modules or packages that a source belongs to, seen from each root."""
+    for root in roots:
+        if path.endswith(".py") and Path(path).is_relative_to(root):
+            yield _top(Path(path).relative_to(root).as_posix())
+
+
+def _top(name: str) -> str:
+    return name.removesuffix(".py").partition("/")[0]
+
+
+def _places(path: Path) -> Iterator[Path]:
+    """A path as it is, without links in its directory, and without any link."""
+    yield path.parent.resolve() / path.name
+    yield path.resolve()
+
+
+def bazel_query(changed: Changed, workspace: Path) -> str:
+    """A query of Bazel for the programs that a change can reach.
+
+    A changed file of a package is named by its path. If a file is gone, or if it is a BUILD file, every target of its
+    package counts. If it is one that Bazel reads before packages, or a `.bzl` file, every target counts.
+
+    Args:
+        changed: The changed files.
+        workspace: The directory of the workspace.
+    """
+    inside = [os.path.relpath(path, workspace) for path in sorted(changed.absolute())]
+    inside = [path for path in inside if not path.startswith("..")]
+    if any(path in _EVERYWHERE or path.endswith(".bzl") for path in inside):
+        return _PROGRAMS.format("//...")
+    targets = {_target(path, workspace) for path in inside}
+    listed = " ".join(f'"{target}"' for target in sorted(filter(None, targets)))
+    return _PROGRAMS.format(f"rdeps(//..., set({listed}))") if listed else _PROGRAMS.format("set()")
+
+
+_PROGRAMS = 'kind("executorch_program rule", {})'
+
+
+def _target(path: str, workspace: Path) -> str | None:
+    """The target of a file: its label, or all targets of its package. None if it is in no package."""
+    for directory in Path(path).parents:
+        if any((workspace / directory / name).is_file() for name in _BUILD_FILES):
+            package = "" if directory == Path() else directory.as_posix()
+            name = Path(path).relative_to(directory).as_posix()
+            known = (workspace / path).is_file() and name not in _BUILD_FILES and not set('"\\:') & set(name)
+            return f"//{package}:{name}" if known else f"//{package}:all"
+    return None

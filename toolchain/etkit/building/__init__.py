@@ -1,0 +1,1 @@
+"""Builds for people: of several manifests and checkpoints, on changes, compared with earlier ones."""

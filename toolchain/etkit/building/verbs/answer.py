@@ -1,0 +1,33 @@
+"""`etbuild answer`: builds what `Model.build` of the Python interface asks for. Only that calls it."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = verbs.add_parser("answer", allow_abbrev=False)
+    parser.add_argument("directory", type=Path)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds one program. Errors become the answer, too: nothing is printed."""
+    from etbuild.api import BuildRequest, Built
+    from etbuild.build import BuildOptions
+    from etbuild.cli.options import cache
+    from etbuild.cli.terminal import Progress
+    from etbuild.manifest import validate
+    from etbuild.processes import request
+    from etkit.building.verbs.build import build_program
+
+    options.tell = partial(request.answer, options.directory)
+    asked: BuildRequest = request.read(options.directory)
+    loaded = validate.load(asked.manifest, None, asked.variant, asked.parameters)
+    how = BuildOptions(Progress().stage, cache(asked.cache_directory) if asked.cache else None, options.restart)
+    _, built = build_program(loaded, asked.inputs(), asked.directory, how)
+    request.answer(options.directory, Built(asked.directory, built.key, [each.path for each in built.artifacts]))
+    return 0

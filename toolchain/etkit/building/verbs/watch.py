@@ -1,0 +1,178 @@
+"""`etbuild watch`: builds again after every change, in a process that has already imported torch and ExecuTorch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_parser, declared, settings
+from etbuild.cli.options import inputs as declared_inputs
+from etbuild.errors import EtbuildError, InputError, check_current_directory, printable
+from etbuild.extras import install_hint
+from etkit.building import checkpoints
+from etkit.building.verbs import build
+
+_WRITTEN_BY_HAND = (".py", ".yaml", ".yml")  # one that no build has read yet may be what the last one missed
+_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "watch",
+        "build programs now, and again after every change",
+        "Watches manifests, sources and data. Needs the extra `watch`.",
+    )
+    parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, such as model.yaml")
+    build.add_options(parser)
+    checkpoints.add_weights(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds until it is interrupted."""
+    from etbuild.cli.terminal import print_error
+    from etbuild.processes import forked
+    from etbuild.worker.warm_up import warm
+
+    check_current_directory()
+    if find_spec("watchfiles") is None:
+        raise InputError.of("`etbuild watch` needs the package `watchfiles`", install_hint("watch"))
+    watched = _watched(options)
+    warm("build")
+    try:
+        for changed in _changes(options, watched):
+            for path in sorted(changed):
+                print(f"changed: {printable(str(path))}", file=sys.stderr)
+            for manifest in options.manifests:
+                try:
+                    forked.run({f"building {manifest}": _task(options, manifest)}, 1)
+                except EtbuildError as error:  # the forked process was killed
+                    print_error(error)
+                except forked.ChildFailed as bug:
+                    print(bug, file=sys.stderr)
+            print("watching; Ctrl-C ends it", file=sys.stderr)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
+    """Returns one build as a function for a forked process, so that the memory of this process stays as it is."""
+    own = {"manifests": [manifest], "restart": lambda: None}
+
+    def task() -> None:
+        from etbuild.cli.terminal import print_error
+
+        started = time.monotonic()
+        try:
+            build.run(argparse.Namespace(**{**vars(options), **own}))
+            sys.stdout.flush()
+            took = time.monotonic() - started
+            print(f"built {printable(str(manifest))} in {took:.1f} s", file=sys.stderr)
+        except EtbuildError as error:
+            print_error(error)
+
+    return task
+
+
+def _watched(options: argparse.Namespace) -> set[Path]:
+    """The directories to watch: those of the manifests and of the declared files, and each `--root`."""
+    files = {path.resolve() for path in declared("--source", options.source).values()}
+    files |= {path.resolve() for path in declared("--data", options.data).values()}
+    of_options = [*options.root, *checkpoints.directories(options.weights)]
+    directories = {path.resolve() for path in [*(manifest.parent for manifest in options.manifests), *of_options]}
+    missing = [path for path in (*sorted(directories), *options.manifests, *sorted(files)) if not path.exists()]
+    if missing:
+        raise InputError.of(f"{missing[0]}: no such file or directory")
+    return directories | {file.parent for file in files}
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What builds read beside sources and manifests.
+
+    Attributes:
+        named: The places of the data that the manifests name, whether it is there or not. None: a manifest is wrong, so
+            nobody knows.
+        linked: The files behind links among this data, each with its inode: a watch of the links sees no change of
+            their content.
+    """
+
+    named: frozenset[Path] | None
+    linked: frozenset[tuple[Path, int]]
+
+    @classmethod
+    def by(cls, options: argparse.Namespace) -> _Read:
+        """What the builds of a command read."""
+        from etbuild.inputs.checkpoints import each_with_shards
+        from etbuild.manifest import validate
+        from etbuild.plan.plan import from_manifest
+
+        named = {path.resolve() for path in checkpoints.directories(options.weights)}
+        named |= {path.resolve() for path in (*options.manifests, *declared("--source", options.source).values())}
+        linked, is_known = set[tuple[Path, int]](), True
+        for manifest in options.manifests:
+            try:
+                inputs = declared_inputs(options, [manifest.parent, *options.root])
+                named |= {path.resolve() for path in inputs.data.values()}
+                for loaded in validate.load_each(manifest, None, build.wanted(options), settings(options)):
+                    names = from_manifest(loaded.data).data_names
+                    named |= {root.resolve() / name for root in inputs.roots for name in names}
+                    for name, files in each_with_shards(names, inputs).items():
+                        paths = [path for path in map(inputs.find, (name, *files)) if path is not None]
+                        named |= {path.absolute() for path in paths} | {path.resolve() for path in paths}
+                        targets = {path.resolve() for path in paths if path.resolve() != path.absolute()}
+                        linked |= {(target, target.stat().st_ino) for target in targets}
+            except (EtbuildError, OSError):
+                is_known = False
+        return cls(frozenset(named) if is_known else None, frozenset(linked))
+
+    def holds(self, path: Path) -> bool:
+        """Whether a build may read a file: a source, a manifest, named data, or a file in a folder that is named."""
+        return self.named is None or path.suffix in _WRITTEN_BY_HAND or not self.named.isdisjoint((path, *path.parents))
+
+
+def _changes(options: argparse.Namespace, watched: set[Path]) -> Iterator[set[str]]:
+    """Yields sets of changed files. The first set is empty: every change after it is reported."""
+    from watchfiles import watch
+
+    written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - watched
+    read, waiting = _Read.by(options), set[str]()
+
+    def matters(change: object, name: str) -> bool:
+        path = Path(name)
+        return _matters(name) and read.holds(path) and not any(path.is_relative_to(each) for each in written)
+
+    while True:
+        started = False
+        for changed in watch(
+            *watched, *{path for path, _ in read.linked}, watch_filter=matters, rust_timeout=200, yield_on_timeout=True
+        ):
+            names = {name for _, name in changed}
+            if started and not names:
+                continue
+            before, read = read, _Read.by(options) if started else read
+            if read.linked != before.linked:  # a watch of a file ends when another file takes its place
+                waiting = names
+                break
+            started = True
+            yield names | waiting
+            waiting = set()
+
+
+def _matters(name: str) -> bool:
+    """Returns whether a build may read the file. If it does not, the build that follows finds everything in the
+    cache."""
+    path = Path(name)
+    is_output = any(
+        part == "__pycache__" or part.startswith(".etbuild-") or part.endswith(".tokenizer") for part in path.parts
+    )
+    is_directory = path.is_dir() and not path.is_symlink()  # what a link leads to may change
+    return not is_output and not is_directory and not path.name.startswith(".") and not name.endswith(_MADE)

@@ -1,0 +1,83 @@
+"""Formats what `etbuild inspect` finds in a `.pte` or `.ptd` as text."""
+
+from __future__ import annotations
+
+from etbuild.errors import printable
+from etbuild.folding import listed
+from etbuild.report import quantization
+from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Refusal, Report, Value
+from etkit.inspection import blob_names
+from etkit.tables import counted, size, table, value_text
+
+
+def text(facts: ProgramFile | NamedDataFile, report: Report | None = None) -> str:
+    """Formats the result of `program_file.describe` as a few tables, with what the report of the build adds."""
+    head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
+    if facts["kind"] == "named_data":
+        return "\n\n".join([head, table([("key", "size"), *_sizes(facts["named_data"], report)])])
+    parts = [head, *(_method(name, method, _refusals(name, report)) for name, method in facts["methods"].items())]
+    parts.append(table([("bytes in the program", "blobs", "size"), *_kinds(facts)]))
+    if facts["external_keys"]:
+        parts.append("expects in named data:\n" + "\n".join(f"  {printable(key)}" for key in facts["external_keys"]))
+    if quantized := _quantization(report):
+        parts.append("\n  ".join(map(printable, quantized)))
+    return "\n\n".join(parts)
+
+
+def _refusals(name: str, report: Report | None) -> list[Refusal]:
+    method = report["methods"].get(name) if report is not None else None
+    return method.get("why_not", []) if method is not None else []
+
+
+def _quantization(report: Report | None) -> list[str]:
+    """What `quantize` has reached, and then the weights in floats, one in each line."""
+    found = report.get("quantization") if report is not None else None
+    if found is None:
+        return []
+    rows = [f"{quantization.counted(row)}: {row['why']}" for row in found["in_floats"]]
+    return [quantization.summary(found), *rows]
+
+
+def _kinds(facts: ProgramFile) -> list[tuple[str, ...]]:
+    """The number of blobs of each kind, and their size."""
+    blobs = facts["bytes"]
+    sizes = {
+        "constants": blobs["constants"],
+        "mutable": blobs["mutable"],
+        "delegates": blobs["delegates"],
+        "named data": list(blobs["named_data"].values()),
+    }
+    return [(kind, str(len(listed)), size(sum(listed))) for kind, listed in sizes.items()]
+
+
+def _calls(method: ProgramMethod) -> list[tuple[str, str]]:
+    """The number of calls of each backend and operator."""
+    rows = [(f"delegate {backend}", str(count)) for backend, count in method["delegates"].items()]
+    return rows + [(operator, str(count)) for operator, count in method["operators"].items()]
+
+
+def _sizes(blobs: dict[str, int], report: Report | None) -> list[tuple[str, ...]]:
+    known = blob_names.of_report(report)["named_data"]
+    named = ((blob_names.shown(key, known), count) for key, count in blobs.items())
+    return [(name, size(count)) for name, count in named]
+
+
+def _signature(name: str, method: ProgramMethod) -> str:
+    inputs, outputs = (", ".join(map(_value, method[side])) for side in ("inputs", "outputs"))
+    return f"{name}({inputs}) -> ({outputs})"
+
+
+def _method(name: str, method: ProgramMethod, refused: list[Refusal]) -> str:
+    lines = [_signature(name, method), *(f"  {callee}: {counted(count, 'call')}" for callee, count in _calls(method))]
+    if method["memory"]:
+        lines.append(f"  memory: {', '.join(map(size, method['memory']))}")
+    lines += ["  not delegated:"] if refused else []
+    for each in refused:
+        layers = f" in {listed(each['layers'])}" if each["layers"] else ""
+        lines.append(f"    {each['operator']}: {counted(each['calls'], 'call')}{layers}: {each['why_not']}")
+    return "\n".join(map(printable, lines))
+
+
+def _value(value: Value) -> str:
+    order = f" with dimensions in memory as {value['dim_order']}" if "dim_order" in value else ""
+    return value_text(value) + order

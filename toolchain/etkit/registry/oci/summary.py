@@ -1,0 +1,196 @@
+"""Summaries of a build for people who review a change: Markdown for a pull request, and JUnit XML for checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from etbuild.errors import CheckError, printable
+from etbuild.results import Index, Report
+from etkit.building import explanation, lockfile
+from etkit.inspection import program_diff
+from etkit.registry.oci import facts
+from etkit.registry.oci.facts import Facts
+from etkit.registry.oci.package import Program
+from etkit.registry.oci.places import Place
+from etkit.tables import size
+
+_MOST_LINES = 60  # of the differences of a program; a comment has a largest size
+
+
+@dataclass(frozen=True)
+class Summarized:
+    """A program of a build, and the one of the same name before.
+
+    Attributes:
+        name: Its name.
+        before: Its facts before; None if it is new.
+        after: Its facts; None if it is gone.
+        why: The inputs of its key that differ, one a line.
+        what: The differences of the programs, one a line.
+        report: Its report, if it can be read.
+        index: The index of its build; None if it is gone.
+    """
+
+    name: str
+    before: Facts | None
+    after: Facts | None
+    why: list[str]
+    what: list[str]
+    report: Report | None
+    index: Index | None
+
+    @property
+    def state(self) -> str:
+        """What has become of it, in a word or two."""
+        if self.before is None:
+            return "new"
+        if self.after is None:
+            return "removed"
+        if self.before.digest == self.after.digest:
+            return "same"
+        return "changed" if self.what else "same program"
+
+
+def summarize(before: Place | None, after: Place, only_built: bool = False) -> list[Summarized]:
+    """Compares the programs of two places by name.
+
+    Args:
+        before: The build to compare with; None if there is none yet.
+        after: The build.
+        only_built: Whether to leave out programs that are not in the build: a build of what a change touches does not
+            have the others.
+
+    Raises:
+        EtbuildError: A document is damaged.
+    """
+    old = {program.name: program for program in before.content.programs} if before else {}
+    new = {program.name: program for program in after.content.programs}
+    return [
+        _compared(name, before, old.get(name), after, new.get(name))
+        for name in sorted(new if only_built else {*old, *new})
+    ]
+
+
+def _compared(name: str, before: Place | None, old: Program | None, after: Place, new: Program | None) -> Summarized:
+    old_facts = facts.read(before.content, old, before.load) if before and old else None
+    new_facts = facts.read(after.content, new, after.load) if new else None
+    why: list[str] = []
+    what: list[str] = []
+    if before and old and new and old.manifest.sha256 != new.manifest.sha256:
+        why = explanation.differences(before.content.index(old), after.content.index(new))
+        compared = program_diff.compare(_sections(before, old), _sections(after, new))
+        what = list(program_diff.text(compared))
+    report = facts.report(new, after.load) if new else None
+    index = after.content.index(new) if new else None
+    return Summarized(name, old_facts, new_facts, why, what, report, index)
+
+
+def _sections(place: Place, program: Program) -> program_diff.Facts:
+    """What `etbuild diff` compares. A report of another release is left out."""
+    return program_diff.of_build(place.content.index(program), facts.report(program, place.load))
+
+
+def markdown(programs: list[Summarized]) -> str:
+    """The summary as Markdown, as GitHub and GitLab show it."""
+    lines = ["| program | size | delegated | memory | |", "|---|---:|---:|---:|---|"]
+    for each in programs:
+        cells = [
+            f"`{each.name}`",
+            _cell(each, lambda found: found.size, size),
+            _cell(each, lambda found: found.delegated, "{:.1%}".format),
+            _cell(each, lambda found: found.memory, size),
+            each.state,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    for each in programs:
+        lines += [
+            *_folded(f"Why `{each.name}` changed", each.why),
+            *_folded(f"What changed in `{each.name}`", each.what),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(program: Summarized, fact: Callable[[Facts], Any], shown: Callable[[Any], str]) -> str:
+    """The value of a fact, and the one before if it differs."""
+    old, new = (None if each is None else fact(each) for each in (program.before, program.after))
+    texts = ["-" if value is None else shown(value) for value in (old, new)]
+    return texts[1] if program.before is None or old == new else f"{texts[0]} → {texts[1]}"
+
+
+def _folded(title: str, lines: list[str]) -> Iterator[str]:
+    """Lines that a reader unfolds. They are shown as they are."""
+    if not lines:
+        return
+    shown = [printable(line) for line in lines[:_MOST_LINES]]
+    if len(lines) > _MOST_LINES:
+        shown.append(f"and {len(lines) - _MOST_LINES} more")
+    longest = max((len(run) for line in shown for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    yield from ["", f"<details><summary>{title}</summary>", "", f"{fence}text", *shown, fence, "", "</details>"]
+
+
+def junit(programs: list[Summarized], lockfiles: Path | None) -> bytes:
+    """The checks of the programs as JUnit XML: those of the manifests, and lockfiles.
+
+    Args:
+        programs: The programs.
+        lockfiles: A directory of lockfiles to compare with, each `NAME.lock.json`; None to compare with none.
+
+    Raises:
+        InputError: A lockfile is damaged.
+    """
+    suites = ET.Element("testsuites")
+    for each in programs:
+        if each.index is None:
+            continue
+        suite = ET.SubElement(suites, "testsuite", name=each.name)
+        _case(suite, each.name, "build", None)
+        for check in each.report["checks"] if each.report else []:
+            of = f" {check['of']}" if "of" in check else ""
+            _case(suite, each.name, f"{check['check']}{of}: {check['actual']} (limit {check['limit']})", None)
+        if lockfiles is not None:
+            _case(suite, each.name, "lockfile", _differs(lockfiles / f"{each.name}.lock.json", each.index))
+        cases = suite.findall("testcase")
+        suite.set("tests", str(len(cases)))
+        suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    ET.indent(suites)
+    text: bytes = ET.tostring(suites, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def _case(suite: ET.Element, program: str, name: str, failure: str | None) -> None:
+    case = ET.SubElement(suite, "testcase", classname=program, name=printable(name))
+    if failure is not None:
+        text = "\n".join(map(printable, failure.split("\n")))
+        ET.SubElement(case, "failure", message=text.partition("\n")[0]).text = text
+
+
+def _differs(lock: Path, index: Index) -> str | None:
+    """What differs from a lockfile; None if nothing does."""
+    try:
+        lockfile.check(lock, lockfile.lock(index), f"etbuild lock INDEX {lock.name} --update")
+    except CheckError as error:
+        return str(error)
+    return None
+
+
+def as_json(programs: list[Summarized]) -> list[dict[str, Any]]:
+    """The summary as JSON data."""
+    from dataclasses import asdict
+
+    return [
+        {
+            "name": each.name,
+            "state": each.state,
+            "before": asdict(each.before) if each.before else None,
+            "after": asdict(each.after) if each.after else None,
+            "why": each.why,
+            "what": each.what,
+        }
+        for each in programs
+    ]

@@ -1,0 +1,66 @@
+"""`etbuild ci-summary`: summarizes a build for the review of a change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from etbuild.cli.options import add_flag, add_parser, add_path, add_value
+from etkit.registry import registry_options
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "ci-summary",
+        "summarize a build for the review of a change, as Markdown",
+        "Shows sizes, delegation and memory of each program, and what changed and why.",
+    )
+    add_value(parser, "BUILD", f"the build: {registry_options.PLACE}")
+    before = parser.add_mutually_exclusive_group()
+    add_value(before, "--before BUILD", "the build to compare with: the same")
+    add_value(
+        before,
+        "--before-if-any REFERENCE",
+        "the package of a registry to compare with; if it is not there yet, all programs are new",
+    )
+    add_flag(
+        parser,
+        "--partial",
+        "the build has only the programs that a change touches: a program that is not there was not removed",
+    )
+    add_path(parser, "--junit FILE", "also write the checks as JUnit XML")
+    add_path(
+        parser, "--lockfiles DIR", "also compare each program with NAME.lock.json of this directory, in the JUnit XML"
+    )
+    registry_options.add_access(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the summary, and writes the checks."""
+    from etbuild.errors import InputError
+    from etbuild.publishing import artifacts
+    from etkit.registry.oci import places, reference, summary
+
+    if options.lockfiles is not None and options.junit is None:
+        raise InputError.of("--lockfiles needs --junit, where the comparison is written")
+    access = registry_options.access(options)
+    with ExitStack() as opened:
+        after = opened.enter_context(places.opened(options.build, access))
+        before = None
+        if options.before is not None:
+            before = opened.enter_context(places.opened(options.before, access))
+        elif options.before_if_any is not None:
+            from etkit.registry.oci.registry import NoSuchPackage
+
+            reference.parse(options.before_if_any)  # not a path
+            with suppress(NoSuchPackage):
+                before = opened.enter_context(places.opened(options.before_if_any, access))
+        programs = summary.summarize(before, after, options.partial)
+    if options.junit is not None:
+        artifacts.replace(options.junit, summary.junit(programs, options.lockfiles))
+    print(json.dumps(summary.as_json(programs), indent=2) if options.json else summary.markdown(programs).rstrip())
+    return 0

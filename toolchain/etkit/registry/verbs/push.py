@@ -1,0 +1,97 @@
+"""`etbuild push`: pushes a package to a registry."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from etbuild.cli.options import add_parser, add_path, add_repeatable, add_value
+from etkit.registry import registry_options
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "push",
+        "push a package to a registry",
+        "Sends only what the registry does not have.",
+    )
+    add_path(parser, "LAYOUT", "the directory that `etbuild package` or executorch_package wrote")
+    add_value(parser, "REFERENCE", "REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, where the package goes")
+    add_value(parser, "--registry HOST", "push to this registry in place of the reference's")
+    add_repeatable(
+        parser,
+        "--tag TAG",
+        "a tag of the package, which may hold stamp values, such as v-{STABLE_GIT_COMMIT}",
+        dest="tags",
+    )
+    add_repeatable(
+        parser, "--tag-file FILE", "a text file with more such tags, one a line", dest="tag_files", type=Path
+    )
+    add_repeatable(
+        parser,
+        "--forward-tag TAG",
+        "a tag that moves only forward: it stays where it is if it names a package with a later annotation "
+        "`org.opencontainers.image.created`",
+        dest="forward_tags",
+    )
+    add_repeatable(
+        parser,
+        "--stamp-file FILE",
+        "a file of stamp values, with a key and its value on each line, as Bazel writes it",
+        dest="stamp_files",
+        type=Path,
+    )
+    add_repeatable(
+        parser,
+        "--mount-from REPOSITORY",
+        "another repository of the registry, which may have files of the package already",
+    )
+    add_value(
+        parser,
+        "--sign COMMAND",
+        "before the tags move, run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such "
+        "as `cosign sign --key cosign.key`",
+    )
+    registry_options.add(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Pushes the package, and prints its digest."""
+    from etbuild.errors import InputError
+    from etkit.registry.oci import layout, reference
+
+    target = reference.parse(options.reference)
+    if target.sha256:
+        raise InputError.of(f"{target}: a package cannot be pushed to a digest", "write a tag, or only the repository")
+    if options.registry:
+        target = reference.moved(target, options.registry)
+    stamps = reference.read_stamps(options.stamp_files)
+    wanted = options.tags + [tag for path in options.tag_files for tag in reference.read_tags(path)]
+    tags = [reference.tag(tag, stamps) for tag in wanted] + ([target.tag] if target.tag else [])
+    forward_tags = [reference.tag(tag, stamps) for tag in options.forward_tags]
+    both = sorted(set(tags) & set(forward_tags))
+    if both:
+        raise InputError.of(f"the tag `{both[0]}` is given twice, also as a --forward-tag", "give it once")
+    others = [reference.parse(f"{target.registry}/{other}").repository for other in options.mount_from]
+    layout.root(options.layout)
+
+    from etkit.registry.oci import signatures, transfer
+
+    sign = partial(signatures.sign, options.sign) if options.sign is not None else None
+    with registry_options.repository(options, target) as repository, registry_options.work(options, "pushing") as work:
+        content, moved, stay = transfer.push(options.layout, repository, tags, others, work, sign, forward_tags)
+    tags += [tag for tag in forward_tags if tag not in stay]
+    for tag in stay:
+        print(f"note: {target.at(tag)} names a later package, and stays there", file=sys.stderr)
+    if options.json:
+        registry_options.print_json(content, moved, {"tags": tags, "stay": stay})
+        return 0
+    print(registry_options.summary("sent", moved))
+    for name in [*tags, content.root.digest]:
+        print(target.at(name))
+    return 0

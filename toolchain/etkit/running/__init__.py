@@ -1,0 +1,1 @@
+"""Runs programs: calls, text and chats, tests, benchmarks, and bundles for devices."""

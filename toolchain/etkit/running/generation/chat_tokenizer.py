@@ -1,0 +1,161 @@
+"""The tokenizer of a chat: conversations become tokens as transformers makes them, with the chat template.
+
+A template is a program of someone else. transformers runs it in the sandbox of jinja2.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import BuildError, InputError
+from etbuild.exception_text import summary
+from etbuild.extras import install_hint
+from etbuild.processes.limited import Limited
+from etkit.running.generation.runner_tokenizer import of_runner
+from etkit.running.generation.tokenizer_files import SETTINGS, TEMPLATE, preferred
+
+Message = Mapping[str, str]
+"""`role` (system, user or assistant) and `content`."""
+
+_RENDERING = 10.0  # seconds of a processor; a template takes milliseconds
+_MARK = "qzx"  # an answer that no template contains
+_NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}  # transformers reads these when it is imported
+_HINT = f"name {TEMPLATE}, or the tokenizer_config.json that has the template, in `tokenizer`"
+
+
+class ChatTokenizer:
+    """The tokenizer of a program, with its chat template. It works in a process of its own: end it with `with`.
+
+    Args:
+        files: The files of the tokenizer. Other files beside them are not read.
+
+    Raises:
+        InputError: They are no tokenizer that transformers reads, or they have no chat template.
+        BuildError: transformers is not installed, or the process was killed.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        file, names = preferred(map(str, files)), [each.name for each in files]
+        name = Path(file).name if file else ", ".join(names)
+        self._fails = f"{name}: the tokenizer fails"
+        self._template_fails = f"{TEMPLATE if TEMPLATE in names else SETTINGS[0]}: the chat template fails"
+        self._runner_fails = f"{name}: ExecuTorch's tokenizer fails"
+        classes = _classes()  # imported before the process starts, so that a failed import says so
+        self._reader = Limited(f"{name}: the tokenizer cannot be read", partial(_Reader, classes, files, file))
+
+    def __enter__(self) -> ChatTokenizer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._reader.end()
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The tokens of a conversation, and those with which an answer begins.
+
+        Raises:
+            InputError: The template refuses the conversation, or does not end.
+        """
+        return self._encoded(self._rendered(messages))
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of an answer, without special tokens."""
+        return str(self._reader.call(self._fails, "text", [*tokens]))
+
+    def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
+        """The text of an answer, in pieces, when they are known: a token may be a part of a character."""
+        taken, shown = list[int](), ""
+        for token in tokens:
+            taken.append(token)
+            text = self.text(taken)
+            if text.startswith(shown) and not text.endswith("\ufffd"):
+                yield text[len(shown) :]
+                shown = text
+        yield self.text(taken)[len(shown) :]
+
+    def ends_of_turns(self) -> set[int]:
+        """The token that the template writes after an answer. Empty if it writes a token that was not added."""
+        found: set[int] = self._reader.call(self._template_fails, "ends_of_turns", seconds=_RENDERING)
+        return found
+
+    def note_on_runner(self, messages: Sequence[Message]) -> str | None:
+        """What an application should know that makes the tokens of a conversation with ExecuTorch's tokenizer. None if
+        they are the same, or if the file is not Hugging Face's."""
+        note: str | None = self._reader.call(self._runner_fails, "note_on_runner", self._rendered(messages))
+        return note
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        return str(
+            self._reader.call(self._template_fails, "rendered", [*map(dict, messages)], True, seconds=_RENDERING)
+        )
+
+    def _encoded(self, text: str) -> list[int]:
+        return [*self._reader.call(self._fails, "encoded", text)]
+
+
+class _Reader:
+    """The tokenizer in its process.
+
+    Args:
+        classes: The classes that read it.
+        files: Its files.
+        file: The one that ExecuTorch's runner reads; None if there is none.
+    """
+
+    def __init__(self, classes: tuple[Any, Any], files: Sequence[Path], file: str | None) -> None:
+        auto, basic = classes
+        with tempfile.TemporaryDirectory() as directory:
+            for each in files:
+                shutil.copy(each, directory)
+            try:
+                made = auto.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+            except (KeyError, OSError, ValueError):  # without a class in the settings, for example
+                made = basic.from_pretrained(directory, local_files_only=True)
+        if not made.chat_template:
+            raise InputError.of("the tokenizer has no chat template", _HINT)
+        self._tokenizer, self._file = made, file
+
+    def rendered(self, messages: Sequence[Message], goes_on: bool) -> str:
+        template = self._tokenizer.apply_chat_template
+        return str(template(messages, tokenize=False, add_generation_prompt=goes_on))
+
+    def encoded(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def ends_of_turns(self) -> set[int]:
+        turns = [{"role": "user", "content": _MARK}, {"role": "assistant", "content": _MARK}]
+        with suppress(Exception):  # a template may refuse them
+            after = self.rendered(turns, False).rpartition(_MARK)[2]
+            return {*self.encoded(after.lstrip())[:1]} & {*self._tokenizer.added_tokens_decoder}
+        return set()
+
+    def note_on_runner(self, text: str) -> str | None:
+        if self._file is None or not self._file.endswith(".json"):
+            return None
+        try:
+            tokens = of_runner(self._file).encode(text, 0, 0)
+        except RuntimeError as error:
+            return f"ExecuTorch's tokenizer cannot read this conversation: {summary(error)}"
+        same = list(tokens) == self.encoded(text)
+        return None if same else "ExecuTorch's tokenizer makes other tokens of this conversation than transformers"
+
+
+def _classes() -> tuple[Any, Any]:
+    """The classes of transformers that read a tokenizer: by the class that its settings name, and without one."""
+    os.environ.update(_NO_NETWORK)
+    try:
+        transformers = importlib.import_module("transformers")
+        return transformers.AutoTokenizer, transformers.PreTrainedTokenizerFast
+    except ImportError as error:
+        message = f"`--chat` needs transformers, which cannot be imported: {error}"
+        raise BuildError.of(message, install_hint("huggingface")) from None

@@ -1,0 +1,235 @@
+"""`etbuild generate`: builds a language model, and lets ExecuTorch's runner continue a text."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import math
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.cli.options import add_flag, add_manifest, add_parser, add_value, count, settings
+from etbuild.errors import BuildError, EtbuildError, InputError, printable
+from etbuild.surroundings.process_state import stream_to
+from etkit.building.verbs import build
+from etkit.running.generation.tokenizer_files import TEMPLATE, have_template, preferred
+
+if TYPE_CHECKING:
+    from etbuild.files.writing import Artifact
+    from etbuild.key.declared import Inputs
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without tab and newline
+_TEXT, _ANSWER = 50, 512  # tokens
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "generate",
+        "continue a text with a language model",
+        "Builds the program, unless the cache has it, and runs it with ExecuTorch's runner for language models. "
+        "The text goes to standard output. With --chat, each line of standard input is a turn.",
+    )
+    add_manifest(parser)
+    add_value(parser, "PROMPT", "the text to continue; with --chat, the first turn", nargs="?")
+    add_flag(parser, "--chat", "answer turns of a user, with the chat template of the tokenizer")
+    add_value(parser, "--system TEXT", "with --chat: what the model should know before the first turn")
+    add_value(parser, "--tokens N", "write at most N tokens (default: 50; with --chat 512)", type=count)
+    add_value(
+        parser,
+        "--temperature T",
+        "draw tokens at random, more freely with a higher T (default: 0, always the most likely token)",
+        type=_temperature,
+        default=0.0,
+    )
+    build.add_options(parser)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or a larger number")
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Builds the program and prints the text that it generates."""
+    from etbuild.manifest import validate
+
+    _check_prompt(options)
+    loaded = validate.load_each(options.manifest, None, build.wanted(options), settings(options))
+    if len(loaded) > 1:
+        raise InputError.of("--variant: `generate` runs one program: name one variant")
+    for key, example in (("runner", "executorch-llm/v1"), ("tokenizer", "tokenizer.json")):
+        if key not in loaded[0].data:
+            raise InputError.of(f"{options.manifest}: the manifest has no `{key}`", f"add `{key}: {example}`")
+    runner = loaded[0].data["runner"]
+    if runner != "executorch-llm/v1":
+        hint = "run it in your application: see the page `Speech and translation` or the page `Images and text`"
+        raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
+    given = build.given_inputs(options, options.manifest)
+    if options.chat:
+        _check_template(loaded[0].data["tokenizer"], given)
+    options.restart()  # a crash of the runner's native code is then an error that says so
+    how = build.how_to_build(options)
+    _, result = build.build_program(loaded[0], given, options.directory, how)
+    adapters = loaded[0].data["model"].get("adapters", {})  # the runner runs `forward`, which computes without them
+    artifacts = [each for each in result.artifacts if each.tag not in adapters]
+    (_chat if options.chat else _generate)(artifacts, options)
+    return 0
+
+
+def _check_prompt(options: argparse.Namespace) -> None:
+    if options.system is not None and not options.chat:
+        raise InputError.of("`--system` goes with `--chat`")
+    if options.prompt is None and not options.chat:
+        raise InputError.of(
+            "there is no PROMPT", "write the text to continue; `--chat` reads turns from standard input"
+        )
+
+
+def _check_template(tokenizer: str | list[str], given: Inputs) -> None:
+    """Refuses a tokenizer without a chat template before the build."""
+    names = [tokenizer] if isinstance(tokenizer, str) else tokenizer
+    if not have_template(given.find_data(name, ("tokenizer",)) for name in names):
+        hint = f"add {TEMPLATE}, or the tokenizer_config.json that has the template, to `tokenizer`"
+        raise InputError.of("`tokenizer` names no file with a chat template", hint)
+
+
+def _chat(artifacts: list[Artifact], options: argparse.Namespace) -> None:
+    """Answers the turns of a user, and prints each token when it is there."""
+    paths = {kind: [each.path for each in artifacts if each.kind == kind] for kind in ("named_data", "tokenizer")}
+    [program] = [each.path for each in artifacts if each.kind == "program"]
+    with tempfile.TemporaryDirectory() as scratch, _only_tokens() as write:
+        from etbuild.runtime import program_files
+        from etkit.running.generation.chat_tokenizer import ChatTokenizer
+        from etkit.running.generation.conversation import Conversation
+        from etkit.running.generation.decoder import Decoder
+
+        with ChatTokenizer(paths["tokenizer"]) as tokenizer:
+            decoder = Decoder(program_files.read(program, paths["named_data"]), Path(scratch))
+            conversation = Conversation(decoder, tokenizer, options.system, options.temperature)
+            for turn in _turns(options.prompt, write):
+                for piece in conversation.answer(turn, options.tokens or _ANSWER):
+                    write(piece)
+                write("\n")
+    for note in conversation.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
+    """The turns of the user: the first one, and the lines of standard input that are not empty."""
+    if first is not None:
+        yield first
+    with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
+        asks = lines.isatty()
+        while True:
+            if asks:
+                write("> ")
+            line = lines.readline()
+            if not line:
+                write("\n" if asks else "")
+                return
+            if line.strip():
+                yield line.rstrip("\r\n")
+
+
+def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
+    """Runs ExecuTorch's runner, which prints each token when it is there."""
+    [program] = [str(each.path) for each in artifacts if each.kind == "program"]
+    data = [str(each.path) for each in artifacts if each.kind == "named_data"]
+    tokenizers = [str(each.path) for each in artifacts if each.kind == "tokenizer"]
+    if len(data) > 1:
+        raise InputError.of("the runner takes one file of named data", "use one tag in `named_data`, without shards")
+    tokenizer = preferred(tokenizers)
+    if tokenizer is None:
+        raise InputError.of("`tokenizer` names no tokenizer", "for example tokenizer.json")
+    with _only_tokens() as write:
+        import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next line does
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+        from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
+
+        from etkit.running.generation.runner_tokenizer import check
+
+        check(tokenizer, options.prompt)
+        # Hugging Face's tokenizers add the tokens that begin a text if `num_bos` is not 0, and as many as they want.
+        most = options.tokens or _TEXT
+        how = GenerationConfig(echo=False, max_new_tokens=most, temperature=options.temperature, num_bos=1)
+        runner = TextLLMRunner(program, tokenizer, *data)
+        with _bytes_as_text():
+            runner.generate(options.prompt, how, write)
+    print()
+
+
+class Text:
+    """Turns the tokens of a text into whole characters. A token may be a part of a character.
+
+    Attributes:
+        terminal: Whether a terminal shows the text. Control characters are then escaped.
+    """
+
+    def __init__(self, terminal: bool) -> None:
+        self.terminal = terminal
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: str, last: bool = False) -> str:
+        """Returns the characters that are complete with this token.
+
+        Args:
+            token: The token. A surrogate stands for each byte that is no UTF-8.
+            last: Whether the text ends here.
+        """
+        text = self._decoder.decode(token.encode("utf-8", "surrogateescape"), last)
+        return _CONTROL.sub(lambda found: printable(found[0]), text) if self.terminal else text
+
+
+@contextmanager
+def _bytes_as_text() -> Iterator[None]:
+    """Within this context, native code may turn bytes that are no UTF-8 into text: they become surrogates.
+
+    The runner's binding decodes each token strictly, and a token may be a part of a character.
+    """
+    strict = codecs.lookup_error("strict")
+    codecs.register_error("strict", codecs.lookup_error("surrogateescape"))
+    try:
+        yield
+    finally:
+        codecs.register_error("strict", strict)
+
+
+@contextmanager
+def _only_tokens() -> Iterator[Callable[[str], None]]:
+    """Within this context, only what the yielded function gets is printed: the runner prints tokens and logs itself."""
+    from etbuild.exception_text import summary
+
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace") as results, tempfile.TemporaryFile() as log:
+        text = Text(results.isatty())
+
+        def write(token: str, last: bool = False) -> None:
+            results.write(text.add(token, last))
+            results.flush()
+
+        try:
+            with stream_to(1, log.fileno()), stream_to(2, log.fileno()):
+                yield write
+            write("", last=True)
+        except EtbuildError:
+            raise
+        except Exception as error:  # the runner's native code raises RuntimeError, its imports anything
+            log.seek(0)
+            lines = [
+                re.sub(r"^\[[\w.]+:\d+\] ", "", line) for line in log.read().decode("utf-8", "replace").splitlines()
+            ]
+            message = f"ExecuTorch's runner failed: {summary(error)}"
+            raise BuildError.of(message, printable(lines[-1]) if lines else None) from error

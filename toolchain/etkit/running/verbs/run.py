@@ -1,0 +1,103 @@
+"""`etbuild run`: runs a method of a program in ExecuTorch's runtime."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etbuild.cli.options import add_flag, add_parser, add_path, add_value
+from etbuild.errors import InputError
+from etkit.program import add_named_data
+
+if TYPE_CHECKING:
+    import torch
+
+_SHOWN = 32  # elements of an output; with more, only the first and the last are shown
+
+
+def add(verbs: Any) -> None:
+    """Registers the verb."""
+    parser = add_parser(
+        verbs,
+        "run",
+        "run a method of a program in ExecuTorch's runtime",
+        "An input is JSON such as '[[1, 2]]', FILE.npy, FILE.pt or FILE.safetensors:KEY. Missing inputs are 0, 1, 2, "
+        "... in the largest sizes that the method takes.",
+    )
+    add_path(parser, "PROGRAM", "the .pte")
+    add_value(parser, "METHOD", "the method")
+    parser.add_argument("inputs", nargs="*", metavar="INPUT", help="its inputs, in the order of the program")
+    add_named_data(parser, "the program")
+    add_path(parser, "-o, --out FILE", "write the outputs to FILE.safetensors", dest="output")
+    add_flag(parser, "--json", "print the outputs as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the method, and prints or writes its outputs."""
+    from etbuild.runtime import program_files
+
+    if options.output is not None and options.output.suffix != ".safetensors":
+        raise InputError.of(f"-o {options.output}: the name must end with .safetensors")
+    options.restart()  # a crash of the runtime is then an error that says so
+    files = program_files.read(options.program, options.named_data)
+    facts = files.method(options.method)
+    import torch
+
+    torch.set_num_threads(1)
+    from etbuild.runtime import arguments, child
+    from etbuild.runtime.session import Session
+
+    inputs = arguments.inputs(options.method, facts, options.inputs)
+
+    def work() -> list[Any]:
+        with tempfile.TemporaryDirectory() as scratch:
+            return Session(files, Path(scratch)).call(options.method, inputs)
+
+    outputs = child.result(f"running {options.method}", work)
+    if options.output is not None:
+        _write(options.output, outputs)
+    if options.json:
+        print(json.dumps([_as_json(value) for value in outputs], indent=2))
+    elif options.output is None:
+        torch.set_printoptions(threshold=_SHOWN)
+        shown = ", ".join(str(list(each.shape)) if isinstance(each, torch.Tensor) else repr(each) for each in inputs)
+        print("\n".join([f"{options.program.name} {options.method}({shown})", *map(_text, outputs)]))
+    return 0
+
+
+def _text(value: Any) -> str:
+    if not hasattr(value, "dtype"):
+        return repr(value)
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}\n{value}"
+
+
+def _as_json(value: Any) -> Any:
+    """An output as JSON data. Numbers that JSON does not have become texts, such as "nan"."""
+    if not hasattr(value, "dtype"):
+        return _finite(value)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "shape": list(value.shape), "values": _finite(value.tolist())}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write(path: Path, outputs: list[Any]) -> None:
+    import torch
+    from safetensors.torch import save
+
+    from etbuild.publishing import artifacts
+
+    tensors: dict[str, torch.Tensor] = {
+        f"output_{number}": torch.as_tensor(value).contiguous()
+        for number, value in enumerate(outputs)
+        if value is not None
+    }
+    artifacts.replace(path, save(tensors))
