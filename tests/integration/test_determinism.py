@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import EACH_EXAMPLE, EXAMPLES, MANIFESTS, of_example, variant_options
+from tests.conftest import EXAMPLES, MANIFESTS, variant_options
 from tests.helpers.commands import build, command
 from tests.helpers.computations import AVX2
 from tests.helpers.manifests import HEAD
-from tests.helpers.sample import values_that_run
+from tests.helpers.rotation import values_that_run
 
 PARTITIONER = """\
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -96,7 +96,7 @@ def artifacts(directory: Path, name: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("name", EACH_EXAMPLE)
+@pytest.mark.parametrize("name", MANIFESTS)
 def test_every_example_has_the_same_bytes_elsewhere(
     name: str, cli_built: Callable[[str], Path], built_elsewhere: Path
 ) -> None:
@@ -105,7 +105,7 @@ def test_every_example_has_the_same_bytes_elsewhere(
     assert made == artifacts(built_elsewhere / name, name)
 
 
-@pytest.mark.parametrize("name", EACH_EXAMPLE)
+@pytest.mark.parametrize("name", MANIFESTS)
 def test_every_example_has_the_bytes_that_were_written_down(
     name: str, cli_built: Callable[[str], Path], update_golden: bool
 ) -> None:
@@ -126,7 +126,6 @@ def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, b
     assert artifacts(tmp_path / "out", name) == artifacts(built_elsewhere / name, name)
 
 
-@of_example("spotter_int8")
 def test_a_calibrated_method_has_the_same_bytes_on_another_processor(
     tmp_path: Path, cli_built: Callable[[str], Path]
 ) -> None:
