@@ -1,6 +1,6 @@
 # make build   builds the examples with Bazel and runs one program
-# make test    runs the tests of what changed since BASE, and a sample of what the change can reach
-# make test-all  runs every case of every test, which takes an hour on two processors
+# make test    runs the tests of what changed since BASE, and of the slow others the cases that the commit draws
+# make test-all  runs every case of every test, which takes more than an hour on two processors
 # make test-quick  runs the tests without PyTorch and Bazel, and lowers one program, in less than two minutes
 # make venv    installs the driver and the developers' tools in .venv
 # make lint    runs the linters
@@ -60,15 +60,15 @@ PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(WORKSPACE_BAZEL); \
   registry=$$(tools/find_registry.sh docker-registry || true); skopeo=$$(tools/find_registry.sh skopeo || true); \
   browser=$$(tools/find_browser.sh || true); tools/find_bwrap.sh > /dev/null || true; \
   CHROMIUM=$$browser DOCKER_REGISTRY=$$registry SKOPEO=$$skopeo NGINX=$$nginx BAZEL=$$bazel \
-  $(VENV)/bin/python -m pytest --numprocesses 2 $(NOT_BAZEL)
+  $(VENV)/bin/python -m pytest --numprocesses 2 --durations 20 $(NOT_BAZEL)
 
-# The commit that the files are compared with. Without one, a sample of all tests runs.
-BASE ?= $$(tools/find_base.sh)
-# How long the tests may take on one processor, besides tests/unit and tests/fuzz.
-TEST_SECONDS ?= 900
+# The commit that draws cases, and the one that the files are compared with.
+COMMIT ?= HEAD
+BASE ?= HEAD~1
 
 test: venv $(BUILDGRID)/ready $(BROWSER)/ready
-	base=$(BASE); $(PYTEST) --changed-since "$$base" --seconds $(TEST_SECONDS)
+	commit=$$(git rev-parse $(COMMIT) || true); base=$$(git merge-base HEAD $(BASE) || true); \
+	  $(PYTEST) --rotate "$$commit" --since "$$base"
 
 # With the long forms of tests, which have the marker `soak`.
 test-all: venv $(BUILDGRID)/ready $(BROWSER)/ready

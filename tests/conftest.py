@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadFileScheduling
 
 from etbuild.surroundings import arithmetic
-from tests.helpers import changes
+from tests.helpers import rotation
 from tests.helpers.commands import build, worker
 from tests.helpers.once import made_once
-from tests.helpers.sample import SECONDS, check_names, chosen, of_part
-from tests.helpers.schedule import LongestFirst, Stopwatch, file_of, sort_longest_first
 from tests.helpers.worker_client import Worker
 
 os.environ.update(arithmetic.VARIABLES)  # as the command line does; must come before a test imports torch
@@ -48,18 +46,6 @@ MANIFESTS = {
 }
 
 
-SAMPLED = tuple(name for name in MANIFESTS if name != "mlp")
-
-
-def of_example(name: str) -> pytest.MarkDecorator:
-    """The marker of a test that needs this example. A sample has the tests of one such example, which is built once."""
-    return of_part(name, SAMPLED)
-
-
-EACH_EXAMPLE = ["mlp", *(pytest.param(name, marks=of_example(name)) for name in SAMPLED)]
-"""The names of the examples, for `parametrize`. A sample has `mlp`, and another one."""
-
-
 def variant(name: str) -> str | None:
     """Returns the variant of a program that `MANIFESTS` names; None if it is the manifest without one."""
     return name.partition(".")[2] or None
@@ -84,52 +70,11 @@ MARKERS = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
     parser.addoption(
-        "--update-seconds", action="store_true", help="write the seconds of the tests that run to tests/seconds.json"
-    )
-    parser.addoption(
-        "--changed-since",
+        "--rotate",
         metavar="COMMIT",
-        help="run the tests of what changed since a commit: CONTRIBUTING.md says which. With '' a sample of all tests "
-        "runs. The default is to run all cases",
+        help="of the tests with PyTorch or Bazel, run the cases that this commit draws. The default is to run all",
     )
-    parser.addoption(
-        "--seconds",
-        type=float,
-        default=SECONDS,
-        help="how long the tests of --changed-since may take on one processor, besides tests/unit and tests/fuzz "
-        "(default: %(default).0f)",
-    )
-
-
-_SELECTION = pytest.StashKey[changes.Selection]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    since = config.getoption("--changed-since")
-    if config.getoption("--update-seconds") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Stopwatch())
-    if since is None:
-        return
-    if hasattr(config, "workerinput"):  # a file may change while the tests run
-        config.stash[_SELECTION] = changes.from_controller(config.workerinput["selection"])
-        return
-    try:
-        changed = changes.changed_paths(TESTS.parent, since) if since else None
-    except changes.UnknownCommit as error:
-        raise pytest.UsageError(f"--changed-since {since}: {error}") from error
-    config.stash[_SELECTION] = changes.select(TESTS.parent, changed)
-
-
-def pytest_configure_node(node: Any) -> None:
-    """pytest-xdist calls this before it starts a worker."""
-    if _SELECTION in node.config.stash:
-        node.workerinput["selection"] = changes.to_worker(node.config.stash[_SELECTION])
-
-
-def pytest_report_header(config: pytest.Config) -> str | None:
-    if _SELECTION not in config.stash:
-        return None
-    return changes.describe(config.stash[_SELECTION], config.getoption("--changed-since") or None)
+    parser.addoption("--since", metavar="COMMIT", help="with --rotate: run all cases about what changed since a commit")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
@@ -137,24 +82,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for marker in MARKERS.get(item.path.relative_to(TESTS).parts[0], ()):
             item.add_marker(marker)
-    named = any("::" in argument for argument in config.args)  # who names a test wants to run it
-    if (selection := config.stash.get(_SELECTION, None)) and not named:
-        always = {item for item in items if changes.is_always_whole(file_of(item.nodeid))}
-        reached = [item for item in items if file_of(item.nodeid) in selection.whole | selection.sampled]
-        if not config.getoption("--lf", False):  # which leaves out cases
-            check_names(items)
-        runs = always | chosen(
-            [item for item in reached if item not in always], selection.whole, seconds=config.getoption("--seconds")
-        )
-        config.hook.pytest_deselected(items=[item for item in items if item not in runs])
-        items[:] = [item for item in items if item in runs]
-    if hasattr(config, "workerinput"):
-        sort_longest_first(items)
+    if (commit := config.getoption("--rotate")) is not None:
+        since = config.getoption("--since")
+        about = rotation.about(TESTS.parent, rotation.changed_paths(TESTS.parent, since)) if since else ()
+        left = rotation.not_drawn(items, commit, about)
+        config.hook.pytest_deselected(items=sorted(left, key=lambda item: item.nodeid))
+        items[:] = [item for item in items if item not in left]
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    config.option.loadscopereorder = False  # keep the order of the collection
-    return LongestFirst(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """A worker gets whole files, since the tests of a file share fixtures.
+
+    Files keep the order of the collection: Bazel's begin, which take longest, and the short ones without PyTorch end,
+    so that no worker waits for the other one.
+    """
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
 
 
 @pytest.fixture(scope="module", autouse=True)

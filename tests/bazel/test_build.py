@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EACH_EXAMPLE
+from tests.conftest import MANIFESTS
 from tests.helpers import commands
 from tests.helpers.workspaces import REPOSITORY, WORKERS, Result, Workspace
 
@@ -69,7 +69,7 @@ def test_every_example_is_built(checkout: Workspace, built: Result) -> None:
         assert made == {name: sha256(path.with_name(name)) for name in made}
 
 
-@pytest.mark.sample(always=True)  # of all programs, the bytes are compared each time
+@pytest.mark.always
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_example_has_the_bytes_that_were_written_down(checkout: Workspace, built: Result, program: str) -> None:
     """`tests/integration/test_determinism.py` writes the files and compares them with what the command line builds."""
@@ -180,7 +180,7 @@ def test_providers_and_output_groups(checkout: Workspace, tmp_path: Path) -> Non
         assert sha256(checkout.output(f"tests/bazel/starlark/{record}")) == sha256(tmp_path / record)
 
 
-@pytest.mark.parametrize("name", EACH_EXAMPLE)
+@pytest.mark.parametrize("name", MANIFESTS)
 def test_the_command_line_makes_the_same_bytes(
     checkout: Workspace, as_made_before: None, name: str, cli_built: Callable[[str], Path]
 ) -> None:

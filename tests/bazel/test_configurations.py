@@ -224,6 +224,7 @@ def test_processors_and_versions_of_a_system_have_one_lowering(package: Workspac
     assert counted(actions(package, f"//{PACKAGE}:{target}", ONCE)) == Counter(STEPS)
 
 
+@pytest.mark.long
 def test_bazel_7_lowers_once_for_all_splits(package: Workspace, bazel7: Callable[..., Path], tmp_path: Path) -> None:
     log = tmp_path / "log.json"
     bazel7(package.directory, "build", f"//{PACKAGE}:all", ONCE, f"--execution_log_json_file={log}", *WORKERS)

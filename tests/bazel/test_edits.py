@@ -138,7 +138,7 @@ def after(net: Workspace, options: list[str], path: str, old: str, new: str) -> 
         assert net.build("//edits:net", *options).mnemonics == []
 
 
-@pytest.mark.sample(always=["source"])
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("path", "old", "new", "run"),
     [

@@ -100,6 +100,7 @@ def build(request: pytest.FixtureRequest, many: Workspace, tmp_path: Path) -> Bu
     return run
 
 
+@pytest.mark.long
 def test_checkpoints_share_what_needs_no_weights(many: Workspace, build: Build, tmp_path: Path) -> None:
     made, ran = build("//many:net")
     shared = Counter({PLAN: 1, EXPORT: 1, LOWER: 2})  # each method once

@@ -104,6 +104,7 @@ def test_no_lockfile_is_written_for_another_repository(monorepo: Workspace) -> N
     assert not (monorepo.directory / "examples").exists()
 
 
+@pytest.mark.long
 def test_bazel_7_checks_and_writes_lockfiles(monorepo: Workspace, bazel7: Callable[..., Path]) -> None:
     lock = monorepo.directory / "apps/gesture/gesture.lock.json"
     text = lock.read_text("utf-8")

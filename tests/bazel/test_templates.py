@@ -99,6 +99,7 @@ def build(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Workspace
     return run
 
 
+@pytest.mark.long
 def test_another_machine_binds_a_new_checkpoint(
     checkout: Workspace, other_checkout: Workspace, build: Callable[[Workspace], tuple[Path, Ran]], tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_toolchain_is_chosen_by_its_name_and_by_the_machine(rules: Path, bazel
     )
 
 
+@pytest.mark.long
 def test_the_packages_of_the_workspace_build_the_same_program(rules: Path, bazel: Build, tmp_path: Path) -> None:
     """What `etbuild` makes with the packages that pip installed."""
     made = built(bazel, "pypi", "//:net")

@@ -26,6 +26,7 @@ def workspace(tmp_path: Path, checkout: Workspace, output_root: Path, packages: 
     workspace.stop()
 
 
+@pytest.mark.long
 def test_each_step(workspace: Workspace) -> None:
     """`bazel` has the options of all tests, so that it downloads nothing. It logs the actions that it runs."""
     project = Project(workspace.directory, PAGE)

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.helpers.manifests import net
 from tests.integration.conftest import Outcome
 
-MODEL = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(5)
-        self.linear = torch.nn.Linear(16, 16)
-        self.front = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Sigmoid())
-
-    def prefill(self, x):
-        return self.linear(x).sin()
-
-    def decode(self, x):
-        return self.linear(x).cos()
-
-    def long(self, x):
-        return self.front(x).sin().exp().sin()
-
-    def short(self, x):
-        return self.front(x).sin().cos()
-
-def create():
-    return Net()
-"""
+MODEL = net(
+    "torch.manual_seed(5)",
+    "self.linear = torch.nn.Linear(16, 16)",
+    "self.front = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Sigmoid())",
+    prefill="return self.linear(x).sin()",
+    decode="return self.linear(x).cos()",
+    long="return self.front(x).sin().exp().sin()",
+    short="return self.front(x).sin().cos()",
+)
 INPUT = "example_inputs: [{shape: [2, 16]}]"
 
 

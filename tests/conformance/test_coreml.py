@@ -9,50 +9,25 @@ from typing import Any
 import pytest
 
 from etplugins.coreml import model_files
-from tests.helpers.manifests import HEAD
+from tests.helpers.manifests import HEAD, net
 from tests.integration.conftest import Build
 
 from .conftest import Lower
 from .coreml_models import NEW, OLD, coreml, models, specs
 from .shared_layer import INPUT, MODEL, sharing, tail, two
 
-TIED = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(64, 64)
-
-    def prefill(self, x):
-        return self.linear(self.linear(x).exp())
-
-    def decode(self, x):
-        return self.linear(self.linear(x).exp()) * 2
-
-def create():
-    return Net()
-"""
+TIED = net(
+    "self.linear = torch.nn.Linear(64, 64)",
+    prefill="return self.linear(self.linear(x).exp())",
+    decode="return self.linear(self.linear(x).exp()) * 2",
+)
 LEAVE_EXP = "skip_ops_for_coreml_delegation: [aten.exp.default]"
 APART = "multimethod_weight_sharing_strategy: disabled"
-CUT = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(16, 16)
-
-    def prefill(self, x):
-        y = self.linear(x)
-        return self.linear(y + y.argmax().float())
-
-    def decode(self, x):
-        return self.linear(x).relu()
-
-def create():
-    return Net()
-"""
+CUT = net(
+    "self.linear = torch.nn.Linear(16, 16)",
+    prefill="y = self.linear(x)\nreturn self.linear(y + y.argmax().float())",
+    decode="return self.linear(x).relu()",
+)
 
 
 def test_partitions_are_paired_unless_an_option_disables_it(lower: Lower) -> None:
@@ -131,24 +106,12 @@ def test_a_name_that_there_is_not_is_refused(lower: Lower, option: str, told: st
     assert outcome.code == 2
 
 
-TURNED = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(64, 64)
-        self.other = torch.nn.Linear(64, 32)
-
-    def prefill(self, x):
-        return self.linear(x) + self.other(x).sum()
-
-    def decode(self, x):
-        return x @ self.linear.weight + self.other(x).sum()
-
-def create():
-    return Net()
-"""
+TURNED = net(
+    "self.linear = torch.nn.Linear(64, 64)",
+    "self.other = torch.nn.Linear(64, 32)",
+    prefill="return self.linear(x) + self.other(x).sum()",
+    decode="return x @ self.linear.weight + self.other(x).sum()",
+)
 
 
 def test_a_model_that_holds_a_weight_twice_has_two_copies(lower: Lower) -> None:

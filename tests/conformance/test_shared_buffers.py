@@ -5,37 +5,19 @@ from __future__ import annotations
 import pytest
 
 from etbuild import backends
+from tests.helpers.manifests import net
 from tests.integration.conftest import Outcome
 
 from .conftest import Lower
 
-MODEL = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("cache", torch.zeros(2, 16))
-        self.register_buffer("steps", torch.zeros(2, 16))
-
-    def prefill(self, x):
-        self.cache.copy_(x * 2)
-        return x + 1
-
-    def decode(self, x):
-        self.cache.add_(x)
-        return self.cache.sin()
-
-    def peek(self, x):
-        return self.cache + x
-
-    def count(self, x):
-        self.steps.add_(x)
-        return self.steps.sin()
-
-def create():
-    return Net()
-"""
+MODEL = net(
+    'self.register_buffer("cache", torch.zeros(2, 16))',
+    'self.register_buffer("steps", torch.zeros(2, 16))',
+    prefill="self.cache.copy_(x * 2)\nreturn x + 1",
+    decode="self.cache.add_(x)\nreturn self.cache.sin()",
+    peek="return self.cache + x",
+    count="self.steps.add_(x)\nreturn self.steps.sin()",
+)
 COREML = "{{backend: coreml, options: {{minimum_deployment_target: iOS18{}}}}}"
 DEMO = '{backend: custom, options: {factory: "demo_backend:take_state", kwargs: {operators: [add, sin]}}}'
 

@@ -31,7 +31,6 @@ def weight() -> bytes:
 ON_VULKAN = '{backend: custom, options: {factory: "vulkan:create"}}'
 
 
-@pytest.mark.sample(always=["portable and xnnpack"])
 @pytest.mark.parametrize(
     ("prefill", "decode", "copies"),
     [

@@ -119,7 +119,6 @@ def expected(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (root / "out/net.pte").read_bytes()
 
 
-@pytest.mark.sample(always=["changes the directory", "closes their descriptors", "forks a copy that goes on"])
 @pytest.mark.parametrize("does", HARMLESS.values(), ids=HARMLESS)
 def test_a_model_that_misuses_its_process_harmlessly_builds_the_same_program(
     does: str, worker: Worker, expected: bytes, tmp_path: Path
@@ -185,7 +184,6 @@ def undisturbed(lowered: Callable[[str, int], dict[str, bytes]]) -> dict[str, by
     return lowered("pass", 2)
 
 
-@pytest.mark.sample(always=["small numbers become zero"])
 @pytest.mark.parametrize("does", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
 def test_what_a_model_leaves_behind_does_not_reach_lowering(
     does: str, lowered: Callable[[str, int], dict[str, bytes]], undisturbed: dict[str, bytes]
@@ -193,7 +191,6 @@ def test_what_a_model_leaves_behind_does_not_reach_lowering(
     assert lowered(does, 1) == undisturbed
 
 
-@pytest.mark.sample(always=["os._exit(0)", "os.abort()", "raise KeyError('of mine')", "raise BaseException('of mine')"])
 @pytest.mark.parametrize("does", DEADLY)
 def test_a_model_that_ends_its_process_fails_the_build_with_the_reason(
     does: str, worker: Worker, tmp_path: Path

@@ -38,6 +38,7 @@ def hit(campaign: Campaign) -> list[str]:
     return ["--cache-dir", str(campaign.cache)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "number"),
     [("cold", signal.SIGKILL), ("hit", signal.SIGKILL), ("hit", signal.SIGTERM), ("hit", signal.SIGINT)],
@@ -62,6 +63,7 @@ def test_faults_reach_the_process_that_builds(uses: dict[str, list[str]]) -> Non
         assert any(use.startswith("os.rename ") and use.endswith("/net.pte") for use in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "error"),
     [("hit", errno.ENOSPC), ("hit", errno.EIO), ("hit", errno.EMFILE), ("hit", errno.ENOLCK), ("cold", errno.ENOSPC)],

@@ -15,26 +15,14 @@ from etbuild.cli import main as cli
 from etbuild.files.zip_archive import canonical_archive
 from etbuild.worker.protocol import WorkResponse, encode_response
 from tests.fuzz.seeds import DIRECTORY
+from tests.helpers.manifests import net
 
-MODEL = """
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-        self.register_buffer("state", torch.zeros(2))
-
-    def forward(self, x):
-        return torch.sin(self.linear(x))
-
-    def add(self, x):
-        self.state += x
-        return self.state + 1
-
-def create():
-    return Net()
-"""
+MODEL = net(
+    "self.linear = torch.nn.Linear(4, 4)",
+    'self.register_buffer("state", torch.zeros(2))',
+    forward="return torch.sin(self.linear(x))",
+    add="self.state += x\nreturn self.state + 1",
+)
 MANIFEST = {
     "schema": "executorch-model/v1",
     "name": "net",

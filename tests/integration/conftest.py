@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
+from tests.helpers.manifests import net
 
 MANIFEST = """\
 schema: executorch-model/v1
@@ -26,20 +27,7 @@ defaults:
   partitioners: [xnnpack]
 """
 
-MODEL = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.linear(x).relu()
-
-def create():
-    return Net()
-"""
+MODEL = net("self.linear = torch.nn.Linear(8, 4)", forward="return self.linear(x).relu()")
 
 
 @dataclass

@@ -110,8 +110,9 @@ def plain() -> dict[str, bytes]:
     return {}
 
 
-@pytest.mark.sample(always=["None"])
-@pytest.mark.parametrize("left_out", [None, *lowering.SWITCHES])
+@pytest.mark.parametrize(
+    "left_out", [None, *(pytest.param(switch, marks=pytest.mark.long) for switch in lowering.SWITCHES)]
+)
 def test_acceleration_does_not_change_the_bytes(
     left_out: str | None, build: Build, plain: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.manifests import one_method
+from tests.helpers.manifests import net, one_method
 
 from .conftest import Build
 
 MANIFEST = one_method("[2, 8]", '[{backend: custom, options: {factory: "backend:create"}}]')
-MODEL = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(5)
-        self.linear = torch.nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.linear(x).relu()
-
-def create():
-    return Net().eval()
-"""
+MODEL = net(
+    "torch.manual_seed(5)",
+    "self.linear = torch.nn.Linear(8, 8)",
+    create="return Net().eval()",
+    forward="return self.linear(x).relu()",
+)
 BACKEND = """\
 import torch
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult

@@ -23,8 +23,8 @@ import yaml
 from etbuild import backends
 from etbuild.surroundings.environment import FIXED
 from tests.helpers import commands
+from tests.helpers.rotation import values_that_run
 from tests.helpers.runtime import run
-from tests.helpers.sample import values_that_run
 
 DOCUMENT = Path(__file__).parents[2] / "docs/support.md"
 WIDTH = 256
@@ -268,7 +268,6 @@ def test_the_document_has_a_row_for_every_backend() -> None:
     ]
 
 
-@pytest.mark.sample(always=["portable", "xnnpack"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_documented_measurements_are_right(name: str, built: Path, built_elsewhere: Path, tmp_path: Path) -> None:
     row = next(row for row in documented_rows() if row[0] == f"`{name}`")

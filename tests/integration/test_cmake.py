@@ -10,21 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import etbuild
+from tests.helpers.manifests import net
 
-MODEL = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.linear(x)
-
-def create():
-    return Net()
-"""
+MODEL = net("self.linear = torch.nn.Linear(4, 4)", forward="return self.linear(x)")
 MANIFEST = """\
 schema: executorch-model/v1
 name: net

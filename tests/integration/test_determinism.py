@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import EACH_EXAMPLE, EXAMPLES, MANIFESTS, of_example, variant_options
-from tests.helpers.commands import build, command
+from tests.conftest import EXAMPLES, MANIFESTS, variant_options
+from tests.helpers.commands import build, command, etbuild
 from tests.helpers.computations import AVX2
 from tests.helpers.manifests import HEAD
-from tests.helpers.sample import values_that_run
+from tests.helpers.rotation import values_that_run
 
 PARTITIONER = """\
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -96,7 +96,7 @@ def artifacts(directory: Path, name: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("name", EACH_EXAMPLE)
+@pytest.mark.parametrize("name", MANIFESTS)
 def test_every_example_has_the_same_bytes_elsewhere(
     name: str, cli_built: Callable[[str], Path], built_elsewhere: Path
 ) -> None:
@@ -105,19 +105,25 @@ def test_every_example_has_the_same_bytes_elsewhere(
     assert made == artifacts(built_elsewhere / name, name)
 
 
-@pytest.mark.parametrize("name", EACH_EXAMPLE)
+@pytest.mark.parametrize("name", MANIFESTS)
 def test_every_example_has_the_bytes_that_were_written_down(
     name: str, cli_built: Callable[[str], Path], update_golden: bool
 ) -> None:
-    """Changes that intend to change bytes must update the golden files. `tests/bazel` compares them with what Bazel
-    builds, for every example each time."""
-    directory = cli_built(name).parent
-    files = sorted(path for path in directory.rglob("*.pt*") if path.is_file())
-    made = {path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    golden = GOLDEN / f"{name}.json"
-    if update_golden:
-        golden.write_text(json.dumps(made, indent=2) + "\n")
-    assert json.loads(golden.read_text()) == made
+    """Changes that intend to change bytes must update the golden files. `tests/bazel` compares the digests with what
+    Bazel builds. What `inspect` shows stands beside them, so that a review can read what a change of bytes changed."""
+    program = cli_built(name)
+    files = sorted(path for path in program.parent.rglob("*.pt*") if path.is_file())
+    digests = {
+        path.relative_to(program.parent).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
+    made = {
+        f"{name}.inspect.json": etbuild("inspect", "--json", program).stdout,
+        f"{name}.json": json.dumps(digests, indent=2) + "\n",
+    }
+    for file, text in made.items():
+        if update_golden:
+            (GOLDEN / file).write_text(text)
+        assert (GOLDEN / file).read_text() == text
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -126,7 +132,6 @@ def test_every_backend_has_the_same_bytes_elsewhere(name: str, tmp_path: Path, b
     assert artifacts(tmp_path / "out", name) == artifacts(built_elsewhere / name, name)
 
 
-@of_example("spotter_int8")
 def test_a_calibrated_method_has_the_same_bytes_on_another_processor(
     tmp_path: Path, cli_built: Callable[[str], Path]
 ) -> None:

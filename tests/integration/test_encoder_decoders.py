@@ -370,6 +370,7 @@ SOUNDS: dict[str, tuple[tuple[int, ...], dict[str, int]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", TYPES)
 def test_each_type_that_init_knows_says_what_transformers_says(kind: str, tmp_path: Path) -> None:
     """The scores of a text of four tokens, one after the other."""

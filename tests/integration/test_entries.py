@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from etbuild.errors import BuildError
 from etbuild.export.assignments import Assigned, assigned_when_run, calls_differ, other_inputs, watched
-from tests.helpers.sample import values_that_run
+from tests.helpers.rotation import values_that_run
 
 from .conftest import Build, Outcome
 
@@ -206,11 +206,6 @@ def built(request: pytest.FixtureRequest, build: Build, kept: dict[str, Outcome]
     return kept["net"]
 
 
-ALWAYS = ["forward", "by_call", "counting", "assigning", "tail_cut", "by_super_strict"]
-ALWAYS += ["branching_strict", "through_branching"]  # in this order: what the first leaves in TorchDynamo
-
-
-@pytest.mark.sample(always=ALWAYS)
 @pytest.mark.parametrize("exported", EXPORTED)
 def test_an_entry_computes_what_calling_it_computes(exported: str, built: Outcome) -> None:
     torch.manual_seed(1)

@@ -17,7 +17,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from make_weights import CALIBRATIONS, EXAMPLES, FILES, contents, create, uniform
 
-from tests.conftest import MANIFESTS, of_example
+from tests.conftest import MANIFESTS
 from tests.helpers.commands import build
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import Call, run
@@ -66,8 +66,8 @@ def test_mlp(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tolerance"),
     [
-        pytest.param("vision", 1e-4, marks=of_example("vision")),
-        pytest.param("vision.openvino", 3e-2, marks=of_example("vision.openvino")),  # bf16 if the processor can
+        ("vision", 1e-4),
+        ("vision.openvino", 3e-2),  # bf16 if the processor can
     ],
 )
 def test_vision(name: str, tolerance: float, method: str, cli_built: Callable[[str], Path], tmp_path: Path) -> None:
@@ -75,7 +75,6 @@ def test_vision(name: str, tolerance: float, method: str, cli_built: Callable[[s
     assert_as_eager(name, cli_built(name), sessions, tmp_path, tolerance)
 
 
-@of_example("tiny_lm")
 def test_tiny_lm_prefill_of_the_smallest_example_and_largest_length(
     cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -83,13 +82,11 @@ def test_tiny_lm_prefill_of_the_smallest_example_and_largest_length(
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), sessions, tmp_path)
 
 
-@of_example("tiny_lm")
 def test_tiny_lm_prefill_twice_in_one_session(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [[("prefill", [tokens(40)]), ("prefill", [tokens(7, seed=1)])]]
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), sessions, tmp_path)
 
 
-@of_example("tiny_lm")
 def test_tiny_lm_decode_step_by_step_gives_the_outputs_of_prefill(
     cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -99,13 +96,11 @@ def test_tiny_lm_decode_step_by_step_gives_the_outputs_of_prefill(
     torch.testing.assert_close(stepwise[-1], at_once[-1], rtol=1e-4, atol=1e-4)
 
 
-@of_example("tiny_lm")
 def test_tiny_lm_decode_at_the_last_position(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     steps = [("decode", [tokens(1, seed=i), torch.tensor([i])]) for i in range(128)]
     assert_as_eager("tiny_lm", cli_built("tiny_lm"), [steps], tmp_path)
 
 
-@of_example("tiny_lm")
 def test_tiny_lm_decode_continues_where_prefill_stopped(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     text = tokens(20, seed=3)
     steps = [("decode", [text[:, i : i + 1], torch.tensor([i])]) for i in range(12, 20)]
@@ -116,7 +111,6 @@ def test_tiny_lm_decode_continues_where_prefill_stopped(cli_built: Callable[[str
     torch.testing.assert_close(continued[-1], at_once[-1], rtol=1e-4, atol=1e-4)
 
 
-@of_example("tiny_lm")
 def test_tiny_lm_answers_its_constants(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     constants = yaml.safe_load(MANIFESTS["tiny_lm"].read_text())["constant_methods"]
     answers = run(cli_built("tiny_lm"), [[(name, []) for name in constants]], tmp_path)[0]
@@ -126,13 +120,11 @@ def test_tiny_lm_answers_its_constants(cli_built: Callable[[str], Path], tmp_pat
     }
 
 
-@of_example("encoder_decoder")
 def test_encoder_of_the_smallest_example_and_largest_length(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [[("encode", [floats(1, frames, 40)])] for frames in (4, 5, 64, 127, 128)]
     assert_as_eager("encoder_decoder", cli_built("encoder_decoder"), sessions, tmp_path)
 
 
-@of_example("encoder_decoder")
 def test_decoder_of_the_smallest_example_and_largest_lengths(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     sessions = [
         [("decode", [tokens(length, 128), floats(1, seen, 64)])]
@@ -141,14 +133,12 @@ def test_decoder_of_the_smallest_example_and_largest_lengths(cli_built: Callable
     assert_as_eager("encoder_decoder", cli_built("encoder_decoder"), sessions, tmp_path)
 
 
-@of_example("encoder_decoder")
 def test_decoder_takes_what_the_encoder_gives(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     program = cli_built("encoder_decoder")
     [[[encoded]]] = run(program, [[("encode", [floats(1, 50, 40)])]], tmp_path)
     assert_as_eager("encoder_decoder", program, [[("decode", [tokens(5, 128), encoded])]], tmp_path)
 
 
-@of_example("encoder_decoder")
 def test_a_method_without_partitioners_is_all_portable(cli_built: Callable[[str], Path]) -> None:
     report = json.loads(cli_built("encoder_decoder").with_suffix(".report.json").read_text())
     assert report["methods"]["decode"]["delegates"] == {}
@@ -158,8 +148,8 @@ def test_a_method_without_partitioners_is_all_portable(cli_built: Callable[[str]
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        pytest.param("embedder", "embed", marks=of_example("embedder")),
-        pytest.param("classifier", "classify", marks=of_example("classifier")),
+        ("embedder", "embed"),
+        ("classifier", "classify"),
     ],
 )
 def test_shared_weights(name: str, method: str, cli_built: Callable[[str], Path], tmp_path: Path) -> None:
@@ -167,13 +157,11 @@ def test_shared_weights(name: str, method: str, cli_built: Callable[[str], Path]
     assert_as_eager(name, cli_built(name), sessions, tmp_path)
 
 
-@of_example("embedder")
 def test_both_programs_share_one_file_of_weights(cli_built: Callable[[str], Path]) -> None:
     first, second = (cli_built(name).with_suffix(".backbone.ptd").read_bytes() for name in ("embedder", "classifier"))
     assert first == second
 
 
-@of_example("tiny_lm")
 def test_an_edit_to_the_graph_leaves_the_weights_file_as_it_is(
     cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -199,14 +187,12 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@of_example("tiny_lm")
 def test_run_program_shows_the_outputs(cli_built: Callable[[str], Path]) -> None:
     done = run_program(str(cli_built("tiny_lm")), "prefill", "[[72, 101, 108, 108, 111]]")
     assert done.returncode == 0, done.stderr
     assert "tiny_lm.pte prefill([1, 5])\nfloat32 [1, 256]\n" in done.stdout
 
 
-@of_example("tiny_lm")
 def test_run_program_names_a_missing_weights_file(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     for suffix in (".pte", ".index.json"):
         shutil.copy(cli_built("tiny_lm").with_suffix(suffix), tmp_path)
@@ -223,10 +209,9 @@ def test_calibration_is_what_the_generator_makes(file: str, name: str, shape: tu
 # The limits for a quantized program: its distance from eager PyTorch in fp32, relative to the size of the output, and
 # the size of its weights relative to fp32.
 QUANTIZED = {"spotter_int8": (0.02, 1 / 4), "spotter_int4": (0.15, 1 / 8)}
-EACH_QUANTIZED = [pytest.param(name, marks=of_example(name)) for name in QUANTIZED]
 
 
-@pytest.mark.parametrize("name", EACH_QUANTIZED)
+@pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized(name: str, cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     tolerance, _ = QUANTIZED[name]
     recordings = [uniform(f"recording {seed}", torch.Size([1, 256])) for seed in range(4)]
@@ -237,7 +222,7 @@ def test_quantized(name: str, cli_built: Callable[[str], Path], tmp_path: Path) 
             assert 0 < (output - want).norm() / want.norm() < tolerance
 
 
-@pytest.mark.parametrize("name", EACH_QUANTIZED)
+@pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized_weights_are_small(name: str, cli_built: Callable[[str], Path]) -> None:
     """All linear weights, which both methods share, are compared with the same weights in fp32."""
     _, part = QUANTIZED[name]

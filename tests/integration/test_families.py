@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.snippets import ROOT
 
 PAGE = ROOT / "docs/families.md"
@@ -19,6 +21,7 @@ def rows_of_the_page() -> dict[str, list[str]]:
     return {row[0]: row for row in cells}
 
 
+@pytest.mark.long
 def test_a_family_has_its_row_in_the_page(tmp_path: Path) -> None:
     """One family of decoders that keep states and keys with values."""
     results = tmp_path / "rows.jsonl"
@@ -41,6 +44,7 @@ def rows_of_other_tasks() -> dict[tuple[str, str], list[str]]:
     return {(row[0], row[1]): row for row in cells[1:]}
 
 
+@pytest.mark.long
 def test_a_family_of_another_task_has_its_row_in_the_page(tmp_path: Path) -> None:
     results = tmp_path / "rows.jsonl"
     script = ROOT / "benchmarks/families/run.py"

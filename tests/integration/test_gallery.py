@@ -11,6 +11,7 @@ from tests import gallery
 pytest.importorskip("transformers")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", gallery.NAMES)
 def test_a_program_computes_what_eager_pytorch_computes(name: str, tmp_path: Path) -> None:
     row = gallery.measure(name, tmp_path)

@@ -15,7 +15,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from tests.conftest import MANIFESTS, of_example
+from tests.conftest import MANIFESTS
 from tests.helpers import commands
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import Call, run
@@ -80,7 +80,6 @@ def assert_close(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-@of_example("llama")
 def test_llama_prefill_gives_the_outputs_of_transformers(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompts = [tokens(length, seed=length) for length in (1, 2, 8, 64)]
     sessions = [[("prefill", [prompt, torch.tensor([0])])] for prompt in prompts]
@@ -88,7 +87,6 @@ def test_llama_prefill_gives_the_outputs_of_transformers(cli_built: Callable[[st
     assert_close(outputs, [[[logits(prompt)]] for prompt in prompts])
 
 
-@of_example("llama")
 def test_llama_decode_step_by_step_gives_the_outputs_of_transformers(
     cli_built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -98,7 +96,6 @@ def test_llama_decode_step_by_step_gives_the_outputs_of_transformers(
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-@of_example("llama")
 def test_llama_prefill_continues_a_prompt(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompt = tokens(20, seed=2)
     calls = [("prefill", [prompt[:, :12], torch.tensor([0])]), ("prefill", [prompt[:, 12:], torch.tensor([12])])]
@@ -106,7 +103,6 @@ def test_llama_prefill_continues_a_prompt(cli_built: Callable[[str], Path], tmp_
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-@of_example("llama")
 def test_llama_decode_continues_with_the_cache_of_prefill(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     prompt = tokens(20, seed=3)
     steps = [("decode", [prompt[:, i : i + 1], torch.tensor([i])]) for i in range(12, 20)]
@@ -114,7 +110,6 @@ def test_llama_decode_continues_with_the_cache_of_prefill(cli_built: Callable[[s
     assert_close(torch.cat([output for (output,) in outputs], dim=1), logits(prompt))
 
 
-@of_example("llama")
 def test_llama_has_one_set_of_weights(cli_built: Callable[[str], Path]) -> None:
     report = json.loads(cli_built("llama").with_suffix(".report.json").read_text())
     module = reference("llama")
@@ -124,7 +119,6 @@ def test_llama_has_one_set_of_weights(cli_built: Callable[[str], Path]) -> None:
     assert report["bytes"]["named_data"] == {}
 
 
-@of_example("bert")
 def test_bert_gives_the_outputs_of_transformers(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     module = reference("bert")
     calls: list[list[Call]] = []

@@ -296,7 +296,7 @@ def generated(name: str, before: list[int], image: torch.Tensor, after: list[int
     return found
 
 
-@pytest.mark.sample(always=["llava"])
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_runner_says_what_transformers_says(name: str, program: Callable[[str], Path], tmp_path: Path) -> None:
     """Two prompts, one after the other."""
@@ -318,7 +318,7 @@ def test_the_runner_says_what_transformers_says(name: str, program: Callable[[st
         assert text.replace("</s>", "") == tokenizer().decode(wanted[:until], skip_special_tokens=False)
 
 
-@pytest.mark.sample(always=["gemma3"])
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_scores_are_those_of_transformers(name: str, program: Callable[[str], Path], tmp_path: Path) -> None:
     """Texts and two images in a call for each, as the runner gives them, and in one call; after the begin of another
@@ -344,6 +344,7 @@ def test_the_scores_are_those_of_transformers(name: str, program: Callable[[str]
         torch.testing.assert_close(session[-1][0], expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
+@pytest.mark.long("llava")
 def test_the_contract_of_the_runner_is_in_the_report(program: Callable[[str], Path]) -> None:
     found = json.loads(program("llava").with_suffix(".report.json").read_text())["constant_methods"]
     assert found["get_max_seq_len"] == 24

@@ -17,14 +17,10 @@ from tests.helpers.language_models import CACHES, LETTERS, VOCABULARY, model, pr
 from tests.helpers.once import made_once
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
-from tests.helpers.sample import of_part
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 
 BYTES = LETTERS[:26] + "WÃÄÅÆ" + "".join(map(chr, range(0x122, 0x122 + 29)))  # bytes of characters, as GPT-2 names them
-PARTS = ("ring", "mistral", "quantized", "positions")  # a sample has one of them, and the custom cache of Qwen
-with_a_ring, with_mistral, quantized, with_positions = (of_part(part, PARTS) for part in PARTS)
-RUNNERS = ("text runner", "llama runner")
 PROMPT = "hello World and more text"  # longer than a call
 RUNNER = """
 import sys
@@ -85,21 +81,21 @@ def asked(ids: torch.Tensor) -> list[int]:
     [
         ("qwen", "custom"),
         ("lfm2", "custom"),
-        pytest.param("gemma", "ring", marks=with_a_ring),
-        pytest.param("mistral", "static", marks=with_mistral),
-        pytest.param("mistral", "long", marks=with_mistral),
-        pytest.param("qwen3_5", "custom", marks=with_mistral),
-        pytest.param("mamba", "custom", marks=with_a_ring),
-        pytest.param("bamba", "static", marks=quantized),
-        pytest.param("gpt_oss", "static", marks=with_mistral),
-        pytest.param("opt", "custom", marks=with_positions),  # it gets its positions
-        pytest.param("opt", "static", marks=with_positions),
-        pytest.param("xglm", "static", marks=with_positions),
-        pytest.param("falcon", "static", marks=with_positions),  # it gets a mask of the length of the cache
-        pytest.param("mpt", "static", marks=with_positions),  # it gets a number
-        pytest.param("gpt_neo", "static", marks=with_mistral),
-        pytest.param("jetmoe", "static", marks=quantized),
-        pytest.param("llama4", "custom", marks=with_a_ring),
+        pytest.param("gemma", "ring", marks=pytest.mark.long),
+        pytest.param("mistral", "static", marks=pytest.mark.long),
+        pytest.param("mistral", "long", marks=pytest.mark.long),
+        pytest.param("qwen3_5", "custom", marks=pytest.mark.long),
+        pytest.param("mamba", "custom", marks=pytest.mark.long),
+        pytest.param("bamba", "static", marks=pytest.mark.long),
+        pytest.param("gpt_oss", "static", marks=pytest.mark.long),
+        pytest.param("opt", "custom", marks=pytest.mark.long),  # it gets its positions
+        pytest.param("opt", "static", marks=pytest.mark.long),
+        pytest.param("xglm", "static", marks=pytest.mark.long),
+        pytest.param("falcon", "static", marks=pytest.mark.long),  # it gets a mask of the length of the cache
+        pytest.param("mpt", "static", marks=pytest.mark.long),  # it gets a number
+        pytest.param("gpt_neo", "static", marks=pytest.mark.long),
+        pytest.param("jetmoe", "static", marks=pytest.mark.long),
+        pytest.param("llama4", "custom", marks=pytest.mark.long),
     ],
 )
 def test_a_cache_gives_the_scores_of_transformers(
@@ -112,7 +108,7 @@ def test_a_cache_gives_the_scores_of_transformers(
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
-@with_mistral
+@pytest.mark.long("mistral-long")
 def test_a_window_far_from_the_start_of_a_long_cache_is_right(
     program: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
@@ -124,7 +120,7 @@ def test_a_window_far_from_the_start_of_a_long_cache_is_right(
     torch.testing.assert_close(outputs[-1][0], expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
-@with_a_ring
+@pytest.mark.long("gemma-ring")
 def test_a_ring_is_reused_several_times(program: Callable[[str, str], Path], tmp_path: Path) -> None:
     ids = tokens(64, vocab_size=VOCABULARY, seed=5)
     expected = scores("gemma", ids)[0, asked(ids)]
@@ -132,7 +128,7 @@ def test_a_ring_is_reused_several_times(program: Callable[[str, str], Path], tmp
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
-@quantized
+@pytest.mark.long
 def test_a_quantized_cache_is_small_and_near(program: Callable[[str, str], Path], tmp_path: Path) -> None:
     ids = tokens(40, vocab_size=VOCABULARY, seed=3)
     expected = scores("gemma", ids)[0, asked(ids)]
@@ -159,8 +155,8 @@ def output(code: str, word: str, *arguments: object) -> str:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        pytest.param("qwen", "custom", marks=of_part("text runner", RUNNERS)),
-        pytest.param("gemma", "ring", marks=with_a_ring),
+        ("qwen", "custom"),
+        pytest.param("gemma", "ring", marks=pytest.mark.long),
     ],
 )
 def test_the_text_runner_says_what_transformers_says(name: str, kind: str, program: Callable[[str, str], Path]) -> None:
@@ -172,7 +168,7 @@ def test_the_text_runner_says_what_transformers_says(name: str, kind: str, progr
     assert text.replace("</s>", "") == tokenizer().decode(expected[:until], skip_special_tokens=False)
 
 
-@with_a_ring
+@pytest.mark.long
 def test_two_commands_lead_from_a_checkpoint_of_a_hub_to_its_text(tmp_path: Path) -> None:
     """The checkpoint is in bfloat16 and has several shards, and all files are links, as in the cache of a hub."""
     module = model("qwen").to(torch.bfloat16)
@@ -195,7 +191,7 @@ def test_two_commands_lead_from_a_checkpoint_of_a_hub_to_its_text(tmp_path: Path
     assert done.stdout.strip() == expected.replace("</s>", "").strip()
 
 
-@with_mistral
+@pytest.mark.long
 def test_generate_begins_a_text_as_transformers_does_and_prints_characters_of_several_tokens(tmp_path: Path) -> None:
     path, made = project(tmp_path, "qwen", CACHES["custom"]), tokenizer(BYTES)
     made.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
@@ -210,7 +206,7 @@ def test_generate_begins_a_text_as_transformers_does_and_prints_characters_of_se
     assert done.stdout.strip() == expected.replace("</s>", "").strip()
 
 
-@quantized
+@pytest.mark.long
 def test_generate_runs_a_quantized_program_from_the_cache(tmp_path: Path) -> None:
     quantize = {"torchao": [{"config": "8da4w", "group_size": 32}, {"config": "int8", "layers": ["embedding"]}]}
     defaults = {"partitioners": ["xnnpack"], "quantize": quantize}
@@ -221,7 +217,7 @@ def test_generate_runs_a_quantized_program_from_the_cache(tmp_path: Path) -> Non
     assert cached.stdout == built.stdout
 
 
-@of_part("llama runner", RUNNERS)
+@pytest.mark.long
 def test_the_llama_runner_says_what_transformers_says(program: Callable[[str, str], Path]) -> None:
     """It gives the whole prompt in one call. Without the configuration of the tokenizer, it does not stop at an end."""
     path, prompt = program("qwen", "custom"), PROMPT[:11]
@@ -253,7 +249,7 @@ def test_the_contract_of_the_runner_is_in_the_report_and_the_index(program: Call
     assert (path.parent / artifact["file"]).read_bytes() == (path.parents[1] / "tokenizer.json").read_bytes()
 
 
-@with_a_ring
+@pytest.mark.long("gemma-ring")
 def test_two_builds_of_a_custom_cache_have_the_same_bytes(program: Callable[[str, str], Path], tmp_path: Path) -> None:
     other = tmp_path / "another" / "directory"
     commands.build(project(other, "gemma", CACHES["ring"]), other / "out")

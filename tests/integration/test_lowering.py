@@ -10,29 +10,16 @@ import pytest
 import torch
 
 from tests.helpers import runtime
+from tests.helpers.manifests import net
 
 from .conftest import Build, Outcome
 
-MODEL = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 8)
-
-    def prefill(self, x):
-        return self.linear(x).sin().cos()
-
-    def decode(self, x):
-        return self.linear(x).cos()
-
-    def plain(self, x):
-        return self.linear(x).sin()
-
-def create():
-    return Net()
-"""
+MODEL = net(
+    "self.linear = torch.nn.Linear(8, 8)",
+    prefill="return self.linear(x).sin().cos()",
+    decode="return self.linear(x).cos()",
+    plain="return self.linear(x).sin()",
+)
 
 # Two backends that record their calls; each takes one operator.
 RECORDER = """\

@@ -13,6 +13,7 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 
+from tests.helpers.manifests import net
 from tests.helpers.runtime import run
 
 from .conftest import Build, Outcome
@@ -113,24 +114,11 @@ def test_lowering_methods_one_by_one_gives_the_same(build: Build) -> None:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_delegate_that_keeps_what_a_buffer_starts_with_is_an_error(build: Build, jobs: str) -> None:
-    model = """\
-    import torch
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("table", torch.ones(2, 4))
-
-        def write(self, x):
-            self.table.copy_(x)
-            return x.sum()
-
-        def read(self, x):
-            return torch.nn.functional.linear(x, self.table)
-
-    def create():
-        return Net()
-    """
+    model = net(
+        'self.register_buffer("table", torch.ones(2, 4))',
+        write="self.table.copy_(x)\nreturn x.sum()",
+        read="return torch.nn.functional.linear(x, self.table)",
+    )
     manifest = """\
     schema: executorch-model/v1
     name: net

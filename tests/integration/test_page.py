@@ -16,7 +16,6 @@ import pytest
 from etbuild.cli import main
 from etbuild.results import MethodGraph
 from etkit.inspection.page import content, render, treemap
-from tests.conftest import of_example
 from tests.helpers import browser
 from tests.helpers.browser import Browser
 
@@ -114,7 +113,6 @@ CHAIN: MethodGraph = {
 }
 
 
-@of_example("tiny_lm")
 def test_the_call_that_a_page_shows_can_be_pasted(
     cli_built: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,13 +166,10 @@ def test_the_page_of_a_build_shows_everything_in_both_colours(built: Outcome, ch
 @pytest.mark.parametrize(
     ("name", "sections"),
     [
-        pytest.param(name, sections, marks=of_example(name))
-        for name, sections in {
-            "tiny_lm": ["graph", "bytes", "memory"],
-            "vision": ["graph", "bytes", "memory"],
-            "spotter_int8": ["graph", "bytes", "memory", "quantization"],
-            "llama": ["graph", "bytes", "memory"],
-        }.items()
+        ("tiny_lm", ["graph", "bytes", "memory"]),
+        ("vision", ["graph", "bytes", "memory"]),
+        ("spotter_int8", ["graph", "bytes", "memory", "quantization"]),
+        ("llama", ["graph", "bytes", "memory"]),
     ],
 )
 def test_the_pages_of_examples_have_no_serious_fault(

@@ -246,6 +246,7 @@ def etbuild(pipeline: Pipeline, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_change_is_reviewed_and_published(pipeline: Pipeline) -> None:
     done = pipeline.run("build", "publish")
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torchao.quantization.pt2e import qat_utils
 
 from tests.helpers import patterns
+from tests.helpers.manifests import net
 from tests.helpers.runtime import run
 
 from .conftest import Build
@@ -56,7 +57,6 @@ def manifest(quantize: str, backend: str = "xnnpack", methods: str = "features f
 WEIGHTS = 4 * (128 * 128 + 128 * 32)  # of both linear layers, in fp32
 
 
-@pytest.mark.sample(always=["static", "8da4w"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_scheme(name: str, build: Build, tmp_path: Path) -> None:
     quantize, backend, tolerance, part = SCHEMES[name]
@@ -154,22 +154,12 @@ def test_a_pattern_that_was_traced_before_is_a_copy_of_its_trace(monkeypatch: py
     assert len({id(module) for module in (*first, *again, *traces)}) == 6
 
 
-OWN = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(128, 128)
-        self.gain = torch.nn.Parameter(torch.ones(128))
-        self.gain_scale = torch.nn.Parameter(torch.full((128,), 2.0))
-
-    def forward(self, x):
-        return self.linear(x) * self.gain * self.gain_scale
-
-def create():
-    return Net()
-"""
+OWN = net(
+    "self.linear = torch.nn.Linear(128, 128)",
+    "self.gain = torch.nn.Parameter(torch.ones(128))",
+    "self.gain_scale = torch.nn.Parameter(torch.full((128,), 2.0))",
+    forward="return self.linear(x) * self.gain * self.gain_scale",
+)
 
 
 def test_a_parameter_of_the_module_was_made_of_no_other(build: Build) -> None:
@@ -260,22 +250,12 @@ def test_calibration_leaves_the_buffers_as_they_were(build: Build, tmp_path: Pat
     torch.testing.assert_close(actual, bias.expand(2, 8), rtol=0, atol=0.1)
 
 
-CONVOLUTIONS = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = torch.nn.Sequential(torch.nn.Conv2d(16, 64, 3), torch.nn.ReLU())
-        self.second = torch.nn.Conv2d(64, 64, 3)
-
-    def forward(self, x):
-        return self.second(self.first(x))
-
-def create():
-    return Net()
-"""
+CONVOLUTIONS = net(
+    "torch.manual_seed(0)",
+    "self.first = torch.nn.Sequential(torch.nn.Conv2d(16, 64, 3), torch.nn.ReLU())",
+    "self.second = torch.nn.Conv2d(64, 64, 3)",
+    forward="return self.second(self.first(x))",
+)
 
 
 # The first convolution has 9216 weights, the second 36864: one byte each if quantized, else four.
@@ -725,20 +705,10 @@ def test_a_convolution_that_pt2e_cannot_quantize(build: Build) -> None:
 
 
 def test_a_linear_layer_whose_weight_is_computed_is_explained(build: Build) -> None:
-    model = """
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 16)
-
-    def forward(self, x):
-        return torch.nn.functional.linear(x, self.linear(x.mean(0, keepdim=True)).view(4, 4))
-
-def create():
-    return Net()
-"""
+    model = net(
+        "self.linear = torch.nn.Linear(4, 16)",
+        forward="return torch.nn.functional.linear(x, self.linear(x.mean(0, keepdim=True)).view(4, 4))",
+    )
     quantizer = "{backend: xnnpack, options: {per_channel: true}}"
     made = build(
         f"""\

@@ -106,6 +106,7 @@ def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float((actual - expected).abs().mean() / expected.abs().mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_decoder_in_4_bits(name: str, build: Build, tmp_path: Path) -> None:
     config = {"model_type": name, **DECODERS[name]}
@@ -164,6 +165,7 @@ def in_eight_bits(model: Any, image: torch.Tensor) -> torch.Tensor:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", IMAGES)
 def test_an_image_model_in_8_and_in_4_bits(name: str, build: Build, tmp_path: Path) -> None:
     kind, config, shape = IMAGES[name]

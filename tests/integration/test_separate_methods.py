@@ -15,6 +15,7 @@ from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etkit.building import cache_upkeep
 from tests.helpers import manifests
+from tests.helpers.manifests import net
 from tests.helpers.reasons import comparable_file
 from tests.helpers.worker_client import Worker
 
@@ -54,25 +55,14 @@ def create():
     return Net().eval()
 """
 SHALLOW = DEEP.replace("range(11)", "range(2)")
-CONVOLUTION = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(5)
-        self.body = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
-        self.head = torch.nn.Linear(4, 2)
-
-    def embed(self, x):
-        return self.body(x[None, None]).mean((2, 3))
-
-    def score(self, x):
-        return self.head(self.embed(x))
-
-def create():
-    return Net().eval()
-"""
+CONVOLUTION = net(
+    "torch.manual_seed(5)",
+    "self.body = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU())",
+    "self.head = torch.nn.Linear(4, 2)",
+    create="return Net().eval()",
+    embed="return self.body(x[None, None]).mean((2, 3))",
+    score="return self.head(self.embed(x))",
+)
 IMAGES = TWO.replace("[2, 8]", "[8, 8]")
 DYNAMIC = """\
 methods:
@@ -146,27 +136,14 @@ class Net(torch.nn.Module):
 def create():
     return Net().eval()
 """
-NAMES = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("constant", torch.arange(8.0))
-        self.register_buffer("first", torch.ones(8))
-        self.register_buffer("second", torch.ones(8))
-
-    def embed(self, x):
-        self.first += 1
-        return x + self.first + self.constant
-
-    def score(self, x):
-        self.second += 1
-        return x + self.second
-
-def create():
-    return Net().eval()
-"""
+NAMES = net(
+    'self.register_buffer("constant", torch.arange(8.0))',
+    'self.register_buffer("first", torch.ones(8))',
+    'self.register_buffer("second", torch.ones(8))',
+    create="return Net().eval()",
+    embed="self.first += 1\nreturn x + self.first + self.constant",
+    score="self.second += 1\nreturn x + self.second",
+)
 NAMED = TWO + "executorch: {emit_mutable_buffer_names: true}\n"
 TAGS = "named_data: {low: {parameters: ['linears.0.*']}, high: {parameters: ['linears.1.*'], shard_size: 600}}\n"
 
@@ -181,7 +158,7 @@ def artifacts(build: Build, manifest: str, model: str, *options: str) -> dict[st
     }
 
 
-@pytest.mark.sample(always=["deep", "shared"])
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "methods"),
     [

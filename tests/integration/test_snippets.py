@@ -25,6 +25,7 @@ def is_run(snippet: Snippet) -> bool:
 PAGES = sorted({each.page for each in snippets() if is_run(each)})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page(page: str, tmp_path: Path, cli_built: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     project = Project(tmp_path, page)

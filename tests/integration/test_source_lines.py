@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save
 
 from etbuild.backends import xnnpack_operators
+from tests.helpers.manifests import net
 
 from .conftest import Build
 
@@ -160,20 +161,7 @@ def test_an_operator_that_a_backend_has_made_names_the_line_it_comes_from(
 ) -> None:
     """XNNPACK makes a convolution of the batch norm, and changes shapes around it."""
     monkeypatch.setattr(xnnpack_operators, "_USUAL", {})
-    model = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = torch.nn.BatchNorm1d(4)
-
-    def forward(self, x):
-        return self.norm(x.sin())
-
-def create():
-    return Net()
-"""
+    model = net("self.norm = torch.nn.BatchNorm1d(4)", forward="return self.norm(x.sin())")
     shapes = ", dynamic_shapes: [[{dim: n, min: 2, max: 4}, null, {dim: m, min: 2, max: 9}]]"
     made = build(
         manifest("forward", partitioners="[xnnpack]", more=shapes).replace("[2, 8]", "[3, 4, 8]"),

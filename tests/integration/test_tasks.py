@@ -79,6 +79,7 @@ def embedder(name: str) -> tuple[Any, dict[str, Any]]:
     return single_calls.model("AutoModel", config), {"config": config, **wanted}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EMBEDDERS)
 def test_an_embedding_is_that_of_sentence_transformers(name: str, shared_directory: Path, tmp_path: Path) -> None:
     made, huggingface = embedder(name)
@@ -180,6 +181,7 @@ def classifier(name: str) -> tuple[Any, dict[str, Any]]:
     return single_calls.model(auto, config), {"task": task, "config": config, **length}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_scores_are_those_of_transformers(name: str, shared_directory: Path, tmp_path: Path) -> None:
     made, huggingface = classifier(name)
@@ -261,6 +263,7 @@ DETECTORS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DETECTORS)
 def test_boxes_are_those_of_transformers(name: str, shared_directory: Path, tmp_path: Path) -> None:
     config = {**DETECTORS[name], **LABELS, "model_type": name}

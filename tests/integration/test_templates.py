@@ -28,33 +28,24 @@ from etbuild.lower.recipes import Ingredients, NoRecipe
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
 from etkit.building import cache_upkeep
+from tests.helpers.manifests import net
 
 from .conftest import Build, Outcome
 
 # Layers that XNNPACK takes as they are, folds, packs and permutes, and layers that it leaves to portable operators.
-MODEL = """\
-import torch
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = torch.nn.Embedding(16, 8)
-        self.conv = torch.nn.Conv1d(8, 8, 3, padding=1)
-        self.norm = torch.nn.BatchNorm1d(8)
-        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-        self.layer_norm = torch.nn.LayerNorm(8)
-        self.register_buffer("scale", torch.ones(8))
-        self.register_buffer("positions", torch.arange(4.0), persistent=False)
-        self.tied = self.first
-
-    def encode(self, x):
-        return self.second(self.tied(self.layer_norm(x) * self.scale)) + self.positions[:, None]
-
-    def forward(self, x):
-        return self.encode(self.norm(self.conv(self.embedding(x).transpose(1, 2))).transpose(1, 2))
-
-def create():
-    return Net().eval()
-"""
+MODEL = net(
+    "self.embedding = torch.nn.Embedding(16, 8)",
+    "self.conv = torch.nn.Conv1d(8, 8, 3, padding=1)",
+    "self.norm = torch.nn.BatchNorm1d(8)",
+    "self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)",
+    "self.layer_norm = torch.nn.LayerNorm(8)",
+    'self.register_buffer("scale", torch.ones(8))',
+    'self.register_buffer("positions", torch.arange(4.0), persistent=False)',
+    "self.tied = self.first",
+    create="return Net().eval()",
+    encode="return self.second(self.tied(self.layer_norm(x) * self.scale)) + self.positions[:, None]",
+    forward="return self.encode(self.norm(self.conv(self.embedding(x).transpose(1, 2))).transpose(1, 2))",
+)
 MANIFEST = """\
 schema: executorch-model/v1
 name: net
@@ -247,6 +238,7 @@ READS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("where", "way"),
     [

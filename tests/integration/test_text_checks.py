@@ -15,20 +15,11 @@ from etbuild.cli import main
 from etbuild.plan.model_tests import TextTest
 from etkit.running.testing import text_scores
 from tests.helpers.language_models import CACHES, LETTERS, project
+from tests.helpers.manifests import net
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 
-MODEL = """import torch
-
-
-class Net(torch.nn.Module):
-    def forward(self, x):
-        return {}
-
-
-def create():
-    return Net()
-"""
+MODEL = net(forward="return {}")
 TEXT = "".join(LETTERS[(7 * index * index + index // 3) % 26] for index in range(120))
 LIMITS = {"max_perplexity_change": 0.001, "max_divergence": 1e-5, "min_same_choices": 1, "min_equal_tokens": 32}
 LINEAR = {"defaults": {"partitioners": ["xnnpack"], "quantize": {"torchao": [{"config": "8da4w", "group_size": 32}]}}}

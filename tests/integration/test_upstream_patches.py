@@ -31,6 +31,7 @@ NOT_COUNTED = {
 COUNTED = sorted(set(NAMES) & set(SWITCHES) - NOT_COUNTED)
 OF_LIMITS = sorted(set(NAMES) & {limit.name for limit in LIMITS})
 
+of_the_packages = pytest.mark.long("packages")  # what `results` finds in a minute or two
 Results = tuple[dict[str, Any], dict[str, Any]]
 
 
@@ -82,11 +83,13 @@ def test_a_patch_says_what_it_changes_and_how_to_test_it(patch: Path) -> None:
     assert max(map(len, message.splitlines())) <= 80
 
 
+@of_the_packages
 def test_the_programs_stay_the_same(results: Results) -> None:
     (installed, switched), [patched] = (result["work"] for result in results)
     assert installed["programs"] == switched["programs"] == patched["programs"]
 
 
+@of_the_packages
 @pytest.mark.parametrize("switch", COUNTED)
 def test_a_patch_avoids_what_its_switch_avoids(switch: str, results: Results) -> None:
     (installed, switched), [patched] = (result["work"] for result in results)
@@ -94,10 +97,12 @@ def test_a_patch_avoids_what_its_switch_avoids(switch: str, results: Results) ->
     assert counts[2] <= counts[1] < counts[0], counts
 
 
+@of_the_packages
 def test_patched_packages_do_not_import_inductor(results: Results) -> None:
     assert [result["imported_inductor"] for result in results] == [True, False]
 
 
+@of_the_packages
 @pytest.mark.parametrize("patch", PATCHES, ids=NAMES)
 def test_the_tests_of_a_patch_pass_with_it_and_fail_without(patch: Path, applied: Path, results: Results) -> None:
     installed, patched = (result["tests"] for result in results)

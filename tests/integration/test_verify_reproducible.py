@@ -14,27 +14,14 @@ from etbuild.plan.step_plans import LowerPlan
 from etbuild.steps import lower
 from etbuild.steps.saved_export import LoweringJob
 from etkit.building import cache_upkeep
+from tests.helpers.manifests import net
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
 
 EXACT = MODEL.replace(
     "return Net()", "net = Net()\n    for p in net.parameters():\n        p.data.fill_(0.5)\n    return net"
 )
-COUNTS = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.full((1,), 3.0))
-
-    def forward(self, x):
-        self.calls += 1
-        return x * self.calls
-
-def create():
-    return Net()
-"""
+COUNTS = net('self.register_buffer("calls", torch.full((1,), 3.0))', forward="self.calls += 1\nreturn x * self.calls")
 PORTABLE = MANIFEST.replace("[xnnpack]", "[]")  # imports and lowers faster
 
 

@@ -19,8 +19,7 @@ from .conftest import PROGRAMS, TARGETS, Filled, artifacts
 from .servers import CacheServer
 
 WAIT_SECONDS = 120
-# In no sample, but after each change of the rules: most of the time is that of the builds which all tests share.
-pytestmark = pytest.mark.sample(never=True)
+pytestmark = pytest.mark.long("caches")  # all or none: most of the time is that of the builds which all tests share
 
 
 def ours(mnemonics: list[str]) -> list[str]:

@@ -19,10 +19,7 @@ from .servers import BuildBox
 GOLDEN = Path(__file__).parents[1] / "golden/programs"
 MLP = "//examples/mlp"
 WAIT_SECONDS = 300
-
-# In no sample, but after each change of the rules: the first build uploads and splits the packages, which takes one or
-# two minutes.
-pytestmark = pytest.mark.sample(never=True)
+pytestmark = pytest.mark.long("executor")  # all or none: the first build uploads and splits the packages
 
 
 @pytest.fixture(scope="module")
