@@ -42,12 +42,7 @@ STEPS: Mapping[str, tuple[str, ...]] = {
 OUTSIDE = "outside"
 # What only some programs use. A backend is a part of its own: its name is that of the part.
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "adapters": (
-        "etbuild.emit.adapters",
-        "etbuild.model.adapter_weights",
-        "etbuild.model.adapters",
-        "etbuild.model.tensor_digests",
-    ),
+    "adapters": ("etplugins.lora", "etbuild.model.tensor_digests"),
     "checkpoints": ("etbuild.model.checkpoint", "etbuild.model.packed.kept", "etbuild.model.tensor_digests"),
     "computed_weights": ("etbuild.export.computed_weights",),
     "constants": ("etbuild.export.constant_methods",),
@@ -77,7 +72,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "etbuild.model.packed.packing",
     ),
     "names_of_tensors": ("etbuild.model.tensor_names",),
-    "program_files": ("etbuild.export.pt2_file", "etbuild.export.pt2_strings"),
+    "program_files": ("etplugins.pt2_files",),
     "quantize": ("etbuild.quantize",),
     "recipe": ("etbuild.export.recipe",),
     "runner": ("etbuild.export.runner_contract",),
@@ -92,9 +87,15 @@ ACTION = "action"
 _AROUND = ("etbuild.__main__", "etbuild.cli.main")
 _WORKERS = ("etbuild.worker.server", "etbuild.worker.warm_up")
 _WITH_WORKERS = ("export", "lower", "compare")
+_PROVIDED = {
+    "etplugins.lora.changes",
+    "etplugins.pt2_files.files",
+}  # steps find these by names
 # Functions of backends and of workers that only these steps call, and what the functions import.
 _CALLED_BY: Mapping[str, frozenset[str]] = {
     "_warm_lowering": frozenset(("lower",)),
+    "check_emitted": frozenset(("lower",)),
+    "filled": frozenset(("lower",)),
     "lowering_context": frozenset(("lower",)),
     "stored_weights": frozenset(("lower",)),
 }
@@ -168,6 +169,7 @@ def step_files(files: Mapping[str, Source], backends: Mapping[str, str]) -> dict
             tags[path].add(driver.tag(path))
         if "etbuild.backends" in base:
             waiting |= set(backends.values())
+        waiting |= _PROVIDED & apart if step in _WITH_WORKERS else set()
         # A part may import another one: then its files are in both.
         before: set[str] = set()
         while before != waiting:
@@ -434,7 +436,8 @@ def _plugin_files(root: Path) -> Iterator[str]:
 
 def table(root: Path = ROOT) -> str:
     """The text of `step_files.bzl`, as buildifier formats it."""
-    rows = step_files(files_of_checkout(root), backend_modules())
+    plugins = {path: _source(root / path) for path in _plugin_files(root) if path.endswith(".py")}
+    rows = step_files({**files_of_checkout(root), **plugins}, backend_modules())
     rows |= {path: sorted(f"{step}/plugins" for step in STEPS) for path in sorted(_plugin_files(root))}
     lines = []
     for path, steps in rows.items():

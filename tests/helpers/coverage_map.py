@@ -88,6 +88,8 @@ COVERED_BY: Mapping[str, Row] = {
     ),
     "toolchain/etbuild/plugins.py": _core(*_integration("backends")),
     "toolchain/etplugins/": _core(*_integration("backends"), "conformance/test_named_data_of_backends.py"),
+    "toolchain/etplugins/lora/": _core(*_integration("adapters")),
+    "toolchain/etplugins/pt2_files/": _core(*_integration("pt2_files")),
     "toolchain/etplugins/coreml/": _core(*_integration("backends"), "conformance/test_coreml.py"),
     "toolchain/etkit/benchmarking/": _tool(*_integration("bench"), *_bazel("program_tests")),
     "toolchain/etbuild/build.py": _core(
@@ -149,7 +151,7 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etbuild/errors.py": _core(*_integration("errors", "source_lines")),
     "toolchain/etbuild/exception_text.py": _core(*_integration("errors", "source_lines")),
     "toolchain/etbuild/export/": _core(
-        *_integration("constant_methods", "custom_ops", "entries", "inputs", "kinds_of_modules", "pt2_files"),
+        *_integration("constant_methods", "custom_ops", "entries", "inputs", "kinds_of_modules"),
         *_integration("runner_contract", "several_modules", "source_lines", "steps"),
     ),
     "toolchain/etbuild/extras.py": _core(*_integration("huggingface")),
@@ -173,9 +175,7 @@ COVERED_BY: Mapping[str, Row] = {
     ),
     "toolchain/etbuild/manifest/": _core(*_integration("errors", "variants")),
     "toolchain/etbuild/model/": _core(
-        *_integration(
-            "adapters", "checkpoints", "eager_model", "encoder_decoders", "gguf", "huggingface", "image_text"
-        ),
+        *_integration("checkpoints", "eager_model", "encoder_decoders", "gguf", "huggingface", "image_text"),
         *_integration("known_values", "language_models", "packed_checkpoints", "tasks", "tensor_digests", "training"),
     ),
     "toolchain/etkit/oci/": _tool(*_REGISTRY),

@@ -92,7 +92,7 @@ def test_an_edit_of_a_file_changes_the_keys_that_the_table_names_and_no_others(
 
 
 def test_no_step_imports_what_its_key_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = ("etkit.testing.bundle", "etbuild.lower.lower_methods", "etbuild.export.pt2_file")
+    others = ("etkit.testing.bundle", "etbuild.lower.lower_methods", "etbuild.export.recipe")
     for name in others:
         importlib.import_module(name)
         monkeypatch.delitem(sys.modules, name)
@@ -105,7 +105,7 @@ def test_no_step_imports_what_its_key_lacks(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(AssertionError), step_files.only(["lower"], []):
             importlib.import_module(others[2])
     assert not any(type(finder).__module__ == step_files.__name__ for finder in sys.meta_path)
-    with step_files.only(["export"], ["program_files"]):
+    with step_files.only(["export"], ["recipe"]):
         importlib.import_module(others[2])
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from etbuild.errors import DocumentPath, Problem
-from etbuild.manifest import adapters, tasks
+from etbuild.manifest import tasks
 from etbuild.manifest.sections import Cache, HuggingFace, Manifest, Method
 
 CUSTOM_SDPA = "custom_sdpa"
@@ -27,7 +27,7 @@ def completed(manifest: Manifest) -> Manifest:
         return manifest
     task, methods = tasks.TASKS[huggingface["task"]], manifest.get("methods")
     if not methods and "forward" in task.entries and "adapters" in model:
-        methods = adapters.methods(model["adapters"])
+        methods = {"forward": {}, **{f"forward_{name}": {"adapter": name} for name in model["adapters"]}}
     huggingface = {"class": task.model_class, **({} if task.outputs else {"logits": "last"}), **huggingface}
     methods = tasks.completed(methods, task, huggingface)
     return {**manifest, "model": {**model, "huggingface": huggingface}, "methods": methods}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from etbuild.errors import Problem, unknown
-from etbuild.manifest import adapters
 from etbuild.manifest.sections import Metadata, Model
 
 TITLE = "org.opencontainers.image.title"
@@ -20,7 +19,7 @@ _ANNOTATIONS = {
 
 
 def check(metadata: Metadata, model: Model) -> Iterator[Problem]:
-    """Yields the problems of metadata that a schema cannot find."""
+    """Yields the problems of metadata that a schema cannot find. The model is completed."""
     keys = {annotation: f"`metadata.{key}`" for key, annotation in _ANNOTATIONS.items()} | {TITLE: "`name`"}
     for label in metadata.get("labels", {}):
         if label in keys:
@@ -29,7 +28,8 @@ def check(metadata: Metadata, model: Model) -> Iterator[Problem]:
     weights = model.get("weights", [])
     entries = weights if isinstance(weights, list) else [weights]
     files = {entry if isinstance(entry, str) else entry["file"] for entry in entries}
-    files |= {entry.get("weights", "") for entry in adapters.files(model).values()}
+    adapters = model.get("adapters", {}).values()
+    files |= {entry["weights"] for entry in adapters if not isinstance(entry, str) and "weights" in entry}
     for name, hint in unknown(metadata.get("weights_licenses", {}), files):
         message = f"`{name}` is not one of the files of `model.weights`, or of an adapter"
         yield Problem(message, ("metadata", "weights_licenses", name), hint, at_key=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
-from etbuild.manifest import adapters, example_inputs, language_model
+from etbuild.manifest import example_inputs, language_model, plugin_sections
 from etbuild.manifest.sections import Checkpoint, Executorch, HuggingFace, Manifest, Method, Pt2e, Quantize, Recipe
 from etbuild.plan import parts
 
@@ -23,8 +23,9 @@ def normalized(manifest: Manifest) -> dict[str, object]:
     Writes the manifest's `defaults` into each method. Sorts mappings by key, so that a factory gets its `kwargs` in
     the same order whatever order the manifest has. The classes of a plan have the other defaults.
     """
-    manifest = language_model.normalized(manifest)
+    manifest = plugin_sections.completed(language_model.normalized(manifest))
     model = manifest.get("model", {})
+    adapters = model.get("adapters", {})
     entry: Method = {"entry": "forward"} if "huggingface" in model else {}
     tokenizer = manifest.get("tokenizer", [])
     plan: dict[str, object] = {
@@ -35,18 +36,17 @@ def normalized(manifest: Manifest) -> dict[str, object]:
             "huggingface": _huggingface(model["huggingface"]) if "huggingface" in model else None,
             "weights": _weights(model.get("weights", [])),
             "modules": sorted(model.get("modules", [])),
-            "adapters": adapters.files(model),
         },
         "methods": {name: _method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()},
         "recipe": _recipe(manifest),
         "constant_methods": manifest.get("constant_methods", {}),
         "named_data": {
-            tag: {"parameters": sorted(entry["parameters"]), "shard_size": entry.get("shard_size")}
+            tag: {
+                "parameters": sorted(entry["parameters"]),
+                "shard_size": entry.get("shard_size"),
+                "adapter": tag in adapters,
+            }
             for tag, entry in manifest.get("named_data", {}).items()
-        }
-        | {
-            name: {"parameters": [f"*{adapters.OF_LAYER}.{name}.lora_?"], "shard_size": None, "adapter": True}
-            for name in model.get("adapters", {})
         },
         "custom_ops": manifest.get("custom_ops", {}),
         "passes": manifest.get("passes", {}),

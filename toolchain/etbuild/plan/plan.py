@@ -8,6 +8,7 @@ plan, which contains what the step may read: see `plan.step_plans`. The report's
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import PurePath
 from typing import Annotated
 
 from etbuild import backends, plugins
@@ -150,6 +151,8 @@ class Plan(Lowered):
     def plugins(self) -> frozenset[str]:
         """The packages of the plug-ins that this program uses."""
         used = [("backend", name) for name in backends.of_driver(self.used_backends)]
+        used += [("method_change", "adapters")] if self.model.adapters else []
+        used += [("method_source", PurePath(each.program).suffix) for each in self.methods.values() if each.program]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 

@@ -19,6 +19,7 @@ from etbuild.processes import arithmetic
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
 from etbuild.steps.lowering_options import LoweringOptions
+from etbuild.steps.method_change import adapters
 
 if TYPE_CHECKING:
     import torch
@@ -144,9 +145,7 @@ def open_content(job: LoweringJob[MethodPlan], saved: SavedExport, needed: Colle
 
     plan = job.plan
     if isinstance(plan, LowerPlan) and plan.adapters:
-        from etbuild.model import adapter_weights
-
-        adapter_weights.check(plan.adapters, saved.tensors, job.inputs)
+        adapters().check_weights(plan.adapters, saved.tensors, job.inputs)
     return Content(saved, _weights(job, saved, needed), needed)
 
 

@@ -25,6 +25,7 @@ from etbuild.plan.step_plans import ComparePlan
 from etbuild.processes.process_state import undone
 from etbuild.steps import apart
 from etbuild.steps.compared_methods import ComparedMethods, weights_of_adapters
+from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
 
 if TYPE_CHECKING:
@@ -193,15 +194,13 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
     for name, content in weights_of_adapters(job, tensors.keys()).items():
         tensors[name].copy_(content)
 
-    def applied(adapter: str | None) -> AbstractContextManager[object]:
+    def applied(method: str) -> AbstractContextManager[object]:
         if not plan.adapters:
             return nullcontext()
-        from etbuild.model import adapters
-
-        return adapters.applied(root, adapter)
+        return adapters().applied(root, method, plan.methods[method].adapter)
 
     return {
-        name: EagerMethod(root, plan.methods[name].entry, functools.partial(applied, plan.methods[name].adapter))
+        name: EagerMethod(root, plan.methods[name].entry, functools.partial(applied, name))
         for name in witnesses(job.plan)
     }
 
