@@ -104,7 +104,7 @@ _LOWERS_AGAIN = "compare"
 # What the module of a guard may import: Python's own library, but not what imports modules by name or draws numbers.
 _HARMLESS = {PACKAGE, *sys.stdlib_module_names} - {"importlib", "pkgutil", "random", "runpy"}
 # The modules of this package import others of it by names that stand in their text.
-_BY_NAME = "etbuild.accelerate."
+_BY_NAME = "etbuild.upstream.accelerate."
 _HEADER = '''\
 """Which files of the driver each step runs, and which of them only for programs with a certain part: `STEP/PART`.
 The parts `action` and `outside` are in no key. Keys have the part `plugins` as digests of whole plug-ins.
@@ -265,7 +265,7 @@ class _Driver:
         for function, modules in uses.by_function.items():
             if self._step in _CALLED_BY[function]:
                 yield from modules & self._modules.keys()
-        if name.startswith(_BY_NAME):
+        if f"{name}.".startswith(_BY_NAME):
             yield from {f"{_BY_NAME}{word}" for word in self._uses(name).words} & self._modules.keys()
 
     def called(self, modules: Iterable[str]) -> set[str]:

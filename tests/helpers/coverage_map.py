@@ -75,7 +75,6 @@ COVERED_BY: Mapping[str, Row] = {
     # The driver's packages, which ARCHITECTURE.md describes.
     "toolchain/etbuild/__init__.py": _core(*_integration("python_interface")),
     "toolchain/etbuild/__main__.py": _core(*_integration("surroundings")),
-    "toolchain/etbuild/accelerate/": _core(*_integration("acceleration", "acceleration_of_others", "determinism")),
     "toolchain/etkit/analysis/": _imported(
         *_integration("diff", "inspect", "profile", "variants", "verify_reproducible"), *_bazel("packages")
     ),
@@ -209,6 +208,12 @@ COVERED_BY: Mapping[str, Row] = {
     "toolchain/etkit/targets/": _tool(*_bazel("rules")),
     "toolchain/etkit/testing/": _imported(
         *_integration("bundle", "compared_outputs", "program_tests", "text_checks"), *_bazel("program_tests")
+    ),
+    "toolchain/etbuild/upstream/": _core(
+        *_integration("backends", "branches", "core_operators", "lowering", "mutable_buffers"), "conformance/"
+    ),
+    "toolchain/etbuild/upstream/accelerate/": _core(
+        *_integration("acceleration", "acceleration_of_others", "determinism")
     ),
     "toolchain/etbuild/version.py": _core(),
     "toolchain/etbuild/worker/": _core(*_integration("worker"), *_faults("worker_soak"), *_bazel("worker"), "remote/"),

@@ -22,7 +22,6 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from etbuild.accelerate.lowering import accelerated
 from etbuild.comparison import accuracy
 from etbuild.comparison.graph import Graph, Rounding, arguments, buffers, copied, outputs_of, with_state
 from etbuild.exception_text import summary
@@ -32,6 +31,7 @@ from etbuild.plan.parts import Tolerance
 from etbuild.plan.step_plans import LowerPlan
 from etbuild.runtime import child, program_files
 from etbuild.runtime.session import Session
+from etbuild.upstream.accelerate import accelerated
 
 _SHOWN = 2  # outputs that a message names
 _SAMPLES = 3  # of how far rounding moves the outputs

@@ -23,7 +23,6 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild import plugins
-from etbuild.accelerate.exports import exporting
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import hints, readable, summary
 from etbuild.export import (
@@ -52,6 +51,7 @@ from etbuild.plan.parts import ExportMethod, Pt2e
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.process_state import undone
 from etbuild.processes.random_seeds import seed
+from etbuild.upstream.accelerate import exporting
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe

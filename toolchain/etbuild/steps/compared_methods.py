@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild.accelerate.lowering import accelerated
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.step_plans import ComparePlan
 from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_methods, open_content
+from etbuild.upstream.accelerate import accelerated
 
 if TYPE_CHECKING:
     import torch

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from etbuild.accelerate.lowering import accelerated, importing
 from etbuild.inputs import step_files, toolchain
 from etbuild.processes.library_output import library_messages_off, stdout_for_results
+from etbuild.upstream.accelerate import accelerated, importing
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
