@@ -228,8 +228,8 @@ class Project:
         Raises:
             InputError: The manifest is refused.
         """
-        from etbuild.accelerate.lowering import accelerated
         from etbuild.lower.lower_methods import lower_programs
+        from etbuild.upstream.accelerate import accelerated
 
         (self.root / "model.yaml").write_text(yaml.safe_dump(layout.manifest()))
         lower_plan = from_manifest(validate.load(self.root / "model.yaml").data).lower_plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -162,7 +163,7 @@ def _merged(part: Any, other: Any) -> Any:
 
 
 @st.composite
-def documents(draw: st.DrawFn, schema_name: str) -> bytes:
+def documents(draw: st.DrawFn, schema_name: str | Path) -> bytes:
     """Draws JSON, which is also YAML, that fits a schema or nearly does."""
     root: Any = json_schema.validator(schema_name).schema
     data = _FromSchema(root, draw, draw(st.sampled_from([0, 30, 8]))).value(root)

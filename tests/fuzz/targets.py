@@ -406,7 +406,7 @@ def fuzz_checkpoint_index(data: bytes) -> None:
 def fuzz_adapter_config(data: bytes) -> None:
     """PEFT's configuration of an adapter."""
     from etbuild.key.declared import Inputs
-    from etbuild.model import adapter_config
+    from etplugins.lora import config as adapter_config
 
     file = _file("adapter_config.json", data)
     with _only_our_errors():

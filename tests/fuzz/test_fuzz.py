@@ -6,17 +6,20 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from etplugins import lora
+
 from .seeds import seeds
 from .strategies import documents, mutated_bytes, mutated_trees
 from .targets import TARGETS
 
-SCHEMAS = {
+SCHEMAS: dict[str, list[str | Path]] = {
     "manifest": ["model"],
     "plan": ["plan#plan", "plan#exportPlan", "plan#lowerPlan", "plan#methodPlan"],
     "positions": ["plan#positions"],
@@ -27,7 +30,7 @@ SCHEMAS = {
     "lowering": ["step#lowering"],
     "export": ["step#export"],
     "lowered_method": ["step#loweredMethod"],
-    "adapter_config": ["adapter-config"],
+    "adapter_config": [Path(lora.__file__).with_name("adapter-config.schema.json")],
 }
 EXAMPLES = {"manifest": 250, "pte": 40, "ptd": 40}
 SECONDS = 20  # limit for one input: a hundred times what it should take on the slowest machine

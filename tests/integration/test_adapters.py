@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from etbuild.model import adapter_config
+from etplugins.lora import config as adapter_config
 from tests.helpers import commands
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build, Outcome

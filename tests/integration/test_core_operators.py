@@ -11,7 +11,7 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 
-from etbuild.lower import tanh_gelu
+from etbuild.upstream import tanh_gelu
 from etplugins.coreml.backend import CoreMl
 from tests.helpers import commands
 from tests.helpers.runtime import run

@@ -47,7 +47,7 @@ defaults: {{partitioners: {partitioners}}}
 """
 
 IN_MEMORY = {
-    "etbuild.accelerate.blobs_in_files",
+    "etbuild.upstream.accelerate.blobs_in_files",
     "etbuild.emit.binding",
     "etbuild.emit.method_archive",
     "etbuild.lower.weight_storage",

@@ -19,9 +19,8 @@ import torch
 from torch._higher_order_ops.associative_scan import associative_scan
 
 from etbuild.errors import InputError
-from etbuild.export import custom_ops, pt2_file
+from etbuild.export import custom_ops
 from etbuild.export.export_methods import load_method
-from etbuild.export.pt2_strings import UnsafePt2, _operator
 from etbuild.guard.undeclared import watched_reads
 from etbuild.inputs.sources import read_sources
 from etbuild.inputs.step_context import StepContext
@@ -29,6 +28,8 @@ from etbuild.inputs.user_code import importable
 from etbuild.key.declared import Inputs
 from etbuild.plan.parts import CustomOps
 from etbuild.plan.plan import from_manifest
+from etplugins.pt2_files import files as pt2_file
+from etplugins.pt2_files.strings import UnsafePt2, _operator
 
 from .conftest import Build
 

@@ -12,10 +12,10 @@ import pytest
 from etbuild.errors import InputError
 from etbuild.key.declared import Inputs
 from etbuild.manifest import validate
-from etbuild.model import adapter_config
-from etbuild.model.adapter_config import AdapterConfig
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import LowerPlan, MethodPlan
+from etplugins.lora import config as adapter_config
+from etplugins.lora.config import AdapterConfig
 
 WRITTEN: dict[str, Any] = {  # what PEFT 0.21 writes, with the keys that matter
     "alpha_pattern": {},

@@ -193,7 +193,6 @@ def test_a_plan_with_a_key_that_nobody_reads_is_refused(tmp_path: Path) -> None:
 
 def test_every_object_of_our_schemas_is_closed_or_says_why() -> None:
     others = {  # files of other tools, which may hold anything else
-        "adapter-config": "PEFT",
         "checkpoint-index": "transformers",
         "package": "the OCI specification allows other keys",
         "plan": "`Part.from_json` refuses other keys",

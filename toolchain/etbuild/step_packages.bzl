@@ -7,7 +7,6 @@ rows than it needs. Plug-ins have no rows: a step runs those that the program us
 
 STEP_PACKAGES = {
     "": ["compare", "export", "lower", "plan", "report"],
-    "accelerate": ["compare", "export", "lower"],
     "backends": ["compare", "export", "lower", "plan", "report"],
     "emit": ["lower"],
     "export": ["compare", "export", "lower"],
@@ -21,6 +20,7 @@ STEP_PACKAGES = {
     "runtime": ["compare"],
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
+    "upstream": ["compare", "export", "lower"],
 }
 
 # The plug-ins that only one step runs: the actions of others do not have them.

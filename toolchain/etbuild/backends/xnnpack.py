@@ -78,9 +78,9 @@ class Xnnpack(BuiltInBackend):
     def lowering_context(self, partitioners: Partitioners) -> Iterator[None]:
         """A context in which XNNPACK makes programs that the runtime loads and that compute correct numbers, by what
         the page of ExecuTorch's limits says of it."""
-        from etbuild.backends.xnnpack_graphs import corrected_graphs
-        from etbuild.backends.xnnpack_layouts import corrected_layouts
-        from etbuild.backends.xnnpack_operators import corrected_operators
+        from etbuild.upstream.xnnpack_graphs import corrected_graphs
+        from etbuild.upstream.xnnpack_layouts import corrected_layouts
+        from etbuild.upstream.xnnpack_operators import corrected_operators
 
         with corrected_operators(partitioners, Xnnpack.delegate_id), corrected_layouts(), corrected_graphs():
             yield

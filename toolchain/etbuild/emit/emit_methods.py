@@ -28,14 +28,12 @@ from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import failed
 from etbuild.lower import (
-    branch_results,
     dequantize,
     dtypes,
     dynamic_sizes,
     failed_nodes,
     method_graph,
     named_data,
-    nonzero_rows,
     passes,
 )
 from etbuild.lower.executorch_config import backend_config
@@ -43,12 +41,12 @@ from etbuild.lower.finite_weights import NonFinite
 from etbuild.lower.lower_methods import operator_counts
 from etbuild.lower.named_data import Blob, BlobRequest, Claims
 from etbuild.lower.partition_counts import operator_name
-from etbuild.lower.viewed_weights import copy_viewed_weights
 from etbuild.lower.weight_sharing import WeightReader
 from etbuild.lower.weight_storage import Digests, weight_readers
 from etbuild.patching import replaced
 from etbuild.plan.step_plans import MethodPlan
 from etbuild.results import MethodGraph, OperatorCounts
+from etbuild.upstream import branch_results, nonzero_rows, sizes_of_splits, viewed_weights
 
 
 @dataclass(frozen=True)
@@ -237,14 +235,14 @@ def _to_executorch(lower_plan: MethodPlan, lowered: Lowered) -> tuple[Executorch
     """Runs ExecuTorch's `to_executorch` up to the program's file, which `write_program` writes for all methods."""
     edge, external = lowered.edge, named_data.shard_of if lowered.shards else False
     of_application = not all(each.alloc_graph_output for each in lower_plan.memory_planning.values())
-    early = [*passes.executorch(lower_plan), *([copy_viewed_weights] if lowered.shards else [])]
+    early = [*passes.executorch(lower_plan), *([viewed_weights.copies(named_data.shard_of)] if lowered.shards else [])]
     early.append(branch_results.copies(outputs=of_application))
     config = backend_config(lower_plan, early, external, lowered.written or ())
     dequantize.register_kernels(edge)
     with (
         wrap_errors(lambda error: _emission_error(error, lower_plan, edge)),
         replaced(_program, "serialize_for_executorch", lambda *arguments: (Cord(), {})),
-        dynamic_sizes.verified_as_symbols(),
+        sizes_of_splits.verified_as_symbols(),
         nonzero_rows.row_major(),
     ):
         manager = edge.to_executorch(config)

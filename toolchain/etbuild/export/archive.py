@@ -29,7 +29,6 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from etbuild.accelerate.exports import saving
 from etbuild.errors import BuildError
 from etbuild.exception_text import summary
 from etbuild.export import saved_examples
@@ -62,6 +61,7 @@ from etbuild.model.tensor_bytes import equal, flat_bytes
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.model.weights_files import describe
 from etbuild.plan.step_plans import ExportPlan
+from etbuild.upstream.accelerate import saving
 
 _SCHEMA = "executorch-export/v4"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` registers

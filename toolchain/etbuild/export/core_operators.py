@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from etbuild.export import missing_operators
-from etbuild.export.graph_changes import Add, Writer, change_graphs, write
+from etbuild.upstream.graph_changes import Add, Writer, change_graphs, write
 
 _aten = torch.ops.aten
 

@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 from traceback import StackSummary, walk_tb
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from etbuild.accelerate.exports import exporting
+from etbuild import plugins
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import hints, readable, summary
 from etbuild.export import (
@@ -40,7 +41,7 @@ from etbuild.export import (
 from etbuild.export.example_values import DynamicShapes, dimension_names
 from etbuild.export.quantizers import MethodQuantization
 from etbuild.export.size_conditions import SizeConditions
-from etbuild.foreign_errors import PASSING, from_exception, wrap_errors
+from etbuild.foreign_errors import PASSING, from_exception, wrap_errors, wrap_library_errors
 from etbuild.inputs import source_lines
 from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
@@ -52,9 +53,14 @@ from etbuild.plan.parts import ExportMethod
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.surroundings.process_state import undone
 from etbuild.surroundings.random_seeds import seed
+from etbuild.upstream.accelerate import exporting
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
+
+
+ReadProgram = Callable[[Path, str, DocumentPath], "torch.export.ExportedProgram"]
+"""Reads the method in a declared file, which the manifest names so at a place. It may raise anything."""
 
 
 @dataclass(frozen=True)
@@ -349,27 +355,14 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Given) -> torch.expo
     file, path = export_plan.methods[name].program, ("methods", name, "program")
     assert file is not None
     archive = inputs.find_data(file, path)
-    from etbuild.export import pt2_file
-
-    with wrap_errors(lambda error: _program_error(error, file, path)):
-        program = pt2_file.load(archive)
+    read: ReadProgram = plugins.load("method_source", PurePath(file).suffix)
+    hint = "if it has operators of your own, list the library or module that registers them in `custom_ops`"
+    with wrap_library_errors(InputError, path, f"cannot read `{file}`", hint):
+        program = read(archive, file, path)
         derived_dims.forget_ranges(program)
         _check_tensors(program, path, f"export the module again, after `{_UNWRAP}`")
         core_operators.make_lowerable(program)
         return old_values.drop_inputs(_with_one_input_per_tensor(program), name)
-
-
-def _program_error(error: BaseException, file: str, path: DocumentPath) -> InputError:
-    """The error for an exported program whose file cannot be read."""
-    from etbuild.export import pt2_file, pt2_strings
-
-    if isinstance(error, pt2_file.NotExported):
-        hint = f'write it with `torch.export.save(torch.export.export(module, inputs), "{file}")`'
-        return InputError.at(path, f"`{file}` is not a file of torch.export.save", hint)
-    if isinstance(error, pt2_strings.UnsafePt2):
-        return InputError.at(path, f"cannot read `{file}`: {error}")
-    hint = "if it has operators of your own, list the library or module that registers them in `custom_ops`"
-    return from_exception(error, InputError, path, f"cannot read `{file}`", hint)
 
 
 def _with_one_input_per_tensor(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from etbuild.export.graph_changes import Add, Writer
+from etbuild.upstream.graph_changes import Add, Writer
 
 _aten = torch.ops.aten
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from executorch.exir import EdgeProgramManager, sym_util
-from executorch.exir.verification import arg_validator
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
@@ -25,7 +24,6 @@ from etbuild.exception_text import hints
 from etbuild.export import size_conditions
 from etbuild.inputs import source_lines
 from etbuild.lower import failed_nodes
-from etbuild.patching import replacing
 
 
 @dataclass(frozen=True)
@@ -43,16 +41,6 @@ Sizes = dict[str, dict[tuple[int, int], _Size]]
 
 _OTHER = "use other operators"
 _INSTEAD = {"map_impl": "use `torch._higher_order_ops.scan.scan`, which takes any number of steps"}
-
-
-@replacing(arg_validator, "len")
-def verified_as_symbols(values: Any) -> int:
-    """A length for ExecuTorch's verifier that fixes no size.
-
-    It asks for the length of a list of tensors that an operator returns, such as `split`. What it takes for the list is
-    the first tensor, whose length is a size. It needs none: an empty list may have any dtype.
-    """
-    return 0 if isinstance(values, torch.Tensor) else len(values)
 
 
 def first_unlimited(program: ExportedProgram) -> torch.fx.Node | None:

@@ -30,21 +30,17 @@ from etbuild.lower import (
     dtypes,
     dynamic_sizes,
     failed_nodes,
-    linear_layers,
     method_graph,
     named_data,
-    nonzero_rows,
-    norms,
-    old_buffers,
     partitioners,
     passes,
     preprocess_results,
-    tanh_gelu,
 )
 from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
 from etbuild.plan.step_plans import MethodPlan
 from etbuild.results import OperatorCounts
+from etbuild.upstream import linear_layers, nonzero_rows, norms, old_buffers, sizes_of_splits, tanh_gelu
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
@@ -101,7 +97,7 @@ def _lowered(
     named = lower_plan.used_backends
     with (
         wrap_errors(lambda error: _lowering_error(error, programs)),
-        dynamic_sizes.verified_as_symbols(),
+        sizes_of_splits.verified_as_symbols(),
         nonzero_rows.row_major(),
         named_data.tag_folded_constants(shards),
         blob_weights.noted(),

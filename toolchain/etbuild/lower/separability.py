@@ -16,11 +16,11 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from etbuild import backends, releases
-from etbuild.accelerate.preprocess_in_parallel import is_a_loop
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.exception_text import summary
 from etbuild.lower import named_data
 from etbuild.lower.preprocess_results import backend_class
+from etbuild.upstream.accelerate.preprocess_in_parallel import is_a_loop
 
 
 def looks_at_all_methods(kind: type[BackendDetails]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from etbuild.errors import Problem, unknown
-from etbuild.manifest import adapters
 from etbuild.manifest.sections import Metadata, Model
 from etbuild.manifest.weights import checkpoints
 
@@ -20,15 +19,20 @@ _ANNOTATIONS = {
 }
 
 
-def check(metadata: Metadata, model: Model) -> Iterator[Problem]:
-    """Yields the problems of metadata that a schema cannot find."""
+def check(metadata: Metadata, model: Model, of_plugins: Iterator[str]) -> Iterator[Problem]:
+    """Yields the problems of metadata that a schema cannot find.
+
+    Args:
+        metadata: The metadata.
+        model: The model.
+        of_plugins: The files with weights that sections of plug-ins stand for.
+    """
     keys = {annotation: f"`metadata.{key}`" for key, annotation in _ANNOTATIONS.items()} | {TITLE: "`name`"}
     for label in metadata.get("labels", {}):
         if label in keys:
             message = f"the annotation `{label}` cannot be a label"
             yield Problem(message, ("metadata", "labels", label), f"it is made from {keys[label]}", at_key=True)
-    files = {checkpoint["file"] for checkpoint in checkpoints(model).values()}
-    files |= {entry.get("weights", "") for entry in adapters.files(model).values()}
+    files = {checkpoint["file"] for checkpoint in checkpoints(model).values()} | {*of_plugins}
     for name, hint in unknown(metadata.get("weights_licenses", {}), files):
         message = f"`{name}` is not one of the files of `model.weights`, or of an adapter"
         yield Problem(message, ("metadata", "weights_licenses", name), hint, at_key=True)

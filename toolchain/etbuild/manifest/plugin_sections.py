@@ -26,6 +26,9 @@ class Section(Protocol):
     def check(self, manifest: Manifest, check_name: CheckName) -> Iterator[Problem]:
         """Yields the problems of a completed manifest that a schema cannot find."""
 
+    def weights(self, manifest: Manifest) -> Iterator[str]:
+        """Yields the names of the files with weights that the section stands for."""
+
     def normalized(self, manifest: Manifest) -> Manifest:
         """A checked manifest, completed, and with what the section asks for but does not say."""
 
@@ -43,6 +46,12 @@ def check(manifest: Manifest, check_name: CheckName) -> Iterator[Problem]:
         yield from section.check(manifest, check_name)
     if "runner" in manifest:
         yield from plugins.load("runner", manifest["runner"])(manifest)
+
+
+def weights(manifest: Manifest) -> Iterator[str]:
+    """Yields the names of the files with weights that the sections of plug-ins stand for."""
+    for section in _sections(manifest):
+        yield from section.weights(manifest)
 
 
 def normalized(manifest: Manifest) -> Manifest:

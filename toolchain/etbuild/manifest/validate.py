@@ -22,7 +22,6 @@ from etbuild.files.weights_suffixes import (
     suffixes_of_plugins,
 )
 from etbuild.manifest import (
-    adapters,
     example_inputs,
     executorch_options,
     fitting,
@@ -197,12 +196,12 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
     model, defaults, methods = data.get("model", {}), data.get("defaults", {}), data.get("methods", {})
     if "model" not in data and not (methods and all("program" in method for method in methods.values())):
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
-    yield from adapters.check(data, _check_input_name)
+    yield from _check_adapters(methods, model.get("adapters", {}))
     for name in model.get("adapters", {}):
         yield from _check_tag(name, ("model", "adapters", name))
     yield from plugin_sections.check(data, _check_input_name)
     yield from _check_tokenizer(data)
-    yield from metadata.check(data.get("metadata", {}), model)
+    yield from metadata.check(data.get("metadata", {}), model, plugin_sections.weights(data))
     if "model" in data:
         yield from _check_model(model)
     yield from _check_defaults(defaults, methods)
@@ -401,6 +400,14 @@ def _check_method(method: sections.Method, path: DocumentPath) -> Iterator[Probl
         hint = "add `example_inputs: [{shape: [1, 16], dtype: int64}]`, or `[]` if the method has no inputs"
         yield Problem("the key `example_inputs` is missing", path, hint)
     yield from example_inputs.check(method, path, _check_example_file)
+
+
+def _check_adapters(methods: Mapping[str, sections.Method], adapters: Collection[str]) -> Iterator[Problem]:
+    """Checks that the adapter of each method is one of the model."""
+    for method, adapter in ((name, method["adapter"]) for name, method in methods.items() if "adapter" in method):
+        if adapter not in adapters:
+            hint = did_you_mean(adapter, adapters) if adapters else "the model has no `adapters`"
+            yield Problem(f"there is no adapter `{adapter}`", ("methods", method, "adapter"), hint)
 
 
 def _check_program(method: sections.Method, path: DocumentPath) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
-from etbuild.manifest import adapters, example_inputs, plugin_sections, weights
+from etbuild.manifest import example_inputs, plugin_sections, weights
 from etbuild.manifest.sections import Checkpoint, HuggingFace, Manifest, Method, Pt2e, Quantize, Recipe
 from etbuild.plan import parts
 
@@ -25,6 +25,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
     """
     manifest = plugin_sections.normalized(manifest)
     model = manifest.get("model", {})
+    adapters = model.get("adapters", {})
     entry: Method = {"entry": "forward"} if "huggingface" in model else {}
     tokenizer = manifest.get("tokenizer", [])
     plan: dict[str, object] = {
@@ -35,18 +36,13 @@ def normalized(manifest: Manifest) -> dict[str, object]:
             "huggingface": _huggingface(model["huggingface"]) if "huggingface" in model else None,
             "weights": [_checkpoint(checkpoint) for checkpoint in weights.checkpoints(model).values()],
             "modules": sorted(model.get("modules", [])),
-            "adapters": adapters.files(model),
         },
         "methods": {name: _method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()},
         "recipe": _recipe(manifest),
         "constant_methods": manifest.get("constant_methods", {}),
         "named_data": {
-            tag: {**entry, "parameters": sorted(entry["parameters"])}
+            tag: {**entry, "parameters": sorted(entry["parameters"]), "adapter": tag in adapters}
             for tag, entry in manifest.get("named_data", {}).items()
-        }
-        | {
-            name: {"parameters": [f"*{adapters.OF_LAYER}.{name}.lora_?"], "adapter": True}
-            for name in model.get("adapters", {})
         },
         "custom_ops": manifest.get("custom_ops", {}),
         "passes": manifest.get("passes", {}),

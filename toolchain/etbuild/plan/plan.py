@@ -8,6 +8,7 @@ plan, which contains what the step may read: see `plan.step_plans`. The report's
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import PurePath
 from typing import Annotated
 
 from etbuild import backends, plugins
@@ -135,6 +136,8 @@ class Plan(Lowered):
         used: list[tuple[str, str]] = [
             ("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)
         ]
+        used += [("method_source", PurePath(each.program).suffix) for each in self.methods.values() if each.program]
+        used += [("method_change", "adapters")] if self.model.adapters else []
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []
         used += [("quantizer", "torchao")] if self.export_plan.quantizes else []

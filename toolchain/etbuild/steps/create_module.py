@@ -10,6 +10,7 @@ from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
+from etbuild.steps.method_change import adapters
 
 if TYPE_CHECKING:
     import torch
@@ -49,9 +50,7 @@ def create_module(
     module.for_inference(root, export_plan.model)
     module.normalize(root)
     if export_plan.adapters:
-        from etbuild.model import adapters
-
-        adapters.attach(root, export_plan, context.inputs)
+        adapters().attach(root, export_plan, context.inputs)
     return root
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from etbuild.accelerate.lowering import importing
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
+from etbuild.upstream.accelerate import importing
 
 
 def imports_of_executorch(options: LoweringOptions) -> list[Callable[[], None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from etbuild.key.toolchain import check_installed
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
-from etbuild.steps import children
+from etbuild.steps import children, method_change
 from etbuild.steps.create_module import create_module
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
@@ -220,9 +220,9 @@ def export_with_weights(
     with context.stage("create the module"):
         root = create_module(export_plan, context, weights, in_place=True)
         if adapters:
-            from etbuild.model import adapter_weights, weights_files
+            from etbuild.model import weights_files
 
-            adapter_weights.check(adapters, weights_files.describe(root, False), context.inputs)
+            method_change.adapters().check_weights(adapters, weights_files.describe(root, False), context.inputs)
     programs = export_methods(export_plan, Modules(root, export_plan), context)
     return tensors_of(export_plan, root, programs), programs
 
@@ -272,7 +272,11 @@ class Modules:
     def module_for(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
         """Yields the module to export a method from, and a check of the exported program. It is valid inside."""
         quantized = None if self._quantized is None else self._quantized.module_for(name)
-        with self._with_adapter(name) as check_adapter, nullcontext() if quantized is None else quantized():
+        applied: AbstractContextManager[Callable[[ExportedProgram], None]] = nullcontext(lambda _: None)
+        plan = self._export_plan
+        if plan.adapters:
+            applied = method_change.adapters().applied(self._module, name, plan.methods[name].adapter)
+        with applied as check_adapter, nullcontext() if quantized is None else quantized():
 
             def check(program: ExportedProgram) -> None:
                 if quantized is not None:
@@ -280,22 +284,3 @@ class Modules:
                 check_adapter(program)
 
             yield self._module, check
-
-    @contextmanager
-    def _with_adapter(self, name: str) -> Iterator[Callable[[ExportedProgram], None]]:
-        """Within this context, the module computes with the adapter of a method, if it has one. Yields a check of the
-        exported program."""
-        if not self._export_plan.adapters:
-            yield lambda _: None
-            return
-        from etbuild.model import adapters
-
-        adapter = self._export_plan.methods[name].adapter
-
-        def check(program: ExportedProgram) -> None:
-            if adapter is not None:
-                adapters.check(program, self._module, name, adapter)
-            adapters.leave_out_unused(program, self._module)
-
-        with adapters.applied(self._module, adapter):
-            yield check

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from etbuild import backends, notes, releases
-from etbuild.accelerate.lowering import accelerated
 from etbuild.errors import InputError
 from etbuild.files.writing import Artifact
 from etbuild.foreign_errors import wrap_system_errors
@@ -45,15 +44,16 @@ from etbuild.steps.saved_export import (
     opened_export,
     runs_code_of_others,
 )
+from etbuild.upstream.accelerate import accelerated
 
 if TYPE_CHECKING:
     import torch
     from executorch.exir import ExecutorchProgramManager
 
-    from etbuild.accelerate.preprocess_in_parallel import Notes
     from etbuild.emit.emit_methods import Emitted
     from etbuild.emit.method_archive import SavedMethod
     from etbuild.export.read_archive import SavedExport
+    from etbuild.upstream.accelerate.preprocess_in_parallel import Notes
 
 
 def lower(
@@ -381,9 +381,9 @@ def _acceleration(options: LoweringOptions, directory: Path | None, notes: Notes
     if not options.accelerate or not releases.fitting():
         yield
         return
-    from etbuild.accelerate.blobs_in_files import blobs_in_files
-    from etbuild.accelerate.preprocess_in_parallel import preprocess_in_parallel
     from etbuild.emit.method_archive import BLOBS
+    from etbuild.upstream.accelerate.blobs_in_files import blobs_in_files
+    from etbuild.upstream.accelerate.preprocess_in_parallel import preprocess_in_parallel
 
     kept: AbstractContextManager[None] = nullcontext()
     if directory is not None:

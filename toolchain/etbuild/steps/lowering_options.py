@@ -16,8 +16,8 @@ class LoweringOptions:
     """How lowering runs.
 
     Attributes:
-        accelerate: Use the switches of `accelerate`, and lower several methods one by one if that gives the same
-            result.
+        accelerate: Use the switches of `upstream.accelerate`, and lower several methods one by one if that gives the
+            same result.
         jobs: The number of methods that are lowered at the same time.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.results import WeightDigests
+from etbuild.steps.method_change import adapters
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,7 @@ def exported_with_weights(
 def check_of_adapters(
     lower_plan: MethodPlan, programs: Mapping[str, ExportedProgram], shard_of: Mapping[str, str]
 ) -> Callable[[Emitted], None]:
-    """Checks the emitted methods, as `adapters.check_kept` does. It does nothing if no method has an adapter.
+    """What checks the emitted methods, as `Adapters.check_emitted` does. It does nothing if no method has an adapter.
 
     Args:
         lower_plan: The lower plan.
@@ -67,11 +67,7 @@ def check_of_adapters(
     from etbuild.lower import shards
 
     names = shards.of_adapters(lower_plan, shard_of)
-    if not names:
-        return lambda _: None
-    from etbuild.emit import adapters
-
-    return functools.partial(adapters.check_kept, read=adapters.read_by(programs, names))
+    return adapters().check_emitted(programs, names) if names else lambda _: None
 
 
 def with_adapters(
@@ -87,12 +83,10 @@ def with_adapters(
     """
     if not lower_plan.adapters:
         return parts, {}
-    from etbuild.emit import adapters
     from etbuild.lower import shards
-    from etbuild.model import adapter_weights
 
-    weights = adapter_weights.read(lower_plan.adapters, shards.of_adapters(lower_plan, shard_of), inputs)
-    return adapters.filled(parts, weights), weights
+    weights = adapters().read_weights(lower_plan.adapters, shards.of_adapters(lower_plan, shard_of), inputs)
+    return adapters().filled(parts, weights), weights
 
 
 def described_weights(lower_plan: LowerPlan, inputs: Given) -> WeightDigests:

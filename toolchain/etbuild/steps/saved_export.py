@@ -17,6 +17,7 @@ from etbuild.inputs.user_code import active_finder, importable
 from etbuild.plan.step_plans import LowerPlan, MethodPlan
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.steps.lowering_options import LoweringOptions
+from etbuild.steps.method_change import adapters
 from etbuild.surroundings import arithmetic
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
@@ -144,9 +145,7 @@ def open_content(job: LoweringJob[MethodPlan], saved: SavedExport, needed: Colle
 
     plan = job.plan
     if isinstance(plan, LowerPlan) and plan.adapters:
-        from etbuild.model import adapter_weights
-
-        adapter_weights.check(plan.adapters, saved.tensors, job.inputs)
+        adapters().check_weights(plan.adapters, saved.tensors, job.inputs)
     return Content(saved, _weights(job, saved, needed), needed)
 
 

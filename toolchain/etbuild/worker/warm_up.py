@@ -73,7 +73,7 @@ def _warm_comparison() -> None:
 @functools.cache
 def _warm_lowering() -> None:
     """Lowers a tiny program. The first lowering of a process takes longer, to fill caches."""
-    from etbuild.accelerate.lowering import accelerated, importing
+    from etbuild.upstream.accelerate import accelerated, importing
 
     with _quiet_and_alone(), importing():
         from etbuild.emit import emit_program  # noqa: F401

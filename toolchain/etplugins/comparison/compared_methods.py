@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild.accelerate.lowering import accelerated
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.step_plans import ComparePlan
+from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_methods, open_content
+from etbuild.upstream.accelerate import accelerated
 
 if TYPE_CHECKING:
     import torch
@@ -116,8 +117,5 @@ class ComparedMethods:
 
 def weights_of_adapters(job: LoweringJob[ComparePlan], names: Collection[str]) -> dict[str, torch.Tensor]:
     """The weights of adapters among the names of parameters and buffers."""
-    if not job.plan.adapters:
-        return {}
-    from etbuild.model import adapter_weights
-
-    return adapter_weights.read(job.plan.adapters, names, job.inputs)
+    files = job.plan.adapters
+    return adapters().read_weights(files, names, job.inputs) if files else {}

@@ -22,7 +22,6 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from etbuild.accelerate.lowering import accelerated
 from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
 from etbuild.model.tensor_bytes import dtype_name
@@ -30,6 +29,7 @@ from etbuild.plan.parts import Tolerance
 from etbuild.plan.step_plans import LowerPlan
 from etbuild.runtime import child, program_files
 from etbuild.runtime.session import Session
+from etbuild.upstream.accelerate import accelerated
 from etplugins.comparison import accuracy
 from etplugins.comparison.graph import Graph, Rounding, arguments, buffers, copied, outputs_of, with_state
 

@@ -23,6 +23,7 @@ from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.user_code import active_finder
 from etbuild.plan.step_plans import ComparePlan
 from etbuild.steps import children
+from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
 from etbuild.surroundings.process_state import undone
 from etplugins.comparison.compared_methods import ComparedMethods, weights_of_adapters
@@ -186,15 +187,13 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
     for name, content in weights_of_adapters(job, tensors.keys()).items():
         tensors[name].copy_(content)
 
-    def applied(adapter: str | None) -> AbstractContextManager[object]:
+    def applied(method: str) -> AbstractContextManager[object]:
         if not plan.adapters:
             return nullcontext()
-        from etbuild.model import adapters
-
-        return adapters.applied(root, adapter)
+        return adapters().applied(root, method, plan.methods[method].adapter)
 
     return {
-        name: EagerMethod(root, plan.methods[name].entry, functools.partial(applied, plan.methods[name].adapter))
+        name: EagerMethod(root, plan.methods[name].entry, functools.partial(applied, name))
         for name in witnesses(job.plan)
     }
 

@@ -22,13 +22,13 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
 from etbuild import backends
-from etbuild.accelerate.exports import quantizing
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.export.quantizers import MethodQuantization
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
 from etbuild.plan.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e
+from etbuild.upstream.accelerate import quantizing
 from etplugins.quantize import calibration
 from etplugins.quantize.calibration import Batches
 

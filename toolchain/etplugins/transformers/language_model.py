@@ -34,6 +34,11 @@ def completed(manifest: Manifest) -> Manifest:
     return {**manifest, "model": {**model, "huggingface": huggingface}, "methods": methods}
 
 
+def weights(manifest: Manifest) -> Iterator[str]:
+    """Yields nothing: `model.weights` names all files."""
+    yield from ()
+
+
 def normalized(manifest: Manifest) -> Manifest:
     """A checked manifest with what its model and its task ask for, but do not say: the attention of a cache, and the
     operators of both."""

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from etbuild import json_schema
@@ -15,6 +16,7 @@ from etbuild.inputs.given import Given
 from etbuild.processes.time_limit import time_limit
 
 ALL_LINEAR = "all-linear"
+_SCHEMA = Path(__file__).with_name("adapter-config.schema.json")
 N = TypeVar("N", int, float)
 _MATCHING = 10.0  # seconds; matching all layers of a large model takes milliseconds
 _LONGEST = 10_000  # characters of a regular expression: compiling a long one takes gigabytes
@@ -112,7 +114,7 @@ def read(file: str, path: DocumentPath, inputs: Given) -> AdapterConfig:
         InputError: The file cannot be read, is something else, or asks for more than LoRA of linear layers.
     """
     content = read_json(file, path, inputs)
-    schema_problems = json_schema.problems("adapter-config", content, most=1)
+    schema_problems = json_schema.problems(_SCHEMA, content, most=1)
     if schema_problems:
         message = f"`{file}` is not the configuration of a LoRA adapter: {schema_problems[0].on_one_line()}"
         raise InputError.at(path, message)

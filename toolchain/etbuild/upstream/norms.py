@@ -3,6 +3,8 @@
 ExecuTorch's kernels compute the variance as E[x²]-E[x]², in the dtype of the input, and most add one number after the
 other. So they lose the digits of an input whose mean is large, give NaN for a flat one, and are wrong for float16 and
 for images of a million pixels. Here the mean is subtracted first. Sums are in float64, and the rest is in float32.
+
+Limits: `norms`, `norms-of-float16`.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir.dialects._ops import ops
 
-from etbuild.export import graph_changes
-from etbuild.export.graph_changes import Add, Writer
+from etbuild.upstream import graph_changes
+from etbuild.upstream.graph_changes import Add, Writer
 
 _ATEN = ops.edge.aten
 _CHANNEL = 1

@@ -2,24 +2,35 @@
 
 ExecuTorch gives a weight in another shape no memory of its own: it writes the weight a second time, with that shape.
 For a weight that is named data it cannot do that, and fails.
+
+Limit: `views-of-constants`.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
 
 import torch
 from executorch.exir.dialects._ops import ops
 from torch.fx.passes.infra.pass_base import PassResult
 
-from etbuild.lower import named_data
+
+def copies(shard_of: Callable[[torch.fx.Node], str | None]) -> Callable[[torch.fx.GraphModule], PassResult]:
+    """A pass of `to_executorch` that inserts a copy between named data and each change of its shape.
+
+    Args:
+        shard_of: Returns the shard of a placeholder; None if it is not named data.
+    """
+    return functools.partial(_copy, shard_of)
 
 
-def copy_viewed_weights(graph_module: torch.fx.GraphModule) -> PassResult:
-    """A pass of `to_executorch` that inserts a copy between named data and each change of its shape."""
+def _copy(shard_of: Callable[[torch.fx.Node], str | None], graph_module: torch.fx.GraphModule) -> PassResult:
     graph = graph_module.graph
     views = [
         node
         for node in graph.find_nodes(op="call_function", target=ops.edge.aten.view_copy.default)
-        if node.args[0].op == "placeholder" and named_data.shard_of(node.args[0]) is not None
+        if node.args[0].op == "placeholder" and shard_of(node.args[0]) is not None
     ]
     for view in views:
         weight = view.args[0]

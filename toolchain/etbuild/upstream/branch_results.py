@@ -5,6 +5,8 @@ the branch that ran. All branches and loops of a graph use the same memory, so t
 the result shows the planned place, which nothing writes. After a copy, the result is where the plan says.
 
 What the rounds of a loop return together grows in its place with each round, and ExecuTorch emits no view of it.
+
+Limits: `overwritten-branches`, `views-of-branches`, `views-of-loops`.
 """
 
 from __future__ import annotations

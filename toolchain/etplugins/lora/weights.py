@@ -8,11 +8,11 @@ import torch
 
 from etbuild.errors import DocumentPath, InputError, Problem, unknown
 from etbuild.inputs.given import Given
-from etbuild.manifest.adapters import OF_LAYER
-from etbuild.model.adapters import FACTORS
 from etbuild.model.tensor_bytes import FLOATING
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
+from etplugins.lora.layers import FACTORS
+from etplugins.lora.manifest import OF_LAYER
 
 _WITHOUT_MODEL = (
     "save the adapter with `save_pretrained(..., save_embedding_layers=False)`, or, if the training changed them, "
@@ -35,7 +35,7 @@ def names_of(adapter: str, names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def check(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Given) -> None:
+def check_weights(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Given) -> None:
     """Checks that the files of adapters hold the weights that the layers of the module need, and no others.
 
     Args:
@@ -63,12 +63,12 @@ def check(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Given)
         raise InputError(problems)
 
 
-def read(files: Mapping[str, str], names: Collection[str], inputs: Given) -> dict[str, torch.Tensor]:
+def read_weights(files: Mapping[str, str], names: Collection[str], inputs: Given) -> dict[str, torch.Tensor]:
     """The weights of adapters by their names in the module, in float32.
 
     Args:
         files: The declared file of each adapter, by the adapter's name.
-        names: The names of the weights. `check` has accepted them.
+        names: The names of the weights. `check_weights` has accepted them.
         inputs: The declared inputs.
 
     Raises:

@@ -1,11 +1,15 @@
-"""Which operators XNNPACK takes: none that the runtime could not load, or that ExecuTorch's passes get wrong."""
+"""Which operators XNNPACK takes: none that the runtime could not load, or that ExecuTorch's passes get wrong.
+
+Limits: `xnnpack-dimensions`, `xnnpack-own-weight`, `xnnpack-prelu`, `xnnpack-dynamic-sizes`, `xnnpack-addmm`,
+`xnnpack-rsqrt`, `xnnpack-sigmoid`, `xnnpack-max`, `xnnpack-scale`, `xnnpack-written-weight`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +18,6 @@ from executorch.backends.xnnpack.partition.config.gemm_configs import GEMMConfig
 from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
 from torch.fx import Node
 
-from etbuild.backends.backend import Partitioners
 from etbuild.patching import replaced
 
 _MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime loads no method with a delegate that has tensors of more
@@ -25,7 +28,7 @@ _NEAR = 64  # operators before another one that are looked at
 
 
 @contextlib.contextmanager
-def corrected_operators(partitioners: Partitioners, delegate_id: str) -> Iterator[None]:
+def corrected_operators(partitioners: Mapping[str, Sequence[Any]], delegate_id: str) -> Iterator[None]:
     """A context in which XNNPACK takes only operators that the runtime can load, and that it computes as PyTorch does.
 
     Args:

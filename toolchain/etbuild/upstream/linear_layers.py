@@ -3,6 +3,8 @@
 XNNPACK's partitioner assumes that all operators that come from a `torch.nn.Linear` are the layer itself, and multiplies
 by its parameter. But a hook of the layer may compute the weight, or something else, from that parameter. See
 `docs/upstream.md`.
+
+Limit: `xnnpack-hooks`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads a `.pt2` of torch.export.save without running code of the file.
 
-`torch.export.load` can run code of the file: it evaluates strings (see `pt2_strings`), and unpickles example inputs and
+`torch.export.load` can run code of the file: it evaluates strings (see `strings`), and unpickles example inputs and
 everything that the file marks as pickled.
 
 This module reads only the records of the graph, the tables of weights and constants, and their bytes. It ignores
@@ -23,9 +23,10 @@ from torch._export.serde.serialize import ExportedProgramDeserializer, _dict_to_
 from torch.export import ExportedProgram
 from torch.export.pt2_archive import constants as names
 
+from etbuild.errors import DocumentPath, InputError
 from etbuild.exception_text import summary
-from etbuild.export.pt2_strings import UnsafePt2, check
 from etbuild.files import json_file
+from etplugins.pt2_files.strings import UnsafePt2, check
 
 _MAX_EXPANDED = 2**30  # bytes, in all tensors whose elements share memory: those need fewer bytes in the file
 _ZIP_ERRORS = (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError, LookupError, OSError, ValueError)
@@ -33,6 +34,27 @@ _ZIP_ERRORS = (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError, 
 
 class NotExported(UnsafePt2):
     """The file is not from torch.export.save, but for example from torch.save or torch.jit.save."""
+
+
+def read(file: Path, name: str, path: DocumentPath) -> ExportedProgram:
+    """Reads the program in a declared file.
+
+    Args:
+        file: The file.
+        name: Its name in the manifest.
+        path: The place that names it.
+
+    Raises:
+        InputError: The file is not from torch.export.save, or would run code.
+        Exception: As for `load`.
+    """
+    try:
+        return load(file)
+    except NotExported as error:
+        hint = f'write it with `torch.export.save(torch.export.export(module, inputs), "{name}")`'
+        raise InputError.at(path, f"`{name}` is not a file of torch.export.save", hint) from error
+    except UnsafePt2 as error:
+        raise InputError.at(path, f"cannot read `{name}`: {error}") from error
 
 
 def load(file: Path) -> ExportedProgram:

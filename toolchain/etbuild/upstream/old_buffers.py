@@ -3,6 +3,8 @@
 A program writes the new content of all buffers when the method ends, one after the other, before it returns. What is
 the old content of a buffer may by then be overwritten. And where a buffer gets the content of another one, as in
 `self.previous.copy_(self.current)`, ExecuTorch 1.5.1 writes nothing.
+
+Limit: `moved-buffers`.
 """
 
 from __future__ import annotations

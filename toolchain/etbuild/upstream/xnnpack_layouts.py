@@ -2,6 +2,9 @@
 
 XNNPACK computes convolutions in the format channels_last. A pass of ExecuTorch changes the layouts of their inputs and
 results, and gets some wrong.
+
+Limits: `layouts-of-dynamic-inputs`, `dynamic-layers-after-images`, `xnnpack-softmax`, `xnnpack-quantized-input`,
+`layouts-of-quantized-results`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ computes with them, would make the program compute with stand-ins. Both are erro
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,34 +19,27 @@ from etbuild.emit.emit_methods import Emitted
 from etbuild.errors import BuildError, Problem
 from etbuild.lower import named_data
 from etbuild.lower.named_data import Blob
-from etbuild.model.adapters import stand_in
+from etplugins.lora.layers import stand_in
 
 _ELEMENT = 4  # bytes: adapters are in float32
 
 
-def read_by(programs: Mapping[str, ExportedProgram], adapters: set[str]) -> dict[str, set[str]]:
-    """The weights of adapters that each method reads, by the method's name.
+def check_emitted(programs: Mapping[str, ExportedProgram], names: Collection[str]) -> Callable[[Emitted], None]:
+    """What checks that the weights of adapters are in named data as they are.
 
     Args:
-        programs: The exported methods.
-        adapters: The names of the weights of adapters.
+        programs: The exported methods, before they are lowered.
+        names: The names of the weights of adapters.
     """
-    return {
-        method: {name for node, name in named_data.weights(program) if node.users and name in adapters}
+    read = {
+        method: {name for node, name in named_data.weights(program) if node.users and name in names}
         for method, program in programs.items()
     }
+    return functools.partial(_check_kept, read=read)
 
 
-def check_kept(emitted: Emitted, read: Mapping[str, set[str]]) -> None:
-    """Checks that the weights of adapters are in named data as they are.
-
-    Args:
-        emitted: The emitted methods.
-        read: The weights of adapters that each exported method reads.
-
-    Raises:
-        BuildError: A backend keeps a weight in another form, or a pass computed with one.
-    """
+def _check_kept(emitted: Emitted, read: Mapping[str, set[str]]) -> None:
+    """Raises BuildError if a backend keeps a weight in another form, or if a pass computed with one."""
     portable = {name for names in emitted.external_names.values() for name in names}
     problems = []
     for method, wanted in sorted(read.items()):

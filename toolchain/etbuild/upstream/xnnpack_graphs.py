@@ -1,4 +1,9 @@
-"""Corrects the graphs of XNNPACK's delegates: their constants, and where they convert between float32 and int8."""
+"""Corrects the graphs of XNNPACK's delegates: their constants, and where they convert between float32 and int8.
+
+Limits: `convolutions-of-one-input`, `xnnpack-weight-twice`, `xnnpack-bias-twice`, `xnnpack-kernel-twice`,
+`xnnpack-transposed-twice`, `xnnpack-copied-results`, `xnnpack-borders`, `xnnpack-conv1d-floats`, `xnnpack-batch-norms`,
+`xnnpack-activations`.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +28,8 @@ from executorch.backends.xnnpack.xnnpack_preprocess import XNNPACKPassManager
 from executorch.exir.dialects._ops import ops
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
-from etbuild.backends.xnnpack_operators import operator_of
 from etbuild.patching import replaced
+from etbuild.upstream.xnnpack_operators import operator_of
 
 _LAYERS = ("aten.linear.default", "aten.convolution.default")
 _KERNEL, _BIAS = 1, 2  # the indexes of a layer's arguments

@@ -1,6 +1,8 @@
 """Writes out GELU's tanh form, for backends that compute the exact form instead and say nothing.
 
 The two differ by up to 0.0005. Gemma, SigLIP and others use the tanh form (`gelu_pytorch_tanh` of transformers).
+
+Limit: `tanh-gelu`.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.export import graph_changes
-from etbuild.export.graph_changes import Add, Writer
+from etbuild.upstream import graph_changes
+from etbuild.upstream.graph_changes import Add, Writer
 
 _ATEN = torch.ops.aten
 

@@ -1,7 +1,7 @@
 """Gives the layers of a module LoRA adapters, which a method may compute with.
 
 A layer `LAYER` gets a child for each adapter, with the weights `LAYER.adapters.NAME.lora_A` and `lora_B`. They are
-stand-ins, so that exporting and lowering do not depend on the weights. `emit.adapters` replaces the stand-ins when the
+stand-ins, so that exporting and lowering do not depend on the weights. `emission` replaces the stand-ins when the
 program is written.
 
 The arithmetic follows PEFT (https://huggingface.co/docs/peft): an adapter computes in float32.
@@ -23,10 +23,10 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.given import Given
-from etbuild.manifest.adapters import OF_LAYER
-from etbuild.model import adapter_config
-from etbuild.model.adapter_config import ALL_LINEAR, AdapterConfig
 from etbuild.plan.step_plans import ExportPlan
+from etplugins.lora import config as configuration
+from etplugins.lora.config import ALL_LINEAR, AdapterConfig
+from etplugins.lora.manifest import OF_LAYER
 
 FACTORS = ("lora_A", "lora_B")
 _SMALL = 1024  # the largest rank that a layer of any size may have
@@ -109,7 +109,7 @@ def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Given) -> N
             message = f"`{name}` cannot be the name of an adapter: PyTorch's modules have an attribute `{name}`"
             problems.append(Problem(message, ("model", "adapters", name), "choose another name", at_key=True))
             continue
-        config = adapter_config.read(file, path, inputs)
+        config = configuration.read(file, path, inputs)
         changed = {layer: layers[layer] for layer in config.changed_layers(layers, file, path)}
         if config.targets == ALL_LINEAR:
             changed = {layer: child for layer, child in changed.items() if _in_all_linear(module, child)}
@@ -193,11 +193,12 @@ def _in_all_linear(module: Any, layer: torch.nn.Module) -> bool:
 
 
 @contextmanager
-def applied(module: torch.nn.Module, name: str | None) -> Iterator[None]:
-    """Lets the layers of a module compute with an adapter within this context.
+def applied(module: torch.nn.Module, method: str, name: str | None) -> Iterator[Callable[[ExportedProgram], None]]:
+    """Lets the layers of a module compute with an adapter within this context. Yields a check of what is exported.
 
     Args:
         module: The module, after `attach`.
+        method: The name of the method that is exported or called.
         name: The adapter; None for none.
     """
     layers = {} if name is None else _layers(module, name)
@@ -205,8 +206,14 @@ def applied(module: torch.nn.Module, name: str | None) -> Iterator[None]:
         layer.register_forward_hook(_hook(str(name), layer_name, layer), with_kwargs=True)
         for layer_name, layer in layers.items()
     ]
+
+    def check(program: ExportedProgram) -> None:
+        if name is not None:
+            _check(program, module, method, name)
+        _leave_out_unused(program, module)
+
     try:
-        yield
+        yield check
     finally:
         for hook in hooks:
             hook.remove()
@@ -238,7 +245,7 @@ def _has_adapter(layer: torch.nn.Module, name: str) -> bool:
     return isinstance(children, torch.nn.ModuleDict) and name in children and isinstance(children[name], LoraAdapter)
 
 
-def check(program: ExportedProgram, module: torch.nn.Module, method: str, name: str) -> None:
+def _check(program: ExportedProgram, module: torch.nn.Module, method: str, name: str) -> None:
     """Checks that a method applies an adapter in each layer that the adapter changes and that the method uses.
 
     Args:
@@ -266,7 +273,7 @@ def check(program: ExportedProgram, module: torch.nn.Module, method: str, name: 
         raise BuildError.at(path, message, "call the layer in the model's code")
 
 
-def leave_out_unused(program: ExportedProgram, module: torch.nn.Module) -> None:
+def _leave_out_unused(program: ExportedProgram, module: torch.nn.Module) -> None:
     """Removes the weights of adapters that a method does not read. ExecuTorch writes unused buffers into programs.
 
     Args:

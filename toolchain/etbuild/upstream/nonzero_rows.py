@@ -2,6 +2,8 @@
 
 In PyTorch the result has column-major strides, and ExecuTorch notes their order in the program. But its kernel writes
 row by row, so that the indices of several dimensions are in wrong places, and most kernels refuse such a tensor.
+
+Limit: `nonzero`.
 """
 
 from __future__ import annotations

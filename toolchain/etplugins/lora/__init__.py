@@ -1,0 +1,1 @@
+"""LoRA adapters, as PEFT writes them: methods that compute with a checkpoint and one of several adapters."""

@@ -1,0 +1,31 @@
+"""What steps ask of LoRA adapters: see `etbuild.steps.method_change`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch.export import ExportedProgram
+
+from etplugins.lora.layers import applied, attach
+from etplugins.lora.weights import check_weights, read_weights
+
+if TYPE_CHECKING:
+    from etbuild.emit.emit_methods import Emitted
+
+__all__ = ["applied", "attach", "check_emitted", "check_weights", "filled", "read_weights"]
+
+
+def check_emitted(programs: Mapping[str, ExportedProgram], names: Collection[str]) -> Callable[[Emitted], None]:
+    """What checks emitted methods. It imports ExecuTorch, which the export does not need."""
+    from etplugins.lora import emission
+
+    return emission.check_emitted(programs, names)
+
+
+def filled(parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> Sequence[Emitted]:
+    """Emitted methods with the weights of adapters."""
+    from etplugins.lora import emission
+
+    return emission.filled(parts, weights)

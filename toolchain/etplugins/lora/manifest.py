@@ -1,0 +1,74 @@
+"""LoRA adapters in a manifest: what they stand for, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from etbuild.errors import DocumentPath, Problem
+from etbuild.manifest.plugin_sections import CheckName
+from etbuild.manifest.sections import Adapter, Manifest, NamedData
+
+OF_LAYER = "adapters"
+"""What a layer calls the child that holds its adapters: their weights are `LAYER.adapters.NAME.lora_A` and `lora_B`."""
+
+_PATH: DocumentPath = ("model", "adapters")
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # what PEFT's `save_pretrained` writes
+
+
+def completed(manifest: Manifest) -> Manifest:
+    """The manifest as it is: adapters stand for no methods."""
+    return manifest
+
+
+def weights(manifest: Manifest) -> Iterator[str]:
+    """Yields the file with the weights of each adapter."""
+    yield from (entry["weights"] for entry in _files(manifest).values() if "weights" in entry)
+
+
+def normalized(manifest: Manifest) -> Manifest:
+    """The manifest with both files of each adapter, and with a tag for its weights."""
+    model, files = manifest["model"], _files(manifest)
+    tags: dict[str, NamedData] = {name: {"parameters": [f"*{OF_LAYER}.{name}.lora_?"]} for name in files}
+    named_data = {**manifest.get("named_data", {}), **tags}
+    return {**manifest, "model": {**model, "adapters": {**files}}, "named_data": named_data}
+
+
+def _files(manifest: Manifest) -> dict[str, Adapter]:
+    return {
+        name: {"config": f"{entry}/{_CONFIG}", "weights": f"{entry}/{_WEIGHTS}"} if isinstance(entry, str) else entry
+        for name, entry in manifest["model"]["adapters"].items()
+    }
+
+
+def check(data: Manifest, check_name: CheckName) -> Iterator[Problem]:
+    """Yields the problems of adapters, and of the methods that compute with them."""
+    used = set()
+    for name, method in data.get("methods", {}).items():
+        if "adapter" in method:
+            used.add(method["adapter"])
+            if "pt2e" in (method.get("quantize", data.get("defaults", {}).get("quantize")) or {}):
+                hint = "quantize with `torchao`, which leaves adapters as they are"
+                message = "`quantize.pt2e` would quantize the weights of the adapter into the program"
+                yield Problem(message, ("methods", name, "adapter"), hint)
+    for name, entry in data["model"]["adapters"].items():
+        path = (*_PATH, name)
+        if isinstance(entry, str):
+            yield from check_name(entry, path)
+            yield from _check_folder(entry, path)
+        else:
+            for key, file in entry.items():
+                yield from check_name(str(file), (*path, key))
+        if name in data.get("named_data", {}):
+            hint = "remove it: the weights of an adapter are always in a file of their own"
+            yield Problem(f"the tag `{name}` is the adapter's", ("named_data", name), hint, at_key=True)
+        if name not in used:
+            hint = f"write `adapter: {name}` in a method, such as `forward_{name}: {{adapter: {name}, ...}}`"
+            yield Problem("no method computes with this adapter", path, hint, at_key=True)
+
+
+def _check_folder(name: str, path: DocumentPath) -> Iterator[Problem]:
+    if name.endswith((".safetensors", ".bin", ".json")):
+        folder = name.rpartition("/")[0]
+        hint = f"write the folder `{folder}`, or " if folder else "write "
+        hint += "`{config: adapter_config.json, weights: adapter_model.safetensors}`"
+        yield Problem(f"`{name}` is a file, and an adapter has two", path, hint)
