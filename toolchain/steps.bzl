@@ -5,9 +5,12 @@ load(":etbuild/step_packages.bzl", "COMMAND_LINE_PACKAGES", "PLUGINS_OF_STEPS", 
 # The verbs of their actions.
 STEPS = ["plan", "export", "lower", "compare", "report"]
 
-# Steps whose packages an action needs, in addition to those of its own. The report names the digests of the code that made
-# the program.
-_NEEDS = {"report": ["export", "lower"]}
+# Steps whose packages an action needs, in addition to those of its own. A worker plans and lowers a tiny model before its first
+# request, and the report names the digests of the code that made the program.
+_NEEDS = {
+    "lower": ["plan"],
+    "report": ["export", "lower"],
+}
 
 def files_of_step(files, step):
     """Returns the files of an action: those of the packages that its steps run, and of those around all steps.

@@ -47,14 +47,14 @@ def _code(blob: str) -> str:
 
 
 def _files(commit: str) -> dict[str, str]:
-    """The files of the driver in a commit, each with the digest of its blob."""
+    """The files of the driver in a commit that are in keys, each with the digest of its blob."""
     rows = (line.partition("\t") for line in _git("ls-tree", "-r", commit, *DRIVER).splitlines())
-    return {path: facts.split()[2] for facts, _, path in rows if path.endswith((".py", ".schema.json", ".bzl"))}
+    return {path: facts.split()[2] for facts, _, path in rows if path.endswith((".py", ".schema.json"))}
 
 
 def _places_today(commit: str) -> dict[str, str]:
     """The files of a commit that lie elsewhere now, with their places of today."""
-    asked = ("--find-renames=40%", "--diff-filter=R", "--name-status", "-l0")
+    asked = ("--find-renames=25%", "--diff-filter=R", "--name-status", "-l0")
     listed = _git("diff", *asked, commit, "HEAD", "--", *DRIVER)
     return {old: new for _, old, new in (line.split("\t") for line in listed.splitlines())}
 

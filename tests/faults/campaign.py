@@ -47,7 +47,7 @@ _INJECT = """\
 import sys
 here, place, error, root = settings = sys.argv[1:5]
 sys.path.append(here)
-from etbuild.processes import environment
+from etbuild.surroundings import environment
 from etbuild.__main__ import main
 from tests.faults import injected
 program = sys.orig_argv[sys.orig_argv.index("-c") + 1]

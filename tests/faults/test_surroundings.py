@@ -169,7 +169,7 @@ def test_no_file_descriptors_lose_no_entry(kept: Kept, tmp_path: Path) -> None:
 CROWD = """\
 import json, random, sys
 from pathlib import Path
-from etbuild.files import artifacts as files
+from etbuild.publishing import artifacts as files
 
 out, name, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 chance = random.Random(number)

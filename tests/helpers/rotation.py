@@ -18,7 +18,7 @@ import pytest
 
 SLOW = ("bazel", "conformance", "faults", "integration", "remote")
 """The folders of tests with PyTorch or Bazel."""
-ONE_IN, ONE_LONG_IN = 4, 8
+ONE_IN, ONE_LONG_IN = 8, 16
 """Of so many cases of a file, a commit draws one; of those with the marker `long`, one of so many."""
 FEW = 12
 """So many files of tests are about a change at most, so that the time has a limit. More are drawn."""

@@ -198,7 +198,8 @@ def test_a_signal_after_the_work_of_a_child_prints_nothing(
 TWICE = """
 import os, signal, threading, time
 from etbuild.files import locks
-from etbuild.processes import forked, limited, process_state
+from etbuild.processes import forked, limited
+from etbuild.surroundings import process_state
 from etbuild.processes.ending import Interrupts
 
 interrupts = Interrupts()
@@ -227,7 +228,8 @@ EARLY = """
 import os, signal, sys
 from etbuild.errors import BuildError
 from etbuild.files import locks
-from etbuild.processes import forked, limited, process_state
+from etbuild.processes import forked, limited
+from etbuild.surroundings import process_state
 
 def interrupt(number, frame):
     raise KeyboardInterrupt

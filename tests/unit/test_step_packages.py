@@ -142,14 +142,3 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
             found.add(module)
             waiting += top_level_imports(files[modules[module]].read_text("utf-8")) & modules.keys()
     assert {modules[module] for module in found} - driver_of_action(step) == set()
-
-
-@pytest.mark.parametrize("package", plugins.plugins())
-def test_a_plug_in_imports_no_other_one_than_those_that_it_uses(package: str) -> None:
-    """The key of a program that uses a plug-in holds these, too."""
-    plugin = plugins.plugins()[package]
-    sources = [file.read_text("utf-8") for file in plugin.directory.rglob("*.py")]
-    imports = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-    modules = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
-    others = {each for each in plugins.plugins() if any(module.startswith(f"{each}.") for module in modules)}
-    assert others - {package} == {*plugin.uses}

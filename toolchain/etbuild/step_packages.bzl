@@ -13,7 +13,7 @@ STEP_PACKAGES = {
     "files": ["compare", "export", "lower", "plan", "report"],
     "inputs": ["compare", "export", "lower", "plan", "report"],
     "lower": ["lower"],
-    "manifest": ["compare", "export", "lower", "plan", "report"],
+    "manifest": ["plan", "report"],
     "model": ["compare", "export", "lower"],
     "plan": ["compare", "export", "lower", "plan", "report"],
     "report": ["report"],

@@ -63,11 +63,11 @@ _GROUP = "backend"
 
 @functools.cache
 def _built_in(name: str) -> BuiltInBackend:
-    if name not in _CLASSES:
-        backend: BuiltInBackend = make(plugins.load(_GROUP, name))
-        return backend
-    module, _, kind = _CLASSES[name].rpartition(".")
-    return make(getattr(importlib.import_module(f"{__name__}.{module}"), kind))
+    module, _, kind = _CLASSES.get(name, "").rpartition(".")
+    of_driver = name in _CLASSES
+    found = getattr(importlib.import_module(f"{__name__}.{module}"), kind) if of_driver else plugins.load(_GROUP, name)
+    backend: BuiltInBackend = make(found)
+    return backend
 
 
 class _BuiltIn(Mapping[str, BuiltInBackend]):

@@ -34,10 +34,10 @@ from etbuild.manifest import (
     yaml_document,
 )
 from etbuild.manifest.parameters import mapping
-from etbuild.manifest.torchao_configs import TORCHAO_CONFIGS
 from etbuild.manifest.variants import Merged
 from etbuild.manifest.weights import checkpoints
 from etbuild.manifest.yaml_document import Document
+from etbuild.torchao_configs import TORCHAO_CONFIGS
 
 _BEGINS = "a manifest starts with `schema: executorch-model/v1`"
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from etbuild import backends
 from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
-from etbuild.manifest import sections
-from etbuild.manifest.torchao_configs import TORCHAO_CONFIGS
+from etbuild.torchao_configs import TORCHAO_CONFIGS
+
+if TYPE_CHECKING:
+    from etbuild.manifest import sections
 from etbuild.plan import kinds
 from etbuild.plan.kinds import Names, Options
 from etbuild.plan.part import NULLABLE, PLAN_ONLY, Part, Says

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from etbuild import notes
+from etbuild.guard import children
 from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.sources import UsedSources
@@ -20,7 +21,7 @@ from etbuild.key.toolchain import check_installed
 from etbuild.plan.parts import Weights
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.processes.import_without_gc import import_without_gc
-from etbuild.steps import children, method_change
+from etbuild.steps import method_change
 from etbuild.steps.create_module import create_module
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 

@@ -16,13 +16,13 @@ from etbuild import backends, notes, releases
 from etbuild.errors import InputError
 from etbuild.files.writing import Artifact
 from etbuild.foreign_errors import wrap_system_errors
+from etbuild.guard import children
 from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.key.toolchain import check_installed
 from etbuild.lower import weight_sharing
 from etbuild.plan.step_plans import LowerPlan, MethodPlan, weights_names
 from etbuild.results import LoweringFacts, NonFiniteWeight
-from etbuild.steps import children
 from etbuild.steps.executorch_imports import imports_of_executorch
 from etbuild.steps.facts import LOWERING_SCHEMA, write_json
 from etbuild.steps.lowering_options import LoweringOptions

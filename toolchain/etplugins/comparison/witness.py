@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import BuildError, Problem
 from etbuild.exception_text import hints, summary
+from etbuild.guard import children
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.user_code import active_finder
 from etbuild.plan.step_plans import ComparePlan
-from etbuild.steps import children
 from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
 from etbuild.surroundings.process_state import undone

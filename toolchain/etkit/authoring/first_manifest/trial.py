@@ -96,10 +96,10 @@ def _export(first: First, beside: Path, stage: Stage) -> None:
 
 
 def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
+    from etbuild.guard import children
     from etbuild.guard.undeclared import watched_reads
     from etbuild.key.import_graph import used_sources
     from etbuild.key.key import data_in_key
-    from etbuild.steps import children
     from etbuild.steps.export import export
 
     plan.check_backends()
@@ -147,8 +147,8 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
 
 def _check_weights(first: First, beside: Path, stage: Stage) -> None:
     """Checks that the files with weights have the tensors of the model. Only their headers are read."""
+    from etbuild.guard import children
     from etbuild.key.import_graph import used_sources
-    from etbuild.steps import children
 
     if first.checkpoint is None or (first.checkpoint.endswith(GGUF_SUFFIX) and find_spec("gguf") is None):
         return

@@ -128,7 +128,7 @@ def _programs(options: argparse.Namespace) -> Sequence[_Tested]:
 
 def _in_fork(options: argparse.Namespace, program: _Tested) -> list[Result]:
     """The results of one of several programs. Code of its model, and its errors, do not reach the next one."""
-    from etbuild.steps import children
+    from etbuild.guard import children
     from etkit.running.testing.results import Result
 
     name = f"the tests of {program.plan.name}"
