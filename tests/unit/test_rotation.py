@@ -56,10 +56,10 @@ def test_a_commit_draws_cases_with_the_same_parameters_together(items: list[pyte
     for commit in COMMITS:
         names = drawn(items, commit)
         built, run = ([name[-6:] for name in names if name.startswith(f"test_{test}")] for test in ("built", "run"))
-        assert len(built) in (1, 2)  # of 12, one in 8
+        assert len(built) in (0, 1)  # of 12, one in 16
         assert built == run
         assert ("test_of_a_net" in names) == ("net a]" in built)
-        assert len([name for name in names if name.startswith("test_page")]) == 1  # of 4, one in 4
+        assert len([name for name in names if name.startswith("test_page")]) in (0, 1)  # of 4, one in 8
         assert names[-2:] == ["test_golden", "test_unit"]
 
 
