@@ -32,7 +32,7 @@ from safetensors.torch import save_file
 from etbuild.cli import main
 from etbuild.guard import landlock, readable_places
 from etbuild.key import checked_files, distributions
-from etbuild.worker.warm_up import warm
+from etplugins.worker.warm_up import warm
 from tests.helpers.manifests import HEAD
 
 DOCUMENT = Path(__file__).parents[2] / "docs/staleness.md"

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from etbuild.cli import main as cli
 from etbuild.files.zip_archive import canonical_archive
-from etbuild.worker.protocol import WorkResponse, encode_response
+from etplugins.worker.protocol import WorkResponse, encode_response
 from tests.fuzz.seeds import DIRECTORY
 from tests.helpers.manifests import net
 

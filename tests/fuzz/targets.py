@@ -320,7 +320,7 @@ def fuzz_lowered_method(data: bytes) -> None:
 
 def fuzz_work_protocol(data: bytes) -> None:
     """Requests of Bazel that arrive in two pieces."""
-    from etbuild.worker.protocol import Messages, ProtocolError, decode_request
+    from etplugins.worker.protocol import Messages, ProtocolError, decode_request
 
     messages, cut = Messages(), len(data) // 2
     with contextlib.suppress(ProtocolError):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.worker import server
-from etbuild.worker.protocol import WorkRequest
+from etplugins.worker import server
+from etplugins.worker.protocol import WorkRequest
 from tests.conftest import MANIFESTS
 from tests.helpers import commands
 from tests.helpers.worker_client import TYPES, Worker, alive, framed, varint, wait_until

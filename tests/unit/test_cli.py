@@ -42,7 +42,7 @@ def test_these_verbs_import_nothing_that_takes_long(arguments: list[str]) -> Non
 def test_workers_for_steps_without_torch_import_none(step: str) -> None:
     """A request then imports nothing of the driver but the module of its verb."""
     script = (
-        f"import os, sys\nfrom etbuild.worker.warm_up import warm\nwarm({step!r})\n"
+        f"import os, sys\nfrom etplugins.worker.warm_up import warm\nwarm({step!r})\n"
         "assert 'etbuild.plan.plan' in sys.modules\n"
         "assert not {'torch', 'executorch', 'numpy'} & set(sys.modules)\n"
         "assert len(os.listdir('/proc/self/task')) == 1\n"

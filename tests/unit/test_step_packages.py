@@ -135,7 +135,7 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in files}
     names = (f"etbuild.cli.{step}", f"etbuild.steps.{step}", "etplugins.comparison.verb", "etplugins.comparison.step")
     waiting = ["etbuild.__main__", "etbuild.cli.main", *(names[2:] if step == "compare" else names[:2])]
-    waiting += ["etbuild.worker.server", "etbuild.worker.warm_up"]
+    waiting += ["etplugins.worker.server", "etplugins.worker.warm_up"]
     found: set[str] = set()
     while waiting:
         if (module := waiting.pop()) not in found:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from etbuild.worker.protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
+from etplugins.worker.protocol import (
+    Messages,
+    ProtocolError,
+    WorkRequest,
+    WorkResponse,
+    decode_request,
+    encode_response,
+)
 from tests.helpers.worker_client import TYPES, framed, request, varint
 
 REQUEST = WorkRequest(("lower", "--data=ä=b", ""), ("model.py", "bazel-out/ä"), 7, True, "sandbox/é")

@@ -35,9 +35,10 @@ def main() -> int:
         _restart(arguments)
     if arguments == _WORKER:
         import etbuild.cli.main  # noqa: F401 - once, and not in the fork of each request
-        from etbuild.worker import server
+        from etbuild import plugins
 
-        return server.serve(_run)
+        code: int = plugins.load("server", "persistent_worker")(_run)
+        return code
     if arguments and arguments[0].startswith(_SUPERVISED):
         from etbuild.processes.supervisor import work_for_parent
 

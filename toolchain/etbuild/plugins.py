@@ -97,14 +97,15 @@ def load(of_group: str, name: str) -> Any:
 
 def import_module(name: str) -> ModuleType:
     """Imports a module of a plug-in."""
-    _import_place(name.partition(".")[0])
+    for place in PLACES:  # a plug-in may import one of another place
+        _import_place(place)
     return importlib.import_module(name)
 
 
 def _import_place(name: str) -> None:
-    """Imports the package of a place from beside this one, also where no entry of `sys.path` has both."""
-    if name not in sys.modules:
-        file = ROOT / name / "__init__.py"
+    """Imports the package of a place, if it is there, from beside this one: no entry of `sys.path` may have it."""
+    file = ROOT / name / "__init__.py"
+    if name not in sys.modules and file.exists():
         spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
         assert spec is not None
         assert spec.loader is not None

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     """Builds until it is interrupted."""
     from etbuild.cli.terminal import print_error
     from etbuild.processes import forked
-    from etbuild.worker.warm_up import warm
+    from etplugins.worker.warm_up import warm
 
     check_current_directory()
     if find_spec("watchfiles") is None:

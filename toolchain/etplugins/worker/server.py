@@ -25,8 +25,15 @@ from etbuild.files.scratch import Scratch, remove_left
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, work
 from etbuild.processes.ending import STOPPING, Interrupts, blocked
-from etbuild.worker.protocol import Messages, ProtocolError, WorkRequest, WorkResponse, decode_request, encode_response
-from etbuild.worker.warm_up import warm
+from etplugins.worker.protocol import (
+    Messages,
+    ProtocolError,
+    WorkRequest,
+    WorkResponse,
+    decode_request,
+    encode_response,
+)
+from etplugins.worker.warm_up import warm
 
 _OUTPUT_BYTES = 1 << 20  # this many bytes from the end of a request's output are kept; Bazel holds them in memory
 
