@@ -5,9 +5,11 @@ load(":etbuild/step_packages.bzl", "COMMAND_LINE_PACKAGES", "PLUGINS_OF_STEPS", 
 # The verbs of their actions.
 STEPS = ["plan", "export", "lower", "compare", "report"]
 
-# Steps whose packages an action needs, in addition to those of its own. A worker plans and lowers a tiny model before its first
-# request, and the report names the digests of the code that made the program.
+# Steps whose packages an action needs, in addition to those of its own. What surrounds a step, and plug-ins, name types of
+# manifests, and the report names the digests of the code that made the program.
 _NEEDS = {
+    "compare": ["plan"],
+    "export": ["plan"],
     "lower": ["plan"],
     "report": ["export", "lower"],
 }

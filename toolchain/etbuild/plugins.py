@@ -1,4 +1,4 @@
-"""Finds the plug-ins that lie beside this package, by what they provide.
+"""Finds the plug-ins beside this package, by what they provide.
 
 A plug-in is a directory with a file `plugin.json`. It provides objects, each in a group and under a name: the backend
 `qualcomm`, the verb `push`. What asks for one names the group, and imports the plug-in when it needs it. So this
