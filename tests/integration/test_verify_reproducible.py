@@ -59,7 +59,7 @@ def test_a_file_that_no_second_build_can_name_is_told(build: Build, tmp_path: Pa
     manifest = PORTABLE.replace('factory: "model:create"', 'factory: "model:create"\n  weights: a=b.safetensors')
     made = verified(build, EXACT, manifest, "--root", str(tmp_path))
     assert made.code == 2
-    assert "model.weights: `a=b.safetensors` has a `=`, so that no second build can name it" in made.err
+    assert "model.weights: `a=b.safetensors` has a `=`, which `--data=NAME=FILE` cannot take" in made.err
 
 
 def test_only_a_verified_program_is_kept(build: Build, tmp_path: Path) -> None:

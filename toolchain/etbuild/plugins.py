@@ -2,7 +2,7 @@
 
 A plug-in is a directory with a file `plugin.json`. It provides objects, each in a group and under a name: the backend
 `qualcomm`, the verb `push`. What asks for one names the group, and imports the plug-in when it needs it. So this
-package imports no plug-in, and the driver of an action has the plug-ins that its program uses and no others.
+package imports no plug-in, and a key holds those that its program uses and no others.
 
 The form is that of entry points, in files of our own because the driver also runs where nothing is installed.
 """
@@ -38,7 +38,7 @@ class Plugin:
         description: What it is, in one sentence.
         provides: For each group, what it provides: names, each with its `module:object`, or with its module.
         uses: The packages of the plug-ins that it imports.
-        imports: The packages of others that only its files of tensors need.
+        imports: Packages that are in a key if the program reads a tensor file of this plug-in, such as `gguf`.
         help: What the help of the command line lists: for each section, verbs, each with an example.
     """
 
@@ -51,7 +51,7 @@ class Plugin:
 
     @property
     def name(self) -> str:
-        """Its name, under which targets of build systems ask for it."""
+        """The name of its directory."""
         return self.package.rpartition(".")[2]
 
     @property
@@ -103,7 +103,7 @@ def import_module(name: str) -> ModuleType:
 
 
 def _import_place(name: str) -> None:
-    """Imports the package of a place, if it is there, from beside this one: no entry of `sys.path` may have it."""
+    """Imports the package of a place, if it is there, from beside this one. `sys.path` may lack its directory."""
     file = ROOT / name / "__init__.py"
     if name not in sys.modules and file.exists():
         spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])

@@ -1,8 +1,8 @@
-"""Which packages of the driver each step runs. A step's key holds their code, and its action has their files.
+"""Which packages of the driver each step runs. A step's key holds their code; `toolchain/steps.bzl` says what actions have.
 
 A package without a row surrounds the steps: it can make a step fail, and gives no value to what a step writes. It is in no
-key. `""` are the modules beside the packages. Tests hold that steps import no other packages, and that no package gets more
-rows than it needs. Plug-ins have no rows: a step runs those that the program uses.
+key. `""` are the modules beside the packages. A test holds that steps import no other packages. Plug-ins have no rows: a step
+runs those that the program uses.
 """
 
 STEP_PACKAGES = {
@@ -26,5 +26,5 @@ STEP_PACKAGES = {
 # The plug-ins that only one step runs: the actions of others do not have them.
 PLUGINS_OF_STEPS = {"comparison": "compare"}
 
-# What runs builds on the command line: no action has it.
+# Directories of the core that no action has: what runs builds on the command line, and files for CMake.
 COMMAND_LINE_PACKAGES = ["api", "build", "cmake"]

@@ -356,7 +356,7 @@ class _CachedMethods(MethodStore):
         return self._pipeline.stored("method", {self._key(name, weights): path for name, path in directories.items()})
 
     def _key(self, name: str, weights: bool) -> str:
-        """What other methods write to counts only if methods share buffers."""
+        """The key of a method. It holds which buffers other methods write to only if methods share buffers."""
         plan = self._pipeline.request.plan
         others = {f"{METHODS}/{other}.pt2" for other in plan.methods if other != name}
         others |= {CONSTANTS, CONSTANT_TENSORS, NOTES, *([] if plan.share_mutable_buffers else [WRITTEN])}

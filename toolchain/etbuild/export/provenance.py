@@ -49,8 +49,8 @@ def graphs_numbered() -> Iterator[None]:
 def remove_addresses(graph_module: torch.fx.GraphModule) -> None:
     """Replaces graph numbers and addresses in the provenance of a method's nodes.
 
-    The graphs of first entries get numbers in the order of the nodes. Nothing reads other graphs: they get -1. In a
-    strict export, targets are functions whose text holds an address.
+    A graph in which a chain of provenance begins gets a number, in the order of the nodes. Nothing reads the numbers of
+    others: they get -1. In a strict export, the text of a target holds the address of a function.
     """
     numbers: dict[int, int] = {}
     seen: dict[int, NodeSource] = {}  # nodes may share sources

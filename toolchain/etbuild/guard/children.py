@@ -1,4 +1,4 @@
-"""Runs code of others in child processes, which end before the build goes on: nothing that it leaves reaches the rest.
+"""Runs other people's code in child processes. What it changes in its process does not reach the build.
 
 Such code may change anything in its process: PyTorch's settings, functions of libraries, how the processor rounds.
 """

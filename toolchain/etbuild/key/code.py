@@ -1,7 +1,7 @@
-"""The driver's code in keys: the packages that a step runs, as `step_packages.bzl` lists them, and plug-ins, all whole.
+"""The digest of the driver's code in a key: whole packages that the step runs (`step_packages.bzl`), whole plug-ins.
 
-Comments, docstrings and the form of the sources are no code. A digest is over syntax trees, and is the same for each
-version of Python whose trees are the same. To parse all sources takes a second, so digests of files are remembered.
+Comments, docstrings and the form of the sources are no code: digests are over syntax trees. Versions of Python with
+equal trees give equal digests. To parse all sources takes a second, so digests of files are remembered.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def _digest(step: str, used: frozenset[str]) -> str:
 
 
 def remember() -> None:
-    """Digests all packages now, for a process that lives long: its modules stay what they are when a file changes."""
+    """Digests all packages now: a process that lives long runs the code that it has imported, whatever files say."""
     for directory in [*map(_PACKAGE.joinpath, packages()), *(each.directory for each in plugins.plugins().values())]:
         _digest_of_package(directory)
 
 
 @functools.cache
 def _digest_of_package(directory: Path) -> str:
-    below = "*" if directory == _PACKAGE else "**/*"  # the package itself: the modules beside its packages
+    below = "*" if directory == _PACKAGE else "**/*"  # `etbuild` itself: only the modules beside its packages
     files = sorted(path for kind in ("py", "json") for path in directory.glob(f"{below}.{kind}"))
     known = _remembered()
     before = len(known)

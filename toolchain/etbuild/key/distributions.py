@@ -195,7 +195,7 @@ def record(name: str) -> Path | None:
     Raises:
         PackageNotFoundError: The distribution is not installed.
     """
-    path = _metadata(importlib.metadata.distribution(name)) / "RECORD"  # some do not list themselves
+    path = _metadata(importlib.metadata.distribution(name)) / "RECORD"  # `files` may lack it
     return path if path.is_file() else None
 
 

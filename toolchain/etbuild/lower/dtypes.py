@@ -22,7 +22,7 @@ _LARGE = ("aten::addmm", "aten::mm", "aten::bmm", "aten::linear", "aten::convolu
 
 
 def check_quantized(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> None:
-    """Fails if no backend of a method takes its quantized layers, because of their dtype. ExecuTorch has no other
+    """Fails if all backends of a method refuse its quantized layers because of their dtype. ExecuTorch itself has no
     kernels for layers whose activations are quantized at run time.
 
     Args:

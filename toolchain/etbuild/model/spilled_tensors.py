@@ -15,7 +15,7 @@ from etbuild.model.stored_tensors import SMALL, mapped, read_part
 from etbuild.model.tensor_bytes import flat_bytes
 
 _PART = 1 << 24  # bytes of a file that are read back at once
-_ENTRY = 8  # bytes of a page in /proc/self/pagemap
+_ENTRY = 8  # bytes for each page in /proc/self/pagemap
 
 _spilled: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
 """The mappings that `spilled` made, by the address of their first byte. Each lives as long as its tensor."""

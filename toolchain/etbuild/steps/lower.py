@@ -321,7 +321,7 @@ def _bound(
     binding = Binding(Ingredients(content, calls), job.options.jobs, made)
     parts = {}
     kinds = {name: kind for _, method in sorted(methods.items(), reverse=True) for name, kind in method.kinds.items()}
-    non_finite = finite_weights.counted(content, kinds)  # once: each look reads the weights
+    non_finite = finite_weights.counted(content, kinds)  # once for all methods: it reads the weights
     for name, method in sorted(methods.items()):
         try:
             with job.stage(f"bind {name}") if method.weights else nullcontext():

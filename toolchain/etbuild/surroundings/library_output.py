@@ -37,9 +37,8 @@ def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
 
 
 class _Hidden:
-    """Settings of the whole process that hide messages of some threads. The first use that begins sets them and the
-    last one that ends puts them back: threads may overlap, and if each restored what it found, the settings could
-    stay."""
+    """Settings of the whole process that hide messages of some threads. Uses may overlap. So the first one to begin
+    makes the settings, and the last one to end removes them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

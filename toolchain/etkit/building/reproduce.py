@@ -99,7 +99,7 @@ def _build(
     data = data_in_key(inputs, {**lower_plan.weights_names, **export_plan.data_names})
     for name, path in data.items():
         if "=" in name:
-            raise InputError.at(path, f"`{name}` has a `=`, so that no second build can name it", "rename the file")
+            raise InputError.at(path, f"`{name}` has a `=`, which `--data=NAME=FILE` cannot take", "rename the file")
     declared = {name: f"--data={name}={inputs.find_data(name, path).absolute()}" for name, path in data.items()}
     form = json_file.Format("what an export read", "step#inputs")
     read = declared if first.inputs is None else json_file.read(first.inputs, form)["data"]

@@ -25,7 +25,7 @@ _ELEMENT = 4  # bytes: adapters are in float32
 
 
 def check_emitted(programs: Mapping[str, ExportedProgram], names: Collection[str]) -> Callable[[Emitted], None]:
-    """What checks that the weights of adapters are in named data as they are.
+    """Returns a function that fails if named data of emitted methods does not hold the weights of adapters unchanged.
 
     Args:
         programs: The exported methods, before they are lowered.

@@ -108,5 +108,5 @@ def read_json(path: Path, limit: int, what: str) -> dict[str, Any]:
 
 
 def positive(*values: object) -> int | None:
-    """The first of some values of a configuration that is a positive number; None if there is none."""
+    """The first of these values that is an integer from 1 to 2**31 - 1; None if there is none."""
     return next((each for each in values if type(each) is int and 0 < each < 1 << 31), None)

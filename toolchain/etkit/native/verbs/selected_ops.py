@@ -69,7 +69,8 @@ def _needed(options: argparse.Namespace) -> list[Needed]:
     from etkit.native.kernels.kernel_sets import Needed
 
     if options.lines and len(options.lines) != len(options.programs):
-        raise InputError.of(f"--lines is given {len(options.lines)} times for {len(options.programs)} programs")
+        message = f"--lines is given {len(options.lines)} times for {len(options.programs)} programs"
+        raise InputError.of(message, "give it once for each program")
     lines = [SourceLines.read(path) for path in options.lines] or [NO_LINES] * len(options.programs)
     return [
         Needed(path.name, program_kernels.read(path), each) for path, each in zip(options.programs, lines, strict=True)

@@ -31,7 +31,7 @@ class Login:
     Attributes:
         user: The name of the user.
         password: The password.
-        identity_token: A token that the server of tokens takes in place of both.
+        identity_token: A token that the registry's token server takes in place of user and password.
     """
 
     user: str = ""

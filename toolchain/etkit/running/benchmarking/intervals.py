@@ -59,7 +59,7 @@ def _left_out(count: int) -> int:
 
     This is the largest sum of ranks that occurs with a probability of at most 2.5 %, as do all smaller ones.
     """
-    ways = [1]  # how many subsets of the ranks so far have each sum
+    ways = [1]  # for each sum, how many subsets of the ranks so far have it
     for rank in range(1, count + 1):
         ways = [
             (ways[total] if total < len(ways) else 0) + (ways[total - rank] if total >= rank else 0)
