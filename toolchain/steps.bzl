@@ -6,9 +6,10 @@ load(":etbuild/step_packages.bzl", "COMMAND_LINE_PACKAGES", "PLUGINS_OF_STEPS", 
 STEPS = ["plan", "export", "lower", "compare", "report"]
 
 # Steps whose packages an action needs, in addition to those of its own. What surrounds a step, and plug-ins, name types of
-# manifests, and the report names the digests of the code that made the program.
+# manifests. A comparison that fails lowers parts of a method again, to find the wrong operator. The report names the digests of
+# the code that made the program.
 _NEEDS = {
-    "compare": ["plan"],
+    "compare": ["lower", "plan"],
     "export": ["plan"],
     "lower": ["plan"],
     "report": ["export", "lower"],

@@ -60,7 +60,7 @@ executorch.toolchain({extras})
 """
 FILE = "@rules_executorch_packages//:packages.pex"
 
-MAKE_THE_PACKAGES = ("packages_repository", "downloads", "platforms", "pythons", "watch")
+MAKE_THE_PACKAGES = ("packages_repository", "downloads", "package_facts", "platforms", "pythons", "watch")
 """The `.bzl` files of `rules/private` that the repository rule of the packages loads."""
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -72,7 +72,8 @@ class User:
     def __init__(self, directory: Path, rules: Path) -> None:
         self.directory, self.rules = directory, rules
         self.file = directory / "small.pex"
-        needed = re.findall(r'^    "(.+)",$', (rules / "toolchain/required.bzl").read_text(), re.MULTILINE)
+        facts = (rules / "rules/private/package_facts.bzl").read_text()
+        needed = re.findall(r'"(.+)",', facts.partition("REQUIRED = [")[2].partition("]")[0])
         self.names = sorted(["tiny", *needed])
         with zipfile.ZipFile(self.file, "w") as archive:
             archive.writestr("PEX-INFO", "{}")
@@ -183,7 +184,7 @@ def test_only_files_that_make_the_packages_fetch_them_again(
         assert done.returncode == 0, done.stderr
         return "rules_executorch: unpacks the packages" in done.stderr
 
-    makes = [rules / f"rules/private/{name}.bzl" for name in MAKE_THE_PACKAGES] + [rules / "toolchain/required.bzl"]
+    makes = [rules / f"rules/private/{name}.bzl" for name in MAKE_THE_PACKAGES]
     others = {*rules.glob("rules/**/*.bzl"), *rules.glob("toolchain/**/*.bzl")} - {*makes}
     assert fetches()
     assert not fetches(*others)

@@ -28,7 +28,8 @@ def test_a_plugin_has_what_it_provides(plugin: Plugin) -> None:
         file = plugins.ROOT.joinpath(*module.split(".")).with_suffix(".py")
         tree = ast.parse(file.read_text("utf-8"))
         assert module.startswith(f"{plugin.package}.")
-        assert not name or name in {getattr(statement, "name", None) for statement in tree.body}, place
+        assigned = [node.id for statement in tree.body for node in ast.walk(statement) if isinstance(node, ast.Name)]
+        assert not name or name in {*assigned, *(getattr(statement, "name", None) for statement in tree.body)}, place
 
 
 @pytest.mark.parametrize("plugin", [each for each in PLUGINS if each.help], ids=lambda plugin: plugin.package)

@@ -44,7 +44,15 @@ def test_a_line_of_an_installed_package_has_its_path_in_the_package() -> None:
     assert lines.of_node("forward", "mul") == (Line("package/layers.py", 3, "helper", "y"),)
 
 
-@pytest.mark.parametrize("file", ["/elsewhere/x.py", "<eval_with_key>.3", f"{sys.path[-1]}/etbuild/export/x.py"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/elsewhere/x.py",
+        "<eval_with_key>.3",
+        f"{sys.path[-1]}/etbuild/export/x.py",
+        f"{sys.path[-1]}/etplugins/lora/x.py",
+    ],
+)
 def test_other_files_are_not_named(file: str) -> None:
     assert lines_of(node("mul", "aten.mul.Tensor", (file, 1, "f", "x"))).of_node("forward", "mul") == ()
 

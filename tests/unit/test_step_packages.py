@@ -80,7 +80,7 @@ def test_an_edit_changes_the_keys_of_the_steps_that_run_the_package_and_no_other
 
 def test_digests_are_remembered_until_a_file_changes(copy: Path) -> None:
     before = digests()
-    remembered = copy / "etbuild/__pycache__/code.json"
+    remembered = copy / f"etbuild/__pycache__/code.{sys.implementation.cache_tag}.json"
     written = remembered.read_bytes()
     code._remembered.cache_clear()
     assert digests() == before
@@ -128,14 +128,24 @@ def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path)
             assert say(verb, "--help", expect=2).startswith(f"error: there is no verb `{verb}`\n")
 
 
+OF_PLANNING = ("manifest_section", "runner", "runner_constants")
+OF_METHODS = ("example_input", "method_change", "method_source", "module_source", "quantizer", "tensor_file")
+SEARCH = ["etplugins.comparison.locate", "etbuild.emit.emit_methods", "etbuild.lower.lower_methods"]
+"""What looks for the operator of a wrong program."""
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
-    """As soon as the verb and the step are imported."""
+    """As soon as the verb, the step, and what plug-ins provide for it are imported."""
     files = {path.relative_to(TOOLCHAIN).as_posix(): path for path in TOOLCHAIN.glob("et*/**/*.py")}
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in files}
     names = (f"etbuild.cli.{step}", f"etbuild.steps.{step}", "etplugins.comparison.verb", "etplugins.comparison.step")
     waiting = ["etbuild.__main__", "etbuild.cli.main", *(names[2:] if step == "compare" else names[:2])]
     waiting += ["etplugins.worker.server", "etplugins.worker.warm_up"]
+    groups = OF_PLANNING if step in ("plan", "report") else OF_METHODS
+    provided = [plugin.provides.get(group, {}) for plugin in plugins.plugins().values() for group in groups]
+    waiting += [place.partition(":")[0] for names in provided for place in names.values()]
+    waiting += SEARCH if step == "compare" else []
     found: set[str] = set()
     while waiting:
         if (module := waiting.pop()) not in found:

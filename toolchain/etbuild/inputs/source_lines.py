@@ -166,7 +166,7 @@ def _calls(program: ExportedProgram, line_of: Callable[[str], Line | None]) -> I
                 yield OperatorCall(first_name(node), str(node.target), line)
 
 
-_DRIVER = "etbuild/"  # the driver calls the method: that is no line of the model
+_DRIVER = ("etbuild/", "etplugins/")  # the driver calls the method: that is no line of the model
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (.+)(?:\n(?! *File ") *(.*))?', re.MULTILINE)
 
 

@@ -1,7 +1,7 @@
 """The digest of the driver's code in a key: whole packages that the step runs (`step_packages.bzl`), whole plug-ins.
 
-Comments, docstrings and the form of the sources are no code: digests are over syntax trees. Versions of Python with
-equal trees give equal digests. To parse all sources takes a second, so digests of files are remembered.
+Comments, docstrings and the form of the sources are no code: digests are over syntax trees. Other versions of Python
+may give other digests. To parse all sources takes a second, so digests of files are remembered.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -61,20 +62,22 @@ def _digest_of_package(directory: Path) -> str:
     below = "*" if directory == _PACKAGE else "**/*"  # `etbuild` itself: only the modules beside its packages
     files = sorted(path for kind in ("py", "json") for path in directory.glob(f"{below}.{kind}"))
     known = _remembered()
-    before = len(known)
+    before = dict(known)
     found = digest({path.relative_to(directory).as_posix(): _digest_of_file(path, known) for path in files})
-    if len(known) > before:
+    if known != before:
         _keep(known)
     return found
 
 
 def _digest_of_file(path: Path, known: dict[str, str]) -> str:
     status = path.stat()
-    row = f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-    if row not in known:
+    state = f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    before, _, sha256 = known.get(str(path), "").rpartition(" ")
+    if before != state:
         text = path.read_text("utf-8")
-        known[row] = hashlib.sha256((code_of(text) if path.suffix == ".py" else text).encode()).hexdigest()
-    return known[row]
+        sha256 = hashlib.sha256((code_of(text) if path.suffix == ".py" else text).encode()).hexdigest()
+        known[str(path)] = f"{state} {sha256}"
+    return sha256
 
 
 def code_of(source: str) -> str:
@@ -100,9 +103,10 @@ def _is_text(value: ast.expr) -> bool:
 
 def _places() -> Iterator[Path]:
     """Where digests of files are remembered: beside the bytecode of these files, else in the user's cache."""
-    yield _PACKAGE / "__pycache__" / "code.json"
+    name = f"code.{sys.implementation.cache_tag}.json"  # other versions of Python have other trees
+    yield _PACKAGE / "__pycache__" / name
     with suppress(InputError):
-        yield default_directory() / "code.json"
+        yield default_directory() / name
 
 
 @functools.cache
@@ -116,8 +120,8 @@ def _remembered() -> dict[str, str]:
 
 
 def _keep(known: Mapping[str, str]) -> None:
-    """Writes what the next process need not compute. Rows of files that are gone are left out."""
-    there = {row: sha256 for row, sha256 in known.items() if Path(row.rsplit(" ", 4)[0]).exists()}
+    """Writes what the next process need not compute, without files that are gone."""
+    there = {path: row for path, row in known.items() if Path(path).exists()}
     for place in _places():
         unfinished = place.with_name(f"{place.name}.{os.getpid()}")
         with suppress(OSError):

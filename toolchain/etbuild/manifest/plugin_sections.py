@@ -13,6 +13,8 @@ from etbuild import plugins
 from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest.sections import Manifest
 
+_SECTIONS = ("huggingface", "adapters")
+"""The keys of `model` that plug-ins give their meaning."""
 CheckName = Callable[[str, DocumentPath], Iterator[Problem]]
 """Yields the problems of the name of a declared input at a place."""
 
@@ -31,6 +33,13 @@ class Section(Protocol):
 
     def normalized(self, manifest: Manifest) -> Manifest:
         """A checked manifest, completed, and with what the section asks for but does not say."""
+
+
+def missing(manifest: Manifest) -> Iterator[Problem]:
+    """Yields a problem for each section whose plug-in is not there."""
+    for key in _SECTIONS:
+        if key in manifest.get("model", {}) and key not in plugins.group("manifest_section"):
+            yield Problem(f"no plug-in here provides the section `{key}`", ("model", key), at_key=True)
 
 
 def completed(manifest: Manifest) -> Manifest:

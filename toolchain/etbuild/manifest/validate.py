@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from etbuild import backends, json_schema
+from etbuild import backends, json_schema, plugins
 from etbuild.backends import call_slots, recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, steers, unknown
 from etbuild.files.value_limits import INT64
@@ -196,6 +196,7 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
     model, defaults, methods = data.get("model", {}), data.get("defaults", {}), data.get("methods", {})
     if "model" not in data and not (methods and all("program" in method for method in methods.values())):
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
+    yield from plugin_sections.missing(data)
     yield from _check_adapters(methods, model.get("adapters", {}))
     for name in model.get("adapters", {}):
         yield from _check_tag(name, ("model", "adapters", name))
@@ -414,7 +415,7 @@ def _check_program(method: sections.Method, path: DocumentPath) -> Iterator[Prob
     """Checks a method that is an exported program. Keys that only an export uses are errors."""
     name = method["program"]
     yield from _check_input_name(name, (*path, "program"))
-    if not name.endswith(".pt2"):
+    if not name.endswith(tuple(plugins.group("method_source"))):
         yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
     for key in (*example_inputs.KEYS, "entry", "adapter", "strict", "quantize"):
         if key in method:

@@ -172,7 +172,10 @@ class Plan(Lowered):
 
     @property
     def _runner(self) -> Runner | None:
-        return None if self.runner is None else Runner(self.runner, tuple(sorted(self.constant_methods)))
+        if self.runner is None:
+            return None
+        constants = plugins.load("runner_constants", self.runner)
+        return Runner(self.runner, tuple(name for name in constants if name in self.constant_methods))
 
     @property
     def _lowering_callables(self) -> set[str]:

@@ -8,6 +8,20 @@ from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest.sections import ExampleInput, Manifest, Method
 from etplugins.transformers import tasks
 
+CONSTANTS = (
+    "decoder_start_token_id",
+    "enable_dynamic_shape",
+    "get_bos_id",
+    "get_eos_ids",
+    "get_max_context_len",
+    "get_max_seq_len",
+    "get_n_layers",
+    "get_vocab_size",
+    "use_kv_cache",
+    "use_sdpa_with_kv_cache",
+)
+"""The constant methods of the contracts of runners."""
+
 _OF_TEXT = ("get_eos_ids", "get_max_context_len", "get_max_seq_len", "get_vocab_size", "use_kv_cache")
 _NEEDED_CONSTANTS = {
     "executorch-llm/v1": _OF_TEXT,

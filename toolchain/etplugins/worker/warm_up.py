@@ -66,7 +66,7 @@ def _warm_comparison() -> None:
         import executorch.runtime  # noqa: F401
 
         plugin = plugins.group("step")["compare"]
-        for file in plugin.directory.glob("*.py"):
+        for file in plugin.directory.glob("[!_]*.py"):
             plugins.import_module(f"{plugin.package}.{file.stem}")
 
 
