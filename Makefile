@@ -1,5 +1,5 @@
 # make build   builds the examples with Bazel and runs one program
-# make test    runs the tests of what changed since BASE, and of the slow others the cases that the commit draws
+# make test    runs the tests of what changed since BASE, and of the slow others the cases that `tests/turn.txt` draws
 # make test-all  runs every case of every test, which takes more than an hour on two processors
 # make test-quick  runs the tests without PyTorch and Bazel, and lowers one program, in less than two minutes
 # make venv    installs the driver and the developers' tools in .venv
@@ -39,7 +39,7 @@ COVERAGE := .cache/coverage
 DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build toolchain test test-all test-quick gallery coverage fuzz faults venv lint format bench bytes clean wheel licenses reference docs audit changelog release screenshots test-machines mutations
+.PHONY: build toolchain test turn test-all test-quick gallery coverage fuzz faults venv lint format bench bytes clean wheel licenses reference docs audit changelog release screenshots test-machines mutations
 
 build: venv toolchain
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -62,13 +62,14 @@ PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(WORKSPACE_BAZEL); \
   CHROMIUM=$$browser DOCKER_REGISTRY=$$registry SKOPEO=$$skopeo NGINX=$$nginx BAZEL=$$bazel \
   $(VENV)/bin/python -m pytest --numprocesses 2 --durations 20 $(NOT_BAZEL)
 
-# The commit that draws cases, and the one that the files are compared with.
-COMMIT ?= HEAD
+# The commit that the files are compared with. `make turn` draws other cases of the slow tests.
 BASE ?= HEAD~1
 
 test: venv $(BUILDGRID)/ready $(BROWSER)/ready
-	commit=$$(git rev-parse $(COMMIT) || true); base=$$(git merge-base HEAD $(BASE) || true); \
-	  $(PYTEST) --rotate "$$commit" --since "$$base"
+	base=$$(git merge-base HEAD $(BASE) || true); $(PYTEST) --rotate "$$(cat tests/turn.txt)" --since "$$base"
+
+turn:
+	git rev-parse HEAD > tests/turn.txt
 
 # With the long forms of tests, which have the marker `soak`.
 test-all: venv $(BUILDGRID)/ready $(BROWSER)/ready

@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rotate",
         metavar="COMMIT",
-        help="of the tests with PyTorch or Bazel, run the cases that this commit draws. The default is to run all",
+        help="of the tests with PyTorch or Bazel, run the cases that this hash draws. The default is to run all",
     )
     parser.addoption("--since", metavar="COMMIT", help="with --rotate: run all cases about what changed since a commit")
 

@@ -85,7 +85,7 @@ def check(version: str) -> None:
         ReleaseError: One of them has another version.
     """
     module = re.search(r'version = "(.*)"', (ROOT / "MODULE.bazel").read_text("utf-8"))
-    for place, found in (("toolchain/etbuild/version.py", VERSION), ("MODULE.bazel", module and module[1])):
+    for place, found in (("toolchain/etbuild/version/__init__.py", VERSION), ("MODULE.bazel", module and module[1])):
         if found != version:
             raise ReleaseError(f"{place} has version {found}, not {version}")
     release_notes(version)

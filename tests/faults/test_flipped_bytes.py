@@ -57,7 +57,8 @@ def test_all_steps_are_kept(filled: Filled) -> None:
     assert [path.parent.parent.name for path in filled.records] == ["compare", "export", "lower", "method", "program"]
     program = filled.right[list(filled.records)[4]]
     assert program is not None
-    assert program == {**filled.program, "checked.files.json": program["checked.files.json"]}
+    beside = {name: program[name] for name in ("checked.files.json", "compared.json")}
+    assert program == {**filled.program, **beside}
 
 
 def test_a_flip_of_any_byte_of_a_record_is_noticed(filled: Filled) -> None:

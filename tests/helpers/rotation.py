@@ -1,4 +1,4 @@
-"""Which of the tests with PyTorch or Bazel `make test` runs: cases about the change, and others that the commit draws.
+"""Which of the tests with PyTorch or Bazel `make test` runs: cases about the change, and others that a hash draws.
 
 All of them take more than an hour. The other tests always run.
 """
@@ -19,7 +19,7 @@ import pytest
 SLOW = ("bazel", "conformance", "faults", "integration", "remote")
 """The folders of tests with PyTorch or Bazel."""
 ONE_IN, ONE_LONG_IN = 8, 16
-"""Of so many cases of a file, a commit draws one; of those with the marker `long`, one of so many."""
+"""Of so many cases of a file, a hash draws one; of those with the marker `long`, one of so many."""
 FEW = 12
 """So many files of tests are about a change at most, so that the time has a limit. More are drawn."""
 
@@ -32,7 +32,7 @@ def not_drawn(items: Iterable[pytest.Item], commit: str, about: Collection[str] 
 
     Args:
         items: All cases.
-        commit: The hash of the commit.
+        commit: The hash of a commit.
         about: The files of tests whose cases all run, and the parameters of other cases that do.
     """
     draws: dict[tuple[str, int], dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))

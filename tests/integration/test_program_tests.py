@@ -238,7 +238,8 @@ NO_TANH = """\
 
 
 def test_a_wrong_aten_pass_is_told_from_wrong_lowering(project: Callable[..., Outcome]) -> None:
-    tested = project(MANIFEST + 'passes: {aten: ["wrong:wrong"]}\n', "--filter", "forward/example", wrong=NO_TANH)
+    text = MANIFEST + 'passes: {aten: ["wrong:wrong"]}\nchecks: {compare: {leave_out: the build would find it}}\n'
+    tested = project(text, "--filter", "forward/example", wrong=NO_TANH)
     assert tested.code == 3
     assert "the passes of `passes.aten` change what `forward` computes" in tested.details["forward/example"]
 

@@ -64,7 +64,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def upgraded(released: Installed, directory: Path, *edits: tuple[str, str, str]) -> Installed:
     """A later version: a copy of this one with another number and with edits of the form (file, old text, new text)."""
     toolchain = shutil.copytree(TOOLCHAIN, directory / "toolchain", symlinks=False)
-    for name, old, new in (("etbuild/version.py", f'"{VERSION}"', f'"{NEXT}"'), *edits):
+    for name, old, new in (("etbuild/version/__init__.py", f'"{VERSION}"', f'"{NEXT}"'), *edits):
         text = (toolchain / name).read_text("utf-8")
         assert text.count(old) == 1, (name, old)
         (toolchain / name).write_text(text.replace(old, new), "utf-8")
@@ -81,7 +81,8 @@ def test_a_version_that_builds_the_same_uses_what_the_other_made(released: Insta
 
 
 def test_a_version_that_makes_other_bytes_builds_and_the_lockfile_tells(released: Installed, tmp_path: Path) -> None:
-    later = upgraded(released, tmp_path, (DEFAULTS, "segment_alignment: int = 128", "segment_alignment: int = 256"))
+    default = "segment_alignment: kinds.Alignment = "
+    later = upgraded(released, tmp_path, (DEFAULTS, f"{default}128", f"{default}256"))
     steps = later.build("new")
     assert steps["lower"] == "run"
     assert later.program("new") != released.program("old")

@@ -78,7 +78,7 @@ def test_another_version_is_refused(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setattr(sys, "argv", ["release", "9.9.9", "--repository", "owner/rules"])
     monkeypatch.setattr(subprocess, "check_output", lambda command: b"")
     assert release.main() == 2
-    assert f"toolchain/etbuild/version.py has version {VERSION}, not 9.9.9" in capsys.readouterr().err
+    assert f"toolchain/etbuild/version/__init__.py has version {VERSION}, not 9.9.9" in capsys.readouterr().err
 
 
 def test_what_is_not_committed_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

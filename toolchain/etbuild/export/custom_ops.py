@@ -88,7 +88,8 @@ def _linked(name: str, path: DocumentPath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        found = re.search(r"(\S+): cannot open shared object file: Permission denied", " ".join(map(str, chain(error))))
+        text = " ".join(map(str, chain(error)))
+        found = re.search(r"(\S+): cannot open shared object file: (?:Permission denied|No such file)", text)
         if found is None or Path(found[1]).name == Path(name).name:
             raise
         hint = f"list `{Path(found[1]).name}` under `custom_ops.libraries` too, before `{name}`"

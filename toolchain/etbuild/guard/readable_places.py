@@ -64,6 +64,7 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     of_python = {
         place for entry in (*DRIVER, sys.executable, *map(sysconfig.get_path, _OF_PYTHON)) for place in places_of(entry)
     }
+    of_python |= {place for entry in DRIVER for place in _behind_links(entry)}  # a sandbox of Bazel links each file
     others = {place for entry in (*sys.path, *_editable_places()) if entry for place in places_of(entry)}
     return (installed - above) | of_python, others - above - installed - of_python
 

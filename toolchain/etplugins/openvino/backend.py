@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,7 +33,7 @@ class OpenVino(BuiltInBackend):
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
         """Makes ExecuTorch's OpenvinoPartitioner with the options of `backend-openvino.schema.json`."""
-        with native_messages_off():  # from the tokenizers that it imports
+        with _importing():
             from executorch.backends.openvino.partitioner import OpenvinoPartitioner
         from executorch.exir.backend.backend_details import CompileSpec
 
@@ -44,7 +45,7 @@ class OpenVino(BuiltInBackend):
 
     def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
         """Makes ExecuTorch's OpenVINOQuantizer with the options of `quantizer-openvino.schema.json`."""
-        with native_messages_off():
+        with _importing():
             from executorch.backends.openvino.quantizer import OpenVINOQuantizer, QuantizationMode
 
         return OpenVINOQuantizer(mode=QuantizationMode(options.get("mode", "int8_sym")))
@@ -71,6 +72,15 @@ class OpenVino(BuiltInBackend):
 
         with replaced(OpenvinoBackend, "preprocess", staticmethod(in_a_child)):
             yield
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Imports OpenVINO without messages, and without its telemetry, which reads a number from the home directory and
+    sends it. OpenVINO and nncf do without it if it is not installed."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # as if it was not
+    with native_messages_off():
+        yield
 
 
 def _compile(preprocess: Any, program: Any, specs: Any) -> tuple[Any, str | None]:
