@@ -119,7 +119,7 @@ def test_a_build_has_its_own_directory_variables_and_streams(warm: Project) -> N
     (warm.root / "model.py").write_text("import missing\n" + MODEL)
     build = warm.start()
     out, errors = build.communicate(timeout=WAIT_SECONDS)
-    assert build.returncode == 2
+    assert build.returncode == 1
     assert out == ""
     assert "missing" in errors
 
