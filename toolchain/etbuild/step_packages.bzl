@@ -26,5 +26,5 @@ STEP_PACKAGES = {
 # The plug-ins that only one step runs: the actions of others do not have them.
 PLUGINS_OF_STEPS = {"comparison": "compare"}
 
-# Directories of the core that no action has: what runs builds on the command line, and files for CMake.
-COMMAND_LINE_PACKAGES = ["api", "build", "cmake"]
+# Directories of the core that no action has: files for CMake.
+COMMAND_LINE_PACKAGES = ["cmake"]

@@ -37,7 +37,7 @@ CALLS = "calls"
 
 
 class CompareStep:
-    """The step `compare` of a build, as `etbuild.build.pipeline.Comparison` says."""
+    """The step `compare` of a build on the command line, as the pipeline there asks for it."""
 
     def __init__(self, job: Callable[[], LoweringJob[ComparePlan]], used: UsedSources, examples: Path) -> None:
         self._job, self._witness = job, Witness(job, used, examples)

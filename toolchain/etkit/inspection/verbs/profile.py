@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_cache, add_flag, add_inputs, add_parser, add_path, add_value, settings, whole
+from etbuild.cli.options import add_flag, add_inputs, add_parser, add_path, add_value, settings, whole
 from etbuild.errors import InputError
+from etkit.local.options import add_cache
 from etkit.program import add_named_data, build_into
 
 if TYPE_CHECKING:

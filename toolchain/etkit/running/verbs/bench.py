@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache,
     add_inputs,
     add_parser,
     add_path,
@@ -27,6 +26,7 @@ from etbuild.cli.options import (
 )
 from etbuild.errors import CheckError, InputError
 from etkit.building.verbs.build import seconds
+from etkit.local.options import add_cache
 from etkit.program import build_into
 
 if TYPE_CHECKING:

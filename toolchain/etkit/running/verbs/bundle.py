@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache,
     add_flag,
     add_inputs,
     add_manifest,
@@ -20,6 +19,7 @@ from etbuild.cli.options import (
     inputs,
 )
 from etbuild.errors import InputError
+from etkit.local.options import add_cache
 from etkit.program import add_program, build_into, check_program, load
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache,
     add_declared,
     add_flag,
     add_manifests,
@@ -28,6 +27,7 @@ from etbuild.cli.options import (
 )
 from etbuild.errors import CheckError, EtbuildError, InputError
 from etkit.building.verbs.build import of_program, wanted
+from etkit.local.options import add_cache
 from etkit.manifests import each_manifest, may_be_several
 from etkit.program import add_program, build_into, check_program
 
