@@ -242,7 +242,7 @@ class Program:
 
     def __init__(self, path: Path, named_data: Sequence[Path], kept: object = None) -> None:
         """Use `open_program` or `Built.program`."""
-        from etbuild.runtime import program_files
+        from etplugins.runtime import program_files
 
         self._files = program_files.read(path, named_data)
         self._scratch = _Scratch()
@@ -308,8 +308,8 @@ class Program:
 
     def _loaded(self, method: str) -> Any:
         """The session, which has loaded the method."""
-        from etbuild.runtime.session import Session
         from etbuild.surroundings.library_output import native_log_off
+        from etplugins.runtime.session import Session
 
         if method not in self._loads:
             with native_log_off():

@@ -25,14 +25,14 @@ from etbuild.plan import model_tests as planned
 from etbuild.plan.model_tests import Metric, TestPlan, TextTest
 from etbuild.plan.parts import Tolerance
 from etbuild.plan.plan import Plan
-from etbuild.runtime import child
-from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session, unavailable
 from etkit.running.testing import layers, random_inputs, text_scores
 from etkit.running.testing.reference import MethodCall, Reference
 from etkit.running.testing.results import Result
 from etplugins.comparison import accuracy
 from etplugins.comparison.locate import Search, WrongCall
+from etplugins.runtime import child
+from etplugins.runtime.program_files import ProgramFiles
+from etplugins.runtime.session import Session, unavailable
 
 if TYPE_CHECKING:
     from etkit.running.testing.run import TestOptions

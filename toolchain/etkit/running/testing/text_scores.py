@@ -22,10 +22,10 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.manifest.model_tests import TEXT
 from etbuild.plan.model_tests import TextTest
 from etbuild.plan.plan import Plan
-from etbuild.runtime.program_files import ProgramFiles
 from etkit.running.generation.decoder import Decoder
 from etkit.running.generation.runner_tokenizer import with_tokenizer
 from etkit.running.generation.tokenizer_files import preferred
+from etplugins.runtime.program_files import ProgramFiles
 from etplugins.transformers.reference import language_model
 
 _WINDOW = 256  # tokens

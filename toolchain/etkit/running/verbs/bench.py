@@ -32,9 +32,9 @@ from etkit.program import build_into
 if TYPE_CHECKING:
     from etbuild.manifest.validate import Manifest
     from etbuild.plan.plan import Plan
-    from etbuild.runtime.program_files import ProgramFiles
     from etkit.running.benchmarking.runs import Timing
     from etkit.running.benchmarking.workloads import Workload
+    from etplugins.runtime.program_files import ProgramFiles
 
     Loaded = tuple[Manifest, Plan]
 
@@ -170,8 +170,8 @@ def _loaded(options: argparse.Namespace, path: Path, variant: str | None) -> Loa
 def _program(options: argparse.Namespace, path: Path, loaded: Loaded | None, scratch: ExitStack) -> ProgramFiles:
     """Finds a program. Builds it if the path is that of a manifest."""
     from etbuild.manifest.positions import locating
-    from etbuild.runtime import program_files
     from etkit.find_index import read_index
+    from etplugins.runtime import program_files
 
     if path.suffix == ".pte" or path == options.built:
         return program_files.read(path)

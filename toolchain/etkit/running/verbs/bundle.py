@@ -69,8 +69,8 @@ def run(options: argparse.Namespace) -> int:
 def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle:
     from etbuild.cli.terminal import Progress
     from etbuild.plan.model_tests import tests_of
-    from etbuild.runtime import program_files
     from etkit.running.testing.run import TestOptions, opened
+    from etplugins.runtime import program_files
 
     declared = inputs(options, [options.manifest.parent, *options.root])
     tests = _possible(tests_of(loaded.data, plan.methods), options)
