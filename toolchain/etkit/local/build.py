@@ -230,7 +230,7 @@ def _more_files(pipeline: Pipeline, options: BuildOptions) -> list[Artifact]:
         write_json(options.origins, plan.name, "lowering", pipeline.lowering)
         write_json(options.origins, plan.name, "export.lines", lines.to_json())
     if options.etrecord:
-        from etbuild.steps import etrecord
+        from etkit.local import etrecord
 
         job = pipeline.job(plan.lower_plan)
         records = etrecord.etrecords(job, lines, directory / f"{plan.name}.pte", pipeline.directory)
