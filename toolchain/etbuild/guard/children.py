@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from etbuild.guard.undeclared import add_unkeyed, ending_process, unkeyed
+from etbuild.guard.reads import add_unkeyed, ending_process, guard, unkeyed
 from etbuild.inputs.user_code import errors_of_sources
 from etbuild.processes import forked
 from etbuild.processes.ending import flush
@@ -25,6 +25,7 @@ def run(
     tasks: Mapping[str, Callable[[], T]], at_once: int, meanwhile: Sequence[Callable[[], object]] = ()
 ) -> dict[str, T]:
     """Does what `forked.run` does, and takes over what the children have collected with `unkeyed`."""
+    guard()
     found = forked.run({name: _noted(task) for name, task in tasks.items()}, at_once, meanwhile)
     return {name: _taken_over(*each) for name, each in found.items()}
 
@@ -57,6 +58,7 @@ class Beside:
                             return end.value, reasons
                     given = yield found, reasons
 
+        guard()
         self._child = forked.Beside(name, in_child)
 
     def give(self, value: object) -> None:

@@ -173,7 +173,7 @@ def _checked_by(request: Request) -> str:
 
 
 def _build(request: Request, directory: Path, options: BuildOptions) -> BuildResult:
-    from etbuild.guard.undeclared import unkeyed
+    from etbuild.guard.reads import unkeyed
     from etbuild.processes import forked
 
     forked.loaded.clear()  # what an earlier build of this process has imported

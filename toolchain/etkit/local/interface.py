@@ -153,7 +153,7 @@ class Model:
     @contextmanager
     def _prepared(self) -> Iterator[PreparedModel]:
         """The model in PyTorch. It is valid inside."""
-        from etbuild.guard.undeclared import watched_reads
+        from etbuild.guard.reads import watched_reads
         from etbuild.inputs.step_context import StepContext
         from etbuild.inputs.user_code import importable
         from etbuild.key.import_graph import used_sources

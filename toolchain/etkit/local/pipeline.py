@@ -295,7 +295,7 @@ class Pipeline:
     @property
     def watch(self) -> Watch:
         """Refuses what the sources read and no key covers. The driver itself reads what the cache has."""
-        from etbuild.guard.undeclared import watched_reads
+        from etbuild.guard.reads import watched_reads
 
         return partial(watched_reads, given=[] if self.cache is None else [self.cache.directory])
 
@@ -327,7 +327,7 @@ class Pipeline:
         Raises:
             BuildError: A file has changed since the build began.
         """
-        from etbuild.guard.undeclared import unkeyed
+        from etbuild.guard.reads import unkeyed
 
         assert self.cache is not None
         with unkeyed() as reasons:
