@@ -143,6 +143,7 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
     waiting = ["etbuild.__main__", "etbuild.cli.main", *(names[2:] if step == "compare" else names[:2])]
     waiting += ["etplugins.worker.server", "etplugins.worker.warm_up"]
     groups = OF_PLANNING if step in ("plan", "report") else OF_METHODS
+    groups += ("report_part",) if step == "report" else ()
     provided = [plugin.provides.get(group, {}) for plugin in plugins.plugins().values() for group in groups]
     waiting += [place.partition(":")[0] for names in provided for place in names.values()]
     waiting += SEARCH if step == "compare" else []

@@ -125,9 +125,23 @@ class Plan(Lowered):
     def plugins_of(self, step: str) -> frozenset[str]:
         """The packages of the plug-ins that a step uses for this program. The export uses only some of the backends."""
         named = self.export_backends if step == "export" else self.used_backends
-        used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
+        used = [
+            ("step", step),
+            *self._provided,
+            *self._reports(step),
+            *(("backend", name) for name in backends.of_driver(named)),
+        ]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
+
+    def _reports(self, step: str) -> list[tuple[str, str]]:
+        return [("report_part", name) for name in self.report_parts] if step == "report" else []
+
+    @property
+    def report_parts(self) -> list[str]:
+        """What plug-ins add to the report."""
+        quantized = any(method.quantize for method in self.methods.values())
+        return [*(["quantization"] if quantized else []), *(["tokenizer"] if self.tokenizer else [])]
 
     @property
     def _provided(self) -> list[tuple[str, str]]:
