@@ -4,7 +4,7 @@ torch.export refuses a range if tracing relied on a condition that it cannot sim
 `32 * (n // 10) % (n // 10) == 0`. But it can write such conditions into the graph, as checks in each call. This module
 computes them for each size of the range. If all hold, it removes them: the graph is right for each size from 2.
 
-torch.export assumes that no dynamic size is 0 or 1, and writes no condition for that. `difference` runs such sizes.
+torch.export assumes that no dynamic size is 0 or 1, and writes no condition for that: `difference` runs these sizes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torch.utils._sympy.printers import PythonPrinter
 from etbuild.export import assignments, violated_shapes
 from etbuild.foreign_errors import PASSING
 
-_MOST_SIZES = 1 << 20  # combinations of sizes for one condition: Python computes them one by one
+_MOST_SIZES = 1 << 20  # combinations of sizes for one condition: Python computes each of them
 
-_MOST_BYTES = 1 << 31  # of weights: calls that read more would take long
+_MOST_BYTES = 1 << 31  # of weights: calls that read more take long
 _ASSUMED = 2  # torch.export assumes that each dynamic size is at least this
 
 
@@ -46,7 +46,7 @@ def export(
     dynamic_shapes: Any,
     strict: bool,
 ) -> torch.export.ExportedProgram:
-    """Exports a module as `torch.export.export` does, and also with ranges that torch.export cannot prove.
+    """Exports a module as `torch.export.export` does, but also accepts ranges that torch.export cannot prove.
 
     Raises:
         TooManySizes: The conditions hold for all sizes that were tried, and the range has more.
@@ -67,7 +67,7 @@ def export(
 def _with_conditions(
     root: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], options: dict[str, Any]
 ) -> torch.export.ExportedProgram | None:
-    """The exported module with conditions in its graph; None if torch.export refuses the module even so."""
+    """The exported module with conditions in its graph; None if torch.export still refuses the module."""
     try:
         return torch.export.export(
             root, arguments, keywords, **options, prefer_deferred_runtime_asserts_over_guards=True
@@ -83,7 +83,7 @@ def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
         TooManySizes: The conditions hold for all sizes that were tried, and the range has more.
     """
     sizes = _shape_env(program)
-    # A dimension has a symbol for each input with it. torch replaces them by one, as it does with other equal sizes.
+    # A dimension has a symbol for each of its inputs. torch replaces them by one symbol, as it does with equal sizes.
     one_of = {dimension_of(sizes, symbol): symbol for symbol in program.range_constraints}
     checks = [check.expr for check in sizes.deferred_runtime_asserts.get(None, ())]
     conditions = {
@@ -107,7 +107,7 @@ def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
 
 
 def dimension_of(sizes: Any, symbol: Any) -> str:
-    """The name of the dimension in the manifest that a symbol stands for; that of the symbol if it stands for none.
+    """The name of the dimension in the manifest that a symbol stands for. If there is none, the name of the symbol.
 
     Args:
         sizes: PyTorch's `ShapeEnv` with the symbol.
@@ -126,7 +126,7 @@ def _shape_env(program: torch.export.ExportedProgram) -> Any:
 
 
 def holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool | None:
-    """Whether a condition holds for all sizes; None if it holds for all that were tried, and there are more.
+    """Whether a condition holds for all sizes; None if there are more than were tried, and it holds for those.
 
     Args:
         condition: The condition, an expression of sympy.
@@ -141,7 +141,7 @@ def holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool | None:
 
 
 def values(expression: Any, ranges_of: Mapping[Any, Any]) -> Iterator[Any]:
-    """The values of an expression for all sizes, or for as many as are tried. `holds` has the arguments."""
+    """The values of an expression for all sizes, or for the most that are tried. The arguments are those of `holds`."""
     symbols = sorted(expression.free_symbols, key=str)
     bounds = [(int(ranges_of[symbol].lower), ranges_of[symbol].upper) for symbol in symbols]
     tried_sizes = [range(low, low + int(min(high - low + 1, _MOST_SIZES))) for low, high in bounds]
@@ -166,9 +166,9 @@ def difference(
 ) -> str | None:
     """Compares an exported method with the module for inputs with a size of 0 or 1.
 
-    Runs the small sizes of each dimension by itself, and small sizes of all dimensions at once. The inputs are the
-    first elements of the example, with other numbers if the module takes those. Sizes that the module refuses do not
-    count. A module with weights of more than 2 GiB is not run. Changes of the module are undone.
+    Runs the small sizes of each dimension separately, and small sizes of all dimensions at once. The inputs are the
+    first elements of the example, with other numbers if the module takes them. Sizes that the module refuses are
+    ignored. A module with weights of more than 2 GiB is not run. Changes of the module are undone.
 
     Args:
         module: The module that is exported.
@@ -224,8 +224,8 @@ def _small_inputs(inputs: tuple[Any, Any], dims: list[tuple[Any, ...] | None]) -
 
 
 def _small_sizes(dims: list[tuple[Any, ...] | None]) -> dict[Any, list[int]]:
-    """The sizes to try of each dimension that is not derived: those below 2, and its smallest size if a dimension that
-    is derived from it may be below 2."""
+    """The sizes to try for each dimension that is not derived: those below 2, and its smallest size if a dimension
+    derived from it may be below 2."""
     sizes_of: dict[Any, set[int]] = {}
     for dim in [dim for of_leaf in dims for dim in of_leaf or () if dim is not torch.export.Dim.STATIC]:
         root = getattr(dim, "root", dim)
@@ -235,7 +235,7 @@ def _small_sizes(dims: list[tuple[Any, ...] | None]) -> dict[Any, list[int]]:
 
 
 def _cut(leaf: Any, dims: tuple[Any, ...] | None, chosen: Mapping[Any, int]) -> Any:
-    """The first elements of a tensor. `chosen` has sizes by dimension, or by the one that it is derived from."""
+    """The first elements of a tensor. `chosen` has the sizes of dimensions that are not derived."""
     for position, dim in enumerate(dims or ()):
         root = getattr(dim, "root", dim)
         if dim is not torch.export.Dim.STATIC and root in chosen:
