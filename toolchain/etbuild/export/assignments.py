@@ -53,8 +53,7 @@ class MethodWatch(Protocol):
     """Finds the assignments of methods, and compares calls of exported methods with calls in eager PyTorch."""
 
     def traced(self, method: EagerMethod, trace: Callable[[], ExportedProgram]) -> ExportedProgram:
-        """Traces a method, so that its program keeps what it assigns to buffers of the module. Undoes changes in
-        Python.
+        """Traces a method, so that its program keeps assignments to buffers of the module. Undoes changes in Python.
 
         Raises:
             BuildError: The program loses an assignment that matters; or an error of `trace`.

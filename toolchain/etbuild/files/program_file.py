@@ -99,7 +99,7 @@ def template_digest(file: PTEFile, keys: Iterable[str]) -> str:
     """sha256 of a program without the content of its weights: of its methods, and of the outputs of backends.
 
     Keys of named data begin with the digest of a blob, so only their order counts. Two programs of one graph with
-    different weights have one template, unless other weights of them are equal.
+    different weights have one template, unless equal weights are at other places.
 
     Args:
         file: The content of the `.pte`.
@@ -240,8 +240,7 @@ def pte_named_data(file: PTEFile) -> dict[str, int]:
 
 
 def external_keys(file: PTEFile) -> list[str]:
-    """Names of the tensors that the program expects in named-data files. Leaves out those that only a delegate
-    needs."""
+    """Names of the tensors that the program expects in named-data files. Leaves out those for delegates only."""
     names = set()
     for plan in file.program.execution_plan:
         for value in plan.values:

@@ -5,8 +5,8 @@ works between containers of one machine that share a directory. A process that m
 place: it removes directories that have one of our names and a lock that no process holds.
 
 A network file system may grant a lock to each machine separately, or have no locks. So a directory's name tells in
-which boot of which machine it was made. A directory from another boot, or without a lock, is removed after a week
-without changes.
+which boot of which machine it was made. One from another boot, or without a lock, is removed after a week without
+changes.
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ class Scratch:
     def remove(self) -> None:
         """Removes the directory with its content. Another process will sweep what cannot be removed now.
 
-        Sweeps again the directories that were locked at the start: children of a killed process may have ended since
-        then.
+        Sweeps again the directories that were locked at the start: children of a killed process may have ended by now.
         """
         _remove_tree(self.path)
         if self._lock is not None:

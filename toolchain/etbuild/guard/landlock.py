@@ -1,5 +1,4 @@
-"""Landlock: the kernel refuses files that a process opens, for the rest of its life and for every process that it
-starts.
+"""Landlock: the kernel refuses files to a process, for the rest of its life, and to every process that it starts.
 
 It needs no privileges. Linux has it since 5.13. From 5.19 on, files may also move between directories. Source:
 `linux/landlock.h` and the kernel's page "Landlock: unprivileged access control".
@@ -37,7 +36,7 @@ def version() -> int:
 
 
 def restrict(places: Iterable[str], listable: Iterable[str] = (), *, network: bool) -> None:
-    """Lets this process read only below some places. What is open stays open, and it may write as before.
+    """Lets this process read only below some places. Open files stay open. It may write as before.
 
     Does nothing if there is no Landlock. The process must have only one thread: others would not be restricted.
 
