@@ -107,10 +107,10 @@ class Plan(Lowered):
     @property
     def _quantizers(self) -> dict[DocumentPath, BackendEntry]:
         return {
-            ("methods", name, "quantize", "pt2e", "quantizers", index): entry
+            ("methods", name, "quantize", *place): entry
             for name, method in self.methods.items()
-            if method.pt2e is not None
-            for index, entry in enumerate(method.pt2e.quantizers)
+            if method.quantize is not None
+            for place, entry in method.quantize.quantizers.items()
         }
 
     @cached_property

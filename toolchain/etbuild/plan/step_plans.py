@@ -221,11 +221,15 @@ class ExportPlan(Document):
         return self.recipe is not None or any(method.quantize is not None for method in self.methods.values())
 
     @property
+    def keeps_integers(self) -> bool:
+        """Whether a method keeps the integers of a packed checkpoint."""
+        return any(method.quantize is not None and method.quantize.keeps for method in self.methods.values())
+
+    @property
     def may_be_packed(self) -> bool:
         """Whether the checkpoint may be packed: the configuration of a model of transformers may say so, or a method
         keeps the integers of a packed one."""
-        kept = (entry.keeps for each in self.methods.values() if each.quantize for entry in each.quantize.torchao)
-        return any(kept) or (self.model.huggingface is not None and (self.weights or bool(self.read_weights)))
+        return self.keeps_integers or (self.model.huggingface is not None and (self.weights or bool(self.read_weights)))
 
     @cached_property
     def carries_content(self) -> bool:

@@ -75,7 +75,7 @@ def witnesses(plan: ComparePlan) -> list[str]:
         for name in plan.methods
         if plan.comparisons[name].leave_out is None
         and (method := plan.exported.methods[name]).program is None
-        and (method.pt2e is None or method.pt2e.qat is None)
+        and (method.quantize is None or not method.quantize.trains)
         and "quantize" not in method.from_recipe
     ]
 
@@ -229,7 +229,7 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
         return Comparison(known.exported.methods(sorted(forms))[0])
 
     tolerances = {name: settings.tolerance for name, settings in known.job.plan.comparisons.items()}
-    calibrated = {name for name, method in known.job.plan.exported.methods.items() if method.pt2e is not None}
+    calibrated = {name for name, method in known.job.plan.exported.methods.items() if method.quantized_after_export}
     comparison = ModelComparison(eager, forms, tolerances, calibrated, exported)
     wrong = comparison.first_wrong(given["calls"])
     notes = {name: f"was compared with the model {what}" for name, what in comparison.notes.items()}

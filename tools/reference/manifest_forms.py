@@ -92,27 +92,6 @@ _KEYWORDS = {"if": _IS_DIM, "then": WrittenDim, "else": {"additionalProperties":
 WrittenShapes = Annotated[object, Says("shapes", type=_CAN_NEST, items=_NESTED, **_KEYWORDS)]
 
 
-class Calibration(Part, needs=()):
-    """The inputs that a method is calibrated on.
-
-    Attributes:
-        file: Name of a declared input with one tensor for each input of the method. The first dimension of each tensor
-            counts the batches. For example `calibration.safetensors`.
-        keys: The names of these tensors, in the order of the inputs. For example `[image]`.
-        factory: A callable in the declared sources that returns the batches: an iterable of tuples or lists of inputs,
-            or of the only input. For example `"calibration:batches"`.
-        kwargs: Keyword arguments of `factory`. For example `{count: 8}`.
-    """
-
-    file: kinds.InputName
-    keys: kinds.SomeTexts
-    factory: kinds.CallableName
-    kwargs: kinds.Options
-
-
-WrittenCalibration = Literal["example_inputs"] | Calibration
-
-
 class Constant(Part):
     """The constant: a number, a boolean, a string, or a list of numbers and booleans; or a callable that returns it.
     For example `128`.
