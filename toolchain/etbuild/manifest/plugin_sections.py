@@ -37,7 +37,7 @@ class Section:
         return ()
 
     def normalized(self, manifest: Manifest) -> Manifest:
-        """A checked manifest, completed, and with what the section asks for but does not say."""
+        """A completed and checked manifest, with what the section asks for but does not say."""
         return manifest
 
 
@@ -71,6 +71,7 @@ def weights(manifest: Manifest) -> Iterator[str]:
 
 def normalized(manifest: Manifest) -> Manifest:
     """A checked manifest, completed, and with what the sections of plug-ins ask for but do not say."""
+    manifest = completed(manifest)
     for section in _sections(manifest):
         manifest = section.normalized(manifest)
     return manifest

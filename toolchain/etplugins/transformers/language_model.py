@@ -33,7 +33,7 @@ class HuggingFaceSection(Section):
 
     def normalized(self, manifest: Manifest) -> Manifest:
         """The manifest with what the model and its task ask for."""
-        return _as_in_plans(_with_operators(_completed(manifest)))
+        return _as_in_plans(_with_operators(manifest))
 
 
 def _completed(manifest: Manifest) -> Manifest:
