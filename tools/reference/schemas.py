@@ -254,7 +254,13 @@ class _Plans(_Schemas):
 
     def document(self) -> Schema:
         """The whole schema."""
-        for plan in (Plan, step_plans.ExportPlan, step_plans.MethodPlan, step_plans.LowerPlan, step_plans.ComparePlan):
+        for plan in (
+            Plan,
+            step_plans.ExportPlan,
+            step_plans.MethodPlan,
+            step_plans.LowerPlan,
+            plugins.load("step_plan", "compare"),
+        ):
             self.of_part(plan)
         self.defined("positions", {"type": "array", "items": _POSITION})
         return {

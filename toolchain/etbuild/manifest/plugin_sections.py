@@ -15,7 +15,10 @@ from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest.sections import Manifest
 
 _GROUP = "manifest_section"
-_PLACES = ("model.huggingface", "model.adapters", "defaults.quantize", "methods.*.quantize")
+_PLACES = (
+    *("model.huggingface", "model.adapters", "defaults.quantize", "methods.*.quantize", "tests"),
+    *(f"checks.{check}" for check in ("compare", "max_error", "metric", "min_sqnr", "text")),
+)
 """The places that plug-ins give their meaning."""
 
 

@@ -210,54 +210,6 @@ class Report(TypedDict, total=False):
     blobs: bool
 
 
-class Tolerance(TypedDict, total=False):
-    """Data of `plan.parts.Tolerance`."""
-
-    atol: Number
-    rtol: Number
-    of_largest: Number
-
-
-class CompareMethod(TypedDict, total=False):
-    """Data of `plan.parts.CompareMethod`."""
-
-    tolerance: Tolerance
-    ranges: list[list[Number] | None]
-    leave_out: str
-
-
-class Compare(TypedDict, total=False):
-    """Data of `plan.parts.Compare`."""
-
-    tolerance: Tolerance
-    leave_out: str
-    work: int
-    methods: dict[str, CompareMethod]
-
-
-class Metric(TypedDict, total=False):
-    """Data of `plan.model_tests.Metric`."""
-
-    factory: str
-    data: str
-    kwargs: Options
-    min: Number
-    max: Number
-    max_change: Number
-
-
-class TextCheck(TypedDict, total=False):
-    """Data of `plan.model_tests.TextTest`."""
-
-    file: str
-    tokens: int
-    max_perplexity: Number
-    max_perplexity_change: Number
-    max_divergence: Number
-    min_same_choices: Number
-    min_equal_tokens: int
-
-
 class Checks(TypedDict, total=False):
     """Data of `tools.reference.manifest_forms.Checks`."""
 
@@ -269,46 +221,11 @@ class Checks(TypedDict, total=False):
     finite: bool
     deterministic: bool
     runtime: bool
-    compare: Compare
+    compare: Any
     max_error: Number | dict[str, Number]
     min_sqnr: Number | dict[str, Number]
-    metric: Metric | list[Metric]
-    text: TextCheck
-
-
-class TestsOfMethod(TypedDict, total=False):
-    """Data of `tools.reference.manifest_forms.TestsOfMethod`."""
-
-    tolerance: Tolerance
-    random: int
-    ranges: list[list[Number] | None]
-
-
-class Call(TypedDict, total=False):
-    """Data of `tools.reference.manifest_forms.Call`."""
-
-    method: str
-    inputs: list[ExampleInput]
-    kwargs: dict[str, ExampleInput]
-
-
-class Case(TypedDict, total=False):
-    """Data of `tools.reference.manifest_forms.Case`."""
-
-    method: str
-    inputs: list[ExampleInput]
-    kwargs: dict[str, ExampleInput]
-    calls: list[Call]
-
-
-class Tests(TypedDict, total=False):
-    """Data of `tools.reference.manifest_forms.Tests`."""
-
-    tolerance: Tolerance
-    random: int
-    seed: int
-    methods: dict[str, TestsOfMethod]
-    cases: dict[str, Case]
+    metric: Any | list[Any]
+    text: Any
 
 
 class Manifest(TypedDict, total=False):
@@ -334,7 +251,7 @@ class Manifest(TypedDict, total=False):
     executorch: Executorch
     report: Report
     checks: Checks
-    tests: Tests
+    tests: Any
 
 
 Partitioners = list[str | BackendEntry]

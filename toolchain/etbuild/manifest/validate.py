@@ -26,7 +26,6 @@ from etbuild.manifest import (
     file_names,
     fitting,
     metadata,
-    model_tests,
     parameters,
     partitioners,
     plugin_sections,
@@ -214,7 +213,6 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
     yield from executorch_options.check(data, methods)
     yield from recipes.check(data.get("recipe"))
     yield from _check_checks(data, methods)
-    yield from model_tests.check(data, methods)
 
 
 def _check_model(model: sections.Model) -> Iterator[Problem]:
@@ -333,12 +331,8 @@ def _check_checks(data: sections.Manifest, methods: Collection[str]) -> Iterator
         ("max_memory_bytes", "method", methods),
         ("min_delegated", "method", methods),
         ("max_named_data_bytes", "tag", tags),
-        ("max_error", "method", methods),
-        ("min_sqnr", "method", methods),
     ):
         limits = checks.get(check)
         for name, hint in unknown(limits if isinstance(limits, dict) else (), known):
             hint = hint if known else "the manifest has no `named_data`"
             yield Problem(f"there is no {kind} `{name}`", ("checks", check, name), hint, at_key=True)
-    for name, hint in unknown(checks.get("compare", {}).get("methods", {}), methods):
-        yield Problem(f"there is no method `{name}`", ("checks", "compare", "methods", name), hint, at_key=True)

@@ -11,8 +11,6 @@ from etbuild.manifest import example_inputs, plugin_sections, weights
 from etbuild.manifest.sections import Checkpoint, Manifest, Method, Recipe
 from etbuild.plan import parts
 
-TEST_CHECKS = ("max_error", "min_sqnr", "metric", "text")
-"""The checks that `etbuild test` runs. A build does not read them."""
 PLAN_SCHEMA = "executorch-plan/v2"
 
 
@@ -49,7 +47,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
         ),
         "share_mutable_buffers": manifest.get("share_mutable_buffers", False),
         "report": manifest.get("report", {}),
-        "checks": {name: value for name, value in manifest.get("checks", {}).items() if name not in TEST_CHECKS},
+        "checks": manifest.get("checks", {}),
         **({"tokenizer": tokenizer if isinstance(tokenizer, list) else [tokenizer]} if tokenizer else {}),
         **{key: value for key, value in manifest.items() if key in ("metadata", "runner")},
     }

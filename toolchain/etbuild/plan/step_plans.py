@@ -3,7 +3,6 @@
 ExportPlan    what the export of all methods depends on
 MethodPlan    what lowering one method by itself depends on, in addition to the exported method
 LowerPlan     what lowering all methods depends on: a `MethodPlan` of all methods, and more
-ComparePlan   what the comparison of the program with its model depends on: a `LowerPlan`, and more
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from etbuild.plan.parts import (
     LowerPasses,
     MemoryPlanning,
     Method,
-    MethodComparison,
     ModuleSource,
     NamedData,
     Recipe,
@@ -351,24 +349,3 @@ class LowerPlan(MethodPlan, kw_only=True):
         """The declared inputs that lowering reads, each with the place that names it first. One method by itself does
         not read the weights of adapters."""
         return {**self.weights_names, **self.custom_ops.library_names}
-
-
-class ComparePlan(LowerPlan):
-    """What the comparison of the program with the model depends on, in addition to what lowering does.
-
-    Attributes:
-        work: How many numbers the operators of a method may read and write in calls after the first one.
-        comparisons: How each method is compared, by name.
-        exported: What the export depends on: the model that the program is compared with is made from it.
-    """
-
-    DEFINITION = "plan#comparePlan"
-
-    work: int
-    comparisons: dict[Identifier, MethodComparison]
-    exported: ExportPlan
-
-    @cached_property
-    def data_names(self) -> dict[str, DocumentPath]:
-        """The declared inputs that lowering and making the model read, each with the place that names it first."""
-        return {**self.exported.data_names, **super().data_names}

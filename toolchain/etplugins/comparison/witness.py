@@ -22,11 +22,11 @@ from etbuild.guard import children
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.user_code import active_finder
-from etbuild.plan.step_plans import ComparePlan
 from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
 from etbuild.surroundings.process_state import undone
 from etplugins.comparison.compared_methods import ComparedMethods, weights_of_adapters
+from etplugins.comparison.parts import ComparePlan
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
