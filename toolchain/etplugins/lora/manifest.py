@@ -1,4 +1,4 @@
-"""LoRA adapters in a manifest: what they stand for, and their checks."""
+"""LoRA adapters in a manifest: completes and checks their entries."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from etbuild.plan import kinds
 from etbuild.plan.part import Part
 
 OF_LAYER = "adapters"
-"""What a layer calls the child that holds its adapters: their weights are `LAYER.adapters.NAME.lora_A` and `lora_B`."""
+"""The name of a layer's child that holds its adapters. Their weights are `LAYER.adapters.NAME.lora_A` and `lora_B`."""
 
 
 class AdapterFiles(Part, section="Adapter", definition="adapter", also=kinds.InputName):
