@@ -14,7 +14,7 @@ from etbuild.manifest.dynamic_shapes import INPUTS, parts
 from etbuild.manifest.sections import ExampleInput, Method
 
 CheckFile = Callable[[str, DocumentPath, bool], Iterator[Problem]]
-"""Yields the problems of the name of a file. It takes the name, its place, and whether a loader reads the file."""
+"""Yields the problems of the name of a file. It gets the name, its place, and whether a loader reads the file."""
 
 KEYS = ("example_inputs", "example_kwargs", "dynamic_shapes", "dynamic_kwargs_shapes")
 _INTEGER_RANGES = {

@@ -1,4 +1,4 @@
-"""What plug-ins do with their keys of a manifest.
+"""The use of a manifest's keys by plug-ins.
 
 A plug-in provides a `manifest_section` for a key of `model`, such as `huggingface`, and a `runner` for a contract of
 runners, such as `executorch-llm/v1`: a function that yields the problems of a completed manifest with this contract.
@@ -14,36 +14,36 @@ from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest.sections import Manifest
 
 _SECTIONS = ("huggingface", "adapters")
-"""The keys of `model` that plug-ins give their meaning."""
+"""The keys of `model` that belong to plug-ins."""
 CheckName = Callable[[str, DocumentPath], Iterator[Problem]]
 """Yields the problems of the name of a declared input at a place."""
 
 
 class Section(Protocol):
-    """What a plug-in does with its key of `model`. The manifest has the key."""
+    """The functions of a plug-in for its key of `model`. The manifest has the key."""
 
     def completed(self, manifest: Manifest) -> Manifest:
-        """The manifest with what the section stands for, such as methods. It fits its schema and may be wrong."""
+        """The manifest with the values that the section implies, such as methods. It may still be wrong."""
 
     def check(self, manifest: Manifest, check_name: CheckName) -> Iterator[Problem]:
         """Yields the problems of a completed manifest that a schema cannot find."""
 
     def weights(self, manifest: Manifest) -> Iterator[str]:
-        """Yields the names of the files with weights that the section stands for."""
+        """Yields the names of the files with weights that the section implies."""
 
     def normalized(self, manifest: Manifest) -> Manifest:
-        """A checked manifest, completed, and with what the section asks for but does not say."""
+        """A checked manifest, completed with all values that the section needs."""
 
 
 def missing(manifest: Manifest) -> Iterator[Problem]:
-    """Yields a problem for each section whose plug-in is not there."""
+    """Yields a problem for each section without its plug-in."""
     for key in _SECTIONS:
         if key in manifest.get("model", {}) and key not in plugins.group("manifest_section"):
             yield Problem(f"no plug-in here provides the section `{key}`", ("model", key), at_key=True)
 
 
 def completed(manifest: Manifest) -> Manifest:
-    """The manifest with what the sections of plug-ins stand for."""
+    """The manifest with the values that the sections of plug-ins imply."""
     for section in _sections(manifest):
         manifest = section.completed(manifest)
     return manifest
@@ -58,13 +58,13 @@ def check(manifest: Manifest, check_name: CheckName) -> Iterator[Problem]:
 
 
 def weights(manifest: Manifest) -> Iterator[str]:
-    """Yields the names of the files with weights that the sections of plug-ins stand for."""
+    """Yields the names of the files with weights that the sections of plug-ins imply."""
     for section in _sections(manifest):
         yield from section.weights(manifest)
 
 
 def normalized(manifest: Manifest) -> Manifest:
-    """A checked manifest, completed, and with what the sections of plug-ins ask for but do not say."""
+    """A checked manifest, completed with all values that the sections of plug-ins need."""
     for section in _sections(manifest):
         manifest = section.normalized(manifest)
     return manifest

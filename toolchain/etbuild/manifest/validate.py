@@ -45,13 +45,13 @@ _OTHER_SUFFIXES = (
     *(".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
     *(".pb", ".pickle", ".pkl", ".pt2", ".pte", ".ptd", ".tar", ".tflite", ".txt", ".yaml", ".yml", ".zip", ".gz"),
 )
-"""Types of other files. Any other name without a known type may be that of a folder, such as `Qwen2.5-0.5B`."""
+"""Types of other files. Any other name without a known type may be the name of a folder, such as `Qwen2.5-0.5B`."""
 _LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # the first 100 characters are shown
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that passed all checks, with a variant merged over it and with the values of parameters.
+    """A manifest that passed all checks, with a variant merged over it, and with the values of parameters.
 
     Attributes:
         data: The data. `name` is the name of the program, and there are no `variants` and `parameters`.
@@ -90,7 +90,7 @@ def load_each(
     Args:
         path: The file.
         name: The file's name in errors; by default `path` as given.
-        wanted: The names of the variants, and None for the manifest without one; by default all of these.
+        wanted: The names of the variants; None in it means the manifest without a variant. By default all of these.
         settings: For some parameters, a value, or its text as the command line has it.
 
     Raises:
@@ -104,8 +104,8 @@ def load_each(
 
 
 def _check_kind(path: Path, name: str) -> None:
-    """Refuses what is often named in place of the manifest: a directory, a source, a program or an index. YAML would
-    find a place in it that says little."""
+    """Refuses files that users often name in place of the manifest: a directory, a source, a program or an index. An
+    error of the YAML parser would not help."""
     found: tuple[str, str] | None = None
     if path.suffix == ".py":
         found = "a Python source", f"`etbuild init --factory {path.stem}:CALLABLE` writes a first manifest"
@@ -131,7 +131,7 @@ def _load_each(document: Document, wanted: Sequence[str | None] | None, settings
     for variant in everything if wanted is None else [name for name in wanted if name in everything]:
         merged = variants.merge(document, variant)
         found = {(each.message, each.path, each.hint): each for each in _resolve(merged, settings)}
-        # What is wrong without the variant is wrong with it too. Two variants may write the same wrong value.
+        # A problem without the variant is also one with it. Two variants may write the same wrong value.
         own = {
             told
             for told, each in found.items()
@@ -149,7 +149,7 @@ def _load_each(document: Document, wanted: Sequence[str | None] | None, settings
 
 
 def _renamed(merged: Merged) -> sections.Manifest:
-    """The data of a merged manifest. The name of its program contains that of the variant."""
+    """The data of a merged manifest. The name of its program contains the variant's name."""
     data: sections.Manifest = merged.document.data
     return data if merged.variant is None else {**data, "name": f"{data.get('name')}.{merged.variant}"}
 
@@ -172,14 +172,14 @@ def _resolve(merged: Merged, settings: Mapping[str, Any]) -> list[Problem]:
 
 
 def _quoting_in_short(problem: Problem) -> Problem:
-    """The problem with its quotes from the manifest on one line, and cut if they are long."""
+    """The problem with its quotes from the manifest on one line, shortened if they are long."""
     texts = (problem.message, problem.hint or "")
     message, hint = (_LONG_QUOTE.sub(r"\1\2...\1", printable(text)) for text in texts)
     return replace(problem, message=message, hint=hint or None)
 
 
 def _problems(data: Any) -> Iterator[Problem]:
-    """Yields the problems of a manifest's data: those that its schema finds, and those of the parts that fit it."""
+    """Yields the problems of a manifest's data: those that its schema finds, and those in the other parts."""
     found = json_schema.problems("model", data)
     yield from found
     if not isinstance(data, dict):
@@ -192,7 +192,7 @@ def _problems(data: Any) -> Iterator[Problem]:
 
 
 def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
-    """Yields the problems of a manifest that fits its schema, and that is completed."""
+    """Yields the problems of a completed manifest that fits its schema."""
     model, defaults, methods = data.get("model", {}), data.get("defaults", {}), data.get("methods", {})
     if "model" not in data and not (methods and all("program" in method for method in methods.values())):
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
@@ -231,7 +231,7 @@ def _check_model(model: sections.Model) -> Iterator[Problem]:
 
 
 def _check_checkpoint(checkpoint: sections.Checkpoint, path: DocumentPath, of_transformers: bool) -> Iterator[Problem]:
-    """Checks an entry of `weights`. `path` is the place that names its file."""
+    """Checks an entry of `weights`. `path` is the place of its file's name."""
     for pattern, renamed in checkpoint.get("rename", {}).items():
         if pattern.count("*") != renamed.count("*"):
             message = f"`{pattern}` and `{renamed}` do not have the same number of `*`"
@@ -257,7 +257,7 @@ def _check_example_file(name: str, path: DocumentPath, loaded: bool) -> Iterator
 
 
 def _check_origin(model: sections.Model) -> Iterator[Problem]:
-    """Checks that the module comes from exactly one origin, and that no key belongs to another one."""
+    """Checks that the module has exactly one origin, and that no key belongs to another origin."""
     origins = [key for key in ("factory", "huggingface") if key in model]
     if len(origins) != 1:
         got = " and ".join(f"`{key}`" for key in origins) or "none of them"
@@ -344,7 +344,7 @@ def _name_and_options(entry: str | sections.BackendEntry) -> tuple[str, sections
 
 
 def _at_name(problems: list[Problem], entry: str | sections.BackendEntry, path: DocumentPath) -> Iterator[Problem]:
-    """Yields the problems, with those of the whole entry moved to its name."""
+    """Yields the problems. Those of the whole entry get the place of its name."""
     name_path = (*path, "backend") if isinstance(entry, dict) else path
     for problem in problems:
         yield Problem(problem.message, name_path, problem.hint) if problem.path == path else problem
@@ -365,8 +365,8 @@ def _partitioners(
 def _check_orders(data: sections.Manifest) -> list[Problem]:
     """Checks that one order of the partitioners works for all methods. The rest of the manifest is valid.
 
-    The partitioners of a recipe are not known yet. Next to those of a recipe of ExecuTorch, no order is wrong, as the
-    tests of `call_slots` show.
+    The partitioners of a recipe are not known yet. Together with those of ExecuTorch's recipes, no order is wrong: the
+    tests of `call_slots` show that.
     """
     defaults, methods = data.get("defaults", {}), data.get("methods", {})
     lists = {}
@@ -382,7 +382,7 @@ def _check_orders(data: sections.Manifest) -> list[Problem]:
 
 
 def _check_whole_programs(lowered: dict[str, sections.Partitioners]) -> Iterator[Problem]:
-    """Checks that a backend that needs a setting of the whole program is a backend of every method."""
+    """Checks that a backend with a setting of the whole program is a backend of every method."""
     lists = {id(entries): {_name_and_options(entry)[0] for entry in entries} for entries in lowered.values()}
     for backend in sorted(set().union(*lists.values())):
         if not backends.claims(backend).whole_program:
@@ -426,7 +426,7 @@ def _check_program(method: sections.Method, path: DocumentPath) -> Iterator[Prob
 def _check_quantizers_fit(
     defaults: sections.Defaults, methods: dict[str, sections.Method], lowered: dict[str, sections.Partitioners]
 ) -> Iterator[Problem]:
-    """Checks that a method is quantized for the same options for which it is lowered."""
+    """Checks that a method is quantized for the options with which it is lowered."""
     seen = set()
     for name, method in methods.items():
         own = "quantize" in method
@@ -535,7 +535,7 @@ def _check_constant_methods(constants: dict[str, object], methods: Collection[st
 
 
 OTHER_OUTPUTS = ("etrecord", "export", "pte")
-"""What follows the program's name in the names of the program and of the directory that build rules export to."""
+"""The endings after the program's name, in the names of the program and of the directory that build rules export to."""
 
 
 def _check_tag(tag: str, path: DocumentPath) -> Iterator[Problem]:
@@ -556,7 +556,7 @@ def _check_named_data(named_data: dict[str, sections.NamedData]) -> Iterator[Pro
 
 
 def _check_checks(data: sections.Manifest, methods: Collection[str]) -> Iterator[Problem]:
-    """Checks that the limits of `checks` are for methods and tags of the manifest."""
+    """Checks that the limits of `checks` are for methods and tags in the manifest."""
     checks = data.get("checks", {})
     tags = [*data.get("named_data", {}), *data.get("model", {}).get("adapters", {})]
     for check, kind, known in (

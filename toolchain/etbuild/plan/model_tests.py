@@ -1,4 +1,4 @@
-"""What `etbuild test` does, as typed values. No build reads it, so it is in no plan and in no key."""
+"""The tests of `etbuild test`, as typed values. No build reads them, so they are in no plan and in no key."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class MethodTests(Part):
     """How one method is tested.
 
     Attributes:
-        tolerance: The tolerance; None for that of the dtype of each output.
-        tolerance_path: The place in the manifest that sets it; None if none does.
+        tolerance: The tolerance; None for the default one of each output's dtype.
+        tolerance_path: The place in the manifest that sets the tolerance; None if none does.
         random: The number of cases with random sizes.
         ranges: The smallest and the largest random number of the first inputs; None for the default.
         max_error: The largest difference to the model without quantization; None for no limit.
@@ -159,7 +159,7 @@ class TestPlan(Part):
 
 
 def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
-    """What a checked manifest says about its tests, with every default.
+    """The tests of a checked manifest, with every default.
 
     Args:
         manifest: The data of the manifest.
