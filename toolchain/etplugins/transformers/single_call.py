@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.plan.parts import HuggingFace, ModelExample
+from etbuild.plan.parts import ModelExample
 from etplugins.transformers import dense, tasks
 from etplugins.transformers.huggingface_config import PATH
+from etplugins.transformers.parts import HuggingFace
 
 _INPUT_NAMES = {"tokens": "tokens", "image": "an image", "sound": "a sound"}
 """The words of messages for the input of a task."""

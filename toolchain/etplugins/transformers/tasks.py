@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etbuild import plugins
-from etbuild.manifest.sections import ExampleInput, HuggingFace, Method, Shapes
+from etbuild.manifest.sections import ExampleInput, Method, Shapes
+from etplugins.transformers.sections import HuggingFace
 
 _POSITION: ExampleInput = {"shape": [1], "dtype": "int64", "fill": "zeros"}
 
