@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from etbuild.errors import InputError
+from etbuild.errors import InputError, did_you_mean
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("etplugins", "etkit")
@@ -67,10 +67,23 @@ def plugins() -> dict[str, Plugin]:
     return {package: _read(files[package], package) for package in sorted(files)}
 
 
+_FORM = {"description": str, "provides": dict, "uses": list, "imports": list, "help": dict}
+
+
 def _read(file: Path, package: str) -> Plugin:
     import json  # `etbuild --version` needs none
 
-    content = json.loads(file.read_text("utf-8"))
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise InputError.of(f"{file}: not JSON: {error}") from None
+    if not isinstance(content, dict) or not content.keys() >= {"description", "provides"}:
+        raise InputError.of(f"{file}: expected an object with `description` and `provides`")
+    for key, value in content.items():
+        if key not in _FORM:
+            raise InputError.of(f"{file}: unknown key `{key}`", did_you_mean(key, _FORM))
+        if not isinstance(value, _FORM[key]):
+            raise InputError.of(f"{file}: `{key}` is no {_FORM[key].__name__}")
     used, imported = (tuple(content.get(key, ())) for key in ("uses", "imports"))
     return Plugin(package, content["description"], content["provides"], used, imported, content.get("help", {}))
 
