@@ -22,8 +22,8 @@ STEP_PACKAGES = {
     "upstream": ["compare", "export", "lower"],
 }
 
-# The plug-ins that only one step runs: the actions of others do not have them.
-PLUGINS_OF_STEPS = {"comparison": "compare", "runtime": "compare"}
+# The plug-ins that only some steps run: the actions of others do not have them.
+PLUGINS_OF_STEPS = {"comparison": ["compare", "plan"], "model_tests": ["plan"], "runtime": ["compare"]}
 
 # Directories of the core that no action has: files for CMake.
 COMMAND_LINE_PACKAGES = ["cmake"]

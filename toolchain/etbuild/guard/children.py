@@ -1,6 +1,6 @@
-"""Runs other people's code in child processes. What it changes in its process does not reach the build.
+"""Runs other people's code in child processes, so that its changes do not reach the build.
 
-Such code may change anything in its process: PyTorch's settings, functions of libraries, how the processor rounds.
+Such code may change anything in its process: PyTorch's settings, functions of libraries, the rounding of the processor.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ T = TypeVar("T")
 def run(
     tasks: Mapping[str, Callable[[], T]], at_once: int, meanwhile: Sequence[Callable[[], object]] = ()
 ) -> dict[str, T]:
-    """Does what `forked.run` does, and takes over what the children have collected with `unkeyed`."""
+    """Does what `forked.run` does, and adds what the children have collected with `unkeyed`."""
     guard()
     found = forked.run({name: _noted(task) for name, task in tasks.items()}, at_once, meanwhile)
     return {name: taken_over(*each) for name, each in found.items()}
 
 
 def run_one(task: Callable[[], T], meanwhile: Sequence[Callable[[], object]] = ()) -> T:
-    """Runs one task as `run` does. It has the standard input of this process, for a debugger."""
+    """Runs one task as `run` does. The task has the standard input of this process, for a debugger."""
     with _standard_input() as take:
 
         def in_child() -> T:
@@ -55,8 +55,8 @@ def taken_over(result: T, reasons: set[str]) -> T:
 
 @contextmanager
 def _standard_input() -> Iterator[Callable[[], None]]:
-    """Yields a function for a child process that starts inside: it takes the standard input of this process, which a
-    forked process has lost."""
+    """Yields a function for a child process that starts within this context. The function restores the standard input,
+    which a forked process loses."""
     stdin = None
     with suppress(OSError):
         stdin = high_copy(0)
@@ -64,7 +64,7 @@ def _standard_input() -> Iterator[Callable[[], None]]:
     def take() -> None:
         if stdin is not None:
             os.dup2(stdin, 0)
-            with suppress(OSError):  # a process that began without standard input may have a directory in its place
+            with suppress(OSError):  # a process without standard input may have a directory in its place
                 sys.stdin = os.fdopen(0, closefd=False)
 
     try:

@@ -31,24 +31,24 @@ class Guard(Protocol):
 def watched_reads(
     sources: Mapping[str, str], data: Iterable[Path], packages: set[str], given: Iterable[Path] | None = None
 ) -> AbstractContextManager[None]:
-    """Refuses, inside, what the sources open and no key covers.
+    """Within this context, refuses reads of the sources that no key covers.
 
     Args:
         sources: The import paths of the sources, by the file name of their code.
         data: Other files that the sources may open.
         packages: The top-level names that their import statements name.
-        given: What the driver reads for the step, beside its own directories. None: the process goes on afterwards, so
-            the kernel must not refuse anything.
+        given: What the driver reads for the step, besides its own directories. None: the process continues afterwards,
+            so the kernel must not refuse anything.
 
     Raises:
-        BuildError: The sources have opened something else, even if they went on without it.
+        BuildError: The sources have opened something else, even if they continued without it.
     """
     return guard().watched_reads(sources, data, packages, given)
 
 
 def ending_process() -> AbstractContextManager[None]:
-    """Says that this process ends after what it does inside: while reads are watched, the kernel may refuse for good
-    what its code, and every process that it starts, reads and no key covers. Says so beside the errors of others."""
+    """Says that this process ends after this context. So while reads are watched, the kernel may refuse reads that no
+    key covers, for the rest of the process and for its children. Adds a hint about that to other errors."""
     return guard().ending_process()
 
 
@@ -65,9 +65,9 @@ collecting: list[set[str]] = []
 
 @contextlib.contextmanager
 def unkeyed() -> Iterator[set[str]]:
-    """Collects, in words, allowed reads by sources whose result may be another one in the next build.
+    """Collects descriptions of allowed reads by sources whose result may change in the next build.
 
-    A note is printed for each. The result of the build is then not cached.
+    Prints a note for each. The result of the build is then not cached.
     """
     reasons: set[str] = set()
     collecting.append(reasons)
@@ -78,6 +78,6 @@ def unkeyed() -> Iterator[set[str]]:
 
 
 def add_unkeyed(found: set[str]) -> None:
-    """Adds what another process has collected with `unkeyed`."""
+    """Adds reads that another process has collected with `unkeyed`."""
     for reasons in collecting:
         reasons |= found

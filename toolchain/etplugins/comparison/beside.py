@@ -18,8 +18,8 @@ from etbuild.surroundings.process_state import stream_to
 
 
 class Beside:
-    """A child process that works beside this one, as `forked.Beside` does. Its code runs elsewhere as well, so nobody
-    sees what it prints here, and no debugger stops it."""
+    """A child process that works beside this one, as `forked.Beside` does. Its code runs elsewhere as well. So its
+    output here is hidden, and no debugger stops it."""
 
     def __init__(self, name: str, task: Callable[[], Generator[Any, Any, Any]]) -> None:
         def in_child() -> Generator[Any, Any, Any]:
@@ -38,11 +38,11 @@ class Beside:
         self._child = forked.Beside(name, in_child)
 
     def give(self, value: object) -> None:
-        """Lets it begin the next step, which gets a value."""
+        """Starts the next step of the child, with a value."""
         self._child.give(value)
 
     def result(self) -> Any:
-        """The result of its step. Errors are those of `forked.Beside.result`."""
+        """The result of the child's step. Errors are those of `forked.Beside.result`."""
         return taken_over(*self._child.result())
 
     def end(self) -> None:
@@ -52,7 +52,7 @@ class Beside:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Drops what is printed."""
+    """Drops printed text."""
     with Path(os.devnull).open("wb") as nowhere, stream_to(1, nowhere.fileno()), stream_to(2, nowhere.fileno()):
         try:
             yield
