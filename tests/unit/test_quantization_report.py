@@ -17,7 +17,7 @@ def test_weights_of_one_name_in_two_programs_count_as_two() -> None:
         node = {"operator": "aten::convolution", "inputs": [], "layer": "conv", "weights": [0]}
         return {"nodes": [node], "blocks": [], "weights": [weight]}
 
-    method = SimpleNamespace(quantize=SimpleNamespace(pt2e=object(), torchao=()))
+    method = SimpleNamespace(quantize=SimpleNamespace(after_export=True))
     plan: Any = SimpleNamespace(methods={"first": method, "same": method, "second": method})
     lowering: Any = {"graphs": {"first": graph(1), "same": graph(1), "second": graph(100)}}
     why = "no quantizer of `pt2e` took its `aten::convolution`"
