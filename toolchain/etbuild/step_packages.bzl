@@ -20,7 +20,6 @@ STEP_PACKAGES = {
     "runtime": ["compare"],
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
-    "upstream": ["compare", "export", "lower"],
 }
 
 # The plug-ins that only one step runs: the actions of others do not have them.
