@@ -45,6 +45,7 @@ from torch.fx.traceback import NodeSource
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
+from etbuild import plugins, switches, workarounds
 from etbuild.export import strict_names
 from etbuild.export.provenance import graphs_numbered, remove_addresses
 from etbuild.files.zip_archive import canonical_archive
@@ -149,6 +150,17 @@ def test_switches_are_undone_at_the_end() -> None:
     with occasions.lowering():
         assert all(one is not other for one, other in zip(before, state(), strict=True))
     assert all(one is other for one, other in zip(before, state(), strict=True))
+
+
+def test_a_program_that_meets_no_limit_needs_no_switch_and_no_workaround(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, group = build(), plugins.group
+    monkeypatch.setattr(
+        plugins, "group", lambda name: {} if name in (switches.GROUP, workarounds.GROUP) else group(name)
+    )
+    other = build()
+    assert (other.code, other.read("net.pte")) == (0, made.read("net.pte"))
 
 
 def test_nothing_is_switched_in_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
