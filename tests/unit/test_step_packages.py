@@ -129,8 +129,10 @@ def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path)
 
 
 OF_PLANNING = ("manifest_section", "runner", "runner_constants")
-OF_METHODS = ("example_input", "method_change", "method_source", "module_source", "quantizer")
-OF_METHODS += ("switch", "tensor_file", "workaround")
+OF_METHODS = (
+    *("example_input", "method_change", "method_source", "module_source", "quantizer", "switch", "tensor_file"),
+    "workaround",
+)
 SEARCH = ["etplugins.comparison.locate", "etbuild.emit.emit_methods", "etbuild.lower.lower_methods"]
 """What looks for the operator of a wrong program."""
 
