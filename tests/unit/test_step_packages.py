@@ -50,6 +50,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the driver, for whose code there are keys."""
     for place in ("etbuild", "etplugins"):
         shutil.copytree(TOOLCHAIN / place, tmp_path / place, ignore=shutil.ignore_patterns("__pycache__"))
+    plugins.plugins()  # those of etkit are not in the copy, and other tests need them
     monkeypatch.setattr(code, "_PACKAGE", tmp_path / "etbuild")
     monkeypatch.setattr(plugins, "ROOT", tmp_path)
     (tmp_path / "etbuild/__pycache__").mkdir()
