@@ -22,8 +22,8 @@ STEP_PACKAGES = {
     "surroundings": ["compare", "export", "lower", "plan", "report"],
 }
 
-# The plug-ins that only one step runs: the actions of others do not have them.
-PLUGINS_OF_STEPS = {"comparison": "compare"}
+# The plug-ins that only some steps run: the actions of others do not have them.
+PLUGINS_OF_STEPS = {"comparison": ["compare", "plan"], "model_tests": ["plan"]}
 
 # Directories of the core that no action has: what runs builds on the command line, and files for CMake.
 COMMAND_LINE_PACKAGES = ["api", "build", "cmake"]

@@ -76,8 +76,8 @@ class Xnnpack(BuiltInBackend):
         return quantizer.set_filter_function(quantized)
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
-        """A context in which XNNPACK makes programs that the runtime loads and that compute correct numbers, by what
-        the page of ExecuTorch's limits says of it."""
+        """A context with the workarounds for XNNPACK on the page of ExecuTorch's limits: in it, XNNPACK makes programs
+        that the runtime loads and that compute correct numbers."""
         return workarounds.of_backend(Xnnpack.name).around(partitioners)
 
     def named_data_keys(self, compiled: bytes) -> set[str]:

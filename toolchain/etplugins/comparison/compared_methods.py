@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from etbuild import switches
 from etbuild.inputs.step_context import StepContext
-from etbuild.plan.step_plans import ComparePlan
 from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_methods, open_content
+from etplugins.comparison.parts import ComparePlan
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,6 @@ from etplugins.upstream.xnnpack_operators import corrected_operators
 
 @contextmanager
 def around(partitioners: Mapping[str, Sequence[Any]]) -> Iterator[None]:
-    """A context in which XNNPACK makes programs that the runtime loads and that compute correct numbers, by what the
-    page of ExecuTorch's limits says of it."""
+    """A context in which XNNPACK makes programs that the runtime loads and that compute correct numbers."""
     with corrected_operators(partitioners), corrected_layouts(), corrected_graphs():
         yield
