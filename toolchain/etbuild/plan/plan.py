@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Annotated
 
-from etbuild import backends, plugins
+from etbuild import backends, plugins, switches, workarounds
 from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.manifest.sections import Checks, Manifest, Metadata
@@ -122,17 +122,13 @@ class Plan(Lowered):
     def plugins_of(self, step: str) -> frozenset[str]:
         """The packages of the plug-ins that a step uses for this program. The export uses only some of the backends."""
         named = self.export_backends if step == "export" else self.used_backends
-        used = [
-            ("step", step),
-            *self._provided,
-            *self._reports(step),
-            *(("backend", name) for name in backends.of_driver(named)),
-        ]
+        used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
+        if step in ("export", "lower", "compare"):
+            used += [(group, name) for group in (switches.GROUP, workarounds.GROUP) for name in plugins.group(group)]
+        if step == "report":
+            used += [("report_part", name) for name in self.report_parts]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
-
-    def _reports(self, step: str) -> list[tuple[str, str]]:
-        return [("report_part", name) for name in self.report_parts] if step == "report" else []
 
     @property
     def report_parts(self) -> list[str]:

@@ -9,29 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
 from etbuild.errors import EtbuildError
+from etbuild.lower.separability import LOOP
 from etbuild.patching import replaced
 from etbuild.processes import forked
+from etbuild.switches import Notes
 
-_LOOP = "__loop__"  # marks a `preprocess_multimethod` that gives the same results as ExecuTorch's
 _WORTH = 4  # minimum of delegates for each fork: lowering fewer takes less time than starting a fork
 
 Programs = dict[str, list[Any]]
-
-
-class Notes(Protocol):
-    """What lowering notes beside its results."""
-
-    def take(self) -> Any:
-        """What a fork has noted, which can be pickled."""
-
-    def add(self, noted: Any) -> None:
-        """Adds what a fork has noted."""
 
 
 @contextlib.contextmanager
@@ -65,14 +56,9 @@ def preprocess_in_parallel(at_once: int, notes: Notes | None = None) -> Iterator
         results = {key: shares[str(number % forks)][0][number // forks] for number, key in enumerate(keys)}
         return {method: [results[method, number] for number in range(len(programs[method]))] for method in programs}
 
-    setattr(preprocess_multimethod, _LOOP, True)
+    setattr(preprocess_multimethod, LOOP, True)
     with replaced(XnnpackBackend, "preprocess_multimethod", classmethod(preprocess_multimethod)):
         yield
-
-
-def is_a_loop(preprocess_multimethod: Any) -> bool:
-    """Returns whether a class attribute is the replacement that this module makes for ExecuTorch's loop."""
-    return hasattr(getattr(preprocess_multimethod, "__func__", None), _LOOP)
 
 
 def _in_a_fork(cls: Any, work: list[tuple[Any, Any]]) -> list[Any]:
