@@ -21,7 +21,7 @@ from etbuild.results import (
 
 
 def report(
-    plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes: list[str], parts: Sequence[Added]
+    plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes: list[str], parts: Sequence[Added] = ()
 ) -> Report:
     """The content of `NAME.report.json`.
 
