@@ -1,7 +1,7 @@
 """Speeds up lowering without changing its bytes, with switches that replace functions of PyTorch and ExecuTorch.
 
-Each switch is a context manager in its own file, which says what the switch saves and why the result stays the same.
-All switches are written for one version of both packages, and stay off for other versions: `releases.fitting`.
+Each switch is a context manager in its own file, which explains what the switch saves and why the result does not
+change. All switches are written for one version of both packages, and stay off for other versions: `releases.fitting`.
 `docs/upstream.md` describes each switch as a change to PyTorch or ExecuTorch, and how much time or memory it saves.
 """
 
@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 
 from etbuild import releases
 
-# In the order in which they are entered. The modules import torch, so each one is imported only when it is used.
+# In the order in which they are entered. The modules import torch, so each is imported only when it is used.
 SWITCHES = (
     "compile_on_demand",
     "partition_without_printing",

@@ -1,8 +1,8 @@
 """Lowers the delegates of a method on several processors.
 
 XNNPACK inherits ExecuTorch's `preprocess_multimethod`, which is a loop over all delegates. Each delegate is lowered
-from its own copy of a program and does not depend on the others. Here, forks of this process lower a share of the
-delegates each. Their results are returned in the order of the loop.
+from its own copy of a program, and does not depend on the others. Here, each of several forks lowers a part of the
+delegates. Their results are returned in the order of the loop.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from etbuild.patching import replaced
 from etbuild.processes import forked
 
 _LOOP = "__loop__"  # marks a `preprocess_multimethod` that gives the same results as ExecuTorch's
-_WORTH = 4  # minimum of delegates for each fork: lowering fewer takes less time than starting a fork
+_WORTH = 4  # minimum of delegates per fork: lowering fewer takes less time than starting a fork
 
 Programs = dict[str, list[Any]]
 
 
 class Notes(Protocol):
-    """What lowering notes beside its results."""
+    """The notes of lowering besides its results."""
 
     def take(self) -> Any:
-        """What a fork has noted, which can be pickled."""
+        """The notes of a fork, which can be pickled."""
 
     def add(self, noted: Any) -> None:
-        """Adds what a fork has noted."""
+        """Adds the notes of a fork."""
 
 
 @contextlib.contextmanager
@@ -40,7 +40,7 @@ def preprocess_in_parallel(at_once: int, notes: Notes | None = None) -> Iterator
 
     Args:
         at_once: The maximum number of processes.
-        notes: What a process notes beside its results. None: nothing.
+        notes: The notes of a process besides its results. None: it has none.
     """
     in_a_row = XnnpackBackend.preprocess_multimethod
 
@@ -57,7 +57,7 @@ def preprocess_in_parallel(at_once: int, notes: Notes | None = None) -> Iterator
 
         try:
             shares = forked.run({str(fork): share(fork) for fork in range(forks)}, forks)
-        except (EtbuildError, forked.ChildFailed):  # run again here, so that ExecuTorch raises its own error
+        except (EtbuildError, forked.ChildFailed):  # it runs again here, so that ExecuTorch raises its own error
             return in_a_row(programs, specs)  # type: ignore[no-any-return]
         for _, noted in shares.values():
             if notes is not None:
@@ -76,5 +76,5 @@ def is_a_loop(preprocess_multimethod: Any) -> bool:
 
 
 def _in_a_fork(cls: Any, work: list[tuple[Any, Any]]) -> list[Any]:
-    torch.set_num_threads(1)  # a fork does not have the threads of the parent's pool
+    torch.set_num_threads(1)  # a fork lacks the threads of the parent's pool
     return [cls.preprocess(program, specs) for program, specs in work]
