@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Annotated
 
-from etbuild import backends, plugins
+from etbuild import backends, plugins, switches, workarounds
 from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.manifest.sections import Checks, Manifest, Metadata
@@ -123,6 +123,8 @@ class Plan(Lowered):
         """The packages of the plug-ins that a step uses for this program. The export uses only some of the backends."""
         named = self.export_backends if step == "export" else self.used_backends
         used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
+        if step in ("export", "lower", "compare"):
+            used += [(group, name) for group in (switches.GROUP, workarounds.GROUP) for name in plugins.group(group)]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 

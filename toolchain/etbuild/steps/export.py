@@ -212,7 +212,7 @@ def export_with_weights(
     Args:
         export_plan: What to export.
         context: What every step needs.
-        weights: Checkpoints to load, in addition to those that every export reads.
+        weights: Checkpoints to load, besides those that every export reads.
         adapters: The declared file with the weights of each adapter, by the adapter's name. They are checked.
 
     Returns:

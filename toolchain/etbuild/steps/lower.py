@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from etbuild import backends, notes, releases
+from etbuild import backends, notes, switches
 from etbuild.errors import InputError
 from etbuild.files.writing import Artifact
 from etbuild.foreign_errors import wrap_system_errors
@@ -44,7 +44,6 @@ from etbuild.steps.saved_export import (
     opened_export,
     runs_code_of_others,
 )
-from etbuild.upstream.accelerate import accelerated
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from etbuild.emit.emit_methods import Emitted
     from etbuild.emit.method_archive import SavedMethod
     from etbuild.export.read_archive import SavedExport
-    from etbuild.upstream.accelerate.preprocess_in_parallel import Notes
 
 
 def lower(
@@ -117,7 +115,7 @@ def _lower_methods(
     other people's code is lowered in this process, which saves the time for copying pages of memory.
 
     Args:
-        job: The methods. It may have more of them.
+        job: The methods. It may have others.
         directories: The directories.
         opened: What `_opened` returns.
         with_weights: The reason for lowering with the content of weights, for users; empty to lower without it.
@@ -344,7 +342,7 @@ def _lowered_with_weights(
     """Lowers methods with the content of weights, except those that a store has.
 
     Args:
-        job: The methods. It may have more of them.
+        job: The methods. It may have others.
         reasons: Why each of them is lowered in this way, for users.
         opened: What `_opened` returns.
         store: The store.
@@ -374,23 +372,16 @@ def _opened(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
         yield opened
 
 
-@contextmanager
-def _acceleration(options: LoweringOptions, directory: Path | None, notes: Notes | None = None) -> Iterator[None]:
+def _acceleration(
+    options: LoweringOptions, directory: Path | None, notes: switches.Notes | None = None
+) -> AbstractContextManager[None]:
     """Turns the switches on if the options ask for it. Keeps backends' results from weights below `directory`, if
     given."""
-    if not options.accelerate or not releases.fitting():
-        yield
-        return
     from etbuild.emit.method_archive import BLOBS
-    from etbuild.upstream.accelerate.blobs_in_files import blobs_in_files
-    from etbuild.upstream.accelerate.preprocess_in_parallel import preprocess_in_parallel
 
-    kept: AbstractContextManager[None] = nullcontext()
-    if directory is not None:
-        (directory / BLOBS).mkdir(exist_ok=True)
-        kept = blobs_in_files(directory / BLOBS)
-    with accelerated(), kept, preprocess_in_parallel(options.jobs, notes):
-        yield
+    if not options.accelerate:
+        return nullcontext()
+    return switches.lowering(None if directory is None else directory / BLOBS, options.jobs, notes)
 
 
 def _lower_in_child(
@@ -425,7 +416,10 @@ def _lower_together(
 
     load_custom_ops(job.plan, context)
     if saved.export_plan is None:
-        with job.stage("read the export and the weights"), accelerated() if job.options.accelerate else nullcontext():
+        with (
+            job.stage("read the export and the weights"),
+            switches.lowering() if job.options.accelerate else nullcontext(),
+        ):
             shard_of, said = shards.of_tensors(job.plan, saved.tensors), list[str]()
             programs = load_methods(saved, open_content(job, saved).loaded(), job.plan.methods)
     else:

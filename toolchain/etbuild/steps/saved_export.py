@@ -39,7 +39,7 @@ class LoweringJob(Generic[PlanT_co]):
         export: The files that the export wrote.
         inputs: The declared inputs: weights, and the inputs of exporting if the export has no methods.
         stage: Is called for each stage, to show progress.
-        watch: Refuses what the sources read and do not declare.
+        watch: Refuses undeclared reads of the sources.
         options: How lowering runs.
         computed: The places for weights that are computed from others. None: they are not kept.
     """

@@ -1,6 +1,6 @@
 """Replaces operators, checks and sizes in a method that ExecuTorch cannot lower and PyTorch cannot decompose.
 
-`tests/conformance/upstream_limits.py` lists each of these operators.
+Limits: `rows-by-tensors`, `aliases-of-formats`, `images-without-batch`, `negative-padding`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from etbuild.export import missing_operators
-from etbuild.upstream.graph_changes import Add, Writer, change_graphs, write
+from etplugins.upstream import missing_operators
+from etplugins.upstream.graph_changes import Add, Writer, change_graphs, write
 
 _aten = torch.ops.aten
 

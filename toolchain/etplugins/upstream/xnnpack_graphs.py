@@ -29,7 +29,7 @@ from executorch.exir.dialects._ops import ops
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from etbuild.patching import replaced
-from etbuild.upstream.xnnpack_operators import operator_of
+from etplugins.upstream.xnnpack_operators import operator_of
 
 _LAYERS = ("aten.linear.default", "aten.convolution.default")
 _KERNEL, _BIAS = 1, 2  # the indexes of a layer's arguments

@@ -18,8 +18,8 @@ import torch
 from executorch.exir import EdgeProgramManager
 from executorch.exir.dialects._ops import ops
 
-from etbuild.upstream import graph_changes
-from etbuild.upstream.graph_changes import Add, Writer
+from etplugins.upstream import graph_changes
+from etplugins.upstream.graph_changes import Add, Writer
 
 _ATEN = ops.edge.aten
 _CHANNEL = 1

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.upstream import graph_changes
-from etbuild.upstream.graph_changes import Add, Writer
+from etplugins.upstream import graph_changes
+from etplugins.upstream.graph_changes import Add, Writer
 
 _ATEN = torch.ops.aten
 

@@ -1,18 +1,15 @@
-"""Speeds up lowering without changing its bytes, with switches that replace functions of PyTorch and ExecuTorch.
-
-Each switch is a context manager in its own file, which explains what the switch saves and why the result does not
-change. All switches are written for one version of both packages, and stay off for other versions: `releases.fitting`.
-`docs/upstream.md` describes each switch as a change to PyTorch or ExecuTorch, and how much time or memory it saves.
-"""
+"""The switches that are on for each occasion: see `etbuild.switches`."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from etbuild import releases
+from etbuild.switches import Notes
 
 # In the order in which they are entered. The modules import torch, so each is imported only when it is used.
 SWITCHES = (
@@ -29,16 +26,28 @@ SWITCHES = (
     "read_hints_once",
     "cache_quantization",
 )
+"""Those of lowering without arguments."""
 
 
 @contextlib.contextmanager
-def accelerated(on: Collection[str] = SWITCHES) -> Iterator[None]:
+def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None = None) -> Iterator[None]:
     """Returns a context manager in which this process lowers faster. On exit, all replaced functions are restored.
 
-    Args:
-        on: The names of the switches to use. All stay off if the installed versions do not fit.
+    The arguments are those of `etbuild.switches.lowering`.
     """
-    with entered([name for name in SWITCHES if name in on]):
+    if not releases.fitting():
+        yield
+        return
+    from etplugins.accelerate.blobs_in_files import blobs_in_files
+    from etplugins.accelerate.preprocess_in_parallel import preprocess_in_parallel
+
+    with contextlib.ExitStack() as switches:
+        switches.enter_context(entered(SWITCHES))
+        if directory is not None:
+            directory.mkdir(exist_ok=True)
+            switches.enter_context(blobs_in_files(directory))
+        if jobs > 1:
+            switches.enter_context(preprocess_in_parallel(jobs, notes))
         yield
 
 
@@ -68,5 +77,5 @@ def entered(names: Sequence[str]) -> Iterator[None]:
     with contextlib.ExitStack() as switches:
         if names and releases.fitting():
             for name in names:
-                switches.enter_context(getattr(importlib.import_module(f"{__name__}.{name}"), name)())
+                switches.enter_context(getattr(importlib.import_module(f"{__package__}.{name}"), name)())
         yield

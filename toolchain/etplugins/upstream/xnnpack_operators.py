@@ -18,6 +18,7 @@ from executorch.backends.xnnpack.partition.config.gemm_configs import GEMMConfig
 from executorch.exir.backend.canonical_partitioners.config_partitioner import ConfigerationBasedPartitioner
 from torch.fx import Node
 
+from etbuild.backends.xnnpack import Xnnpack
 from etbuild.patching import replaced
 
 _MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime refuses a method if a delegate has tensors of more
@@ -28,19 +29,18 @@ _NEAR = 64  # this many operators before another one are looked at
 
 
 @contextlib.contextmanager
-def corrected_operators(partitioners: Mapping[str, Sequence[Any]], delegate_id: str) -> Iterator[None]:
+def corrected_operators(partitioners: Mapping[str, Sequence[Any]]) -> Iterator[None]:
     """A context in which XNNPACK takes only operators that the runtime can load, and that it computes as PyTorch does.
 
     Args:
         partitioners: The partitioners of each method.
-        delegate_id: ExecuTorch's name of the backend.
     """
     written = functools.lru_cache(maxsize=1)(_written_buffers)  # it is called for each operator of a method
     with contextlib.ExitStack() as changed:
         for partitioner in {id(one): one for own in partitioners.values() for one in own}.values():
             if not isinstance(partitioner, ConfigerationBasedPartitioner):
                 continue
-            if partitioner.delegation_spec.backend_id == delegate_id:
+            if partitioner.delegation_spec.backend_id == Xnnpack.delegate_id:
                 for config in partitioner.target_partitioner_configs.values():
                     changed.enter_context(replaced(config, "check_constraints", _of_usual_tensors(config, written)))
                     if isinstance(config, GEMMConfig):

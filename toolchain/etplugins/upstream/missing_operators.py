@@ -2,6 +2,8 @@
 
 `graph_changes.py` calls a writer with a function that adds calls to the graph, and the arguments of the operator.
 For an operator with several results, the writer returns a tuple, with None for a result that nothing reads.
+
+Limits: `missing-decompositions`, `volumes`, `remainder`, `int64-division`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 
 import torch
 
-from etbuild.upstream.graph_changes import Add, Writer
+from etplugins.upstream.graph_changes import Add, Writer
 
 _aten = torch.ops.aten
 

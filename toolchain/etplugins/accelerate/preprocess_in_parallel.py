@@ -9,29 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
 from etbuild.errors import EtbuildError
+from etbuild.lower.separability import LOOP
 from etbuild.patching import replaced
 from etbuild.processes import forked
+from etbuild.switches import Notes
 
-_LOOP = "__loop__"  # marks a `preprocess_multimethod` that gives the same results as ExecuTorch's
 _WORTH = 4  # minimum of delegates per fork: lowering fewer takes less time than starting a fork
 
 Programs = dict[str, list[Any]]
-
-
-class Notes(Protocol):
-    """The notes of lowering besides its results."""
-
-    def take(self) -> Any:
-        """The notes of a fork, which can be pickled."""
-
-    def add(self, noted: Any) -> None:
-        """Adds the notes of a fork."""
 
 
 @contextlib.contextmanager
@@ -40,7 +31,7 @@ def preprocess_in_parallel(at_once: int, notes: Notes | None = None) -> Iterator
 
     Args:
         at_once: The maximum number of processes.
-        notes: The notes of a process besides its results. None: it has none.
+        notes: What a process notes beside its results. None: nothing.
     """
     in_a_row = XnnpackBackend.preprocess_multimethod
 
@@ -65,14 +56,9 @@ def preprocess_in_parallel(at_once: int, notes: Notes | None = None) -> Iterator
         results = {key: shares[str(number % forks)][0][number // forks] for number, key in enumerate(keys)}
         return {method: [results[method, number] for number in range(len(programs[method]))] for method in programs}
 
-    setattr(preprocess_multimethod, _LOOP, True)
+    setattr(preprocess_multimethod, LOOP, True)
     with replaced(XnnpackBackend, "preprocess_multimethod", classmethod(preprocess_multimethod)):
         yield
-
-
-def is_a_loop(preprocess_multimethod: Any) -> bool:
-    """Returns whether a class attribute is the replacement that this module makes for ExecuTorch's loop."""
-    return hasattr(getattr(preprocess_multimethod, "__func__", None), _LOOP)
 
 
 def _in_a_fork(cls: Any, work: list[tuple[Any, Any]]) -> list[Any]:
