@@ -32,7 +32,7 @@ def _where_possible(pass_class: type[ExportPass]) -> Callable[[ExportPass, Graph
         if any(node.target == needed for node in module.graph.nodes):
             result: PassResult = match(self, module)
             return result
-        return ExportPass.call(self, module)  # so the pass does if nothing matches
+        return ExportPass.call(self, module)  # the pass does this if nothing matches
 
     return call
 

@@ -26,7 +26,7 @@ SWITCHES = (
     "read_hints_once",
     "cache_quantization",
 )
-"""Those of lowering without arguments."""
+"""The switches of lowering without arguments."""
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ def preprocess_in_parallel(at_once: int, notes: Notes | None = None) -> Iterator
 
     Args:
         at_once: The maximum number of processes.
-        notes: What a process notes beside its results. None: nothing.
+        notes: The notes of a process besides its results. None: it has none.
     """
     in_a_row = XnnpackBackend.preprocess_multimethod
 
