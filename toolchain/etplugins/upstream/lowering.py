@@ -1,4 +1,4 @@
-"""What to work around before and after backends get methods: see `etbuild.workarounds.OfLowering`."""
+"""Workarounds before and after backends get methods: see `etbuild.workarounds.OfLowering`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from etplugins.upstream import linear_layers, nonzero_rows, norms, old_buffers, 
 
 
 def change_metadata(program: ExportedProgram) -> None:
-    """Changes what partitioners read about nodes that come from hooks of linear layers."""
+    """Changes facts for partitioners about nodes from hooks of linear layers."""
     linear_layers.keep_hooks_out(program)
 
 
@@ -29,6 +29,6 @@ def around() -> Iterator[None]:
 
 
 def change_lowered(edge: EdgeProgramManager) -> None:
-    """Writes norms out that no backend has taken, and copies the old content of buffers."""
+    """Replaces norms that no backend has taken, and copies the old content of buffers."""
     norms.write_out(edge)
     old_buffers.copy(edge)
