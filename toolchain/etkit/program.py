@@ -1,4 +1,4 @@
-"""Builds the program that a verb runs or measures, and adds the options that name one that is built already."""
+"""Builds the program that a verb runs or measures, and adds the options for a program that is built already."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild.cli.options import add_path, inputs, kept_cache, settings
+from etbuild.cli.options import add_path, inputs, settings
 from etbuild.errors import InputError
+from etkit.local.options import kept_cache
 
 if TYPE_CHECKING:
     from etbuild.manifest.validate import Manifest
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_program(parser: argparse.ArgumentParser, verb: str) -> None:
-    """Adds the options for a program that is built already, with what the verb does to it, such as `test`."""
+    """Adds the options for a program that is built already. `verb` is what the command does with it, such as `test`."""
     add_path(parser, "--program FILE", f"{verb} this .pte instead of building one; its index is in the same directory")
     add_named_data(parser, "`--program`")
 
@@ -68,8 +69,8 @@ def build_into(
         directory: Where to write the program.
         origins: Where to write the files that say where its instructions come from; None: nowhere.
     """
-    from etbuild.build import BuildOptions, build
     from etbuild.cli.terminal import Progress
+    from etkit.local.build import BuildOptions, build
 
     declared = inputs(options, [manifest.parent, *options.root])
     build(plan, declared, directory, BuildOptions(Progress().stage, kept_cache(options), origins=origins))

@@ -40,8 +40,7 @@ PUBLIC = {
     "etbuild.backends.needs": ("package", "sdk", "python"),
     "etbuild.errors": ("Problem", "DocumentPath", "EtbuildError", "InputError", "BuildError"),
 }
-"""The names by module that notebooks, services, and packages with their own backend import. Everything else may change
-at any time."""
+"""By module, the names that notebooks, services, and packages with their own backend may import. Others may change."""
 
 _SOURCE = "the docstrings of toolchain/etbuild"
 _LINE = 120  # the maximum length of a line of code, in characters
@@ -76,7 +75,7 @@ def pages(root: Path) -> dict[str, str]:
 
 
 def _apart(module: str, found: dict[str, _Found]) -> list[str]:
-    """Returns the names that get pages of their own, the longest ones, so that the others fit a page."""
+    """Returns the names that get pages of their own: the longest ones, so that the others fit on one page."""
     lines = {name: length(each.blocks(module, name)) + 2 for name, each in found.items()}
     apart: list[str] = []
     while sum(lines.values()) > LONGEST_PAGE - _ABOVE:
@@ -144,7 +143,7 @@ class _Found:
         return _string(self.following) or ""
 
     def blocks(self, module: str, name: str, level: str = "###") -> Iterator[str]:
-        """Returns what a page says about the name, with methods under headings of a level."""
+        """Returns the blocks of a page about a name. Methods are under headings of a level."""
         if isinstance(self.node, ast.ClassDef):
             yield from self._class(self.node, module, level)
         elif isinstance(self.node, ast.FunctionDef):
@@ -214,15 +213,18 @@ class _Found:
 
 
 def _find(packages: Path, module: str, name: str) -> _Found:
-    """Finds the definition of a name in the module, or in the module of the same package that it is imported from."""
+    """Finds the definition of a name in the module, or in the module of the driver that it is imported from."""
     path = packages.joinpath(*module.split("."))
-    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")
+    stub = path / "__init__.pyi"  # of names that are imported when they are used
+    file = stub if stub.exists() else path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    source = file.read_text("utf-8")
     body = ast.parse(source).body
-    body += [
-        each for block in body if isinstance(block, ast.If) for each in block.body
-    ]  # names that are imported later
     for statement, following in zip(body, [*body[1:], None], strict=True):
-        if isinstance(statement, ast.ImportFrom) and statement.module and statement.module.startswith("etbuild"):
+        if (
+            isinstance(statement, ast.ImportFrom)
+            and statement.module
+            and statement.module.startswith(("etbuild", "etkit"))
+        ):
             original = {alias.asname or alias.name: alias.name for alias in statement.names}.get(name)
             if original is not None:
                 return _find(packages, statement.module, original)

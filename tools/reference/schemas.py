@@ -6,21 +6,26 @@ import inspect
 import json
 import keyword
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
 
 import yaml
 
-from etbuild.plan import kinds, manifest_forms, parts, step_plans
+from etbuild import plugins
+from etbuild.plan import kinds, parts, step_plans
 from etbuild.plan.part import DRIVER_ONLY, PLAN_ONLY, Part, PluginKeys, Says
 from etbuild.plan.plan import Plan
+from tools.reference import manifest_forms
 from tools.reference.schema_words import Schema
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
-_NAMES = {**vars(parts), **vars(manifest_forms)}
-_ALIASES = {getattr(parts, name): name for name in ("Calibration", "Example", "Shapes")}
+_PLUGIN_PARTS: list[type[Part]] = [PluginKeys(place).kind for place in plugins.group("manifest_keys")]
+_MODULES = [parts, manifest_forms, *(sys.modules[part.__module__] for part in _PLUGIN_PARTS)]
+_NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
+_ALIASES = {_NAMES[name]: name for name in ("Calibration", "Example", "Shapes")}
 _EXAMPLES = re.compile(r"(?:^| )For example ((?:`[^`]*`(?:, |(?=\.$)))+)\.$")
 _KIND_TEXTS: dict[str, Schema] = {}
 _OF_CLASSES = ("section", "also", "definition", "needs", "is_open")
@@ -40,7 +45,7 @@ def files() -> dict[str, str]:
     return {
         "schemas/model.schema.json": _pretty(_Manifests().document(), "") + "\n",
         "schemas/plan.schema.json": _pretty(_Plans().document(), "") + "\n",
-        "toolchain/etbuild/manifest/sections.py": types(),
+        **types(),
     }
 
 
@@ -68,7 +73,7 @@ def _pretty(value: Any, margin: str) -> str:
 
 
 def _unfolded(kind: Any) -> tuple[Any, list[Says]]:
-    """A type without `Annotated`, and what is said of it. That of a plug-in's section is its class."""
+    """A type without `Annotated`, and its description. For a plug-in's section, the type is its class."""
     if get_origin(kind) is not Annotated:
         return kind, []
     base, *said = get_args(kind)
@@ -84,7 +89,7 @@ def _members(kind: Any) -> tuple[Any, ...]:
 def _fields(part: type[Part]) -> Iterator[tuple[str, str, Any]]:
     """The fields of a part that manifests may have: the key, the name and the type of each.
 
-    None says that the key is missing, unless it is inside of `Annotated`.
+    A None in the type means that the key may be missing, unless it is inside `Annotated`.
     """
     for name in part._FIELDS:
         kind = part.kinds()[name]
@@ -103,7 +108,7 @@ def _said(text: str) -> Schema:
 
 
 def _documented(documented: Any) -> tuple[Schema, dict[str, Schema]]:
-    """What the docstring of a class or module says about it and about its attributes."""
+    """The descriptions of a class or module and of its attributes, from its docstring."""
     head, _, attributes = inspect.cleandoc(documented.__dict__.get("__doc__") or "").partition("\nAttributes:\n")
     entries = [entry.strip().partition(": ") for entry in re.split(r"\n(?=    \w)", "\n" + attributes)[1:]]
     return _said(_one_line(head.split("\n\n")[0])), {name: _said(_one_line(text)) for name, _, text in entries}
@@ -114,7 +119,7 @@ def _one_line(text: str) -> str:
 
 
 def _described(node: Schema, said: Schema) -> Schema:
-    """A schema with another description. Examples belong to the description."""
+    """A schema with another description, including its examples."""
     bare = {key: value for key, value in node.items() if key not in ("description", "examples")}
     return {**said, **bare} if said else node
 
@@ -164,13 +169,13 @@ class _Schemas:
         raise NotImplementedError
 
     def alternatives(self, kind: Any) -> list[Schema]:
-        """The schemas of a type that a union has. A description is that of the union."""
+        """The schemas of a type inside a union. A description is left to the union."""
         node = _described(self.of(kind), {"description": ""})
         del node["description"]
         return list(node["anyOf"]) if node.keys() == {"anyOf"} else [node]
 
     def defined(self, name: str, node: Schema) -> Schema:
-        """A reference to a schema, which gets a name."""
+        """Gives a schema a name. Returns a reference to it."""
         self.definitions[name] = node
         return {"$ref": f"#/$defs/{name}"}
 
@@ -233,7 +238,7 @@ class _Manifests(_Schemas):
         }
 
     def _default(self, part: type[Part], name: str, kind: Any) -> Schema:
-        """The default of a field, if its type says none. That of a section is an empty one."""
+        """The default of a field, if its type does not say it. The default of a section is an empty section."""
         value, says = part._DEFAULTS.get(name), _unfolded(kind)[1]
         if value is None or any("default" in each.keywords for each in says):
             return {}
@@ -243,13 +248,19 @@ class _Manifests(_Schemas):
 
 
 class _Plans(_Schemas):
-    """The schema of plans. It has the types of values, and which names they have."""
+    """The schema of plans: names, and the types of their values."""
 
-    as_written = False  # for a section that plans have as the manifest has it
+    as_written = False  # true for a section that a plan copies from the manifest
 
     def document(self) -> Schema:
         """The whole schema."""
-        for plan in (Plan, step_plans.ExportPlan, step_plans.MethodPlan, step_plans.LowerPlan, step_plans.ComparePlan):
+        for plan in (
+            Plan,
+            step_plans.ExportPlan,
+            step_plans.MethodPlan,
+            step_plans.LowerPlan,
+            plugins.load("step_plan", "compare"),
+        ):
             self.of_part(plan)
         self.defined("positions", {"type": "array", "items": _POSITION})
         return {
@@ -278,7 +289,7 @@ class _Plans(_Schemas):
         return {"type": types} if types and len(types) == len(node["anyOf"]) else node
 
     def _tagged(self, members: list[type[Part]]) -> Schema:
-        """The schema of one of some parts, each with a first key that only it has. The last one may have no keys."""
+        """The schema of a choice of parts. Each has a first key that no other has. The last one may have no keys."""
         tags = {part: [*part._PLAN.get("properties", part._FIELDS[:1])] for part in members}
         keys = [key for part in members for key in tags[part]]
         one_of = {"if": {"type": "object"}, "then": {"oneOf": [{"required": [key]} for key in keys]}}
@@ -312,7 +323,7 @@ class _Plans(_Schemas):
         return {"$ref": f"#/$defs/{name}"}
 
     def _present(self, kind: Any) -> Schema:
-        """The schema of a field that is missing while it is None."""
+        """The schema of a field that is left out if it is None."""
         found = [each for each in _members(kind) if each is not NoneType]
         return self.of(Union[tuple(found)] if found else kind)  # noqa: UP007
 
@@ -356,20 +367,48 @@ Ranges = list[list[Number] | None]
 Shapes = Any
 """Dynamic shapes, in the form of their input: None, a `Dim`, or a list or a mapping of dynamic shapes."""
 '''
+_PLUGIN_HEADER = '''"""The types of a manifest's data: `make reference` writes them from `{package}.parts`."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+'''
+_WRITTEN = {NoneType: "None"}
+_CORE = "etbuild.manifest"
 
 
-def types() -> str:
-    """The module `etbuild.manifest.sections`."""
+def types() -> dict[str, str]:
+    """The modules `sections` of the core and of plug-ins, by their paths."""
     made = _Types()
     made.of(manifest_forms.Manifest)
-    return "\n\n".join([_HEADER, *made.written.values(), f"Partitioners = {made.of(parts.Partitioners)}\n"])
+    made.written[_CORE]["Partitioners"] = f"Partitioners = {made.of(parts.Partitioners)}\n"
+    heads = {package: made.head(package) for package in made.written}
+    return {
+        f"toolchain/{package.replace('.', '/')}/sections.py": "\n\n".join([heads[package], *texts.values()])
+        for package, texts in made.written.items()
+    }
 
 
 class _Types:
-    """Types of a manifest's values, as Python writes them, and those of sections by name."""
+    """The types of a manifest's values as Python code.
+
+    Attributes:
+        written: The types of sections, by the package whose `sections` has them and by their names.
+    """
 
     def __init__(self) -> None:
-        self.written: dict[str, str] = {}
+        self.written: dict[str, dict[str, str]] = {_CORE: {}}
+        self._package = _CORE
+        self._imports: dict[str, set[tuple[str, str]]] = {}
+
+    def head(self, package: str) -> str:
+        """The beginning of a module."""
+        if package == _CORE:
+            return _HEADER
+        modules = sorted({module for module, _ in self._imports.get(package, ())})
+        names = {module: sorted(name for of, name in self._imports[package] if of == module) for module in modules}
+        lines = "".join(f"from {module} import {', '.join(names[module])}\n" for module in modules)
+        return _PLUGIN_HEADER.format(package=package) + (f"\n{lines}" if lines else "")
 
     def of(self, kind: Any) -> str:
         """A type of a manifest's value."""
@@ -377,25 +416,24 @@ class _Types:
         if origin is Annotated:
             return self._of_annotated(*_unfolded(kind))
         if isinstance(kind, type) and issubclass(kind, Part):
-            return (
-                "Options"
-                if "is_open" in kind._MANIFEST
-                else self._joined([kind._MANIFEST.get("also")], self._name(kind))
-            )
+            if "is_open" in kind._MANIFEST:
+                return self._named(_CORE, "Options")
+            return self._joined([kind._MANIFEST.get("also")], self._name(kind))
         if _members(kind):
             return self._joined(arguments)
         if origin is tuple:
             return f"list[{self.of(arguments[0])}]"
         if origin in (dict, Mapping):
-            return "Options" if arguments[1] is Any else f"dict[str, {self.of(arguments[1])}]"
-        names = {float: "Number", NoneType: "None"}
-        return kind if isinstance(kind, str) else "str" if origin is Literal else names.get(kind, kind.__name__)
+            return self._named(_CORE, "Options") if arguments[1] is Any else f"dict[str, {self.of(arguments[1])}]"
+        if kind is float:
+            return self._named(_CORE, "Number")
+        return kind if isinstance(kind, str) else "str" if origin is Literal else _WRITTEN.get(kind, kind.__name__)
 
     def _of_annotated(self, kind: Any, says: list[Says]) -> str:
         written, types = says[0].written, says[0].keywords.get("type")
         if says[0].name == "shapes":
             self.of(says[0].keywords["then"])
-            return "Shapes"
+            return self._named(_CORE, "Shapes")
         if written is not None and types is None:
             return self.of(_NAMES[written] if isinstance(written, str) else written)
         if any(each.one for each in says):
@@ -408,13 +446,24 @@ class _Types:
         return " | ".join(dict.fromkeys([*names, *more]))
 
     def _name(self, part: type[Part]) -> str:
-        """The name of a section's type, which is written behind those that it uses."""
-        name = str(part._MANIFEST.get("section", part.__name__))
-        if name not in self.written:
-            self.written[name] = ""  # it may contain itself
+        """The name of a section's type, which is written after the types that it uses. The core has no types of
+        plug-ins."""
+        name, module = str(part._MANIFEST.get("section", part.__name__)), part.__module__
+        package = module.rpartition(".")[0] if module.startswith("etplugins.") else _CORE
+        types, before = self.written.setdefault(package, {}), self._package
+        if name not in types:
+            types[name] = ""  # it may contain itself
+            self._package = package
             text = _typed_dict(name, part, {key: self.of(kind) for key, _, kind in _fields(part)})
-            del self.written[name]
-            self.written[name] = text
+            self._package = before
+            del types[name]
+            types[name] = text
+        return "Any" if before == _CORE != package else self._named(package, name)
+
+    def _named(self, package: str, name: str) -> str:
+        """A name in the module that is written, which may import it from that of a package."""
+        imports = self._imports.setdefault(self._package, set())
+        imports |= {(f"{package}.sections", name)} if package != self._package else set()
         return name
 
 

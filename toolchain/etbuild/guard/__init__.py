@@ -1,1 +1,1 @@
-"""Refuses what the sources of a model read and no key covers, or notes it, so that nothing is cached by a wrong key."""
+"""Runs the code of models in processes that end, and has a plug-in watch what it reads."""

@@ -1,4 +1,4 @@
-"""Checks that backends of other packages which claim to be `separable` are so.
+"""Checks backends of other packages that claim to be `separable`.
 
 The claim is wrong if ExecuTorch's class of the backend looks at all methods of a call, or if its result for a partition
 depends on what it compiled before. A build would then give different bytes with `--jobs 2` than with `--jobs 1`.
@@ -20,17 +20,19 @@ from etbuild.errors import BuildError, DocumentPath
 from etbuild.exception_text import summary
 from etbuild.lower import named_data
 from etbuild.lower.preprocess_results import backend_class
-from etbuild.upstream.accelerate.preprocess_in_parallel import is_a_loop
+
+LOOP = "__loop__"
+"""Marks an override of `preprocess_multimethod` that gives the same results as ExecuTorch's loop."""
 
 
 def looks_at_all_methods(kind: type[BackendDetails]) -> bool:
-    """Whether a backend overrides `preprocess_multimethod`, itself or in a base class, to look at all methods.
+    """Whether a backend or its base class overrides `preprocess_multimethod` to look at all methods.
 
     An override that only calls `preprocess` for each partition does not count.
     """
     name = "preprocess_multimethod"
     owner = next(each for each in kind.__mro__ if name in vars(each))
-    return owner is not BackendDetails and not is_a_loop(vars(owner)[name])
+    return owner is not BackendDetails and not hasattr(getattr(vars(owner)[name], "__func__", None), LOOP)
 
 
 class Claims:
@@ -40,9 +42,9 @@ class Claims:
         self._by_delegate: dict[tuple[str, str], tuple[str, DocumentPath]] = {}
 
     def watched(self, partitioner: Partitioner, backend: str, method: str, path: DocumentPath) -> Partitioner:
-        """Returns a copy of a partitioner that records which backends its partitions are for.
+        """Returns a copy of a partitioner that records the backends of its partitions.
 
-        The copy raises a BuildError when it partitions, if one of these backends looks at all methods.
+        The copy raises a BuildError during partitioning if one of these backends looks at all methods.
 
         Args:
             partitioner: The partitioner.

@@ -3,7 +3,6 @@
 ExportPlan    what the export of all methods depends on
 MethodPlan    what lowering one method by itself depends on, in addition to the exported method
 LowerPlan     what lowering all methods depends on: a `MethodPlan` of all methods, and more
-ComparePlan   what the comparison of the program with its model depends on: a `LowerPlan`, and more
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from etbuild.plan.parts import (
     LowerPasses,
     MemoryPlanning,
     Method,
-    MethodComparison,
     ModuleSource,
     NamedData,
     Recipe,
@@ -42,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class Document(Part):
-    """A plan. In addition to the fields, its JSON has a `schema`."""
+    """A plan. Besides the fields, its JSON has a `schema`."""
 
     _NOT_READ: ClassVar[tuple[str, ...]] = ("schema",)
-    """Keys of the JSON that are no fields."""
+    """Keys of the JSON that are not fields."""
     SCHEMA: ClassVar[str]
     DEFINITION: ClassVar[str]
     """The schema of its JSON, as `json_schema.validator` takes it."""
@@ -187,8 +185,8 @@ class ExportPlan(Document):
     Attributes:
         model: Where the module comes from.
         weights: Whether lowering reads the weights from files. If so, the export leaves them out.
-        read_weights: The checkpoints that the export itself reads, because the exported methods contain what it makes
-            from them, because a checkpoint may lack some weights, or because it is a GGUF file, which needs the module.
+        read_weights: The checkpoints that the export itself reads: the exported methods contain tensors made from them,
+            a checkpoint may lack some weights, or it is a GGUF file, which needs the module.
         methods: The methods by name.
         custom_ops: Operators that do not belong to PyTorch.
         recipe: ExecuTorch's export recipe.
@@ -221,11 +219,15 @@ class ExportPlan(Document):
         return self.recipe is not None or any(method.quantize is not None for method in self.methods.values())
 
     @property
+    def keeps_integers(self) -> bool:
+        """Whether a method keeps the integers of a packed checkpoint."""
+        return any(method.quantize is not None and method.quantize.keeps for method in self.methods.values())
+
+    @property
     def may_be_packed(self) -> bool:
-        """Whether the checkpoint may be packed: the configuration of a model of transformers may say so, or a method
-        keeps the integers of a packed one."""
-        kept = (entry.keeps for each in self.methods.values() if each.quantize for entry in each.quantize.torchao)
-        return any(kept) or (self.model.huggingface is not None and (self.weights or bool(self.read_weights)))
+        """Whether the checkpoint may be packed: the configuration of transformers may say so, or a method keeps packed
+        integers."""
+        return self.keeps_integers or (self.model.huggingface is not None and (self.weights or bool(self.read_weights)))
 
     @cached_property
     def carries_content(self) -> bool:
@@ -234,8 +236,7 @@ class ExportPlan(Document):
 
     @cached_property
     def callables(self) -> dict[str, DocumentPath]:
-        """Every `module:callable`, sorted, with the place that names it. The search for the used sources starts from
-        them."""
+        """Every `module:callable`, sorted, with its place. The search for the used sources starts from them."""
         found: dict[str, DocumentPath] = dict.fromkeys(self.lowering_callables, ())
         found |= dict.fromkeys(self.recipe.callables if self.recipe is not None else (), ("recipe",))
         found |= dict.fromkeys(self.passes, ("passes", "aten"))
@@ -269,7 +270,7 @@ class MethodPlan(Lowered, kw_only=True):
         cast: Whether tensors of another floating-point dtype are converted to that of the module.
         methods: The method by name; in a `LowerPlan`, all methods.
         recipe: ExecuTorch's export recipe.
-        named_data: The weights that leave the program, by tag.
+        named_data: The weights outside the program, by tag.
         custom_ops: Operators that do not belong to PyTorch.
         edge_compile: The configuration of the edge dialect.
         passes: Callables that return passes.
@@ -312,7 +313,7 @@ class MethodPlan(Lowered, kw_only=True):
         return self.replace(weights=(), cast=False)
 
     def of_method(self, name: str) -> MethodPlan:
-        """The plan for lowering this method by itself. It leaves out what is read when methods become a program."""
+        """The plan for lowering this method by itself, without the parts for joining methods into a program."""
         return self.as_part(MethodPlan).replace(
             methods={name: self.methods[name]},
             memory_planning={name: self.memory_planning.get(name, MemoryPlanning())},
@@ -347,24 +348,3 @@ class LowerPlan(MethodPlan, kw_only=True):
         """The declared inputs that lowering reads, each with the place that names it first. One method by itself does
         not read the weights of adapters."""
         return {**self.weights_names, **self.custom_ops.library_names}
-
-
-class ComparePlan(LowerPlan):
-    """What the comparison of the program with the model depends on, in addition to what lowering does.
-
-    Attributes:
-        work: How many numbers the operators of a method may read and write in calls after the first one.
-        comparisons: How each method is compared, by name.
-        exported: What the export depends on: the model that the program is compared with is made from it.
-    """
-
-    DEFINITION = "plan#comparePlan"
-
-    work: int
-    comparisons: dict[Identifier, MethodComparison]
-    exported: ExportPlan
-
-    @cached_property
-    def data_names(self) -> dict[str, DocumentPath]:
-        """The declared inputs that lowering and making the model read, each with the place that names it first."""
-        return {**self.exported.data_names, **super().data_names}

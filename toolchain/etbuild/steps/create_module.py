@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from etbuild.errors import InputError
 from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.parts import Weights
@@ -26,15 +25,15 @@ def create_module(
     floats: bool = False,
     in_place: bool = False,
 ) -> torch.nn.Module:
-    """Makes the module that methods are exported from, as its user would: the factory, the checkpoint, `eval()`.
+    """Makes the module for the export of methods, like its user: with the factory, the checkpoint, and `eval()`.
 
     Args:
         export_plan: What to export.
         context: What every step needs.
-        weights: Checkpoints to load, in addition to those that every export reads.
+        weights: Checkpoints to load, besides those that every export reads.
         floats: Whether the module will also be used without the quantization of its methods.
-        in_place: Whether weights are written into the memory of the factory's tensors, so that what shares this memory
-            has them too. It takes more memory than to replace the tensors.
+        in_place: Whether weights are written into the memory of the factory's tensors, so that everything that shares
+            this memory has them too. This takes more memory than replacing the tensors.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -84,27 +83,19 @@ def _load(
 
 
 def _kept_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> KeptWeights | None:
-    """What keeps the weights of a packed checkpoint; None if no method asks for that. Raises InputError if they cannot
-    be there."""
-    methods = {name: method.quantize for name, method in export_plan.methods.items() if method.program is None}
-    entries = {name: () if quantize is None else quantize.torchao for name, quantize in methods.items()}
-    keeping = [(name, index) for name, each in entries.items() for index, one in enumerate(each) if one.keeps]
-    if not keeping:
+    """The object that keeps packed weights; None if no method keeps any. Raises InputError if they cannot exist."""
+    if not export_plan.keeps_integers:
         return None
-    if not packed and not any(entry.file.endswith(suffixes_of_plugins()) for entry in export_plan.read_weights):
-        name, index = keeping[0]
-        message = "`packed` keeps the integers of a packed checkpoint, and nothing says that this one is packed"
-        hint = "its `config.json` would have a `quantization_config`; `8da4w` quantizes floats"
-        raise InputError.at(("methods", name, "quantize", "torchao", index, "config"), message, hint)
     from etbuild.export import quantizers
     from etbuild.model.packing import packed_checkpoints
 
-    kinds, unread = quantizers.of_weights().kept_weights(root, [*entries.values(), *([()] if floats else [])])
+    packed = packed or any(entry.file.endswith(suffixes_of_plugins()) for entry in export_plan.read_weights)
+    kinds, unread = quantizers.of_weights().kept_weights(root, export_plan, packed, floats)
     return packed_checkpoints().keep(root, kinds, unread)
 
 
 def packing_of_module(root: torch.nn.Module, export_plan: ExportPlan) -> Packing | None:
-    """How the checkpoint of the module is packed; None if it is not. Only the configuration of transformers says so."""
+    """How the checkpoint of the module is packed; None if it is not. Only transformers' configuration tells."""
     if export_plan.model.huggingface is None:
         return None
     from etbuild.model.packing import packed_checkpoints

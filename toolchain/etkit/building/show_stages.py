@@ -7,7 +7,7 @@
     5-lower/METHOD.txt                            the program with delegates, and the content of each delegate
     6-to_executorch/NAME.pte, NAME.TAG.ptd, .txt  the final program, and its content
 
-Nothing is cached here: the graphs have stack traces, which contain paths.
+Nothing comes from a cache or goes into it: the graphs have stack traces, which contain paths.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from etbuild import notes, releases
 from etbuild.errors import Problem
-from etbuild.guard.undeclared import watched_reads
+from etbuild.guard.reads import watched_reads
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import importable
 from etbuild.key.declared import Inputs
@@ -32,8 +32,8 @@ from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.publishing.artifacts import whole_directory
 from etbuild.steps.create_module import create_module
 from etbuild.steps.export import Modules, export_methods, prepare_methods, tensors_of
-from etbuild.steps.stages import STAGES
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
+from etkit.building.stages import STAGES
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
         BuildError: The model cannot be exported, lowered or written.
     """
     used = used_sources(inputs, plan.export_plan)
-    for number, name in enumerate(STAGES, 1):  # files of an earlier run may belong to another model
+    for number, name in enumerate(STAGES, 1):  # remove files of an earlier run: they may be of another model
         shutil.rmtree(directory / f"{number}-{name}", ignore_errors=True)
     saved: dict[str, list[Path]] = {}
     given = inputs.only(data_in_key(inputs, plan.data_names))

@@ -21,16 +21,15 @@ from torchao.quantization.pt2e.observer import ObserverBase
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
-from etbuild import backends
+from etbuild import backends, switches
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.export.quantizers import MethodQuantization
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
-from etbuild.plan.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e
-from etbuild.upstream.accelerate import quantizing
 from etplugins.quantize import calibration
 from etplugins.quantize.calibration import Batches
+from etplugins.quantize.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e, Quantize
 
 if TYPE_CHECKING:
     from executorch.export import QuantizationRecipe
@@ -59,8 +58,7 @@ class Quantization:
 
     Attributes:
         quantizer: Decides which operators are quantized, and how.
-        finds: The finder of the ranges of values: batches for calibration, or a callable that trains the prepared graph
-            module.
+        finds: Finds the ranges of values: batches for calibration, or a callable that trains the prepared graph module.
         passes: For each hook point, the passes that run on the graph module there.
         fold: Whether weights are stored quantized; otherwise an operator in the graph quantizes them.
         dynamic_batch: Whether batches may have another size in the first dimension than the example inputs.
@@ -90,13 +88,14 @@ class Quantization:
 
 
 def of_method(
-    pt2e: Pt2e | None,
+    quantize: Quantize | None,
     recipe: QuantizationRecipe | None,
     arguments: tuple[Any, ...],
     path: DocumentPath,
     context: StepContext,
 ) -> MethodQuantization:
     """Makes the objects that quantize a method: see `quantizers.of_method`."""
+    pt2e, path = quantize.pt2e if quantize is not None else None, (*path, "pt2e")
     if pt2e is not None and pt2e.quantizers:
         return from_plan(pt2e, arguments, path, context)
     if recipe is None or not recipe.quantizers:
@@ -172,7 +171,7 @@ def _ranges_finder(
     pt2e_path: DocumentPath,
     context: StepContext,
 ) -> Batches | UserCallable:
-    """The finder of the ranges of values, if the manifest does not train the method."""
+    """What finds the ranges of values, if the manifest does not train the method."""
     path, calibration_path = ("recipe",), (*pt2e_path, "calibration")
     if recipe.is_qat:
         if calibration_plan is not None:
@@ -220,7 +219,7 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
     """
     graph_module = _run_passes("pre_prepare", graph_module, quantization)
     before = _first_outputs(graph_module, quantization, written)
-    with wrap_user_error(quantization.path, "preparing the method"), quantizing():
+    with wrap_user_error(quantization.path, "preparing the method"), switches.on("quantizing"):
         prepared = (prepare_qat_pt2e if quantization.trains else prepare_pt2e)(graph_module, quantization.quantizer)
     _check_prepared(prepared, quantization.path)
     _check_finite(prepared, quantization.path)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest.sections import ExampleInput, Manifest, Method
 from etplugins.transformers import tasks
+from etplugins.transformers.sections import HuggingFace
 
 CONSTANTS = (
     "decoder_start_token_id",
@@ -39,7 +40,7 @@ _METHODS = {
         "text_decoder": (2, "two inputs by position: embeddings and a position"),
     },
 }
-"""What the runners of several methods give to each of them: the number of inputs, and their description."""
+"""For each method that runners of several methods call: the number of its inputs, and their description."""
 _OPTIONAL = "vision_encoder"  # a program may have another encoder, for sounds
 
 
@@ -47,7 +48,7 @@ def check(data: Manifest) -> Iterator[Problem]:
     """Yields the problems of the contract of the manifest's runner. The manifest is completed."""
     runner, methods = data["runner"], data.get("methods", {})
     model = data.get("model", {})
-    huggingface = model.get("huggingface", {})
+    huggingface = model.get("huggingface") or HuggingFace()
     task = tasks.of(huggingface)
     if task is not None and task.runner != runner:
         message = f"`{runner}` does not run programs of `task: {huggingface['task']}`"
@@ -87,8 +88,8 @@ def _check_text(methods: dict[str, Method], share_buffers: bool, has_cache: bool
 
 
 def _check_several(methods: dict[str, Method], called: dict[str, tuple[int, str]]) -> Iterator[Problem]:
-    """Checks what a runner of several methods needs. Only `text_decoder` keeps something between two calls. `called`
-    has what the runner gives to each method that it calls."""
+    """Checks what a runner of several methods needs. Only `text_decoder` keeps a state between two calls. `called` has
+    what the runner gives to each method that it calls."""
     for name, (count, given) in called.items():
         method = methods.get(name, {})
         inputs = method.get("example_inputs")

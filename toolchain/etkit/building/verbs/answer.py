@@ -1,4 +1,4 @@
-"""`etbuild answer`: builds what `Model.build` of the Python interface asks for. Only that calls it."""
+"""`etbuild answer`: builds what `Model.build` of the Python interface asks for. Nothing else calls it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Builds one program. Errors become the answer, too: nothing is printed."""
-    from etbuild.api import BuildRequest, Built
-    from etbuild.build import BuildOptions
-    from etbuild.cli.options import cache
+    """Builds one program. Writes the result, or an error, into the answer, and prints nothing."""
     from etbuild.cli.terminal import Progress
     from etbuild.manifest import validate
-    from etbuild.processes import request
     from etkit.building.verbs.build import build_program
+    from etkit.local import request
+    from etkit.local.build import BuildOptions
+    from etkit.local.interface import BuildRequest, Built
+    from etkit.local.options import cache
 
     options.tell = partial(request.answer, options.directory)
     asked: BuildRequest = request.read(options.directory)

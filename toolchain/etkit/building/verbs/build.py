@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache,
     add_declared,
     add_flag,
     add_lowering_options,
@@ -25,24 +24,24 @@ from etbuild.cli.options import (
     add_value,
     add_variant,
     inputs,
-    kept_cache,
     lowering_options,
     settings,
 )
 from etbuild.errors import EtbuildError, InputError, printable
 from etbuild.manifest.positions import locating
-from etbuild.steps.stages import STAGES
 from etkit.building.checkpoints import add_weights, each_checkpoint, in_programs
+from etkit.building.stages import STAGES
+from etkit.local.options import add_cache, kept_cache
 from etkit.manifests import each_manifest, may_be_several
 
 if TYPE_CHECKING:
-    from etbuild.build import BuildOptions, BuildResult
     from etbuild.files.writing import Artifact
     from etbuild.inputs.source_lines import SourceLines
     from etbuild.inputs.step_context import Stage
     from etbuild.key.declared import Inputs
     from etbuild.manifest.validate import Manifest
     from etbuild.results import LoweringFacts
+    from etkit.local.build import BuildOptions, BuildResult
 
 
 def add(verbs: Any) -> None:
@@ -114,9 +113,9 @@ _NOT_USED: dict[str, Any] = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that all verbs share that build: variants, inputs, output directory, cache and speed.
+    """Adds the options of all verbs that build: variants, inputs, output directory, cache and speed.
 
-    Verbs that do not add the other options of `build` have them as if nobody had used them.
+    For other verbs, the other options of `build` have the values of unused options.
     """
     parser.set_defaults(**_NOT_USED)
     add_variant(parser, several=True)
@@ -189,7 +188,7 @@ def _build_each(
         programs: The programs, with the inputs of each.
         directory: The directory for the artifacts.
         how: Where and how the builds run.
-        go_on: Whether an error of one program leaves the others to be built. It is returned then.
+        go_on: Whether to build the other programs after an error of one, and return the error.
 
     Returns:
         What was built, with the names of the programs; and the errors by name.
@@ -210,7 +209,7 @@ def _build_each(
 
 
 def of_program(stage: Stage, program: str) -> Stage:
-    """Shows stages of one of several programs, with its name."""
+    """Shows the stages of one of several programs, with the program's name."""
 
     def named(text: str) -> AbstractContextManager[None]:
         return stage(f"{program}: {text}")
@@ -231,9 +230,9 @@ def given_inputs(options: argparse.Namespace, manifest: Path) -> Inputs:
 
 
 def how_to_build(options: argparse.Namespace) -> BuildOptions:
-    """What the options say about how a build runs, and what else it writes."""
-    from etbuild.build import BuildOptions
+    """How a build runs and what else it writes, from the options."""
     from etbuild.cli.terminal import Progress
+    from etkit.local.build import BuildOptions
 
     return BuildOptions(
         Progress().stage,
@@ -247,7 +246,7 @@ def how_to_build(options: argparse.Namespace) -> BuildOptions:
 
 
 def _verify(*build: Any) -> None:
-    from etkit.building.reproduce import verify  # in the process that builds, with its surroundings
+    from etkit.building.reproduce import verify  # imported in the building process, which has fixed surroundings
 
     verify(*build)
 
@@ -275,15 +274,15 @@ def build_program(loaded: Manifest, given: Inputs, directory: Path, how: BuildOp
     Raises:
         EtbuildError: The build failed. Its problems have their positions in the manifest.
     """
-    from etbuild.build import build
     from etbuild.plan.plan import from_manifest
+    from etkit.local.build import build
 
     plan = from_manifest(loaded.data)
     with locating(loaded.positions):
         return plan.name, build(plan, given, directory, how)
 
 
-# What to print for a stage without a result. Every other stage has a result for every method.
+# What to print for a stage without a result. All other stages have a result for each method.
 _NOTHING = {
     "source_transform": "every method is a program that is exported already",
     "quantize": "no method is quantized by PT2E",
@@ -300,7 +299,7 @@ def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -
     with locating(loaded.positions):
         plan.check_backends()
         options.restart()
-        with turn(options.directory):  # or stages of two models would be side by side
+        with turn(options.directory):  # otherwise stages of two models could be mixed
             saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)
     if options.json:
         print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache,
     add_flag,
     add_inputs,
     add_manifest,
@@ -20,13 +19,14 @@ from etbuild.cli.options import (
     inputs,
 )
 from etbuild.errors import InputError
+from etkit.local.options import add_cache
 from etkit.program import add_program, build_into, check_program, load
 
 if TYPE_CHECKING:
     from etbuild.manifest.validate import Manifest
-    from etbuild.plan.model_tests import TestPlan
     from etbuild.plan.plan import Plan
     from etkit.running.testing.bundle import Bundle
+    from etplugins.model_tests.parts import TestPlan
 
 
 def add(verbs: Any) -> None:
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     output = options.output or Path(f"{plan.name}.bpte")
     if output.suffix != ".bpte":
         raise InputError.of(f"-o {output}: the name must end with .bpte")
-    options.restart()  # a crash of native code is then an error that says so
+    options.restart()  # then a crash of native code is reported as an error
     with locating(loaded.positions):
         found = _bundle(options, loaded, plan)
     artifacts.replace(output, found.content)
@@ -68,9 +68,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle:
     from etbuild.cli.terminal import Progress
-    from etbuild.plan.model_tests import tests_of
-    from etbuild.runtime import program_files
     from etkit.running.testing.run import TestOptions, opened
+    from etplugins.model_tests.parts import tests_of
+    from etplugins.runtime import program_files
 
     declared = inputs(options, [options.manifest.parent, *options.root])
     tests = _possible(tests_of(loaded.data, plan.methods), options)
@@ -86,7 +86,7 @@ def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle
 
 
 def _possible(tests: TestPlan, options: argparse.Namespace) -> TestPlan:
-    """The tests without metrics, and for build rules without the cases that need other files than the declared ones."""
+    """The tests without metrics. For build rules, cases that need undeclared files are left out, too."""
     from etbuild.plan.parts import FileExample, callables_of
 
     cases = dict(tests.cases)

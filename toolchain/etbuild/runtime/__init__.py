@@ -1,1 +1,0 @@
-"""Runs programs in ExecuTorch's runtime, in processes of their own: a damaged program can crash the runtime."""

@@ -1,0 +1,254 @@
+"""What `etbuild test` does: its sections of a manifest, and its plan. No build reads it, so it is in no key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+from etbuild.errors import DocumentPath
+from etbuild.manifest.sections import Checks, Manifest
+from etbuild.plan.kinds import CallableName, Count, FileStem, InputName, Options, Positive, RandomCases, Ranges
+from etbuild.plan.part import PLAN_ONLY, Part, Says
+from etbuild.plan.parts import (
+    Example,
+    FileExample,
+    Leaf,
+    callables_of,
+    leaves_of,
+)
+from etplugins.comparison.parts import Tolerance, pairs
+
+if TYPE_CHECKING:
+    from etplugins.model_tests import sections
+
+TEXT: DocumentPath = ("checks", "text")
+"""The place of a text in a manifest."""
+
+
+class MethodTests(Part):
+    """How one method is tested.
+
+    Attributes:
+        tolerance: The tolerance; None for that of the dtype of each output.
+        tolerance_path: The place in the manifest that sets it; None if none does.
+        random: The number of cases with random sizes.
+        ranges: The smallest and the largest random number of the first inputs; None for the default.
+        max_error: The largest difference to the model without quantization; None for no limit.
+        min_sqnr: The smallest ratio of signal to error against the model without quantization, in decibels; None for no
+            limit.
+    """
+
+    tolerance: Tolerance | None
+    tolerance_path: DocumentPath | None
+    random: int
+    ranges: tuple[tuple[float, float] | None, ...]
+    max_error: float | None
+    min_sqnr: float | None
+
+
+class Call(Part):
+    """One call. For example `{method: decode, inputs: [{shape: [1, 1], dtype: int64}]}`.
+
+    Attributes:
+        path: Its place in the manifest.
+        method: The method that is called. For example `decode`.
+    """
+
+    path: Annotated[DocumentPath, PLAN_ONLY]
+    method: str
+    inputs: Annotated[tuple[Example, ...], Says("testInputs", default=[])] = ()
+    kwargs: Annotated[dict[str, Example], Says("testKwargs", default={})] = {}
+
+    @property
+    def leaves(self) -> Iterator[tuple[Leaf, DocumentPath]]:
+        """Every tensor and plain value, with its place in the manifest."""
+        for index, example in enumerate(self.inputs):
+            yield from leaves_of(example, (*self.path, "inputs", index))
+        for name, example in self.kwargs.items():
+            yield from leaves_of(example, (*self.path, "kwargs", name))
+
+
+class Metric(Part, definition="metric"):
+    """A number that a callable computes with the program: `factory(program, data, **kwargs)`.
+    `program.method(NAME)(*inputs)` calls a method and returns its outputs as a list of tensors. For example `{factory:
+    "eval:top1", data: validation.safetensors, min: 0.71}`.
+
+    Attributes:
+        path: Its place in the manifest.
+        factory: The callable in the declared sources. It returns a number. For example `"eval:top1"`.
+        data: Name of a declared input; the callable gets its path, a `pathlib.Path`. Without it, the callable gets
+            None. For example `validation.safetensors`.
+        kwargs: Keyword arguments of `factory`. For example `{count: 100}`.
+        min: The smallest value that passes. For example `0.71`.
+        max: The largest value that passes. For example `12.5`.
+        max_change: The largest difference to the value of the model in eager PyTorch without quantization. For example
+            `0.01`.
+    """
+
+    path: Annotated[DocumentPath, PLAN_ONLY]
+    factory: CallableName
+    data: InputName | None = None
+    kwargs: Options = {}
+    min: float | None = None
+    max: float | None = None
+    max_change: Positive | None = None
+
+
+class TextTest(Part, section="TextCheck"):
+    """A text on which a language model is compared with transformers.
+
+    Attributes:
+        file: Name of a declared input: a text in UTF-8. For example `held_out.txt`.
+        tokens: How many tokens at the beginning of the text are read. For example `4096`.
+        max_perplexity: The largest perplexity of the program on the text. For example `12.5`.
+        max_perplexity_change: How much larger the perplexity of the program may be than that of transformers, as a part
+            of it: 0.05 is 5 percent. For example `0.05`.
+        max_divergence: The largest mean divergence (Kullback-Leibler, in nats) of the program's probabilities of the
+            next token from those of transformers. For example `0.05`.
+        min_same_choices: For which part of the tokens the program finds the same next token the most likely one, at
+            least. For example `0.95`.
+        min_equal_tokens: How many tokens the program and transformers continue the beginning of the text with in the
+            same way, at least. Both write 32 tokens, always the most likely one. For example `32`.
+    """
+
+    file: InputName
+    tokens: Annotated[int, Says(minimum=2, maximum=10_000_000)] = 512
+    max_perplexity: Annotated[float, Says(minimum=1)] | None = None
+    max_perplexity_change: Positive | None = None
+    max_divergence: Positive | None = None
+    min_same_choices: Annotated[float, Says(minimum=0, maximum=1)] | None = None
+    min_equal_tokens: Annotated[int, Says(minimum=0, maximum=32)] | None = None
+
+
+class TestsOfMethod(Part):
+    """The settings of one method. For example `{random: 5, ranges: [[0, 255]]}`."""
+
+    tolerance: Tolerance | None = None
+    random: RandomCases | None = None
+    ranges: Ranges | None = None
+
+
+class Case(Call, needs=()):
+    """One call, or several calls one after the other: `method` and its inputs, or `calls`. For example `{method:
+    forward, inputs: [{file: cat.npy}]}`.
+
+    Attributes:
+        method: The method that is called. For example `forward`.
+        calls: Calls one after the other. The program keeps its state from one to the next. For example `[{method:
+            prefill, inputs: [{shape: [1, 5], dtype: int64}]}, {method: decode, inputs: [{shape: [1, 1], dtype:
+            int64}]}]`.
+    """
+
+    calls: Annotated[tuple[Call, ...], Says(minItems=1)] | None = None
+
+
+class Tests(Part):
+    """What `etbuild test` runs.
+
+    Attributes:
+        seed: The seed of the random inputs. For example `7`.
+        methods: Settings for single methods, by name. For example `{decode: {tolerance: {rtol: 0.01}}}`.
+        cases: Calls with inputs of your own, by name. The program and the model begin each case with fresh state. For
+            example `{cat: {method: forward, inputs: [{file: cat.png, loader: "images:load"}]}}`.
+    """
+
+    tolerance: Tolerance | None = None
+    random: RandomCases | None = None
+    seed: Count = 0
+    methods: dict[str, TestsOfMethod] = {}
+    cases: dict[FileStem, Case] = {}
+
+
+class TestPlan(Part):
+    """What `etbuild test` runs.
+
+    Attributes:
+        methods: How each method is tested.
+        seed: The seed of random inputs.
+        cases: The calls of each case of the manifest, by name.
+        metrics: The metrics.
+        text: The text on which a language model is compared; None if there is none.
+    """
+
+    __test__ = False  # pytest: this is no test
+
+    methods: dict[str, MethodTests]
+    seed: int
+    cases: dict[str, tuple[Call, ...]]
+    metrics: tuple[Metric, ...]
+    text: TextTest | None
+
+    @property
+    def callables(self) -> list[tuple[str, DocumentPath]]:
+        """Every `module:callable` that tests run, besides those of the build, with the places that name it."""
+        leaves = (found for calls in self.cases.values() for call in calls for found in call.leaves)
+        of_cases = [
+            (name, (*place, "loader" if isinstance(leaf, FileExample) else "factory"))
+            for leaf, place in leaves
+            for name in callables_of([leaf])
+        ]
+        return of_cases + [(metric.factory, (*metric.path, "factory")) for metric in self.metrics]
+
+    @property
+    def data_names(self) -> dict[str, DocumentPath]:
+        """The declared inputs that tests read, each with the place that names it first."""
+        found: dict[str, DocumentPath] = {}
+        for calls in self.cases.values():
+            for call in calls:
+                for leaf, place in call.leaves:
+                    if isinstance(leaf, FileExample):
+                        found.setdefault(leaf.file, (*place, "file"))
+        for metric in self.metrics:
+            if metric.data is not None:
+                found.setdefault(metric.data, (*metric.path, "data"))
+        if self.text is not None:
+            found.setdefault(self.text.file, (*TEXT, "file"))
+        return found
+
+
+def metrics(checks: Checks) -> dict[DocumentPath, sections.Metric]:
+    """The metrics of a manifest's `checks`, by their place."""
+    given = checks.get("metric", [])
+    if isinstance(given, list):
+        return {("checks", "metric", index): metric for index, metric in enumerate(given)}
+    return {("checks", "metric"): given}
+
+
+def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
+    """What a checked manifest says about its tests, with every default.
+
+    Args:
+        manifest: The data of the manifest.
+        methods: The names of the methods in its plan.
+    """
+    tests: Any = manifest.get("tests", {})
+    checks = manifest.get("checks", {})
+    return TestPlan(
+        methods={name: _method(name, tests, checks) for name in sorted(methods)},
+        seed=tests.get("seed", 0),
+        cases={name: _calls(case, ("tests", "cases", name)) for name, case in tests.get("cases", {}).items()},
+        metrics=tuple(Metric.from_json({**metric, "path": path}) for path, metric in metrics(checks).items()),
+        text=TextTest.from_json(checks["text"]) if "text" in checks else None,
+    )
+
+
+def _method(name: str, tests: sections.Tests, checks: Checks) -> MethodTests:
+    own = tests.get("methods", {}).get(name, {})
+    of_all: DocumentPath | None = ("tests", "tolerance") if "tolerance" in tests else None
+    return MethodTests(
+        tolerance=Tolerance.of_manifest(own.get("tolerance", tests.get("tolerance"))),
+        tolerance_path=("tests", "methods", name, "tolerance") if "tolerance" in own else of_all,
+        random=own.get("random", tests.get("random", 1)),
+        ranges=pairs(own.get("ranges", [])),
+        max_error=_of_method(checks.get("max_error"), name),
+        min_sqnr=_of_method(checks.get("min_sqnr"), name),
+    )
+
+
+def _of_method(bound: float | dict[str, float] | None, name: str) -> float | None:
+    return bound.get(name) if isinstance(bound, dict) else bound
+
+
+def _calls(case: sections.Case, path: DocumentPath) -> tuple[Call, ...]:
+    places = {(*path, "calls", index): call for index, call in enumerate(case.get("calls", []))} or {path: case}
+    return tuple(Call.from_json({**call, "path": place}) for place, call in places.items())
