@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -80,6 +80,19 @@ class Process(Protocol):
         """Ends it at once."""
 
 
+class Starter(Protocol):
+    """What lets another process of this user run a command, and leaves such a process behind."""
+
+    def start(
+        self, arguments: Sequence[str], variables: Mapping[str, str], descriptors: Sequence[int]
+    ) -> Process | None:
+        """Starts a command with these variables. The descriptors are the slate and what is handed over. None: there is
+        no process that can run it."""
+
+    def leave(self, variables: Mapping[str, str]) -> None:
+        """Leaves a process behind that can run commands with these variables, if there is none."""
+
+
 def supervise(option: str, arguments: list[str], limit: float | None, warm: bool) -> NoReturn:
     """Runs this process's command in a new process with fixed surroundings, and watches it.
 
@@ -111,7 +124,7 @@ def supervise(option: str, arguments: list[str], limit: float | None, warm: bool
     descriptors = [slate.descriptor, handover.give()]
     command = environment.command([option.format(*descriptors), *arguments])
     variables = environment.environment()
-    starter = plugins.load("starter", "warm") if warm and "warm" in plugins.group("starter") else None
+    starter: Starter | None = plugins.load("starter", "warm") if warm and "warm" in plugins.group("starter") else None
     sandbox.adopt_orphans()
     with blocked(*STOPPING, signal.SIGCHLD):  # here they wait for `_watch`, and in the new process for its handlers
         process = starter.start(arguments, variables, descriptors) if starter is not None else None

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import functools
 import importlib
+import io
 import os
 import select
 import signal
@@ -279,20 +280,24 @@ def _begin(arguments: list[str], variables: dict[str, str]) -> None:
     time.tzset()
     tempfile.tempdir = None
     sys.argv = [sys.argv[0], *arguments]
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        stream = open(number, mode, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-        if name == "stderr":
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")
-        elif name == "stdout" and stream.isatty():
-            stream.reconfigure(line_buffering=True)
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        setattr(sys, name, _stream(number))
+        setattr(sys, f"__{name}__", getattr(sys, name))
     importlib.invalidate_caches()
     for name, module in list(sys.modules.items()):
         if name.startswith("etbuild.key."):
             for each in vars(module).values():
                 if isinstance(each, functools._lru_cache_wrapper):
                     each.cache_clear()
+
+
+def _stream(number: int) -> io.TextIOWrapper:
+    """A standard stream, as Python makes it when it starts."""
+    binary = open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115 - it stays open
+    encoding = os.environ.get("PYTHONIOENCODING", "").partition(":")[0] or "utf-8"
+    errors = "backslashreplace" if number == 2 else "surrogateescape"
+    lines = number == 2 or (number == 1 and binary.isatty())
+    return io.TextIOWrapper(binary, encoding, errors, line_buffering=lines)
 
 
 def _imported() -> set[str]:
