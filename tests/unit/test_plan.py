@@ -150,6 +150,33 @@ def test_a_target_that_differs_is_told_what_to_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("partitioner", "backends", "listed", "edit"),
+    [
+        ("xnnpack", None, [], None),
+        ("xnnpack", None, ["lora"], "[]"),
+        ("vulkan", None, ["vulkan"], None),
+        ("vulkan", None, [], '["vulkan"]'),
+        ("vulkan", ["vulkan"], [], None),
+        ("vulkan", ["vulkan"], ["vulkan"], None),
+        ("vulkan", ["vulkan"], ["lora"], "[]"),
+        ("{backend: custom, options: {factory: model:make}}", None, ["vulkan"], '["*"]'),
+        ("{backend: custom, options: {factory: model:make}}", None, None, None),
+    ],
+)
+def test_a_target_names_the_plugins_that_its_program_needs(
+    tmp_path: Path, partitioner: str, backends: list[str] | None, listed: list[str] | None, edit: str | None
+) -> None:
+    plan = planned(tmp_path, MANIFEST.replace("xnnpack", partitioner))
+    expected = {"backends": backends, "plugins": listed}
+    if edit is None:
+        check_expectations(plan, expected)
+        return
+    with pytest.raises(InputError) as error:
+        check_expectations(plan, expected)
+    assert f"write `plugins = {edit}` into the BUILD file (`etbuild targets` does it)" in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("expected", "program", "variant", "said", "edit"),
     [
         ("other", None, None, '`name` is "other"', '`name = "net"` or `manifest_name = "net"` into'),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from etbuild import plugins
+from etbuild.errors import InputError
 from etbuild.plugins import Plugin
 
 PLUGINS = plugins.plugins().values()
@@ -38,3 +42,44 @@ def test_a_plugin_with_verbs_for_people_provides_each_of_them(plugin: Plugin) ->
     names = {path.stem for path in plugin.directory.glob("verbs/*.py")} - {"__init__"}
     assert verbs == {name.replace("_", "-"): f"{plugin.package}.verbs.{name}" for name in names}
     assert {verb for section in plugin.help.values() for verb in section} <= plugin.provides["verb"].keys()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a plug-in that is not beside the driver, as actions have it."""
+    plugins.import_module("etplugins")
+    monkeypatch.setattr(plugins, "_given", {})
+    monkeypatch.setattr(sys.modules["etplugins"], "__path__", [*sys.modules["etplugins"].__path__])
+    provides = {"backend": {"own": "etplugins.own.backend:NAME"}}
+    directory = tmp_path / "own"
+    directory.mkdir()
+    (directory / "plugin.json").write_text(json.dumps({"description": "Own.", "provides": provides}))
+    (directory / "__init__.py").touch()
+    (directory / "backend.py").write_text("NAME = 'own'\n")
+    return directory
+
+
+def test_a_plugin_elsewhere_is_found_where_it_is_given(elsewhere: Path) -> None:
+    with pytest.raises(InputError, match="no plug-in provides the backend `own`"):
+        plugins.load("backend", "own")
+    plugins.add([elsewhere])
+    try:
+        assert plugins.load("backend", "own") == "own"
+        assert plugins.plugins()["etplugins.own"].directory == elsewhere
+        assert f"{elsewhere}/" in plugins.driver()
+        (elsewhere / "__init__.py").unlink()
+        with pytest.raises(InputError) as raised:
+            plugins.load("backend", "own")
+    finally:
+        plugins._given.clear()
+        plugins.add([])
+    [problem] = raised.value.problems
+    assert problem.message == "the program needs the plug-in `own`, and its target does not name it"
+    assert problem.hint == 'add "own" to `plugins` in the BUILD file (`etbuild targets` does it)'
+
+
+def test_targets_name_the_plugins_that_only_some_programs_use() -> None:
+    named = {plugin.name for plugin in PLUGINS if plugin.is_named}
+    assert {"lora", "quantize", "transformers", "vulkan"} <= named
+    always = {plugin.name for plugin in PLUGINS if plugin.always}
+    assert named.isdisjoint({"authoring", "comparison", "worker", *always})

@@ -19,14 +19,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from etbuild.errors import InputError
+from etbuild.errors import InputError, Problem
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("etplugins", "etkit")
 """The packages whose directories are plug-ins: what builds need, and what people use around builds."""
 FILE = "plugin.json"
-DRIVER = tuple(f"{ROOT / package}/" for package in ("etbuild", *PLACES))
-"""The directories of the driver's own modules. Each ends with a separator."""
+ANY = "*"
+"""Stands for all plug-ins, where a target names those that it needs."""
+_IN_EVERY_DRIVER = ("server", "step")
+"""What these groups have belongs to the drivers of actions: no target names it."""
+_given: dict[str, Path] = {}
+"""The directories of plug-ins that are not beside this package, by the packages of the plug-ins."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Plugin:
         uses: The packages of the plug-ins that it imports.
         imports: Packages that are in a key if the program reads a tensor file of this plug-in, such as `gguf`.
         help: What the help of the command line lists: for each section, verbs, each with an example.
+        always: Whether each program uses it.
     """
 
     package: str
@@ -48,6 +53,7 @@ class Plugin:
     uses: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     help: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    always: bool = False
 
     @property
     def name(self) -> str:
@@ -57,13 +63,31 @@ class Plugin:
     @property
     def directory(self) -> Path:
         """Its directory."""
-        return ROOT.joinpath(*self.package.split("."))
+        return _given.get(self.package) or ROOT.joinpath(*self.package.split("."))
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the targets of build rules name it, since only some programs use it."""
+        of_builds = self.package.startswith(f"{PLACES[0]}.")
+        return of_builds and not self.always and self.provides.keys().isdisjoint(_IN_EVERY_DRIVER)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its code is there. The action that plans has the files of all plug-ins that say what they provide,
+        and the code of those that its target names."""
+        return (self.directory / "__init__.py").exists()
+
+    def not_named(self) -> Problem:
+        """The problem of a program that needs this plug-in, if only its code is missing."""
+        message = f"the program needs the plug-in `{self.name}`, and its target does not name it"
+        return Problem(message, hint=f'add "{self.name}" to `plugins` in the BUILD file (`etbuild targets` does it)')
 
 
 @functools.cache
 def plugins() -> dict[str, Plugin]:
     """All plug-ins by their packages, sorted."""
     files = {f"{place}.{file.parent.name}": file for place in PLACES for file in (ROOT / place).glob(f"*/{FILE}")}
+    files |= {package: directory / FILE for package, directory in _given.items()}
     return {package: _read(files[package], package) for package in sorted(files)}
 
 
@@ -72,7 +96,21 @@ def _read(file: Path, package: str) -> Plugin:
 
     content = json.loads(file.read_text("utf-8"))
     used, imported = (tuple(content.get(key, ())) for key in ("uses", "imports"))
-    return Plugin(package, content["description"], content["provides"], used, imported, content.get("help", {}))
+    shown, always = content.get("help", {}), content.get("always", False)
+    return Plugin(package, content["description"], content["provides"], used, imported, shown, always)
+
+
+def add(directories: Iterable[Path]) -> None:
+    """Finds plug-ins in these directories too: an action has each that its target names in a directory of its own."""
+    _given.update({f"{PLACES[0]}.{directory.name}": directory.absolute() for directory in directories})
+    for cache in (plugins, group, driver):
+        cache.cache_clear()
+
+
+@functools.cache
+def driver() -> tuple[str, ...]:
+    """The directories of the driver's own modules. Each ends with a separator."""
+    return tuple(f"{place}/" for place in (*(ROOT / each for each in ("etbuild", *PLACES)), *_given.values()))
 
 
 @functools.cache
@@ -90,6 +128,8 @@ def load(of_group: str, name: str) -> Any:
     plugin = group(of_group).get(name)
     if plugin is None:
         raise InputError.of(f"no plug-in provides the {of_group.replace('_', ' ')} `{name}`")
+    if not plugin.is_here:
+        raise InputError([plugin.not_named()])
     module, _, attribute = plugin.provides[of_group][name].partition(":")
     imported = import_module(module)
     return getattr(imported, attribute) if attribute else imported
@@ -111,6 +151,9 @@ def _import_place(name: str) -> None:
         assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
+    if name == PLACES[0] and name in sys.modules:
+        path = sys.modules[name].__path__
+        path.extend(sorted({str(directory.parent) for directory in _given.values()}.difference(path)))
 
 
 def with_used(packages: Iterable[str]) -> list[Plugin]:

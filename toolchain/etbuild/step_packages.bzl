@@ -2,7 +2,7 @@
 
 A package without a row surrounds the steps: it can make a step fail, and gives no value to what a step writes. It is in no
 key. `""` are the modules beside the packages. A test holds that steps import no other packages. Plug-ins have no rows: a step
-runs those that the program uses.
+runs those that the program uses, and `rules/private/facts.bzl` has those that all programs use.
 """
 
 STEP_PACKAGES = {
@@ -22,9 +22,6 @@ STEP_PACKAGES = {
     "surroundings": ["compare", "export", "lower", "plan", "report"],
     "upstream": ["compare", "export", "lower"],
 }
-
-# The plug-ins that only one step runs: the actions of others do not have them.
-PLUGINS_OF_STEPS = {"comparison": "compare"}
 
 # Directories of the core that no action has: what runs builds on the command line, and files for CMake.
 COMMAND_LINE_PACKAGES = ["api", "build", "cmake"]

@@ -173,19 +173,24 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _without_rule(words: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """Reads what a build rule gives any verb for hints: the label of its target, and the words that run the driver.
+    """Reads what a build rule gives any verb: for hints, the label of its target and the words that run the driver; and
+    the directories of the plug-ins that the target names.
 
     Returns:
         The other words.
     """
     known = {"--rule-target": "rule_target", "--rule-command": "rule_command"}
-    left = []
+    left, given = [], []
     for word in words:
         option, _, value = word.partition("=")
         if option in known and value:
             setattr(options, known[option], value)
+        elif option == "--plugin" and value:
+            given.append(Path(value))
         else:
             left.append(word)
+    if given:
+        plugins.add(given)
     return left
 
 

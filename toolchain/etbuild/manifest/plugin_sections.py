@@ -7,6 +7,7 @@ runners, such as `executorch-llm/v1`: a function that yields the problems of a c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from etbuild import plugins
@@ -38,8 +39,11 @@ class Section(Protocol):
 def missing(manifest: Manifest) -> Iterator[Problem]:
     """Yields a problem for each section whose plug-in is not there."""
     for key in _SECTIONS:
-        if key in manifest.get("model", {}) and key not in plugins.group("manifest_section"):
-            yield Problem(f"no plug-in here provides the section `{key}`", ("model", key), at_key=True)
+        plugin = plugins.group("manifest_section").get(key)
+        if key not in manifest.get("model", {}) or (plugin is not None and plugin.is_here):
+            continue
+        problem = Problem(f"no plug-in here provides the section `{key}`") if plugin is None else plugin.not_named()
+        yield replace(problem, path=("model", key), at_key=True)
 
 
 def completed(manifest: Manifest) -> Manifest:

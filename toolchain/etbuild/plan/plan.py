@@ -127,7 +127,16 @@ class Plan(Lowered):
         named = self.export_backends if step == "export" else self.used_backends
         used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
         found = [plugins.group(group).get(name) for group, name in used]
+        found += [plugin for plugin in plugins.plugins().values() if plugin.always]
         return frozenset(plugin.package for plugin in found if plugin is not None)
+
+    @property
+    def plugins_of_target(self) -> list[str]:
+        """The names of the plug-ins that a target of this program names; `*` if it may use any backend."""
+        if backends.calls_any(self.used_backends):
+            return [plugins.ANY]
+        used = plugins.with_used(self.plugins_of("export") | self.plugins_of("lower"))
+        return [plugin.name for plugin in used if plugin.is_named]
 
     @property
     def _provided(self) -> list[tuple[str, str]]:
