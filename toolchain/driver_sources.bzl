@@ -20,7 +20,7 @@ DriverPluginsInfo = provider(
 
 _MAIN = "etbuild/__main__.py"
 
-# Copies each file of "$@" to a path in the directory $1: a path and its file take turns. Writes all of them to the file $2.
+# Copies files to paths in the directory $1, and all of them to the file $2. The other arguments are pairs: path, file.
 _COPY = """
 set -eu
 directory=$1; together=$2; shift 2
@@ -69,8 +69,8 @@ def _driver_plugins_impl(ctx):
     return [DefaultInfo(), DriverPluginsInfo(directories = directories)]
 
 def _driver_sources_impl(ctx):
-    # An action with one directory starts faster than one with 300 files. Bazel 7 does not look into a directory to find out
-    # whether a worker has to start again; so a file that differs with it is there too.
+    # An action with one directory starts faster than one with 300 files. Bazel 7 does not look into a directory to
+    # decide whether a worker must start again. So there is also a file that changes with the directory.
     together = ctx.actions.declare_file(ctx.label.name + ".txt")
     directory = ctx.actions.declare_directory(ctx.label.name)
     _copy(ctx, _files(ctx), directory, together)
