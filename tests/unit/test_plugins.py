@@ -47,9 +47,8 @@ def test_a_plugin_with_verbs_for_people_provides_each_of_them(plugin: Plugin) ->
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of a plug-in that is not beside the driver, as actions have it."""
-    plugins.import_module("etplugins")
     monkeypatch.setattr(plugins, "_given", {})
-    monkeypatch.setattr(sys.modules["etplugins"], "__path__", [*sys.modules["etplugins"].__path__])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     provides = {"backend": {"own": "etplugins.own.backend:NAME"}}
     directory = tmp_path / "own"
     directory.mkdir()

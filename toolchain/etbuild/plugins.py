@@ -15,6 +15,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -103,8 +104,20 @@ def _read(file: Path, package: str) -> Plugin:
 def add(directories: Iterable[Path]) -> None:
     """Finds plug-ins in these directories too: an action has each that its target names in a directory of its own."""
     _given.update({f"{PLACES[0]}.{directory.name}": directory.absolute() for directory in directories})
+    if _Given not in sys.meta_path:
+        sys.meta_path.insert(0, _Given)
     for cache in (plugins, group, driver):
         cache.cache_clear()
+
+
+class _Given:
+    """Finds the plug-ins that are not beside this package: a process that runs a model may not list their directory."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> ModuleSpec | None:
+        """How Python imports a module; None if it is no such plug-in."""
+        directory = _given.get(name)
+        return None if directory is None else _spec(name, directory)
 
 
 @functools.cache
@@ -144,16 +157,19 @@ def import_module(name: str) -> ModuleType:
 
 def _import_place(name: str) -> None:
     """Imports the package of a place, if it is there, from beside this one. `sys.path` may lack its directory."""
-    file = ROOT / name / "__init__.py"
-    if name not in sys.modules and file.exists():
-        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
-        assert spec is not None
+    if name not in sys.modules and (ROOT / name / "__init__.py").exists():
+        spec = _spec(name, ROOT / name)
         assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
-    if name == PLACES[0] and name in sys.modules:
-        path = sys.modules[name].__path__
-        path.extend(sorted({str(directory.parent) for directory in _given.values()}.difference(path)))
+
+
+def _spec(name: str, directory: Path) -> ModuleSpec:
+    """How a package in a directory is imported."""
+    file = directory / "__init__.py"
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(directory)])
+    assert spec is not None
+    return spec
 
 
 def with_used(packages: Iterable[str]) -> list[Plugin]:
