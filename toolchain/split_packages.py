@@ -170,7 +170,7 @@ def _fits(tag: str, minor: int) -> bool:
 def main(packages: Pex | Files, directory: str) -> None:
     """Writes all units."""
     by_unit = units(packages.names)
-    # The largest first, so that no processor works alone at the end.
+    # The largest first, so that all processors finish at about the same time.
     work = [
         (packages.part(names), directory, unit, names)
         for unit, names in sorted(by_unit.items(), key=lambda item: -len(item[1]))
