@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_a_plugin_with_verbs_for_people_provides_each_of_them(plugin: Plugin) ->
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory of a plug-in that is not beside the driver, as actions have it."""
     monkeypatch.setattr(plugins, "_given", {})
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
@@ -55,23 +56,22 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (directory / "plugin.json").write_text(json.dumps({"description": "Own.", "provides": provides}))
     (directory / "__init__.py").touch()
     (directory / "backend.py").write_text("NAME = 'own'\n")
-    return directory
+    yield directory
+    plugins._given.clear()
+    plugins.add([])  # forgets what was there
+    plugins.plugins()
 
 
 def test_a_plugin_elsewhere_is_found_where_it_is_given(elsewhere: Path) -> None:
     with pytest.raises(InputError, match="no plug-in provides the backend `own`"):
         plugins.load("backend", "own")
     plugins.add([elsewhere])
-    try:
-        assert plugins.load("backend", "own") == "own"
-        assert plugins.plugins()["etplugins.own"].directory == elsewhere
-        assert f"{elsewhere}/" in plugins.driver()
-        (elsewhere / "__init__.py").unlink()
-        with pytest.raises(InputError) as raised:
-            plugins.load("backend", "own")
-    finally:
-        plugins._given.clear()
-        plugins.add([])
+    assert plugins.load("backend", "own") == "own"
+    assert plugins.plugins()["etplugins.own"].directory == elsewhere
+    assert f"{elsewhere}/" in plugins.driver()
+    (elsewhere / "__init__.py").unlink()
+    with pytest.raises(InputError) as raised:
+        plugins.load("backend", "own")
     [problem] = raised.value.problems
     assert problem.message == "the program needs the plug-in `own`, and its target does not name it"
     assert problem.hint == 'add "own" to `plugins` in the BUILD file (`etbuild targets` does it)'

@@ -55,7 +55,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "etbuild/__pycache__").mkdir()
     code._remembered.cache_clear()
     yield tmp_path
-    for cache in (code._digest, code._digest_of_package, code._remembered):
+    for cache in (code._digest, code._digest_of_package, code._remembered, plugins.plugins, plugins.group):
         cache.cache_clear()
 
 
