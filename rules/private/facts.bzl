@@ -23,6 +23,7 @@ TEMPLATES = [
 PLUGINS = {
     "apple_gpu": ["metal", "mlx"],
     "arm": ["ethos-u", "tosa", "vgf"],
+    "assignments": [],
     "coreml": ["coreml"],
     "cuda": ["cuda"],
     "lora": [],

@@ -1,8 +1,8 @@
 """Finds the plug-ins beside this package, by what they provide.
 
 A plug-in is a directory with a file `plugin.json`. It provides objects, each in a group and under a name: the backend
-`qualcomm`, the verb `push`. What asks for one names the group, and imports the plug-in when it needs it. So this
-package imports no plug-in, and a key holds those that its program uses and no others.
+`qualcomm`, the verb `push`. Code that needs an object names its group, and only then the plug-in is imported. So this
+package imports no plug-in, and a key holds only the plug-ins that its program uses.
 
 The form is that of entry points, in files of our own because the driver also runs where nothing is installed.
 """

@@ -50,7 +50,7 @@ def load(
         variant: A variant of it; None for the manifest without one.
         parameters: The values of some of its parameters, by name, or their texts as `--set` takes them.
         roots: Directories to search for sources and data, after that of the manifest.
-        data: Data files by the name that the manifest uses. Of a directory, all its files.
+        data: Data files by the name that the manifest uses. A directory stands for all its files.
 
     Raises:
         InputError: The manifest has problems. The error lists all of them.
@@ -152,7 +152,7 @@ class Model:
 
     @contextmanager
     def _prepared(self) -> Iterator[PreparedModel]:
-        """The model in PyTorch. It is valid inside."""
+        """Makes the model in PyTorch, which is valid within this context."""
         from etbuild.guard.undeclared import watched_reads
         from etbuild.inputs.step_context import StepContext
         from etbuild.inputs.user_code import importable
@@ -246,7 +246,7 @@ class Program:
 
         self._files = program_files.read(path, named_data)
         self._scratch = _Scratch()
-        self._kept = kept  # the directory of its files lives as long as the program, which opens them late
+        self._kept = kept  # keeps the directory of its files, which the program opens late
         self._session: Any = None
         self._loads: set[str] = set()
 
@@ -314,7 +314,7 @@ class Program:
         if method not in self._loads:
             with native_log_off():
                 self._session = self._session or Session(self._files, self._scratch.path)
-                with suppress(RuntimeError):  # the call says it in words
+                with suppress(RuntimeError):  # the call reports it
                     self._session.load(method)
             self._loads.add(method)
         return self._session
@@ -325,7 +325,7 @@ class Page:
     """The HTML page of a program. A notebook shows it in a frame.
 
     Attributes:
-        html: The page in UTF-8. It loads nothing from elsewhere.
+        html: The page in UTF-8. It loads no other files.
     """
 
     html: bytes

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from etbuild.inputs.source_lines import SourceLines
     from etbuild.results import LoweringFacts
 
-_CHECKED, _COMPARED = "checked.files.json", "compared.json"  # are in the cache beside the artifacts
+_CHECKED, _COMPARED = "checked.files.json", "compared.json"  # files in the cache beside the artifacts
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class BuildOptions:
     Attributes:
         stage: Is called for each stage, to show progress.
         cache: The cache for results; None to build without one.
-        restart: Is called before the first step runs. It runs the command in fixed surroundings, unless this process
+        restart: Is called before the first step. It restarts the command in fixed surroundings, unless the process
             already has them.
         lowering: How lowering runs.
-        verify: Builds a second time without the cache, and compares with the first build. None: nothing does.
+        verify: Builds a second time without the cache, and compares with the first build. None: no second build.
         write_page: Writes the HTML page of the program beside the report and the index. Gets their directory, the name
             of the program, the facts of the lowering, and the lines of the sources. None: there is no page.
         etrecord: Also write an ETRecord of each method.
@@ -107,7 +107,7 @@ class BuildOptions:
 
     @property
     def needs_steps(self) -> bool:
-        """Whether the build needs what the steps wrote, and not only the program. The cache has that for each step."""
+        """Whether the build needs files that the steps wrote, besides the program. The cache has them by step."""
         return self.write_page is not None or self.origins is not None or self.etrecord
 
 
@@ -133,7 +133,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
         snapshot.wait_until_quiet(path for name in plan.data_names if (path := inputs.find(name)) is not None)
         tokenizer.check_files(plan, inputs)
         request = Request.read(plan, inputs)
-    # A caller who changes how lowering runs wants lowering to run.
+    # If the caller changes how lowering runs, lowering has to run.
     if cache is None or options.verify is not None or not options.lowering.accelerate or options.needs_steps:
         options.restart()
         return _build(request, directory, options)
@@ -168,7 +168,7 @@ def _cached(request: Request, directory: Path, stage: Stage, cache: Cache) -> Bu
 
 
 def _checked_by(request: Request) -> str:
-    """What a program in the cache was checked with: all installed packages, and the code that compared it."""
+    """A digest of what a cached program was checked with: all installed packages, and the code of the comparison."""
     return digest([request.environment, request.code_of("compare")])
 
 
@@ -176,7 +176,7 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
     from etbuild.guard.undeclared import unkeyed
     from etbuild.processes import forked
 
-    forked.loaded.clear()  # what an earlier build of this process has imported
+    forked.loaded.clear()  # drops what an earlier build in this process has imported
     # A comparison of two builds needs two builds, so the cache must not replace one.
     cache = None if options.verify is not None else options.cache
     with (
@@ -209,7 +209,7 @@ def _verify(verify: Verify, pipeline: Pipeline) -> None:
     lowered = [artifact["file"].partition("/")[0] for artifact in pipeline.lowering["artifacts"]]
     paths = sorted({pipeline.program / name for name in lowered})
     methods = pipeline.directory / "methods"
-    names = sorted(plan.methods) if len(plan.methods) > 1 else []  # a single one is the program
+    names = sorted(plan.methods) if len(plan.methods) > 1 else []  # a single method is the program
     in_both_ways = [(methods / name, with_weights(methods, name)) for name in names]
     one_by_one = [
         next(path for path in ways if (path / EMITTED).exists())
@@ -221,7 +221,7 @@ def _verify(verify: Verify, pipeline: Pipeline) -> None:
 
 
 def _more_files(pipeline: Pipeline, options: BuildOptions) -> list[Artifact]:
-    """Writes what the options ask for beside the program. Returns the artifacts among it."""
+    """Writes further files that the options ask for. Returns those that are artifacts."""
     plan, lines, directory = pipeline.request.plan, pipeline.export.lines, pipeline.program
     artifacts: list[Artifact] = []
     if options.origins is not None:

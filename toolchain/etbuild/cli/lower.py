@@ -81,7 +81,7 @@ def _lower(options: argparse.Namespace) -> None:
             store.check(plan)
         publish(lower.lower(_job(options, plan), staged, store), options.directory)
     if options.computed is not None:
-        options.computed.touch()  # there may be no such weights
+        options.computed.touch()  # an empty file if there are no such weights
 
 
 def _job(options: argparse.Namespace, plan: P) -> LoweringJob[P]:

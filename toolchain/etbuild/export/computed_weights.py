@@ -42,8 +42,8 @@ def read(
         kept: The files and the cache that keep computed weights; None without them.
 
     Returns:
-        A function that reads a tensor by its name, a computed one or one of the weights files. Each call reads it
-        again, and raises InputError if the tensor is damaged.
+        A function that reads a tensor by name. The tensor is computed, or is in the weights files. Each call reads the
+        tensor again, and raises InputError if it is damaged.
 
     Raises:
         InputError: A weight is missing or damaged.
@@ -72,8 +72,8 @@ def read(
 
 
 def _computed(missing: Mapping[str, TensorFacts], checkpoint: CheckpointTensors, kept: KeptWeights | None) -> Tensors:
-    """Computes tensors, and reads each weight once. Writes the tensors for later steps, unless a file of an earlier
-    step is there: it has other tensors."""
+    """Computes tensors, and reads each weight once. Writes the tensors for later steps, unless an earlier step has left
+    a file: it holds other tensors."""
     recipes = [entry.computed for entry in missing.values() if entry.computed is not None]
 
     def quantized() -> Iterator[tuple[str, torch.Tensor]]:
@@ -89,8 +89,8 @@ def _computed(missing: Mapping[str, TensorFacts], checkpoint: CheckpointTensors,
 
 
 def _written(kept: KeptWeights, forms: Mapping[str, Form], tensors: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
-    """Writes tensors to a new file, and renames it to that of `kept`. So the file is whole or absent, and a process
-    that reads an earlier file goes on with that one.
+    """Writes tensors to a new file, and renames it to the name in `kept`. So the file is whole or absent, and a process
+    that reads an earlier file can go on.
 
     The arguments and errors are those of `written_tensors.write_as_made`.
     """

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from etbuild import plugins
-from etbuild.errors import DocumentPath, Problem
+from etbuild.errors import DocumentPath, InputError, Problem
 from etbuild.manifest.sections import Manifest
 
 _SECTIONS = ("huggingface", "adapters")
@@ -39,11 +39,8 @@ class Section(Protocol):
 def missing(manifest: Manifest) -> Iterator[Problem]:
     """Yields a problem for each section whose plug-in is not there."""
     for key in _SECTIONS:
-        plugin = plugins.group("manifest_section").get(key)
-        if key not in manifest.get("model", {}) or (plugin is not None and plugin.is_here):
-            continue
-        problem = Problem(f"no plug-in here provides the section `{key}`") if plugin is None else plugin.not_named()
-        yield replace(problem, path=("model", key), at_key=True)
+        if key in manifest.get("model", {}) and key not in plugins.group("manifest_section"):
+            yield Problem(f"no plug-in here provides the section `{key}`", ("model", key), at_key=True)
 
 
 def completed(manifest: Manifest) -> Manifest:
@@ -75,5 +72,9 @@ def normalized(manifest: Manifest) -> Manifest:
 
 
 def _sections(manifest: Manifest) -> list[Section]:
-    model, group = manifest.get("model", {}), "manifest_section"
-    return [plugins.load(group, key) for key in plugins.group(group) if key in model]
+    group = "manifest_section"
+    used = {key: plugin for key, plugin in plugins.group(group).items() if key in manifest.get("model", {})}
+    absent = {key: plugin.not_named() for key, plugin in used.items() if not plugin.is_here}
+    if absent:
+        raise InputError([replace(absent[key], path=("model", key), at_key=True) for key in absent])
+    return [plugins.load(group, key) for key in used]
