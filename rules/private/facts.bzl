@@ -23,7 +23,6 @@ TEMPLATES = [
 PLUGINS = {
     "apple_gpu": ["metal", "mlx"],
     "arm": ["ethos-u", "tosa", "vgf"],
-    "assignments": [],
     "coreml": ["coreml"],
     "cuda": ["cuda"],
     "lora": [],
@@ -46,6 +45,7 @@ ANY_PLUGIN = "*"
 # The other plug-ins, which programs have without naming them, each with the steps whose actions have it.
 # buildifier: disable=unsorted-dict-items
 PLUGINS_OF_STEPS = {
+    "assignments": ["compare", "export", "lower", "plan", "report"],
     "comparison": ["compare"],
     "worker": ["compare", "export", "lower", "plan", "report"],
 }
