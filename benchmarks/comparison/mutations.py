@@ -274,6 +274,7 @@ class Trial:
         from benchmarks.comparison.oracle import Oracle
         from etbuild.export import saved_examples
         from etbuild.export.layout import EXAMPLES
+        from etplugins.comparison.parts import ComparePlan
 
         built = self._written(copy.deepcopy(emitted))  # merging changes it
         wrong = self._compared(built)
@@ -282,7 +283,7 @@ class Trial:
         programs, _ = self._methods()
         path = self.pipeline.export.directory / EXAMPLES
         examples = {name: saved_examples.read(path, name, program) or [] for name, program in programs.items()}
-        ranges = {name: each.ranges for name, each in self.plan.compare_plan.comparisons.items()}
+        ranges = {name: each.ranges for name, each in ComparePlan.of(self.plan).comparisons.items()}
         oracle = Oracle(programs, examples, ranges, self.wanted.seed)
         calls = oracle.learn(self._files(built), self._directory)
         self._known = oracle.judge

@@ -46,7 +46,8 @@ ANY_PLUGIN = "*"
 # buildifier: disable=unsorted-dict-items
 PLUGINS_OF_STEPS = {
     "assignments": ["compare", "export", "lower", "plan", "report"],
-    "comparison": ["compare"],
+    "comparison": ["compare", "plan"],
+    "model_tests": ["plan"],
     "worker": ["compare", "export", "lower", "plan", "report"],
 }
 

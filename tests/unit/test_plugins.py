@@ -26,6 +26,22 @@ def test_a_plugin_names_the_plugins_that_it_imports(plugin: Plugin) -> None:
     assert sorted(imported & plugins.plugins().keys() - {plugin.package}) == [*plugin.uses]
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not JSON: Expecting property name"),
+        ("[]", "expected an object with `description` and `provides`"),
+        ('{"description": "", "provides": {}, "imports": "h5py"}', "`imports` is no list"),
+        ('{"description": "", "provides": {}, "use": []}', "unknown key `use`.*did you mean `uses`"),
+    ],
+)
+def test_a_wrong_file_of_a_plugin_is_named(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / plugins.FILE
+    file.write_text(content)
+    with pytest.raises(InputError, match=f"(?s){file}: {message}"):
+        plugins._read(file, "etplugins.new")
+
+
 @EACH
 def test_a_plugin_has_what_it_provides(plugin: Plugin) -> None:
     for place in (place for group in plugin.provides.values() for place in group.values()):

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError, Problem, did_you_mean
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("etplugins", "etkit")
@@ -28,8 +28,8 @@ PLACES = ("etplugins", "etkit")
 FILE = "plugin.json"
 ANY = "*"
 """Stands for all plug-ins, where a target names those that it needs."""
-_IN_EVERY_DRIVER = ("server", "step")
-"""What these groups have belongs to the drivers of actions: no target names it."""
+OF_PLANNING = frozenset(("manifest_keys", "manifest_section", "step_plan"))
+"""The groups that every manifest is read with. A plug-in that provides nothing else is only needed to plan."""
 _given: dict[str, Path] = {}
 """The directories of plug-ins that are not beside this package, by the packages of the plug-ins."""
 
@@ -68,9 +68,10 @@ class Plugin:
 
     @property
     def is_named(self) -> bool:
-        """Whether the targets of build rules name it, since only some programs use it."""
-        of_builds = self.package.startswith(f"{PLACES[0]}.")
-        return of_builds and not self.always and self.provides.keys().isdisjoint(_IN_EVERY_DRIVER)
+        """Whether the targets of build rules name it, since only some programs use it. Drivers have all others."""
+        groups = self.provides.keys()
+        of_all = self.always or not groups.isdisjoint(("server", "step")) or (groups and groups <= OF_PLANNING)
+        return self.package.startswith(f"{PLACES[0]}.") and not of_all
 
     @property
     def is_here(self) -> bool:
@@ -92,10 +93,23 @@ def plugins() -> dict[str, Plugin]:
     return {package: _read(files[package], package) for package in sorted(files)}
 
 
+_FORM = {"description": str, "provides": dict, "uses": list, "imports": list, "help": dict, "always": bool}
+
+
 def _read(file: Path, package: str) -> Plugin:
     import json  # `etbuild --version` needs none
 
-    content = json.loads(file.read_text("utf-8"))
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise InputError.of(f"{file}: not JSON: {error}") from None
+    if not isinstance(content, dict) or not content.keys() >= {"description", "provides"}:
+        raise InputError.of(f"{file}: expected an object with `description` and `provides`")
+    for key, value in content.items():
+        if key not in _FORM:
+            raise InputError.of(f"{file}: unknown key `{key}`", did_you_mean(key, _FORM))
+        if not isinstance(value, _FORM[key]):
+            raise InputError.of(f"{file}: `{key}` is no {_FORM[key].__name__}")
     used, imported = (tuple(content.get(key, ())) for key in ("uses", "imports"))
     shown, always = content.get("help", {}), content.get("always", False)
     return Plugin(package, content["description"], content["provides"], used, imported, shown, always)

@@ -20,7 +20,7 @@ from etbuild import backends, plugins
 from etbuild.cli.options import RESOURCE_SETS
 from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
 from etbuild.key import code
-from etbuild.manifest.validate import OTHER_OUTPUTS
+from etbuild.manifest.file_names import OTHER_OUTPUTS
 from etbuild.plan.expectations import INPUTS
 from etbuild.plugins import Plugin
 from etkit.building.checkpoints import CHARACTERS
@@ -108,10 +108,11 @@ def _of_programs() -> str:
 
 
 def _steps(plugin: Plugin) -> list[str]:
-    """The steps whose actions have a plug-in for each program: all if it is not only a step itself."""
-    steps = sorted({step for each in code.packages().values() for step in each})
-    own = plugin.provides.get("step", ())
-    return sorted(own) if own and not plugin.always else steps
+    """The steps whose actions have a plug-in that no target names."""
+    if plugin.always or "server" in plugin.provides:
+        return sorted({step for each in code.packages().values() for step in each})
+    plans = [] if plugins.OF_PLANNING.isdisjoint(plugin.provides) else ["plan"]
+    return sorted([*plugin.provides.get("step", ()), *plans])
 
 
 def _of_packages(project: Mapping[str, Iterable[str]]) -> str:

@@ -40,7 +40,7 @@ from etbuild.key.import_graph import used_sources
 from etbuild.key.key import KeyFiles, describe
 from etbuild.key.toolchain import toolchain
 from etbuild.plan.plan import Plan
-from etbuild.plan.step_plans import ComparePlan, ExportPlan, LowerPlan, MethodPlan
+from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.publishing.artifacts import scratch_in
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.method_store import MethodStore
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from etbuild.results import KeyInputs, LoweringFacts
     from etbuild.steps.saved_export import LoweringJob
 
-P = TypeVar("P", LowerPlan, ComparePlan)
+P = TypeVar("P", bound=LowerPlan)
 StepPlan = ExportPlan | MethodPlan | Plan
 """A plan of one step, or of all."""
 

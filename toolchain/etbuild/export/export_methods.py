@@ -308,13 +308,14 @@ def _batched(prepared: PreparedMethod) -> DynamicShapes:
 
 
 def _quantization(prepared: PreparedMethod) -> MethodQuantization | None:
-    """The PT2E quantization of a method, from the manifest or the recipe; None if there is none."""
+    """What quantizes the graph of a method, from the manifest or the recipe; None if nothing does."""
     method, recipe = prepared.method, prepared.job.recipe
     of_recipe = recipe.quantization_recipe if recipe is not None else None
-    if method.pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method.from_recipe):
+    by_recipe = of_recipe is not None and bool(of_recipe.quantizers) and "quantize" in method.from_recipe
+    if not method.quantized_after_export and not by_recipe:
         return None
-    path = (*prepared.path, "quantize", "pt2e")
-    return quantizers.of_method(method.pt2e, of_recipe, prepared.arguments, path, prepared.job.context)
+    path = (*prepared.path, "quantize")
+    return quantizers.of_method(method.quantize, of_recipe, prepared.arguments, path, prepared.job.context)
 
 
 @contextlib.contextmanager
@@ -570,14 +571,9 @@ def _export_error(error: BaseException, name: str, job: Exporting, conditions: S
     path: DocumentPath = ("methods", name, part)
     huggingface = job.plan.model.huggingface
     if huggingface and part == "entry":  # users cannot change the code of the model
-        advice = "write a factory" if huggingface.cache is None else "leave out `cache`, or write a factory"
-        hint = f"`{huggingface.model_class}` cannot be exported as it is with this configuration: {advice}"
-        path = ("model", "huggingface")
-    elif huggingface and huggingface.task is not None:
-        explanation = (
-            f"if `task` has written these shapes, `{huggingface.model_class}` does not take calls of any length: "
-        )
-        hint = hints(hint, f"{explanation}leave out `cache` and `task`, or write a factory")
+        hint, path = huggingface.export_hint, ("model", "huggingface")
+    elif huggingface:
+        hint = hints(hint, huggingface.shapes_hint)
     hint_text = hints(f"the line is `{quoted}`" if quoted else None, hint, package_line(error))
     return from_exception(error, BuildError, path, action, hint_text, said=_message(error))
 

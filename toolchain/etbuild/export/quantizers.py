@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,7 +9,7 @@ from etbuild import plugins
 from etbuild.errors import DocumentPath
 from etbuild.inputs.step_context import StepContext
 from etbuild.model.tensor_facts import Recipe
-from etbuild.plan.parts import Pt2e, TorchaoEntry
+from etbuild.plan.parts import Quantize
 from etbuild.plan.step_plans import ExportPlan
 
 if TYPE_CHECKING:
@@ -59,17 +58,22 @@ class QuantizedModules(Protocol):
 
     @staticmethod
     def kept_weights(
-        module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]
+        module: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool
     ) -> tuple[dict[str, str], set[str]]:
-        """The weights in a packed checkpoint whose integers methods keep.
+        """The weights in a packed checkpoint whose integers methods keep. A method says that it does.
 
         Args:
             module: The module.
-            methods: For each method, the entries of `torchao`.
+            export_plan: How its methods are quantized.
+            packed: Whether the checkpoint may be packed.
+            floats: Whether the module will also be used without quantization.
 
         Returns:
             The kind of layer of each weight that a method keeps, by the weight's name; and the names of the weights
             that no method reads as floats.
+
+        Raises:
+            InputError: The checkpoint is not packed.
         """
 
 
@@ -129,7 +133,7 @@ def of_recipes() -> RecipeQuantizer:
 
 
 def of_method(
-    pt2e: Pt2e | None,
+    quantize: Quantize | None,
     recipe: QuantizationRecipe | None,
     arguments: tuple[Any, ...],
     path: DocumentPath,
@@ -138,15 +142,15 @@ def of_method(
     """Makes the quantization of a method, from the manifest or an export recipe. One of them has it.
 
     Args:
-        pt2e: The value of `pt2e` in the plan.
+        quantize: How the manifest quantizes the method.
         recipe: The part of the export recipe about quantization.
         arguments: The positional example inputs.
-        path: The document path of `pt2e`.
+        path: The document path of `quantize`.
         context: The declared inputs of the step.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: A quantizer cannot be made.
     """
-    made: MethodQuantization = plugins.load("quantizer", "pt2e")(pt2e, recipe, arguments, path, context)
+    made: MethodQuantization = plugins.load("quantizer", "pt2e")(quantize, recipe, arguments, path, context)
     return made

@@ -68,9 +68,9 @@ class PluginKeys:
         found: type[Part] = plugins.load("manifest_keys", self.place)
         return found
 
-    def __call__(self, document: Any) -> Part:
-        """Reads the section from its JSON."""
-        return self.kind.from_json(document)
+    def __call__(self, document: Any) -> Part | None:
+        """Reads the section from its JSON; None if it is not there."""
+        return None if document is None else self.kind.from_json(document)
 
 
 PLAN_ONLY = Says()

@@ -16,7 +16,6 @@ from torch.export import ExportedProgram
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
 from etbuild.folding import listed
-from etbuild.plan.parts import MethodComparison
 from etbuild.runtime import child
 from etbuild.runtime.program_files import ProgramFiles
 from etbuild.runtime.session import Session
@@ -25,6 +24,7 @@ from etplugins.comparison.calls import Calls, ComparedCall
 from etplugins.comparison.coverage import LIMITED, Coverage
 from etplugins.comparison.graph import Graph, Rounding, buffers, is_finite, is_quantized
 from etplugins.comparison.hints import slow_work, states
+from etplugins.comparison.parts import MethodComparison
 from etplugins.comparison.power import Power
 
 Call = tuple[str, str, list[Any], list[Any]]

@@ -16,11 +16,11 @@ from etbuild.files.digests import canonical_json
 from etbuild.guard import children
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext
-from etbuild.plan.step_plans import ComparePlan
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.runtime import program_files
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
 from etplugins.comparison.compared_methods import NOT, ComparedMethods
+from etplugins.comparison.parts import ComparePlan
 from etplugins.comparison.witness import MORE_OR_LESS, SEARCHED, Witness, witnesses, write_calls
 
 if TYPE_CHECKING:

@@ -279,8 +279,8 @@ def _of_manifest(
     options: argparse.Namespace, first: Loaded, sizes: dict[str, int], timing: Timing
 ) -> dict[str, list[Any]]:
     from etbuild.manifest.positions import locating
-    from etbuild.plan.model_tests import tests_of
     from etkit.running.benchmarking.inputs import of_manifest
+    from etplugins.model_tests.parts import tests_of
 
     manifest, plan = first
     declared = inputs(options, [options.program.parent, *options.root])

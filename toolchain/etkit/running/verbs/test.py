@@ -149,11 +149,11 @@ def _located(options: argparse.Namespace, program: _Tested, several: bool = Fals
 def _tests(options: argparse.Namespace, program: _Tested, several: bool) -> list[Result]:
     from etbuild.cli.terminal import Progress
     from etbuild.manifest.positions import locating
-    from etbuild.plan.model_tests import tests_of
     from etbuild.runtime import program_files
     from etbuild.steps.lowering_options import processors
     from etkit.running.testing.results import Result
     from etkit.running.testing.run import TestOptions, run
+    from etplugins.model_tests.parts import tests_of
 
     plan, stage = program.plan, Progress().stage
     tests = tests_of(program.loaded.data, plan.methods)
