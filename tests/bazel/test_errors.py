@@ -99,7 +99,7 @@ def test_a_plugin_that_a_target_does_not_name_is_named(package: Workspace) -> No
     message = errors(package)
     assert "wrong/net.yaml:7:" in message
     assert "the program needs the plug-in `vulkan`, and its target does not name it" in message
-    assert 'add "vulkan" to `plugins` in the BUILD file (`etbuild targets` does it)' in message
+    assert 'add "vulkan" to `plugins` in the BUILD file (`bazel run ' in message
 
 
 def test_the_analysis_refuses_mistakes(checkout: Workspace) -> None:

@@ -384,8 +384,3 @@ def test_a_program_uses_the_plugins_that_it_needs_and_no_others(kind: str) -> No
     assert plan.plugins_of("export") == {*of_export, "etplugins.assignments"}
     assert plan.plugins_of("lower") == {*of_lowering, "etplugins.assignments"}
     assert plan.plugins_of("compare") == {*of_lowering, "etplugins.assignments", "etplugins.comparison"}
-
-
-def test_methods_from_files_assign_nothing() -> None:
-    plan = from_manifest({"name": "net", "methods": {"forward": {"program": "net.pt2"}}})
-    assert plan.plugins_of("export") == {"etplugins.pt2_files"}
