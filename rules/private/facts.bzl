@@ -48,6 +48,7 @@ PLUGINS_OF_STEPS = {
     "assignments": ["compare", "export", "lower", "plan", "report"],
     "comparison": ["compare", "plan"],
     "model_tests": ["plan"],
+    "runtime": ["compare", "plan"],
     "worker": ["compare", "export", "lower", "plan", "report"],
 }
 

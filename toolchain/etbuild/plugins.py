@@ -69,9 +69,7 @@ class Plugin:
     @property
     def is_named(self) -> bool:
         """Whether the targets of build rules name it, since only some programs use it. Drivers have all others."""
-        groups = self.provides.keys()
-        of_all = self.always or not groups.isdisjoint(("server", "step")) or (groups and groups <= OF_PLANNING)
-        return self.package.startswith(f"{PLACES[0]}.") and not of_all
+        return self.package.startswith(f"{PLACES[0]}.") and self.package not in of_all_programs()
 
     @property
     def is_here(self) -> bool:
@@ -120,7 +118,7 @@ def add(directories: Iterable[Path]) -> None:
     _given.update({f"{PLACES[0]}.{directory.name}": directory.absolute() for directory in directories})
     if _Given not in sys.meta_path:
         sys.meta_path.insert(0, _Given)
-    for cache in (plugins, group, driver):
+    for cache in (plugins, group, of_all_programs, driver):
         cache.cache_clear()
 
 
@@ -132,6 +130,18 @@ class _Given:
         """How Python imports a module; None if it is no such plug-in."""
         directory = _given.get(name)
         return None if directory is None else _spec(name, directory)
+
+
+@functools.cache
+def of_all_programs() -> frozenset[str]:
+    """The packages of plug-ins that the actions of each program have: those that it always uses, its steps, what serves
+    them, what is only needed to plan, and what these use."""
+
+    def is_one(plugin: Plugin) -> bool:
+        groups = plugin.provides.keys()
+        return plugin.always or not groups.isdisjoint(("server", "step")) or bool(groups) and groups <= OF_PLANNING
+
+    return frozenset(each.package for each in with_used(name for name, each in plugins().items() if is_one(each)))
 
 
 @functools.cache

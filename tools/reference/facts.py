@@ -108,11 +108,15 @@ def _of_programs() -> str:
 
 
 def _steps(plugin: Plugin) -> list[str]:
-    """The steps whose actions have a plug-in that no target names."""
+    """The steps whose actions have a plug-in that no target names: those that need it, or another one that uses it."""
+    users = (plugins.plugins()[package] for package in plugins.of_all_programs())
+    return sorted({step for user in users if plugin in plugins.with_used([user.package]) for step in _own_steps(user)})
+
+
+def _own_steps(plugin: Plugin) -> set[str]:
     if plugin.always or "server" in plugin.provides:
-        return sorted({step for each in code.packages().values() for step in each})
-    plans = [] if plugins.OF_PLANNING.isdisjoint(plugin.provides) else ["plan"]
-    return sorted([*plugin.provides.get("step", ()), *plans])
+        return {step for each in code.packages().values() for step in each}
+    return {*plugin.provides.get("step", ()), *(() if plugins.OF_PLANNING.isdisjoint(plugin.provides) else ("plan",))}
 
 
 def _of_packages(project: Mapping[str, Iterable[str]]) -> str:
