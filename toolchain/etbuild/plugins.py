@@ -139,7 +139,7 @@ def of_all_programs() -> frozenset[str]:
 
     def is_one(plugin: Plugin) -> bool:
         groups = plugin.provides.keys()
-        return plugin.always or not groups.isdisjoint(("server", "step")) or bool(groups) and groups <= OF_PLANNING
+        return plugin.always or not groups.isdisjoint(("server", "step")) or (bool(groups) and groups <= OF_PLANNING)
 
     return frozenset(each.package for each in with_used(name for name, each in plugins().items() if is_one(each)))
 
