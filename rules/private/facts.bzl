@@ -45,10 +45,12 @@ ANY_PLUGIN = "*"
 # The other plug-ins, which programs have without naming them, each with the steps whose actions have it.
 # buildifier: disable=unsorted-dict-items
 PLUGINS_OF_STEPS = {
-    "assignments": ["compare", "export", "lower", "plan", "report"],
+    "accelerate": ["compare", "export", "lower", "report"],
+    "assignments": ["compare", "export", "lower", "report"],
     "comparison": ["compare", "plan"],
     "model_tests": ["plan"],
     "runtime": ["compare", "plan"],
+    "upstream": ["compare", "export", "lower", "report"],
     "worker": ["compare", "export", "lower", "plan", "report"],
 }
 

@@ -374,13 +374,16 @@ PLUGINS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "runner": ({"runner": "executorch-llm/v1"}, TRANSFORMERS, TRANSFORMERS),
 }
 """For each kind of program, what it adds to a manifest, and the plug-ins that its export and its lowering use besides
-the one that watches methods of a module."""
+those below."""
+OF_ALL = {"etplugins.accelerate", "etplugins.assignments", "etplugins.upstream"}
+"""What each export, lowering and comparison uses."""
 
 
 @pytest.mark.parametrize("kind", PLUGINS_OF_PROGRAMS)
 def test_a_program_uses_the_plugins_that_it_needs_and_no_others(kind: str) -> None:
     keys, of_export, of_lowering = PLUGINS_OF_PROGRAMS[kind]
     plan = from_manifest({"name": "net", "model": {"factory": "model:create"}, "methods": METHODS, **keys})  # type: ignore[typeddict-item]
-    assert plan.plugins_of("export") == {*of_export, "etplugins.assignments"}
-    assert plan.plugins_of("lower") == {*of_lowering, "etplugins.assignments"}
-    assert plan.plugins_of("compare") == {*of_lowering, "etplugins.assignments", "etplugins.comparison"}
+    assert plan.plugins_of("plan") == plan.plugins_of("report") == set(of_lowering)
+    assert plan.plugins_of("export") == {*of_export, *OF_ALL}
+    assert plan.plugins_of("lower") == {*of_lowering, *OF_ALL}
+    assert plan.plugins_of("compare") == {*of_lowering, *OF_ALL, "etplugins.comparison"}

@@ -45,7 +45,7 @@ class Plugin:
         uses: The packages of the plug-ins that it imports.
         imports: Packages that are in a key if the program reads a tensor file of this plug-in, such as `gguf`.
         help: What the help of the command line lists: for each section, verbs, each with an example.
-        always: Whether each program uses it.
+        always: The steps that run it for each program.
     """
 
     package: str
@@ -54,7 +54,7 @@ class Plugin:
     uses: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     help: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    always: bool = False
+    always: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ def plugins() -> dict[str, Plugin]:
     return {package: _read(files[package], package) for package in sorted(files)}
 
 
-_FORM = {"description": str, "provides": dict, "uses": list, "imports": list, "help": dict, "always": bool}
+_FORM = {"description": str, "provides": dict, "uses": list, "imports": list, "help": dict, "always": list}
 
 
 def _read(file: Path, package: str) -> Plugin:
@@ -108,9 +108,8 @@ def _read(file: Path, package: str) -> Plugin:
             raise InputError.of(f"{file}: unknown key `{key}`", did_you_mean(key, _FORM))
         if not isinstance(value, _FORM[key]):
             raise InputError.of(f"{file}: `{key}` is no {_FORM[key].__name__}")
-    used, imported = (tuple(content.get(key, ())) for key in ("uses", "imports"))
-    shown, always = content.get("help", {}), content.get("always", False)
-    return Plugin(package, content["description"], content["provides"], used, imported, shown, always)
+    used, imported, always = (tuple(content.get(key, ())) for key in ("uses", "imports", "always"))
+    return Plugin(package, content["description"], content["provides"], used, imported, content.get("help", {}), always)
 
 
 def add(directories: Iterable[Path]) -> None:
@@ -139,7 +138,7 @@ def of_all_programs() -> frozenset[str]:
 
     def is_one(plugin: Plugin) -> bool:
         groups = plugin.provides.keys()
-        return plugin.always or not groups.isdisjoint(("server", "step")) or (bool(groups) and groups <= OF_PLANNING)
+        return bool(plugin.always or groups & {"server", "step"} or (groups and groups <= OF_PLANNING))
 
     return frozenset(each.package for each in with_used(name for name, each in plugins().items() if is_one(each)))
 

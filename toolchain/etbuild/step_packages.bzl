@@ -19,7 +19,6 @@ STEP_PACKAGES = {
     "report": ["report"],
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
-    "upstream": ["compare", "export", "lower"],
 }
 
 # Directories of the core that no action has: files for CMake.

@@ -114,9 +114,15 @@ def _steps(plugin: Plugin) -> list[str]:
 
 
 def _own_steps(plugin: Plugin) -> set[str]:
-    if plugin.always or "server" in plugin.provides:
+    if "server" in plugin.provides:
         return {step for each in code.packages().values() for step in each}
-    return {*plugin.provides.get("step", ()), *(() if plugins.OF_PLANNING.isdisjoint(plugin.provides) else ("plan",))}
+    own = {*plugin.always, *plugin.provides.get("step", ())}
+    of_report = own & {"export", "lower"}  # it names the digests of what made the program
+    return (
+        own
+        | ({"report"} if of_report else set())
+        | ({"plan"} if plugin.provides.keys() & plugins.OF_PLANNING else set())
+    )
 
 
 def _of_packages(project: Mapping[str, Iterable[str]]) -> str:
