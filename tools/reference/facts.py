@@ -117,12 +117,9 @@ def _own_steps(plugin: Plugin) -> set[str]:
     if "server" in plugin.provides:
         return {step for each in code.packages().values() for step in each}
     own = {*plugin.always, *plugin.provides.get("step", ())}
-    of_report = own & {"export", "lower"}  # it names the digests of what made the program
-    return (
-        own
-        | ({"report"} if of_report else set())
-        | ({"plan"} if plugin.provides.keys() & plugins.OF_PLANNING else set())
-    )
+    if own & {"export", "lower"}:
+        own.add("report")  # it names the digests of what made the program
+    return own | ({"plan"} if plugin.provides.keys() & plugins.OF_PLANNING else set())
 
 
 def _of_packages(project: Mapping[str, Iterable[str]]) -> str:
