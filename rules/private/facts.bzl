@@ -48,8 +48,10 @@ PLUGINS_OF_STEPS = {
     "accelerate": ["compare", "export", "lower", "report"],
     "assignments": ["compare", "export", "lower", "report"],
     "comparison": ["compare", "plan"],
+    "guard": ["compare", "export", "lower", "plan", "report"],
     "model_tests": ["plan"],
     "runtime": ["compare", "plan"],
+    "tokenizer": ["report"],
     "upstream": ["compare", "export", "lower", "report"],
     "worker": ["compare", "export", "lower", "plan", "report"],
 }

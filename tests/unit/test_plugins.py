@@ -97,4 +97,4 @@ def test_targets_name_the_plugins_that_only_some_programs_use() -> None:
     named = {plugin.name for plugin in PLUGINS if plugin.is_named}
     assert {"lora", "quantize", "transformers", "vulkan"} <= named
     always = {plugin.name for plugin in PLUGINS if plugin.always}
-    assert named.isdisjoint({"authoring", "comparison", "model_tests", "worker", *always})
+    assert named.isdisjoint({"authoring", "comparison", "guard", "model_tests", "tokenizer", "worker", *always})

@@ -131,9 +131,18 @@ def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path)
 
 
 OF_PLANNING = ("manifest_keys", "manifest_section", "runner", "runner_constants", "step_plan")
-OF_REPORT = ("runner", "runner_constants")
+OF_REPORT = ("report_part", "runner", "runner_constants")
 OF_METHODS = (
-    *("example_input", "method_change", "method_source", "module_source", "quantizer", "switch", "tensor_file"),
+    *(
+        "example_input",
+        "guard",
+        "method_change",
+        "method_source",
+        "module_source",
+        "quantizer",
+        "switch",
+        "tensor_file",
+    ),
     "workaround",
 )
 SEARCH = ["etplugins.comparison.locate", "etbuild.emit.emit_methods", "etbuild.lower.lower_methods"]
@@ -174,5 +183,9 @@ def test_the_driver_of_an_action_has_plugins_that_no_target_names(step: str) -> 
     assert named == rules()["PLUGINS"].keys()
     assert code_of == {name for name, steps in rules()["PLUGINS_OF_STEPS"].items() if step in steps}
     assert known == code_of | (named if step == "plan" else set())
-    always = {each.name for each in plugins.plugins().values() if step in each.always or "server" in each.provides}
+    always = {
+        each.name
+        for each in plugins.plugins().values()
+        if step in each.always or each.provides.keys() & plugins.AROUND_STEPS
+    }
     assert always <= code_of

@@ -28,8 +28,10 @@ PLACES = ("etplugins", "etkit")
 FILE = "plugin.json"
 ANY = "*"
 """Stands for all plug-ins, where a target names those that it needs."""
-OF_PLANNING = frozenset(("manifest_keys", "manifest_section", "step_plan"))
-"""The groups that every manifest is read with. A plug-in that provides nothing else is only needed to plan."""
+STEPS_OF_GROUPS = {"manifest_keys": "plan", "manifest_section": "plan", "step_plan": "plan", "report_part": "report"}
+"""The groups of steps without torch. A plug-in that provides nothing else is in the drivers of these steps."""
+AROUND_STEPS = frozenset(("guard", "server"))
+"""The groups of what surrounds all steps."""
 _given: dict[str, Path] = {}
 """The directories of plug-ins that are not beside this package, by the packages of the plug-ins."""
 
@@ -133,12 +135,13 @@ class _Given:
 
 @functools.cache
 def of_all_programs() -> frozenset[str]:
-    """The packages of plug-ins that the actions of each program have: those that it always uses, its steps, what serves
-    them, what is only needed to plan, and what these use."""
+    """The packages of plug-ins that the actions of each program have: those that it always uses, its steps, what is
+    around them, what only planning or the report needs, and what these use."""
 
     def is_one(plugin: Plugin) -> bool:
         groups = plugin.provides.keys()
-        return bool(plugin.always or groups & {"server", "step"} or (groups and groups <= OF_PLANNING))
+        of_all = plugin.always or groups & {"step", *AROUND_STEPS}
+        return bool(of_all or (groups and groups <= STEPS_OF_GROUPS.keys()))
 
     return frozenset(each.package for each in with_used(name for name, each in plugins().items() if is_one(each)))
 

@@ -114,12 +114,12 @@ def _steps(plugin: Plugin) -> list[str]:
 
 
 def _own_steps(plugin: Plugin) -> set[str]:
-    if "server" in plugin.provides:
+    if plugin.provides.keys() & plugins.AROUND_STEPS:
         return {step for each in code.packages().values() for step in each}
     own = {*plugin.always, *plugin.provides.get("step", ())}
     if own & {"export", "lower"}:
         own.add("report")  # it names the digests of what made the program
-    return own | ({"plan"} if plugin.provides.keys() & plugins.OF_PLANNING else set())
+    return own | {plugins.STEPS_OF_GROUPS[group] for group in plugin.provides if group in plugins.STEPS_OF_GROUPS}
 
 
 def _of_packages(project: Mapping[str, Iterable[str]]) -> str:

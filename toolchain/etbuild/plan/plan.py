@@ -123,6 +123,8 @@ class Plan(Lowered):
         """The packages of the plug-ins that a step uses for this program. The export uses only some of the backends."""
         named = self.export_backends if step == "export" else self.used_backends
         used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
+        if step == "report":
+            used += [("report_part", name) for name in self.report_parts]
         found = [plugins.group(group).get(name) for group, name in used]
         found += [plugin for plugin in plugins.plugins().values() if step in plugin.always]
         return frozenset(plugin.package for plugin in found if plugin is not None)
@@ -134,6 +136,12 @@ class Plan(Lowered):
             return [plugins.ANY]
         used = plugins.with_used(self.plugins_of("export") | self.plugins_of("lower"))
         return [plugin.name for plugin in used if plugin.is_named]
+
+    @property
+    def report_parts(self) -> list[str]:
+        """What plug-ins add to the report."""
+        quantized = any(method.quantize for method in self.methods.values())
+        return [*(["quantization"] if quantized else []), *(["tokenizer"] if self.tokenizer else [])]
 
     @property
     def _provided(self) -> list[tuple[str, str]]:
