@@ -255,7 +255,7 @@ def _error_of_caught(prepared: PreparedMethod, root: torch.nn.Module, name: str,
         every_size.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, False)
     path, action = (*prepared.path, "entry"), f"exporting `{prepared.method.entry}`"
     what = f"the model catches an exception of `{name}`"
-    way = "torch.export takes no exception that leaves a submodule: call the submodule only where it does not raise"
+    way = "torch.export allows no exception that leaves a submodule: call the submodule only where it does not raise"
     if not raised:
         return BuildError.at(path, f"{action} failed: {what}", way)
     said = readable(raised[0])
@@ -306,7 +306,7 @@ def _batched(prepared: PreparedMethod) -> DynamicShapes:
 
 
 def _quantization(prepared: PreparedMethod) -> MethodQuantization | None:
-    """What quantizes the graph of a method, from the manifest or the recipe; None if nothing does."""
+    """The quantization of a method's graph, from the manifest or the recipe; None if there is none."""
     method, recipe = prepared.method, prepared.job.recipe
     of_recipe = recipe.quantization_recipe if recipe is not None else None
     by_recipe = of_recipe is not None and bool(of_recipe.quantizers) and "quantize" in method.from_recipe
@@ -463,7 +463,7 @@ def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_FILL = "fill what keeps tensors between calls, such as a cache, in the factory"
+_FILL = "fill everything that keeps tensors between calls, such as a cache, in the factory"
 
 
 _UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
@@ -520,7 +520,7 @@ def _check_small_sizes(
 
 _DATA_DEPENDENT = (
     "a branch or a size depends on the values of a tensor, which an export does not know: choose between values by "
-    "torch.where, between computations by torch.cond, and write torch._check for what always holds"
+    "torch.where, between computations by torch.cond, and write torch._check for conditions that always hold"
 )
 _OF_LAYERS = {
     "_detect_is_causal_mask": "the layer looks whether the mask is causal, unless the call says it: pass "
