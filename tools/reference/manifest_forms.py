@@ -1,4 +1,4 @@
-"""What only manifests have, or have in another form than plans: `make reference` writes their schema from it.
+"""The parts that only manifests have, or that differ in plans: `make reference` writes their schema from them.
 
 Everything else of a manifest is described where plans have it: in `plan.parts`, and in `parts` of plug-ins.
 """

@@ -10,7 +10,7 @@ from etbuild.files.weights_suffixes import NUMPY_SUFFIX, WEIGHTS_SUFFIXES
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000  # for file names: bytes of each part, and characters of the path
 OTHER_OUTPUTS = ("etrecord", "export", "pte")
-"""What follows the program's name in the names of the program and of the directory that build rules export to."""
+"""The endings after the program's name, in the names of the program and of the directory that build rules export to."""
 
 
 def check_input(name: str, path: DocumentPath) -> Iterator[Problem]:

@@ -52,7 +52,7 @@ def name_and_options(entry: str | sections.BackendEntry) -> tuple[str, sections.
 
 
 def at_name(problems: list[Problem], entry: str | sections.BackendEntry, path: DocumentPath) -> Iterator[Problem]:
-    """Yields the problems, with those of the whole entry moved to its name."""
+    """Yields the problems. Those of the whole entry get the place of its name."""
     name_path = (*path, "backend") if isinstance(entry, dict) else path
     for problem in problems:
         yield Problem(problem.message, name_path, problem.hint) if problem.path == path else problem
@@ -73,8 +73,8 @@ def of_method(
 def check_orders(data: sections.Manifest) -> list[Problem]:
     """Checks that one order of the partitioners works for all methods. The rest of the manifest is valid.
 
-    The partitioners of a recipe are not known yet. Next to those of a recipe of ExecuTorch, no order is wrong, as the
-    tests of `call_slots` show.
+    The partitioners of a recipe are not known yet. Together with those of ExecuTorch's recipes, no order is wrong: the
+    tests of `call_slots` show that.
     """
     defaults, methods = data.get("defaults", {}), data.get("methods", {})
     lists = {}
@@ -90,7 +90,7 @@ def check_orders(data: sections.Manifest) -> list[Problem]:
 
 
 def _check_whole_programs(lowered: dict[str, sections.Partitioners]) -> Iterator[Problem]:
-    """Checks that a backend that needs a setting of the whole program is a backend of every method."""
+    """Checks that a backend with a setting of the whole program is a backend of every method."""
     lists = {id(entries): {name_and_options(entry)[0] for entry in entries} for entries in lowered.values()}
     for backend in sorted(set().union(*lists.values())):
         if not backends.claims(backend).whole_program:

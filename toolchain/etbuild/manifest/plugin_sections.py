@@ -26,7 +26,7 @@ class Section:
     """What a plug-in does with a section that the manifest has. A subclass overrides what there is to do."""
 
     def completed(self, manifest: Manifest) -> Manifest:
-        """The manifest with what the section stands for, such as methods. It fits its schema and may be wrong."""
+        """The manifest with the values that the section implies, such as methods. It may still be wrong."""
         return manifest
 
     def check(self, manifest: Manifest) -> Iterable[Problem]:
@@ -45,14 +45,14 @@ class Section:
 
 
 def missing(manifest: Manifest) -> Iterator[Problem]:
-    """Yields a problem for each section whose plug-in is not there."""
+    """Yields a problem for each section without its plug-in."""
     for place in _PLACES:
         for path in _found(manifest, place.split(".")) if place not in plugins.group(_GROUP) else ():
             yield Problem(f"no plug-in here provides the section `{path[-1]}`", path, at_key=True)
 
 
 def completed(manifest: Manifest) -> Manifest:
-    """The manifest with what the sections of plug-ins stand for."""
+    """The manifest with the values that the sections of plug-ins imply."""
     for section in _sections(manifest):
         manifest = section.completed(manifest)
     return manifest
@@ -67,13 +67,13 @@ def check(manifest: Manifest) -> Iterator[Problem]:
 
 
 def weights(manifest: Manifest) -> Iterator[str]:
-    """Yields the names of the files with weights that the sections of plug-ins stand for."""
+    """Yields the names of the files with weights that the sections of plug-ins imply."""
     for section in _sections(manifest):
         yield from section.weights(manifest)
 
 
 def normalized(manifest: Manifest) -> Manifest:
-    """A checked manifest, completed, and with what the sections of plug-ins ask for but do not say."""
+    """A checked manifest, completed with all values that the sections of plug-ins need."""
     manifest = completed(manifest)
     for section in _sections(manifest):
         manifest = section.normalized(manifest)

@@ -43,13 +43,13 @@ _OTHER_SUFFIXES = (
     *(".ggml", ".h5", ".hdf5", ".json", ".keras", ".mlmodel", ".msgpack", ".npy", ".npz", ".onnx"),
     *(".pb", ".pickle", ".pkl", ".pt2", ".pte", ".ptd", ".tar", ".tflite", ".txt", ".yaml", ".yml", ".zip", ".gz"),
 )
-"""Types of other files. Any other name without a known type may be that of a folder, such as `Qwen2.5-0.5B`."""
+"""Types of other files. Any other name without a known type may be the name of a folder, such as `Qwen2.5-0.5B`."""
 _LONG_QUOTE = re.compile(r"""([`"])((?:(?!\1).){100})(?:(?!\1).)+\1""")  # the first 100 characters are shown
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that passed all checks, with a variant merged over it and with the values of parameters.
+    """A manifest that passed all checks, with a variant merged over it, and with the values of parameters.
 
     Attributes:
         data: The data. `name` is the name of the program, and there are no `variants` and `parameters`.
@@ -88,7 +88,7 @@ def load_each(
     Args:
         path: The file.
         name: The file's name in errors; by default `path` as given.
-        wanted: The names of the variants, and None for the manifest without one; by default all of these.
+        wanted: The names of the variants; None in it means the manifest without a variant. By default all of these.
         settings: For some parameters, a value, or its text as the command line has it.
 
     Raises:
@@ -102,8 +102,8 @@ def load_each(
 
 
 def _check_kind(path: Path, name: str) -> None:
-    """Refuses what is often named in place of the manifest: a directory, a source, a program or an index. YAML would
-    find a place in it that says little."""
+    """Refuses files that users often name in place of the manifest: a directory, a source, a program or an index. An
+    error of the YAML parser would not help."""
     found: tuple[str, str] | None = None
     if path.suffix == ".py":
         found = "a Python source", f"`etbuild init --factory {path.stem}:CALLABLE` writes a first manifest"
@@ -129,7 +129,7 @@ def _load_each(document: Document, wanted: Sequence[str | None] | None, settings
     for variant in everything if wanted is None else [name for name in wanted if name in everything]:
         merged = variants.merge(document, variant)
         found = {(each.message, each.path, each.hint): each for each in _resolve(merged, settings)}
-        # What is wrong without the variant is wrong with it too. Two variants may write the same wrong value.
+        # A problem without the variant is also one with it. Two variants may write the same wrong value.
         own = {
             told
             for told, each in found.items()
@@ -147,7 +147,7 @@ def _load_each(document: Document, wanted: Sequence[str | None] | None, settings
 
 
 def _renamed(merged: Merged) -> sections.Manifest:
-    """The data of a merged manifest. The name of its program contains that of the variant."""
+    """The data of a merged manifest. The name of its program contains the variant's name."""
     data: sections.Manifest = merged.document.data
     return data if merged.variant is None else {**data, "name": f"{data.get('name')}.{merged.variant}"}
 
@@ -170,14 +170,14 @@ def _resolve(merged: Merged, settings: Mapping[str, Any]) -> list[Problem]:
 
 
 def _quoting_in_short(problem: Problem) -> Problem:
-    """The problem with its quotes from the manifest on one line, and cut if they are long."""
+    """The problem with its quotes from the manifest on one line, shortened if they are long."""
     texts = (problem.message, problem.hint or "")
     message, hint = (_LONG_QUOTE.sub(r"\1\2...\1", printable(text)) for text in texts)
     return replace(problem, message=message, hint=hint or None)
 
 
 def _problems(data: Any) -> Iterator[Problem]:
-    """Yields the problems of a manifest's data: those that its schema finds, and those of the parts that fit it."""
+    """Yields the problems of a manifest's data: those that its schema finds, and those in the other parts."""
     found = json_schema.problems("model", data)
     yield from found
     if not isinstance(data, dict):
@@ -190,7 +190,7 @@ def _problems(data: Any) -> Iterator[Problem]:
 
 
 def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
-    """Yields the problems of a manifest that fits its schema, and that is completed."""
+    """Yields the problems of a completed manifest that fits its schema."""
     model, defaults, methods = data.get("model", {}), data.get("defaults", {}), data.get("methods", {})
     if "model" not in data and not (methods and all("program" in method for method in methods.values())):
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
@@ -222,7 +222,7 @@ def _check_model(model: sections.Model) -> Iterator[Problem]:
 
 
 def _check_checkpoint(checkpoint: sections.Checkpoint, path: DocumentPath, of_transformers: bool) -> Iterator[Problem]:
-    """Checks an entry of `weights`. `path` is the place that names its file."""
+    """Checks an entry of `weights`. `path` is the place of its file's name."""
     for pattern, renamed in checkpoint.get("rename", {}).items():
         if pattern.count("*") != renamed.count("*"):
             message = f"`{pattern}` and `{renamed}` do not have the same number of `*`"
@@ -241,7 +241,7 @@ def _check_checkpoint(checkpoint: sections.Checkpoint, path: DocumentPath, of_tr
 
 
 def _check_origin(model: sections.Model) -> Iterator[Problem]:
-    """Checks that the module comes from exactly one origin, and that no key belongs to another one."""
+    """Checks that the module has exactly one origin, and that no key belongs to another origin."""
     origins = [key for key in ("factory", "huggingface") if key in model]
     if len(origins) != 1:
         got = " and ".join(f"`{key}`" for key in origins) or "none of them"
@@ -324,7 +324,7 @@ def _check_named_data(named_data: dict[str, sections.NamedData]) -> Iterator[Pro
 
 
 def _check_checks(data: sections.Manifest, methods: Collection[str]) -> Iterator[Problem]:
-    """Checks that the limits of `checks` are for methods and tags of the manifest."""
+    """Checks that the limits of `checks` are for methods and tags in the manifest."""
     checks = data.get("checks", {})
     tags = [*data.get("named_data", {}), *data.get("model", {}).get("adapters", {})]
     for check, kind, known in (

@@ -15,10 +15,10 @@ PLAN_SCHEMA = "executorch-plan/v2"
 
 
 def normalized(manifest: Manifest) -> dict[str, object]:
-    """What the plan of a checked manifest is read from, as JSON data.
+    """The JSON data from which the plan of a checked manifest is read.
 
-    Writes the manifest's `defaults` into each method. Sorts mappings by key, so that a factory gets its `kwargs` in
-    the same order whatever order the manifest has. The classes of a plan have the other defaults.
+    Writes the manifest's `defaults` into each method. Sorts mappings by key, so that a factory gets its `kwargs` in the
+    same order, whatever the order in the manifest. The classes of a plan have the other defaults.
     """
     manifest = plugin_sections.normalized(manifest)
     model = manifest.get("model", {})
@@ -96,7 +96,7 @@ def _recipe(manifest: Manifest) -> dict[str, object] | None:
 
 
 def _decided(name: str, manifest: Manifest) -> list[str]:
-    """What of `recipes.DECIDES` a manifest leaves to its recipe for a method. Empty without a recipe."""
+    """The keys of `recipes.DECIDES` that the recipe decides for a method. Empty without a recipe."""
     method, defaults = manifest["methods"][name], manifest.get("defaults", {})
     if "recipe" not in manifest or "program" in method:
         return []

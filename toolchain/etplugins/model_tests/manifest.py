@@ -1,4 +1,4 @@
-"""Checks the tests of a manifest, and what `etbuild test` measures."""
+"""Checks the tests of a manifest, and the measurements of `etbuild test`."""
 
 from __future__ import annotations
 

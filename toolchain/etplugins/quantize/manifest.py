@@ -47,7 +47,7 @@ def _normalized(quantize: Quantize | None) -> object:
 
 
 def _check_quantizers_fit(manifest: Manifest) -> Iterator[Problem]:
-    """Checks that a method is quantized for the same options for which it is lowered."""
+    """Checks that a method is quantized for the options with which it is lowered."""
     defaults, methods = manifest.get("defaults", {}), manifest.get("methods", {})
     seen = set()
     for name, method in methods.items():
