@@ -19,12 +19,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from etbuild import plugins
+from etbuild import plugins, switches, workarounds
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import hints, readable
 from etbuild.export import (
     assignments,
-    core_operators,
     example_values,
     export_errors,
     method_results,
@@ -48,7 +47,6 @@ from etbuild.plan.parts import ExportMethod
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.surroundings.process_state import undone
 from etbuild.surroundings.random_seeds import seed
-from etbuild.upstream.accelerate import exporting
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
@@ -153,7 +151,7 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
     with (
         torch.no_grad(),
         wrap_errors(lambda error: _quantized_error(error, prepared, conditions)),
-        exporting(),
+        switches.on("exporting"),
         conditions.watched(),
     ):
         dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
@@ -191,7 +189,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         program = assignments.traced(eager, trace)
     method_results.check(program, entry)
     method_results.make_plain(program)
-    core_operators.make_lowerable(program)
+    workarounds.of_export().make_lowerable(program)
     for name, constant in program.constants.items():
         if isinstance(constant, torch.Tensor) and (constant.is_neg() or constant.is_conj()):
             program.constants[name] = row_major(constant)
@@ -212,7 +210,7 @@ def _exported(
     printed = io.StringIO()  # before an error, torch prints the unfinished graph, which is too long
     try:
         dynamic_shapes = shapes.for_export(root.forward)
-        with contextlib.redirect_stderr(printed), exporting(), conditions.watched():
+        with contextlib.redirect_stderr(printed), switches.on("exporting"), conditions.watched():
             program = size_conditions.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, strict)
     except PASSING:
         raise
@@ -250,7 +248,7 @@ def _error_of_caught(prepared: PreparedMethod, root: torch.nn.Module, name: str,
             raise
 
     submodule.forward = recorded  # it stays: the build ends with this error
-    with contextlib.suppress(Exception), exporting():
+    with contextlib.suppress(Exception), switches.on("exporting"):
         size_conditions.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, False)
     path, action = (*prepared.path, "entry"), f"exporting `{prepared.method.entry}`"
     what = f"the model catches an exception of `{name}`"
@@ -348,7 +346,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Given) -> torch.expo
         program = read(archive, file, path)
         size_conditions.forget_ranges(program)
         _check_tensors(program, path, f"export the module again, after `{_UNWRAP}`")
-        core_operators.make_lowerable(program)
+        workarounds.of_export().make_lowerable(program)
         return written_buffers.drop_inputs(_with_one_input_per_tensor(program), name)
 
 
