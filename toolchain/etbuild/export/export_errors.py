@@ -19,11 +19,11 @@ from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import active_finder, failed, package_line, source_line
 from etbuild.plan.step_plans import ExportPlan
 
-FILL = "fill what keeps tensors between calls, such as a cache, in the factory"
+FILL = "fill everything that keeps tensors between calls, such as a cache, in the factory"
 """What to do about a tensor that one method computes and another one reads."""
 _DATA_DEPENDENT = (
     "a branch or a size depends on the values of a tensor, which an export does not know: choose between values by "
-    "torch.where, between computations by torch.cond, and write torch._check for what always holds"
+    "torch.where, between computations by torch.cond, and write torch._check for conditions that always hold"
 )
 _OF_LAYERS = {
     "_detect_is_causal_mask": "the layer looks whether the mask is causal, unless the call says it: pass "

@@ -252,7 +252,7 @@ def _error_of_caught(prepared: PreparedMethod, root: torch.nn.Module, name: str,
         size_conditions.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, False)
     path, action = (*prepared.path, "entry"), f"exporting `{prepared.method.entry}`"
     what = f"the model catches an exception of `{name}`"
-    way = "torch.export takes no exception that leaves a submodule: call the submodule only where it does not raise"
+    way = "torch.export allows no exception that leaves a submodule: call the submodule only where it does not raise"
     if not raised:
         return BuildError.at(path, f"{action} failed: {what}", way)
     said = readable(raised[0])

@@ -346,7 +346,7 @@ def _check_finite(prepared: GraphModule, path: DocumentPath) -> None:
         if name in observed and not torch.isfinite(tensor).all():
             count = int((~torch.isfinite(tensor)).sum())
             message = f"`{name}` cannot be quantized: {count:,} of {tensor.numel():,} elements are NaN or infinite"
-            hint = "find what made them, such as a step of the training, or exclude the layer with `leave_out`"
+            hint = "find their cause, such as a step of the training, or exclude the layer with `leave_out`"
             raise BuildError.at(path, message, hint)
 
 
