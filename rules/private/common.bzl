@@ -1,7 +1,8 @@
 """What the rules for Bazel and for Buck2 share: names, and checks of attributes. `program_actions.bzl` has the actions.
 
-This file uses only what Starlark has in both: no `native`, no `File`, no `fail(attr = ...)`. So a check returns what is wrong,
-as a text, or None. A file is whatever the build system calls a file: these functions only pass it on, or ask for its `basename`.
+This file uses only what Starlark has in both: no `native`, no `File`, no `fail(attr = ...)`. So a check returns the
+problem as a text, or None. A file is whatever the build system calls a file: these functions only pass it on, or ask
+for its `basename`.
 """
 
 load(":facts.bzl", "CHARACTERS", "GGUF_SUFFIX", "INPUTS", "NOT_TAGS", "WEIGHTS_SUFFIXES")

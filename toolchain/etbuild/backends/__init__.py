@@ -92,7 +92,7 @@ BACKENDS: Mapping[str, BuiltInBackend] = _BuiltIn()
 """The backends of the driver and of its plug-ins, by name."""
 
 FROM_SOURCES = "custom"
-"""The backend that stands for the unknown backends of a recipe from the declared sources."""
+"""The backend in place of the unknown backends of a recipe from the declared sources."""
 
 
 def find(name: str) -> Backend | None:

@@ -302,7 +302,7 @@ def _batched(prepared: PreparedMethod) -> DynamicShapes:
 
 
 def _quantization(prepared: PreparedMethod) -> MethodQuantization | None:
-    """What quantizes the graph of a method, from the manifest or the recipe; None if nothing does."""
+    """The quantization of a method's graph, from the manifest or the recipe; None if there is none."""
     method, recipe = prepared.method, prepared.job.recipe
     of_recipe = recipe.quantization_recipe if recipe is not None else None
     by_recipe = of_recipe is not None and bool(of_recipe.quantizers) and "quantize" in method.from_recipe

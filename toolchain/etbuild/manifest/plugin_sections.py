@@ -35,7 +35,7 @@ class Section:
         return ()
 
     def weights(self, manifest: Manifest) -> Iterable[str]:
-        """The names of the files with weights that the section stands for."""
+        """The names of the files with weights that the section implies."""
         del manifest
         return ()
 
