@@ -152,7 +152,7 @@ class Witness:
 
 @dataclass
 class _Known:
-    """What the process has read.
+    """The data that the process has read.
 
     Attributes:
         job: The export, and what to compare.

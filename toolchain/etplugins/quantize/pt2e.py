@@ -171,7 +171,7 @@ def _ranges_finder(
     pt2e_path: DocumentPath,
     context: StepContext,
 ) -> Batches | UserCallable:
-    """What finds the ranges of values, if the manifest does not train the method."""
+    """The object that finds the ranges of values, if the manifest does not train the method."""
     path, calibration_path = ("recipe",), (*pt2e_path, "calibration")
     if recipe.is_qat:
         if calibration_plan is not None:

@@ -87,9 +87,7 @@ def _add_timing(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--warm-up N", "calls in each run that do not count (default: 2)", type=whole(0), default=2)
     add_value(parser, "--threads N", "threads of the runtime (default: its own choice)", type=count)
     add_value(parser, "--seed N", "of the order of two programs (default: 0)", type=whole(0), default=0)
-    add_value(
-        parser, "--timeout SECONDS", "stop if all of it takes longer, and name what was running", type=seconds
-    )
+    add_value(parser, "--timeout SECONDS", "stop if all of it takes longer, and name what was running", type=seconds)
 
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
