@@ -24,7 +24,7 @@ STEP_PACKAGES = {
 }
 
 # The plug-ins that only one step runs: the actions of others do not have them.
-PLUGINS_OF_STEPS = {"comparison": "compare"}
+PLUGINS_OF_STEPS = {"comparison": "compare", "templates": "lower"}
 
 # Directories of the core that no action has: what runs builds on the command line, and files for CMake.
 COMMAND_LINE_PACKAGES = ["api", "build", "cmake"]

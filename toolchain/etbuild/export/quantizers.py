@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import torch
     from executorch.export import QuantizationRecipe
     from torch.export import ExportedProgram
+
+    from etbuild.export.kept_weights import KeptWeights
+    from etbuild.export.read_archive import SavedExport
+    from etbuild.model.checkpoint import CheckpointTensors
 
 
 class CannotDefer(Exception):
@@ -76,11 +80,30 @@ class QuantizedModules(Protocol):
 class RecipeQuantizer(Protocol):
     """Quantizes the content of weights as an export says that did not know it, from the plug-in `recipe`."""
 
-    def is_slow(self, recipe: Recipe) -> bool:
-        """Whether it takes longer to quantize a weight than to digest it, and to write and read the result."""
+    def read(
+        self,
+        saved: SavedExport,
+        checkpoint: CheckpointTensors,
+        needed: Collection[str] | None,
+        kept: KeptWeights | None,
+    ) -> Callable[[str], torch.Tensor]:
+        """Computes the tensors of methods that are not weights themselves. A weight is in memory only while tensors are
+        computed from it. The computed tensors are in memory only if `kept` is None.
 
-    def quantized(self, recipe: Recipe, parts: set[str], weight: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The parts of a quantized weight by name. The others are zeros. Raises BuildError if torchao refuses."""
+        Args:
+            saved: The export.
+            checkpoint: The weights files.
+            needed: The names of the tensors; None for all.
+            kept: The files and the cache that keep computed weights; None without them.
+
+        Returns:
+            A function that reads a tensor by its name, a computed one or one of the weights files. Each call reads it
+            again, and raises InputError if the tensor is damaged.
+
+        Raises:
+            InputError: A weight is missing or damaged.
+            BuildError: A weight cannot be quantized.
+        """
 
 
 class MethodQuantization(Protocol):

@@ -125,7 +125,8 @@ class Plan(Lowered):
     def plugins_of(self, step: str) -> frozenset[str]:
         """The packages of the plug-ins that a step uses for this program. The export uses only some of the backends."""
         named = self.export_backends if step == "export" else self.used_backends
-        used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
+        of_step = [("step", step), *([("lowering", "one_by_one")] if step == "lower" else [])]
+        used = [*of_step, *self._provided, *(("backend", name) for name in backends.of_driver(named))]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 

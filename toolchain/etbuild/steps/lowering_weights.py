@@ -1,4 +1,4 @@
-"""The weights of methods, as lowering takes them: with their content or without, and in which shard each is."""
+"""The weights of methods, as lowering takes them: with their content, and in which shard each is."""
 
 from __future__ import annotations
 
@@ -18,29 +18,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.emit.emit_methods import Emitted
-    from etbuild.export.read_archive import SavedExport
-
-
-def without_content(lower_plan: MethodPlan, saved: SavedExport, shard_of: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """The parameters and buffers by name, in memory. Only what the export says has content: which tensors are all
-    zeros, and the stand-ins for adapters.
-
-    Args:
-        lower_plan: The lower plan.
-        saved: The export.
-        shard_of: The shard of each parameter that has a tag, by name.
-    """
-    import torch
-
-    from etbuild.export.read_archive import Content
-    from etbuild.lower import shards, unbound
-
-    known = {*saved.zeros, *shards.of_adapters(lower_plan, shard_of)}
-    content = Content(saved, dict[str, torch.Tensor]().__getitem__, known).loaded()
-    for entry in saved.tensors:
-        if entry.name not in content:
-            content[entry.name] = content[entry.same_as] if entry.same_as else unbound.weight(entry)
-    return content
 
 
 def exported_with_weights(

@@ -16,9 +16,9 @@ from etbuild.key.declared import Inputs
 from etbuild.key.key import data_in_key
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
 from etbuild.publishing import artifacts
-from etbuild.steps.method_store import WEIGHTS
 from etbuild.surroundings import environment
 from etkit.inspection.program_diff import first_difference
+from etplugins.templates.method_store import WEIGHTS
 
 # What must not reach the bytes. Threads and instructions are the same in every build: see `surroundings.arithmetic`.
 _SURROUNDINGS = {
