@@ -350,9 +350,9 @@ def test_a_recipe_from_elsewhere_only_computes(operator: str) -> None:
 
 
 def test_without_the_plugin_the_bytes_are_the_same(
-    build: Build, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "net.safetensors"
+    path, cache = tmp_path / "net.safetensors", tmp_path / "cache"
     weights(MODEL, path, as_they_are, 1)
     bound = built(build, cache, path)
     group = plugins.group

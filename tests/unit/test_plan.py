@@ -346,7 +346,8 @@ PLUGINS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     ),
     "runner": ({"runner": "executorch-llm/v1"}, TRANSFORMERS, TRANSFORMERS),
 }
-"""For each kind of program, what it adds to a manifest, and the plug-ins that its export and its lowering use, besides that of all lowering."""
+"""For each kind of program, what it adds to a manifest, and the plug-ins that its export and its lowering use, besides that which
+lowers each program."""
 
 
 @pytest.mark.parametrize("kind", PLUGINS_OF_PROGRAMS)
